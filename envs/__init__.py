@@ -1,0 +1,1 @@
+"""The ground floor: simulators, workloads, observations and baselines. No torch, no Ray."""

@@ -1,0 +1,41 @@
+"""How this project compiles its hot loops: numba, without the interpreter lock, cached on disk.
+
+Numba decides whether a cached function is stale by the age of its own source file alone, so a
+change in a function it calls from another module would go unnoticed. We therefore keep the cache
+in a folder named after a digest of all sources on this floor: any edit starts a fresh one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+from numba import config
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path:
+    """Where compiled functions of exactly these sources are kept."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(source.read_bytes())
+    root = os.environ.get("LOADMASTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(root) if root else Path.home() / ".cache"
+    return base / "loadmaster" / "compiled" / digest.hexdigest()[:16]
+
+
+def compiled(function: Function) -> Function:
+    """Compile at first call; later processes load the result from disk."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(cache_folder())
+    try:
+        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = before

@@ -1,0 +1,1 @@
+"""The second floor: networks and policies saved as bundles. It stands on `loadmaster.envs` only."""

@@ -1,0 +1,1 @@
+"""The third floor: the decision service. It stands on `loadmaster.models` and `loadmaster.envs`."""
