@@ -6,19 +6,18 @@ lays them out in a `JobBank`. Episodes then refer to templates by number and cop
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Waves
 from loadmaster.envs.errors import InputError
 
 # The three kinds of task duration a profile distinguishes.
 FRESH, FIRST, REST = 0, 1, 2
-
-Waves = Mapping[int, Sequence[int]]  # executors the job held when measured -> task durations, ms
 
 
 @dataclass(frozen=True)
@@ -32,6 +31,7 @@ class Stage:
     fresh: Waves = field(default_factory=dict)  # its first task in this job
     cpu: float = 0.0  # what an executor must offer, 1.0 being the largest there is
     memory: float = 0.0
+    mean_ms: float | None = None  # given where more was measured than the waves above hold
 
 
 @dataclass(frozen=True)
@@ -71,63 +71,58 @@ class Workload:
     bank: JobBank
     job_names: tuple[str, ...]
     stages_max: int  # the most stages any template has
+    description: str = ""  # one line a reader of its figures should know
 
 
-def build_workload(name: str, jobs: Sequence[Job]) -> Workload:
+def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Workload:
     """Check every job and lay the templates out in arrays."""
     if not jobs:
         raise InputError(f"workload {name!r} holds no jobs; expected at least one")
-    levels = sorted({level for job in jobs for stage in job.stages for level in stage.first})
-    pool = _DurationPool(levels)
-    offsets, mean, critical, height, work = [0], [], [], [], []
-    children: list[list[int]] = []
-    parents: list[Sequence[int]] = []
+    orders = [_topological_order(job) for job in jobs]
+    stages = [stage for job in jobs for stage in job.stages]
+    levels = sorted({e for s in stages for wave in (s.first, s.rest, s.fresh) for e in wave})
+    pool = ProfilePool(levels)
     for job in jobs:
-        order = _topological_order(job)
-        job_mean = [pool.add(job, number) for number in range(len(job.stages))]
-        job_children: list[list[int]] = [[] for _ in job.stages]
+        for number, s in enumerate(job.stages):
+            pool.add(f"job {job.name!r}: stage {number}", s.fresh, s.first, s.rest, s.mean_ms)
+    profiles = pool.lay_out()
+    first_stage = _starts([job.stages for job in jobs])
+    tasks = np.array([stage.tasks for stage in stages], np.int64)
+    critical, height = profiles.mean_ms.tolist(), [0] * len(stages)
+    children: list[list[int]] = [[] for _ in stages]
+    for job, order, offset in zip(jobs, orders, first_stage[:-1].tolist(), strict=True):
         for number, stage in enumerate(job.stages):
             for parent in stage.parents:
-                job_children[parent].append(number)
-        job_critical, job_height = list(job_mean), [0] * len(job.stages)
-        for number in reversed(order):
-            for child in job_children[number]:
-                job_critical[number] = max(
-                    job_critical[number], job_mean[number] + job_critical[child]
-                )
-                job_height[number] = max(job_height[number], 1 + job_height[child])
-        offsets.append(offsets[-1] + len(job.stages))
-        mean += job_mean
-        critical += job_critical
-        height += job_height
-        work.append(sum(s.tasks * m for s, m in zip(job.stages, job_mean, strict=True)))
-        children += job_children
-        parents += [stage.parents for stage in job.stages]
-    stages = [stage for job in jobs for stage in job.stages]
+                children[offset + parent].append(number)
+        for row in (offset + number for number in reversed(order)):
+            below = [offset + child for child in children[row]]
+            if below:
+                critical[row] += max(critical[child] for child in below)
+                height[row] = 1 + max(height[child] for child in below)
+    parents = [stage.parents for stage in stages]
     bank = JobBank(
-        first_stage=np.array(offsets, np.int64),
-        tasks=np.array([stage.tasks for stage in stages], np.int64),
-        mean_ms=np.array(mean),
+        first_stage=first_stage,
+        tasks=tasks,
+        mean_ms=profiles.mean_ms,
         critical_ms=np.array(critical),
         height=np.array(height, np.int64),
         demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
-        work_ms=np.array(work),
+        work_ms=np.add.reduceat(tasks * profiles.mean_ms, first_stage[:-1]),
         child_first=_starts(children),
         child=np.array([c for group in children for c in group], np.int64),
         parent_first=_starts(parents),
         parent=np.array([p for group in parents for p in group], np.int64),
         levels=np.array(levels, np.int64),
-        wave_first=np.array(pool.starts, np.int64),
-        wave_count=np.array(pool.counts, np.int64),
-        cold_start=np.array(pool.cold, np.int64),
-        durations_ms=np.array(pool.durations, np.int32),
+        wave_first=profiles.wave_first,
+        wave_count=profiles.wave_count,
+        cold_start=profiles.cold_start,
+        durations_ms=profiles.durations_ms,
     )
-    return Workload(
-        name, bank, tuple(job.name for job in jobs), max(len(job.stages) for job in jobs)
-    )
+    names = tuple(job.name for job in jobs)
+    return Workload(name, bank, names, max(len(job.stages) for job in jobs), description)
 
 
-def _starts(groups: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+def _starts(groups: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
 
 
@@ -161,49 +156,3 @@ def _topological_order(job: Job) -> list[int]:
             f"job {job.name!r} is cyclic: stages {stuck} wait for one another; expected a DAG"
         )
     return order
-
-
-class _DurationPool:
-    """Collects duration lists, and settles once which list serves where a profile has a gap."""
-
-    def __init__(self, levels: Sequence[int]) -> None:
-        self.levels = levels
-        self.durations: list[int] = []
-        self.starts: list[Any] = []  # (S, 3, L)
-        self.counts: list[Any] = []  # (S, 3, L)
-        self.cold: list[list[int]] = []  # (S, L)
-
-    def add(self, job: Job, number: int) -> float:
-        """Store stage `number` of `job`; its mean duration in ms."""
-        stage = job.stages[number]
-        everything = [d for w in (stage.first, stage.rest, stage.fresh) for ds in w.values() for d in ds]
-        if not everything or min(everything) < 0:
-            raise InputError(
-                f"job {job.name!r}: stage {number} has "
-                f"{'a negative task duration' if everything else 'no task durations'}; "
-                "expected at least one, all of 0 ms or more"
-            )
-        placed: dict[int, tuple[int, int]] = {}  # id of a list -> where it lies
-
-        def place(durations: Sequence[int]) -> tuple[int, int]:
-            if id(durations) not in placed:
-                placed[id(durations)] = (len(self.durations), len(durations))
-                self.durations += [round(d) for d in durations]
-            return placed[id(durations)]
-
-        rows: list[list[tuple[int, int]]] = [[], [], []]
-        cold = []
-        measured = [level for level in self.levels if level in stage.first]
-        for level in self.levels:
-            # A level the stage was never measured at (it has fewer tasks than that): the largest.
-            key = level if level in stage.first else measured[-1]
-            fresh, first, rest = (w.get(key, ()) for w in (stage.fresh, stage.first, stage.rest))
-            some = first or fresh or rest or everything
-            rows[FRESH].append(place(fresh or some))
-            rows[FIRST].append(place(first or some))
-            rows[REST].append(place(rest or some))
-            cold.append(0 if fresh else 1)
-        self.starts.append([[start for start, _ in row] for row in rows])
-        self.counts.append([[count for _, count in row] for row in rows])
-        self.cold.append(cold)
-        return float(np.mean(everything))

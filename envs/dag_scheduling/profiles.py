@@ -1,0 +1,110 @@
+"""Stage profiles: duration lists by wave and executor level, pooled into flat arrays.
+
+A profile has gaps: small stages were never measured with many executors, later stages never met a
+fresh one. The pool settles once which list serves in each gap, so the simulator never has to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.errors import InputError
+
+Durations = Sequence[int] | NDArray[np.integer[Any]]  # of single tasks, ms
+Waves = Mapping[int, Durations]  # executors the job held when they were measured -> durations
+
+_LONGEST_MS = np.iinfo(np.int32).max
+
+
+class Profiles(NamedTuple):
+    """S stages, L levels; the wave axis is fresh, first, rest."""
+
+    mean_ms: NDArray[np.float64]  # (S,)
+    wave_first: NDArray[np.int64]  # (S, 3, L) where the list starts in durations_ms
+    wave_count: NDArray[np.int64]  # (S, 3, L) never 0
+    cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured
+    durations_ms: NDArray[np.int32]  # all lists, one after another
+
+
+class ProfilePool:
+    """Collects the stages' duration lists, each once however many gaps it fills."""
+
+    def __init__(self, levels: Sequence[int]) -> None:
+        self._levels = levels
+        self._lists: list[NDArray[Any]] = []
+        self._owner: list[str] = []  # of each list: the stage, for complaints
+        self._serving: list[list[list[int]]] = []  # (S, 3, L) number of the list
+        self._cold: list[list[int]] = []  # (S, L)
+        self._measured: list[list[int]] = []  # (S, any) the lists in the stage's mean
+        self._given_mean: list[float] = []  # (S,) nan where the lists tell it
+
+    def add(
+        self, stage: str, fresh: Waves, first: Waves, rest: Waves, mean_ms: float | None
+    ) -> None:
+        """Take in the next stage; `stage` names it in errors."""
+        placed: dict[int, int] = {}  # id of a list -> its number
+
+        def place(durations: Durations) -> int:
+            number = placed.setdefault(id(durations), len(self._lists))
+            if number == len(self._lists):
+                self._lists.append(np.asarray(durations))
+                self._owner.append(stage)
+            return number
+
+        waves = (fresh, first, rest)
+        measured = [place(ds) for wave in waves for ds in wave.values() if len(ds)]
+        if not measured:
+            raise InputError(f"{stage} has no task durations; expected at least one")
+        largest = max(level for wave in waves for level in wave)
+        rows: tuple[list[int], list[int], list[int]] = ([], [], [])
+        cold = []
+        for level in self._levels:
+            # A level the stage was never measured at (it has fewer tasks than that): the largest.
+            key = level if any(level in wave for wave in waves) else largest
+            found = [place(w[key]) if len(w.get(key, ())) else None for w in waves]
+            cold.append(int(found[0] is None))
+            # No fresh list: the first wave (the simulator adds a warm-up); no first wave: the
+            # fresh list; no rest wave: whatever serves the first.
+            stand_in = next(
+                (n for n in (found[1], found[0], found[2]) if n is not None), measured[0]
+            )
+            for row, number in zip(rows, found, strict=True):
+                row.append(stand_in if number is None else number)
+        self._serving.append(list(rows))
+        self._cold.append(cold)
+        self._measured.append(measured)
+        self._given_mean.append(np.nan if mean_ms is None else mean_ms)
+
+    def lay_out(self) -> Profiles:
+        """Every list in one array, and the tables that point into it."""
+        counts = np.array([len(durations) for durations in self._lists], np.int64)
+        starts = np.cumsum(counts) - counts
+        values = np.concatenate(self._lists)
+        bad = np.flatnonzero(~((values >= 0) & (values <= _LONGEST_MS)))  # nan is neither
+        if len(bad):
+            owner = self._owner[int(np.searchsorted(starts, bad[0], side="right")) - 1]
+            raise InputError(
+                f"{owner} has a task duration of {values[bad[0]]} ms; expected 0 to {_LONGEST_MS}"
+            )
+        durations = np.rint(values).astype(np.int32)
+        serving = np.array(self._serving, np.int64)
+        return Profiles(
+            mean_ms=self._means(np.add.reduceat(values, starts), counts),
+            wave_first=starts[serving],
+            wave_count=counts[serving],
+            cold_start=np.array(self._cold, np.int64),
+            durations_ms=durations,
+        )
+
+    def _means(self, sums: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(S,) over every duration known of a stage, unless it brought its own mean."""
+        lists = np.concatenate([np.array(numbers) for numbers in self._measured])
+        ends = np.cumsum([len(numbers) for numbers in self._measured])
+        firsts = np.concatenate([[0], ends[:-1]])
+        mean = np.add.reduceat(sums[lists], firsts) / np.add.reduceat(counts[lists], firsts)
+        given = np.array(self._given_mean)
+        return np.where(np.isnan(given), mean, given)
