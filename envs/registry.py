@@ -1,0 +1,100 @@
+"""Which environments there are, and what each has to offer.
+
+An entry holds references, not objects: listing the environments imports none of them, and what an
+environment offers is told by its own package alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+import gymnasium
+
+from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.settings import Settings
+
+
+class Described(Protocol):
+    """A baseline or a workload, as far as a list of them is concerned."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """One environment. The last four fields are references, `module:attribute`."""
+
+    name: str
+    gym_id: str
+    summary: str
+    entry_point: str
+    settings_at: str
+    baselines_at: str
+    workloads_at: str
+
+    @property
+    def settings(self) -> type[Settings]:
+        kind: type[Settings] = _resolve(self.settings_at)
+        return kind
+
+    @property
+    def baseline_records(self) -> Mapping[str, Described]:
+        records: Mapping[str, Described] = _resolve(self.baselines_at)
+        return records
+
+    @property
+    def workload_records(self) -> Mapping[str, Described]:
+        records: Mapping[str, Described] = _resolve(self.workloads_at)
+        return records
+
+    @property
+    def baselines(self) -> tuple[str, ...]:
+        return tuple(self.baseline_records)
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return tuple(self.workload_records)
+
+
+_ENVIRONMENTS = (
+    EnvironmentSpec(
+        name="dag_scheduling",
+        gym_id="loadmaster/DagScheduling-v0",
+        summary="Spark-like jobs, DAGs of stages, share a pool of executors.",
+        entry_point="loadmaster.envs.dag_scheduling.env:DagSchedulingEnv",
+        settings_at="loadmaster.envs.dag_scheduling.settings:DagSchedulingSettings",
+        baselines_at="loadmaster.envs.dag_scheduling.baselines:BASELINES",
+        workloads_at="loadmaster.envs.dag_scheduling.workloads:WORKLOADS",
+    ),
+)
+
+
+def environments() -> dict[str, EnvironmentSpec]:
+    """Every environment by its name."""
+    return {spec.name: spec for spec in _ENVIRONMENTS}
+
+
+def find_environment(name: str) -> EnvironmentSpec:
+    """The environment of that name or Gymnasium id; an InputError suggests the nearest."""
+    for spec in _ENVIRONMENTS:
+        if name in (spec.name, spec.gym_id):
+            return spec
+    raise unknown_name("environment", name, environments())
+
+
+def register_environments() -> None:
+    """Make every environment known to `gymnasium.make`; nothing is imported until then."""
+    for spec in _ENVIRONMENTS:
+        if spec.gym_id not in gymnasium.registry:
+            gymnasium.register(spec.gym_id, entry_point=spec.entry_point)
+
+
+def _resolve(reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)

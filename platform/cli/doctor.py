@@ -1,0 +1,51 @@
+"""`loadmaster doctor`: what is installed, what it sees, and what to do about what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Also connect to Ray, or start it, and ask what it sees.")
+    ] = False,
+) -> None:
+    """Check this installation, with a remedy for each fault.
+
+    The exit code is 1 if a check fails; warnings do not count.
+
+    Example:
+
+        loadmaster doctor
+
+        loadmaster doctor --ray --json
+    """
+    from loadmaster.platform.health import examine
+
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        checks = list(examine(start_ray=ray))
+        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        console = Console(highlight=False)
+        table = Table("check", "", "finding", box=None, header_style="dim")
+        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        checks = []
+        with console.status("looking around"):
+            for check in examine(start_ray=ray):
+                checks.append(check)
+                remedy = f"\n-> {check.remedy}" if check.remedy else ""
+                mark = f"[{colours[check.status]}]{check.status}[/]"
+                table.add_row(check.name, mark, escape(check.detail + remedy))
+        console.print(table)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,90 @@
+"""`loadmaster list`: what there is to work with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from loadmaster.envs.registry import Described
+
+
+def list_everything(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """List systems, environments and policies.
+
+    Example:
+
+        loadmaster list
+
+        loadmaster list --json
+    """
+    if as_json:
+        import json
+
+        print(json.dumps(listing(), indent=2))
+    else:
+        _print_tables()
+
+
+def listing() -> dict[str, Any]:
+    """Everything there is, in the shape that scripts rely on."""
+    from loadmaster.envs.registry import environments
+    from loadmaster.platform.systems import pretrained_policies, systems
+
+    return {
+        "systems": [
+            {
+                "id": system.name,
+                "environment": system.environment,
+                "summary": system.summary,
+                "available": system.available,
+            }
+            for system in systems().values()
+        ],
+        "environments": [
+            {
+                "id": spec.gym_id,
+                "name": spec.name,
+                "summary": spec.summary,
+                "baselines": list(spec.baselines),
+                "workloads": list(spec.workloads),
+            }
+            for spec in environments().values()
+        ],
+        "pretrained": pretrained_policies(),
+    }
+
+
+def _print_tables() -> None:
+    from rich.console import Console
+
+    from loadmaster.envs.registry import environments
+    from loadmaster.platform.systems import pretrained_policies, systems
+
+    console = Console(highlight=False)
+    for spec in environments().values():
+        console.print(f"[bold]{spec.name}[/bold]  {spec.gym_id}\n{spec.summary}\n")
+        console.print(_table("baseline", spec.baseline_records.values()))
+        console.print(_table("workload", spec.workload_records.values()))
+    if registered := systems():
+        console.print(_table("system", registered.values()))
+    else:
+        console.print("systems: none registered in this installation")
+    console.print(f"pretrained policies: {', '.join(pretrained_policies()) or 'none yet'}")
+
+
+def _table(heading: str, rows: Iterable[Described]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(heading, "what it is", box=None, header_style="dim")
+    for row in rows:
+        table.add_row(row.name, escape(row.summary))
+    table.add_row()
+    return table

@@ -1,0 +1,132 @@
+"""The command line, `loadmaster COMMAND`: the frame that every command stands in.
+
+A command lives in a module of its own and is imported when it is called, so that `--help` stays
+quick. Whatever a user can get wrong ends here as one line on stderr and an exit code:
+0 done, 1 something was found wrong, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+class Command(NamedTuple):
+    """Where a command is found. The summary is the first line of its docstring (a test compares)."""
+
+    module: str
+    function: str
+    summary: str
+
+
+COMMANDS = {
+    "list": Command("list", "list_everything", "List systems, environments and policies."),
+    "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
+    "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
+    "calibrate": Command("calibrate", "calibrate", "Tune a baseline on a workload."),
+    "bench": Command("bench", "bench", "Measure speed against published figures."),
+    "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Shows every command from the table above; imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, command in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=command.summary, rich_markup_mode=None), name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name else None, rest
+
+
+def load_command(name: str) -> Any:
+    """Import the command `name` and build its parser from the function's signature."""
+    command = COMMANDS[name]
+    module = import_module(f"loadmaster.platform.cli.{command.module}")
+    function: Callable[..., None] = getattr(module, command.function)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, context_settings={"help_option_names": ["-h", "--help"]})(function)
+    return typer.main.get_command(single)
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"loadmaster {version('loadmaster')}")
+        raise typer.Exit
+
+
+@app.callback()
+def loadmaster(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Train, judge and serve learned schedulers and autoscalers.
+
+    Example:
+
+        loadmaster evaluate dag_scheduling --against all --seeds 20
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        group = typer.main.get_command(app)
+        code = group.main(given or ["--help"], prog_name="loadmaster", standalone_mode=False)
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as fault:
+        line = _one_line(fault)
+        if line is None or os.environ.get("LOADMASTER_TRACEBACK"):
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        return 2
+    if code == 130:
+        print("interrupted", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _one_line(fault: Exception) -> str | None:
+    """What to tell the user; None if the fault is ours, which deserves its traceback."""
+    # Imported late: it brings numpy along, and without a fault nobody needs it.
+    from loadmaster.envs.errors import InputError
+
+    if isinstance(fault, InputError):
+        text = str(fault)
+    elif isinstance(fault, typer.TyperException):  # an unknown command or option, a wrong type
+        text = fault.format_message()
+    elif isinstance(fault, OSError) and fault.filename is not None:
+        text = f"{fault.filename}: {fault.strerror or fault}"
+    elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
+        text = f"cannot write: {fault.strerror}"
+    else:
+        return None
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""What `loadmaster doctor` looks at: each check says how it is and, if it is not well, the remedy."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
+from pathlib import Path
+from typing import Literal
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+Status = Literal["ok", "warn", "fail"]
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+
+
+def examine(start_ray: bool = False) -> Iterator[Check]:
+    """All checks, one by one, as each is done. A check that breaks is a finding too."""
+    parts: list[Callable[[], Iterator[Check]]] = [
+        _python,
+        _standard_library,
+        _libraries,
+        _compiled_code,
+        _traces,
+        _machine,
+        _browser,
+    ]
+    if start_ray:
+        parts.append(_cluster)
+    for part in parts:
+        try:
+            yield from part()
+        except Exception as fault:
+            name = part.__name__.strip("_").replace("_", " ")
+            yield Check(name, "fail", f"{type(fault).__name__}: {fault}", "reinstall: make setup")
+
+
+def _python() -> Iterator[Check]:
+    wanted = SpecifierSet(metadata("loadmaster")["Requires-Python"])
+    found = platform.python_version()
+    if wanted.contains(found, prereleases=True):
+        yield Check("python", "ok", f"{found} at {sys.executable}")
+    else:
+        yield Check("python", "fail", f"{found}; expected {wanted}", "make PYTHON=/path/to/python")
+
+
+def _standard_library() -> Iterator[Check]:
+    """Our folder `platform/` on sys.path would hide a module that numpy, torch and Ray need."""
+    here = Path(platform.__file__).resolve()
+    if here.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve()):
+        yield Check("standard library", "ok", "platform is Python's own")
+    else:
+        remedy = "remove __init__.py from that folder, or take its parent off PYTHONPATH"
+        yield Check("standard library", "fail", f"platform is hidden by {here}", remedy)
+
+
+def _libraries() -> Iterator[Check]:
+    for line in requires("loadmaster") or []:
+        wanted = Requirement(line)
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+            continue
+        expected = f"expected {wanted.specifier}"
+        remedy = f"pip install -c constraints.txt '{wanted.name}{wanted.specifier}'"
+        try:
+            found = version(wanted.name)
+        except PackageNotFoundError:
+            yield Check(wanted.name, "fail", f"not installed; {expected}", remedy)
+            continue
+        if wanted.specifier.contains(found, prereleases=True):
+            yield Check(wanted.name, "ok", found)
+        else:
+            yield Check(wanted.name, "fail", f"{found}; {expected}", remedy)
+
+
+def _compiled_code() -> Iterator[Check]:
+    from loadmaster.envs.compiled import cache_folder
+
+    folder = cache_folder()
+    standing = next(place for place in (folder, *folder.parents) if place.exists())
+    try:
+        with tempfile.TemporaryFile(dir=standing):
+            pass
+    except OSError as fault:
+        remedy = "set LOADMASTER_CACHE to a folder you may write to"
+        detail = f"{standing} cannot be written: {fault.strerror}"
+        yield Check("compiled code", "fail", detail, remedy)
+        return
+    functions = sum(1 for _ in folder.rglob("*.nbi"))
+    state = f"{functions} functions ready" if functions else "none yet, the first run compiles"
+    yield Check("compiled code", "ok", f"{state}, in {folder}")
+
+
+def _traces() -> Iterator[Check]:
+    name = "traces"
+    given = os.environ.get("LOADMASTER_DATA")
+    if not given:
+        yield Check(name, "ok", "LOADMASTER_DATA is not set: generated workloads only")
+        return
+    folder = Path(given)
+    if not folder.is_dir():
+        remedy = "set LOADMASTER_DATA to the folder of your traces, or unset it"
+        yield Check(name, "fail", f"LOADMASTER_DATA={given} is not a folder", remedy)
+        return
+    profiles = len(list(folder.glob("tpch/*g/task_duration_*.npy")))
+    batches = sorted(path.name for path in folder.glob("alibaba2018/batch_task*"))
+    found = [f"tpch: {profiles} query profiles"] if profiles else []
+    found += [f"alibaba: {', '.join(batches)}"] if batches else []
+    if found:
+        yield Check(name, "ok", f"{'; '.join(found)}; in {folder}")
+    else:
+        remedy = "expected tpch/<size>g/task_duration_<query>.npy or alibaba2018/batch_task*.csv.gz"
+        yield Check(name, "warn", f"no known trace in {folder}", remedy)
+
+
+def _machine() -> Iterator[Check]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")  # a container's share, where there is one
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        memory = min(memory, int(text))
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    detail = f"{cores} cores, {memory / GIB:.1f} GiB memory"
+    if memory < 4 * GIB:
+        yield Check("machine", "warn", detail, "Ray and torch want 4 GiB; evaluation needs less")
+    else:
+        yield Check("machine", "ok", detail)
+
+
+def _browser() -> Iterator[Check]:
+    for name in ("chromium", "chromium-browser", "google-chrome"):
+        if path := shutil.which(name):
+            yield Check("browser", "ok", path)
+            return
+    remedy = "apt-get install chromium (only the tests that open a page need it)"
+    yield Check("browser", "warn", "no chromium on PATH", remedy)
+
+
+def _cluster() -> Iterator[Check]:
+    """Connect to the cluster that RAY_ADDRESS names, or start a Ray of our own for a moment."""
+    import logging
+
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS")
+    remedy = "see the log folder Ray names; check RAY_ADDRESS and free memory"
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(address="local", include_dashboard=False, **quiet)
+        resources = ray.cluster_resources()
+        nodes = sum(1 for node in ray.nodes() if node["Alive"])
+    except Exception as fault:
+        yield Check("cluster", "fail", f"{type(fault).__name__}: {fault}", remedy)
+        return
+    finally:
+        ray.shutdown()
+    kinds = {"CPU": 1, "GPU": 1, "memory": GIB}
+    shown = ", ".join(
+        f"{resources[kind] / unit:g} {kind}" if unit == 1 else f"{resources[kind] / unit:.1f} GiB"
+        for kind, unit in kinds.items()
+        if kind in resources
+    )
+    yield Check("cluster", "ok", f"{address or 'started here'}: {nodes} nodes, {shown}")
