@@ -1,4 +1,4 @@
-"""What `loadmaster doctor` looks at: each check says how it is and, if it is not well, the remedy."""
+"""What `loadmaster doctor` looks at: each check says how things are, and the remedy if ill."""
 
 from __future__ import annotations
 
@@ -178,4 +178,4 @@ def _cluster() -> Iterator[Check]:
         for kind, unit in kinds.items()
         if kind in resources
     )
-    yield Check("cluster", "ok", f"{address or 'started here'}: {nodes} nodes, {shown}")
+    yield Check("cluster", "ok", f"{address or 'started here'}: nodes {nodes}, {shown}")

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Command(NamedTuple):
-    """Where a command is found. The summary is the first line of its docstring (a test compares)."""
+    """Where a command is found; the summary is its docstring's first line (a test compares)."""
 
     module: str
     function: str

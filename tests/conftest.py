@@ -1,0 +1,40 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One small Ray for all tests that need it: starting takes seconds."""
+    import ray
+
+    # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
+    folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
+        patch.delenv("RAY_ADDRESS", raising=False)
+        ray.init(
+            address="local",
+            num_cpus=2,
+            include_dashboard=False,
+            object_store_memory=128 * 2**20,
+            log_to_driver=False,
+            _temp_dir=folder,
+        )
+        yield
+        ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
