@@ -13,7 +13,7 @@ setup:  ## a .venv with the versions in constraints.txt; the other targets call 
 
 demo: setup  ## compare the schedulers on the built-in workload, then film one comparison
 	@echo "demo 1/2: every scheduler on the same 20 job sequences"
-	@.venv/bin/loadmaster evaluate dag_scheduling --against all --seeds 20 --out results/demo
+	@.venv/bin/loadmaster evaluate dag_scheduling --against all --seeds 20 --output results/demo
 	@echo "demo 2/2: two of them side by side"
 	@.venv/bin/loadmaster replay dag_scheduling --policy weighted-fair --policy fifo \
 		-o results/demo/replay.html
