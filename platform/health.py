@@ -19,6 +19,10 @@ from packaging.specifiers import SpecifierSet
 
 Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
+TRACES = {  # what the importing workloads look for in LOADMASTER_DATA, the first that exists
+    "tpch": ("tpch/*g/task_duration_*.npy", "*g/task_duration_*.npy"),
+    "alibaba": ("alibaba2018/batch_task*.csv*", "batch_task*.csv*"),
+}
 
 
 @dataclass(frozen=True)
@@ -113,20 +117,20 @@ def _traces() -> Iterator[Check]:
     if not given:
         yield Check(name, "ok", "LOADMASTER_DATA is not set: generated workloads only")
         return
-    folder = Path(given)
-    if not folder.is_dir():
+    place = Path(given).expanduser()
+    if not place.exists():
         remedy = "set LOADMASTER_DATA to the folder of your traces, or unset it"
-        yield Check(name, "fail", f"LOADMASTER_DATA={given} is not a folder", remedy)
+        yield Check(name, "fail", f"LOADMASTER_DATA={given} does not exist", remedy)
         return
-    profiles = len(list(folder.glob("tpch/*g/task_duration_*.npy")))
-    batches = sorted(path.name for path in folder.glob("alibaba2018/batch_task*"))
-    found = [f"tpch: {profiles} query profiles"] if profiles else []
-    found += [f"alibaba: {', '.join(batches)}"] if batches else []
+    found = ["a file"] if place.is_file() else []
+    for workload, patterns in TRACES.items():
+        if count := next((n for p in patterns if (n := len(list(place.glob(p))))), 0):
+            found.append(f"{workload} (files: {count})")
     if found:
-        yield Check(name, "ok", f"{'; '.join(found)}; in {folder}")
+        yield Check(name, "ok", f"{', '.join(found)} at {place}")
     else:
-        remedy = "expected tpch/<size>g/task_duration_<query>.npy or alibaba2018/batch_task*.csv.gz"
-        yield Check(name, "warn", f"no known trace in {folder}", remedy)
+        remedy = f"expected one of: {', '.join(p for ps in TRACES.values() for p in ps)}"
+        yield Check(name, "warn", f"no known trace in {place}", remedy)
 
 
 def _machine() -> Iterator[Check]:

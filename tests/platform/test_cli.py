@@ -198,7 +198,7 @@ def test_doctor_on_traces(
     (tmp_path / "tpch" / "2g").mkdir(parents=True)
     (tmp_path / "tpch" / "2g" / "task_duration_1.npy").touch()
     assert find("traces").status == "ok"
-    assert "tpch: 1 query" in find("traces").detail
+    assert "tpch (files: 1)" in find("traces").detail
 
 
 def test_doctor_sees_a_hidden_standard_library(
