@@ -46,7 +46,7 @@ class Difference:
 
     mean: float
     interval: Interval
-    percent: float  # of the reference's mean
+    percent: float  # of the reference's mean, without its sign
     percent_interval: Interval
 
 
@@ -76,8 +76,8 @@ def paired_difference(values: NDArray[np.float64], reference: NDArray[np.float64
         return Difference(float("nan"), nothing, float("nan"), nothing)
     our_means, their_means = resampled_means(ours), resampled_means(theirs)
     with np.errstate(divide="ignore", invalid="ignore"):
-        percent = 100 * (np.mean(ours) / np.mean(theirs) - 1)
-        percents = 100 * (our_means / their_means - 1)
+        percent = 100 * np.mean(ours - theirs) / np.abs(np.mean(theirs))
+        percents = 100 * (our_means - their_means) / np.abs(their_means)
     return Difference(
         float(np.mean(ours - theirs)),
         _interval(our_means - their_means, len(ours)),
@@ -127,4 +127,4 @@ def _student_975(freedom: int) -> float:
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
-    return z + sum(term / freedom**power for power, term in enumerate(terms, start=1))
+    return z + float(sum(term / freedom**power for power, term in enumerate(terms, start=1)))

@@ -1,0 +1,269 @@
+"""Charts of a comparison, as PNG. Drawn without a display and without global state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
+from loadmaster.platform.evaluation.wording import decimals, figure_text, seed_range
+
+# Paul Tol's muted scheme: nine colours that stay apart under every common colour blindness.
+PALETTE = (
+    "#CC6677",
+    "#332288",
+    "#117733",
+    "#88CCEE",
+    "#AA4499",
+    "#44AA99",
+    "#882255",
+    "#999933",
+    "#DDCC77",
+)
+NEWCOMER = "#D55E00"  # a policy that is no baseline stands out
+INK, QUIET, FAINT = "#222222", "#6B6B6B", "#D0D0D0"
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ECECEC",
+    "grid.linewidth": 0.8,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "legend.frameon": False,
+}
+DPI = 150
+SIZE_BINS = 8  # of jobs by work, equally full
+TIME_POINTS = 400
+
+
+def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) -> None:
+    """Every chart that applies; the ones about jobs need a table of jobs."""
+    charts: dict[str, Callable[[], Figure]] = {"summary.png": lambda: draw_summary(comparison)}
+    if jobs is not None:
+        finished = jobs.dropna(subset=["jct_s"])
+        charts["jobs_in_system.png"] = lambda: draw_jobs_in_system(comparison, jobs)
+        if len(finished):
+            charts["jct_distribution.png"] = lambda: draw_jct(comparison, finished)
+            charts["slowdown_by_size.png"] = lambda: draw_slowdown(comparison, finished)
+    with mpl.rc_context(STYLE):
+        for name, draw in charts.items():
+            draw().savefig(folder / name, dpi=DPI)
+
+
+def draw_summary(comparison: Comparison) -> Figure:
+    """The primary metric with its interval, and beside it the paired difference."""
+    policies, metric = comparison.policies, comparison.primary
+    rows = np.arange(len(policies))
+    digits = decimals(comparison.summaries[policy][0].mean for policy in policies)
+    figure, (left, right) = _figure(
+        comparison, f"{_capital(metric.label)} by policy", (10, 1.7 + 0.42 * len(rows)), columns=2
+    )
+    for row, policy in enumerate(policies):
+        summary, colour = comparison.summaries[policy][0], _colour(comparison, policy)
+        low, high = summary.interval.low, summary.interval.high
+        left.barh(row, summary.mean, height=0.62, color=colour, alpha=0.85)
+        left.plot([low, high], [row, row], color=INK, linewidth=1.4, solid_capstyle="butt")
+        end = np.nanmax([summary.mean, high])
+        left.annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **_BESIDE)
+        if policy == comparison.best_baseline:
+            right.annotate("best baseline", (0, row), (6, 0), **_BESIDE, color=QUIET)
+        elif policy in comparison.differences:
+            difference = comparison.differences[policy]
+            ends = difference.percent_interval
+            right.plot([ends.low, ends.high], [row, row], color=colour, linewidth=2.5)
+            right.plot(difference.percent, row, "o", color=colour, markersize=6)
+            reach = np.nanmax([difference.percent, ends.high])
+            right.annotate(f"{difference.percent:+.1f}%", (reach, row), (6, 0), **_BESIDE)
+    left.set_yticks(rows, policies, color=INK)
+    left.set_xlabel(f"{metric.title} (bar: mean, line: 95% interval)")
+    right.set_yticks(rows, [])
+    right.axvline(0, color=QUIET, linewidth=1)
+    right.set_xlabel(f"paired difference from {comparison.best_baseline}, % (95% interval)")
+    for axes in (left, right):
+        axes.set_ylim(len(rows) - 0.4, -0.6)
+        axes.grid(False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.14)
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+    left.set_xlim(left=min(0.0, left.get_xlim()[0]) if left.dataLim.x0 < 0 else 0.0)
+    return figure
+
+
+def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
+    """Which share of all jobs had finished within a given time of their arrival."""
+    figure, (axes,) = _figure(comparison, "Job completion time, all jobs of all seeds", (9, 5.2))
+    for policy in comparison.policies:
+        times = np.sort(jobs.loc[jobs["policy"] == policy, "jct_s"].to_numpy())
+        share = np.arange(1, len(times) + 1) / len(times)
+        label = f"{policy}  ({np.median(times):,.3g} s)"
+        axes.step(times, share, where="post", label=label, **_line(comparison, policy))
+    axes.set_xscale("log")
+    _plain_log(axes.xaxis, labels=9)
+    axes.set_xlabel("job completion time, s (log scale)")
+    axes.set_ylabel("share of jobs finished by then")
+    axes.set_ylim(0, 1.01)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
+    _legend(axes, "policy (median)")
+    return figure
+
+
+def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
+    """One panel per policy: its median and middle half by job size, the others behind in grey."""
+    policies = comparison.policies
+    columns = min(4, len(policies))
+    height = 1.5 + 2.5 * -(-len(policies) // columns)
+    figure, panels = _figure(
+        comparison, "Slowdown by job size", (11, height), columns, len(policies), share=True
+    )
+    curves = {p: _slowdown_curve(jobs[jobs["policy"] == p], _size_edges(jobs)) for p in policies}
+    for axes, policy in zip(panels, policies, strict=True):
+        for other in policies:
+            axes.plot(*curves[other][:2], color=FAINT, linewidth=1)
+        size, median, low, high = curves[policy]
+        axes.fill_between(size, low, high, color=_colour(comparison, policy), alpha=0.2, lw=0)
+        axes.plot(size, median, marker="o", markersize=3.5, **_line(comparison, policy))
+        axes.set_title(policy, loc="left", fontsize=10)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        _plain_log(axes.xaxis, labels=5)
+        _plain_log(axes.yaxis, labels=9)
+    figure.supxlabel("job's work, executor-seconds (log scale)", fontsize=10)
+    figure.supylabel("slowdown: JCT / least possible (log scale)", fontsize=10)
+    return figure
+
+
+def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
+    """Jobs waiting or running over time: the mean over the episodes that are not cut off yet."""
+    figure, (axes,) = _figure(comparison, "Jobs in system over time", (9, 5.2))
+    cut = jobs.loc[jobs["completion_s"].isna(), "end_s"]
+    # Beyond the middle of the horizons too few episodes are left to speak for all.
+    last = float(cut.median() if len(cut) else jobs["completion_s"].max())
+    moments = np.linspace(0, last, TIME_POINTS)
+    for policy in comparison.policies:
+        own = jobs[jobs["policy"] == policy]
+        curves = [_present(episode, moments) for _, episode in own.groupby("seed")]
+        present = np.nanmean(curves, axis=0)
+        label = f"{policy}  ({np.mean(present):,.3g})"
+        axes.plot(moments, present, label=label, **_line(comparison, policy))
+    axes.set_xlim(0, last)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("time since the episode's start, s")
+    axes.set_ylabel("jobs in system, mean over seeds")
+    _legend(axes, "policy (mean over time)")
+    return figure
+
+
+def _present(episode: pd.DataFrame, moments: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(moments,) jobs in system; nan once the horizon has cut the episode off."""
+    arrived = np.searchsorted(np.sort(episode["arrival_s"]), moments, side="right")
+    left = np.searchsorted(np.sort(episode["completion_s"].dropna()), moments, side="right")
+    present = (arrived - left).astype(np.float64)
+    if episode["completion_s"].isna().any():
+        present[moments > episode["end_s"].iloc[0]] = np.nan
+    return present
+
+
+_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+
+
+def _figure(
+    comparison: Comparison,
+    heading: str,
+    size: tuple[float, float],
+    columns: int = 1,
+    panels: int | None = None,
+    share: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """A figure with its headings, and as many panels as asked for."""
+    count = panels or columns
+    rows = -(-count // columns)
+    room = (0.01, 0.01, 0.98, 0.99 - 0.62 / size[1])  # all but the headings
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=room))
+    figure.text(0.015, 1 - 0.1 / size[1], heading, va="top", fontsize=13, fontweight="bold")
+    trial = comparison.trial
+    below = f"{trial.workload}: {trial.conditions}; {seed_range(comparison)}, the same for all"
+    figure.text(0.015, 1 - 0.36 / size[1], below, va="top", fontsize=9.5, color=QUIET)
+    grid = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
+    axes = list(grid.flat)
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
+
+
+def _size_edges(jobs: pd.DataFrame) -> NDArray[np.float64]:
+    """(bins + 1,) edges in work that cut the jobs into equally full bins."""
+    edges = np.quantile(jobs["work_s"], np.linspace(0, 1, SIZE_BINS + 1))
+    return np.unique(edges)
+
+
+def _slowdown_curve(
+    jobs: pd.DataFrame, edges: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], ...]:
+    """Work, and the slowdown's median and quartiles, for every bin that holds a job."""
+    number = np.clip(np.searchsorted(edges, jobs["work_s"], side="right") - 1, 0, len(edges) - 2)
+    grouped = jobs.groupby(number)
+    slowdown = grouped["slowdown"]
+    return tuple(
+        series.to_numpy()
+        for series in (
+            grouped["work_s"].median(),
+            slowdown.median(),
+            slowdown.quantile(0.25),
+            slowdown.quantile(0.75),
+        )
+    )
+
+
+def _colour(comparison: Comparison, policy: str) -> str:
+    """The same policy has the same colour in every chart and every run."""
+    if policy == OPTIMUM:
+        return INK
+    if policy not in comparison.subject.baselines:
+        return NEWCOMER
+    return PALETTE[comparison.subject.baselines.index(policy) % len(PALETTE)]
+
+
+def _line(comparison: Comparison, policy: str) -> dict[str, Any]:
+    first = policy == comparison.policies[0]
+    return {"color": _colour(comparison, policy), "linewidth": 2.6 if first else 1.6}
+
+
+def _legend(axes: Axes, heading: str) -> None:
+    """Beside the chart and in order of rank, so that nothing is covered."""
+    legend = axes.legend(
+        title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5
+    )
+    for handle in legend.get_lines():
+        handle.set_linewidth(4)
+
+
+def _plain_log(axis: Axis, labels: int) -> None:
+    """1, 2, 5, 10, ... instead of powers, while there is room; no ticks without a number."""
+    low, high = axis.get_view_interval()
+    dense = 3 * np.log10(high / low) <= labels
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if dense else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,91 @@
+"""DAG scheduling as a subject of evaluation."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
+from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
+from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.evaluation.subjects import JobColumns, Subject, Trial
+
+NAME_MAX = 100  # of a folder; a longer one is cut, and told apart by a digest
+
+
+def subject() -> Subject:
+    return Subject(
+        environment="dag_scheduling",
+        baselines=tuple(BASELINES),
+        settings=settings_from,
+        folder_name=folder_name,
+        prepare=prepare,
+        references=("optimal",),
+    )
+
+
+def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
+    settings = build_settings(DagSchedulingSettings, values)
+    if settings.workload not in WORKLOADS:
+        raise unknown_name("workload", settings.workload, WORKLOADS)
+    return settings
+
+
+def prepare(settings: DagSchedulingSettings) -> Trial:
+    workload = load_workload(settings)
+
+    def run(policy: str, seed: int) -> EpisodeResult:
+        return run_episode(policy, settings, seed, workload)
+
+    def columns(result: EpisodeResult) -> JobColumns:
+        return job_columns(result, workload, settings.total_executors)
+
+    return Trial(
+        settings=settings,
+        workload=settings.workload,
+        conditions=conditions(settings),
+        metrics=episode_metrics(settings, workload),
+        run=run,
+        job_columns=columns,
+    )
+
+
+def conditions(settings: DagSchedulingSettings) -> str:
+    """The episode in words, for titles."""
+    if settings.arrivals == "batch":
+        parts = [f"{settings.jobs_at_start} jobs at once"]
+    elif settings.load is not None:
+        parts = [f"{settings.total_jobs} jobs at load {settings.load:g}"]
+    else:
+        parts = [f"{settings.total_jobs} jobs, one every {settings.interarrival_s:g} s"]
+    parts.append(f"{settings.total_executors} executors")
+    told = {"arrivals", "jobs", "initial_jobs", "load", "interarrival_s", "executors"}
+    parts += [f"{name} {value}" for name, value in _changed(settings) if name not in told]
+    return ", ".join(parts)
+
+
+def folder_name(settings: DagSchedulingSettings) -> str:
+    """Settings that differ get folders that differ."""
+    parts = ["dag_scheduling", settings.workload, settings.arrivals]
+    parts += [f"{name}-{value}" for name, value in _changed(settings) if name != "arrivals"]
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
+    if len(name) > NAME_MAX:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[:NAME_MAX]}-{digest}"
+    return name
+
+
+def _changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
+    """Settings away from their default, apart from those a title shows anyway."""
+    shown = {"workload", "data", "max_jobs", "max_stages"}
+    changed = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
+    classes = settings.executor_classes
+    if classes:
+        changed["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
+    return [(name, str(value)) for name, value in changed.items()]

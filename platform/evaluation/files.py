@@ -1,0 +1,143 @@
+"""The output folder: all files of an evaluation, or none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.evaluation.comparison import Comparison, as_json
+from loadmaster.platform.evaluation.run import Episodes
+
+if TYPE_CHECKING:  # slow to import, and not every caller gets to the tables
+    import pandas as pd
+
+
+@contextmanager
+def written_at_once(folder: Path) -> Iterator[Path]:
+    """A scratch folder whose files move to `folder` at the end; on a fault, nothing is left.
+
+    It is made at once, so that an unwritable place is refused before the work and not after it.
+    """
+    inside = folder.is_dir()  # then its other files stay, and files of the same name are replaced
+    parent = folder if inside else folder.parent
+    missing = [p for p in (parent, *parent.parents) if not p.exists()]
+    scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
+    try:
+        if folder.exists() and not inside:
+            raise FileExistsError(0, "a file of that name is in the way")
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir()
+        if inside and not os.access(folder, os.W_OK):
+            raise PermissionError(0, "Permission denied")
+    except OSError as fault:
+        _remove_empty(missing)
+        raise InputError(
+            f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
+            "expected a folder that can be made or written to"
+        ) from None
+    try:
+        yield scratch
+        if inside:
+            for file in sorted(scratch.iterdir()):
+                file.replace(folder / file.name)
+        else:
+            scratch.rename(folder)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        _remove_empty(missing)
+        raise
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Take back the parents that were made for the output, innermost first."""
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+
+
+def episode_table(comparison: Comparison) -> pd.DataFrame:
+    """One row per policy and seed."""
+    import pandas as pd
+
+    names = [metric.name for metric in comparison.metrics]
+    parts = []
+    for policy, values in comparison.values.items():
+        part = pd.DataFrame(values.T, columns=names)
+        part.insert(0, "policy", policy)
+        part.insert(1, "seed", list(comparison.seeds))
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None:
+    """One row per policy, seed and job; None where the environment has no jobs."""
+    import pandas as pd
+
+    if comparison.trial.job_columns is None:
+        return None
+    parts = []
+    for policy in comparison.policies:
+        for seed, result in zip(comparison.seeds, episodes[policy], strict=True):
+            part = pd.DataFrame(comparison.trial.job_columns(result))
+            part.insert(0, "policy", policy)
+            part.insert(1, "seed", seed)
+            parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def summary_table(comparison: Comparison) -> pd.DataFrame:
+    """One row per policy and metric."""
+    import pandas as pd
+
+    rows = []
+    for policy, summaries in comparison.summaries.items():
+        for metric, summary in zip(comparison.metrics, summaries, strict=True):
+            row = {
+                "policy": policy,
+                "metric": metric.name,
+                "unit": metric.unit,
+                "mean": summary.mean,
+                "iqm": summary.iqm,
+                "ci95_low": summary.interval.low,
+                "ci95_high": summary.interval.high,
+            }
+            difference = comparison.differences.get(policy)
+            if difference and metric is comparison.primary:
+                row |= {
+                    "difference": difference.mean,
+                    "difference_ci95_low": difference.interval.low,
+                    "difference_ci95_high": difference.interval.high,
+                    "difference_percent": difference.percent,
+                    "difference_percent_ci95_low": difference.percent_interval.low,
+                    "difference_percent_ci95_high": difference.percent_interval.high,
+                }
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def write_everything(
+    comparison: Comparison, episodes: Episodes, scratch: Path, folder: Path
+) -> list[str]:
+    """Tables, charts and JSON into `scratch`; their names as they will be in `folder`."""
+    from loadmaster.platform.evaluation.charts import draw_all
+
+    episode_table(comparison).to_csv(scratch / "episodes.csv", index=False)
+    summary_table(comparison).round(6).to_csv(scratch / "summary.csv", index=False)
+    jobs = job_table(comparison, episodes)
+    if jobs is not None:
+        jobs.round(4).to_csv(scratch / "jobs.csv", index=False)
+    draw_all(comparison, jobs, scratch)
+    names = sorted({"summary.json", *(file.name for file in scratch.iterdir())})
+    files = [str(folder / name) for name in names]
+    text = json.dumps(as_json(comparison, files), indent=2)
+    (scratch / "summary.json").write_text(text + "\n", encoding="utf-8")
+    return files

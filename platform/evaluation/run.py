@@ -1,0 +1,73 @@
+"""Runs every policy on the same seeds, in threads: compiled episodes do not hold the lock."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.platform.evaluation.subjects import Subject, Trial
+
+Episodes = dict[str, list[Any]]  # policy -> one result per seed, in the seeds' order
+
+
+def choose_policies(
+    subject: Subject, policies: Sequence[str], against: str | None
+) -> tuple[str, ...]:
+    """Whom to compare: `policies` and the baselines named by `against`; with neither, all those."""
+    for name in policies:
+        if name not in (*subject.baselines, *subject.references):
+            raise unknown_name("policy", name, (*subject.baselines, *subject.references))
+    if against is None:
+        rivals = () if policies else subject.baselines
+    elif against == "all":
+        rivals = subject.baselines
+    else:
+        rivals = tuple(name.strip() for name in against.split(","))
+        for name in rivals:
+            if name not in subject.baselines:
+                raise unknown_name("baseline", name, (*subject.baselines, "all"))
+    return tuple(dict.fromkeys((*policies, *rivals)))
+
+
+def choose_seeds(first: int, count: int) -> tuple[int, ...]:
+    if count < 1:
+        raise InputError(f"--seeds is {count}; expected 1 or more")
+    if first < 0:
+        raise InputError(f"--first-seed is {first}; expected 0 or more")
+    return tuple(range(first, first + count))
+
+
+def choose_workers(count: int | None) -> int:
+    if count is not None and count < 1:
+        raise InputError(f"--workers is {count}; expected 1 or more")
+    return count or os.cpu_count() or 1
+
+
+def run_episodes(
+    trial: Trial,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    workers: int,
+    on_episode: Callable[[], None],
+) -> Episodes:
+    """All episodes; `on_episode` is called after each, from this thread."""
+    episodes: Episodes = {policy: [None] * len(seeds) for policy in policies}
+    places = [(policy, place) for place in range(len(seeds)) for policy in policies]
+    # One alone first: it compiles, and what cannot run at all is refused before the rest starts.
+    policy, place = places.pop(0)
+    episodes[policy][place] = trial.run(policy, seeds[place])
+    on_episode()
+    with ThreadPoolExecutor(workers) as threads:
+        running = {threads.submit(trial.run, p, seeds[i]): (p, i) for p, i in places}
+        try:
+            for done in as_completed(running):
+                policy, place = running[done]
+                episodes[policy][place] = done.result()
+                on_episode()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return episodes

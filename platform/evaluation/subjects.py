@@ -1,0 +1,60 @@
+"""What evaluation must know of an environment. The rest of this package knows no environment."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from numpy.typing import NDArray
+
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.envs.metrics import Metric
+from loadmaster.envs.registry import environments
+from loadmaster.envs.settings import Settings
+from loadmaster.platform.systems import systems
+
+JobColumns = Mapping[str, NDArray[Any]]  # arrival_s, completion_s, jct_s, work_s, slowdown, ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An environment with its settings fixed and its workload loaded, ready to run."""
+
+    settings: Settings
+    workload: str
+    conditions: str  # in words, for titles: "20 jobs at once, 50 executors"
+    metrics: tuple[Metric, ...]  # the primary one first
+    run: Callable[[str, int], Any]  # policy, seed -> an episode's result; called from threads
+    job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An environment that can be evaluated."""
+
+    environment: str
+    baselines: tuple[str, ...]
+    settings: Callable[[Mapping[str, Any]], Any]  # what a user set -> settings, or an InputError
+    folder_name: Callable[[Any], str]  # settings -> where results go unless told
+    prepare: Callable[[Any], Trial]  # settings -> a trial
+    references: tuple[str, ...] = ()  # may be compared, but are no baselines: the optimum
+
+
+def find_subject(name: str) -> Subject:
+    """The environment of that name or Gymnasium id, or a system's; the nearest name if neither."""
+    known = environments()
+    for spec in known.values():
+        if name == spec.gym_id:
+            name = spec.name
+    trained = systems()
+    if name in trained:
+        if not trained[name].available:
+            raise InputError(f"system {name!r} {trained[name].summary}")
+        name = trained[name].environment
+    if name not in known:
+        raise unknown_name("system or environment", name, (*trained, *known))
+    # Each environment has a module here of its own name; it is imported when it is asked for.
+    module = importlib.import_module(f"loadmaster.platform.evaluation.{name}")
+    return cast(Subject, module.subject())

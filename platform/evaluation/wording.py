@@ -1,0 +1,93 @@
+"""The comparison in words: titles, figures, and who is best, said plainly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
+from loadmaster.platform.evaluation.statistics import Interval
+
+
+def title(comparison: Comparison) -> str:
+    return f"{comparison.trial.workload}: {comparison.trial.conditions}; {seed_range(comparison)}"
+
+
+def seed_range(comparison: Comparison) -> str:
+    first, last = comparison.seeds[0], comparison.seeds[-1]
+    return f"seed {first}" if first == last else f"seeds {first} to {last}"
+
+
+def decimals(values: Iterable[float]) -> int:
+    """How many a column of figures needs for its smallest; the same in every row."""
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    smallest = min(sizes, default=0.0)
+    return 2 if smallest < 10 else 1 if smallest < 1000 else 0
+
+
+def figure_text(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
+
+
+def verdict(comparison: Comparison) -> str:
+    """Who is best, by how much, and whether these seeds can tell."""
+    ranked = [policy for policy in comparison.policies if policy != OPTIMUM]
+    if not ranked:
+        return f"{OPTIMUM}: {_score(comparison, OPTIMUM)}."
+    best, reference = ranked[0], comparison.best_baseline
+    text = f"{best}{' is best' if len(ranked) > 1 else ''}: {_score(comparison, best)}"
+    if best in comparison.gaps:
+        gap = comparison.gaps[best]
+        text += f", {gap.mean:.1f}%{_percents(gap.interval)} from optimal"
+    if len(ranked) > 1 and reference is not None:
+        text += ", " + (
+            _lead_of_baseline(comparison, ranked[1:])
+            if best == reference
+            else _lead_over_baseline(comparison, best, reference)
+        )
+    single = " One seed gives no interval; try --seeds 20." if len(comparison.seeds) == 1 else ""
+    return f"{text}.{single}"
+
+
+def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
+    tied = [p for p in others if not comparison.differences[p].interval.excludes_zero]
+    if not tied or len(comparison.seeds) == 1:
+        size, interval = _distance(comparison, others[0])
+        return f"{others[0]} is {size:.1f}% behind{_percents(interval)}"
+    size, interval = _distance(comparison, tied[0])
+    rivals = _listed([f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]])
+    return f"but {len(comparison.seeds)} seeds do not tell it from {rivals}"
+
+
+def _lead_over_baseline(comparison: Comparison, best: str, reference: str) -> str:
+    size, interval = _distance(comparison, best)
+    lead = f"{size:.1f}%{_percents(interval)} ahead of {reference}, the best baseline"
+    if comparison.differences[best].interval.excludes_zero or len(comparison.seeds) == 1:
+        return lead
+    return f"{lead}, but {len(comparison.seeds)} seeds do not tell the two apart"
+
+
+def _distance(comparison: Comparison, policy: str) -> tuple[float, Interval]:
+    """How far `policy` is from the best baseline in percent, and the interval the same way up."""
+    difference = comparison.differences[policy]
+    ends = difference.percent_interval
+    if difference.percent < 0:
+        return -difference.percent, Interval(-ends.high, -ends.low)
+    return difference.percent, ends
+
+
+def _percents(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return ""
+    return f" [{interval.low:.1f}%, {interval.high:.1f}%]"
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _score(comparison: Comparison, policy: str) -> str:
+    mean = comparison.summaries[policy][0].mean
+    metric = comparison.primary
+    unit = f" {metric.unit}" if metric.unit else ""
+    return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"
