@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -80,7 +81,7 @@ def draw_summary(comparison: Comparison) -> Figure:
         summary, colour = comparison.summaries[policy][0], _colour(comparison, policy)
         low, high = summary.interval.low, summary.interval.high
         left.barh(row, summary.mean, height=0.62, color=colour, alpha=0.85)
-        left.plot([low, high], [row, row], color=INK, linewidth=1.4, solid_capstyle="butt")
+        left.plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[_HALO])
         end = np.nanmax([summary.mean, high])
         left.annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **_BESIDE)
         if policy == comparison.best_baseline:
@@ -93,10 +94,10 @@ def draw_summary(comparison: Comparison) -> Figure:
             reach = np.nanmax([difference.percent, ends.high])
             right.annotate(f"{difference.percent:+.1f}%", (reach, row), (6, 0), **_BESIDE)
     left.set_yticks(rows, policies, color=INK)
-    left.set_xlabel(f"{metric.title} (bar: mean, line: 95% interval)")
+    left.set_xlabel(f"{metric.title}\n(mean and 95% interval)")
     right.set_yticks(rows, [])
     right.axvline(0, color=QUIET, linewidth=1)
-    right.set_xlabel(f"paired difference from {comparison.best_baseline}, % (95% interval)")
+    right.set_xlabel(f"difference from {comparison.best_baseline}, %\n(paired, 95% interval)")
     for axes in (left, right):
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(False, axis="y")
@@ -182,6 +183,7 @@ def _present(episode: pd.DataFrame, moments: NDArray[np.float64]) -> NDArray[np.
     return present
 
 
+_HALO = withStroke(linewidth=4, foreground="white")  # keeps a dark line visible on a dark bar
 _BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
 
 
@@ -259,8 +261,11 @@ def _legend(axes: Axes, heading: str) -> None:
 def _plain_log(axis: Axis, labels: int) -> None:
     """1, 2, 5, 10, ... instead of powers, while there is room; no ticks without a number."""
     low, high = axis.get_view_interval()
-    dense = 3 * np.log10(high / low) <= labels
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if dense else (1,)))
+    decades = np.log10(high / low)
+    if decades < 0.7:
+        axis.set_major_locator(MaxNLocator(min(4, labels)))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= labels else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     axis.set_minor_locator(NullLocator())
 

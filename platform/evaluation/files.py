@@ -24,19 +24,19 @@ def written_at_once(folder: Path) -> Iterator[Path]:
 
     It is made at once, so that an unwritable place is refused before the work and not after it.
     """
-    inside = folder.is_dir()  # then its other files stay, and files of the same name are replaced
-    parent = folder if inside else folder.parent
-    missing = [p for p in (parent, *parent.parents) if not p.exists()]
-    scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
+    made: list[Path] = []
     try:
-        if folder.exists() and not inside:
-            raise FileExistsError(0, "a file of that name is in the way")
+        inside = folder.is_dir()  # then its other files stay; those of the same name are replaced
+        parent = folder if inside else folder.parent
+        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        if not nearest.is_dir():
+            raise NotADirectoryError(0, f"{nearest.name} is a file, not a folder")
+        made = [p for p in (parent, *parent.parents) if not p.exists()]
         parent.mkdir(parents=True, exist_ok=True)
+        scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
         scratch.mkdir()
-        if inside and not os.access(folder, os.W_OK):
-            raise PermissionError(0, "Permission denied")
     except OSError as fault:
-        _remove_empty(missing)
+        _remove_empty(made)
         raise InputError(
             f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
             "expected a folder that can be made or written to"
@@ -50,7 +50,7 @@ def written_at_once(folder: Path) -> Iterator[Path]:
             scratch.rename(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        _remove_empty(missing)
+        _remove_empty(made)
         raise
     shutil.rmtree(scratch, ignore_errors=True)
 
