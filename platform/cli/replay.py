@@ -1,0 +1,99 @@
+"""`loadmaster replay`: episodes as a page to look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def replay(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="An environment's name.")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(help="A policy to watch; a second one to compare [default: fair, fifo]."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which job sequence.")] = 0,
+    workload: Annotated[str | None, typer.Option(help="Which jobs arrive.")] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
+        "replay.html"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Watch a schedule: one web page, no network needed.
+
+    Runs one episode a policy on the same jobs and draws what every executor did when. The page
+    has a scrubber, zoom, the jobs in the system, and every job's fate under either policy.
+
+    Example:
+
+        loadmaster replay dag_scheduling --policy fair --policy fifo --seed 3 -o replay.html
+
+        loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
+    """
+    from loadmaster.platform.replay.files import written_whole
+    from loadmaster.platform.replay.headline import headline, makespan_s, mean_jct_s
+    from loadmaster.platform.replay.page import build_page, none_for_nan
+    from loadmaster.platform.replay.recording import plan_recording, record
+
+    plan = plan_recording(target, policy or [], seed, _values(assignments or [], workload))
+    with written_whole(output) as file, _progress() as say:
+        recording = record(plan, lambda name: say(f"running {name}"))
+        say("building the page")
+        file.write(build_page(recording.results, recording.job_names, recording.title))
+    if as_json:
+        figures = {
+            result.policy: {
+                "jct": none_for_nan(mean_jct_s(result)),
+                "makespan": none_for_nan(makespan_s(result)),
+            }
+            for result in recording.results
+        }
+        print(json.dumps({"page": str(output), "policies": figures}, indent=2))
+        return
+    print(headline(recording.results))
+    print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
+
+
+def _values(assignments: list[str], workload: str | None) -> dict[str, Any]:
+    from loadmaster.envs.errors import InputError
+    from loadmaster.envs.settings import parse_assignments
+
+    values = parse_assignments(assignments)
+    if workload is not None and values.setdefault("workload", workload) != workload:
+        raise InputError(
+            f"--workload {workload} and --set workload={values['workload']} disagree; "
+            "expected one of the two"
+        )
+    return values
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal, plain lines elsewhere; both on stderr."""
+    from rich.console import Console
+
+    from loadmaster.envs.compiled import cache_folder
+
+    cold = not any(cache_folder().rglob("*.nbi"))
+    console = Console(stderr=True, highlight=False)
+    with console.status("loading the workload") as status:
+
+        def say(step: str) -> None:
+            nonlocal cold
+            if cold:  # the first episode compiles, the next one finds it done
+                step, cold = f"{step} (after compiling, first time only)", False
+            if console.is_terminal:
+                status.update(step)
+            else:
+                console.print(step, soft_wrap=True)
+
+        yield say

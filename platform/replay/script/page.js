@@ -1,0 +1,179 @@
+// Puts the page together: reads the data, makes the panels, and repaints what changes.
+
+addEventListener("error", (event) => {
+  const fault = document.getElementById("fault");
+  fault.textContent = `This page failed: ${event.message}`;
+  fault.hidden = false;
+});
+
+const replay = readReplay();
+replay.policies.forEach((policy) => (policy.steps = jobsInSystem(replay, policy)));
+const view = createView(replay.end);
+const charts = document.getElementById("charts");
+let theme = readTheme(replay.jobs.name.length);
+let shape = ganttShape(replay.executors, 240);
+
+const panels = replay.policies.map(createPanel);
+const selection = createSelection(showSelected);
+const jobRows = createJobTable(replay, selection);
+const player = createPlayer(replay.end, showTime);
+let painting = 0;
+const HINT =
+  "Point at a task or a job to follow it. Times in seconds; work in executor-seconds; " +
+  "under each policy's name, the job's completion time (JCT).";
+
+function createPanel(policy, i) {
+  const panel = document.getElementById("panel").content.firstElementChild.cloneNode(true);
+  const title = panel.querySelector("h2");
+  title.textContent = policy.name;
+  title.className = `policy-${i}`;
+  // Every figure can be found by id, such as #jct-fair or #busy-fair.
+  const figures = {};
+  const room = { completed: `${3.5 + String(replay.jobs.name.length).length}em`, "jct-so-far": "5em" };
+  panel.querySelectorAll("[data-figure]").forEach((node) => {
+    node.id = `${node.dataset.figure}-${policy.name}`;
+    figures[node.dataset.figure] = node;
+    if (node.matches(".now dd")) node.style.setProperty("--room", room[node.dataset.figure] ?? "2em");
+  });
+  figures.jct.textContent = secondsText(policy.mean_jct_s ?? NaN);
+  figures.makespan.textContent = secondsText(policy.makespan_s ?? NaN);
+  figures.utilisation.textContent = `${number(100 * policy.utilisation, 0)}%`;
+  const gantt = panel.querySelector(".gantt");
+  gantt.ariaLabel = `Executors by time under ${policy.name}, coloured by job`;
+  panel.ariaLabel = `Schedule of ${policy.name}`;
+  document.getElementById("panels").append(panel);
+  return { policy, figures, gantt, marks: panel.querySelector(".marks") };
+}
+
+function repaint() {
+  if (!painting) painting = requestAnimationFrame(paint);
+}
+
+function paint() {
+  painting = 0;
+  view.gutter = theme.gutter;
+  view.width = Math.max(50, panels[0].gantt.parentElement.clientWidth - view.gutter);
+  // What the other parts of the page leave of the window's height, within reason.
+  const room = (innerHeight - 340) / panels.length - 130;
+  shape = ganttShape(replay.executors, Math.min(420, Math.max(200, room)));
+  paintRuler(document.getElementById("ruler"), view, theme);
+  for (const { policy, gantt, marks } of panels) {
+    paintMarks(marks, replay, policy, view, theme, selection.lit);
+    paintGantt(gantt, replay, policy, view, theme, shape, selection.lit);
+  }
+  paintSteps(document.getElementById("steps"), replay, view, theme);
+  charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
+  charts.style.setProperty("--window-to", `${(100 * view.to) / view.end}%`);
+  placeCursor();
+}
+
+function placeCursor() {
+  charts.style.setProperty("--cursor", secondsToX(view, player.time));
+  charts.classList.toggle("outside", player.time < view.from || player.time > view.to);
+}
+
+function showTime(seconds) {
+  const scrubber = document.getElementById("scrubber");
+  scrubber.value = seconds;
+  scrubber.setAttribute("aria-valuetext", secondsText(seconds));
+  document.getElementById("time").textContent = secondsText(seconds);
+  panels.forEach(({ policy, figures }, i) => {
+    const now = figuresAt(replay, policy, seconds);
+    figures["in-system"].textContent = now.inSystem;
+    figures.completed.textContent = `${now.completed} of ${replay.jobs.name.length}`;
+    figures["jct-so-far"].textContent = secondsText(now.jctSoFar);
+    figures.busy.textContent = now.busy;
+    figures.moving.textContent = now.moving;
+    figures.idle.textContent = now.idle;
+    document.getElementById("steps-key").children[i].lastChild.textContent = now.inSystem;
+  });
+  if (player.playing && (seconds > view.to || seconds < view.from)) {
+    showWindow(view, seconds, seconds + view.to - view.from); // playing on: the window follows
+    repaint();
+  }
+  placeCursor();
+}
+
+function showSelected(lit) {
+  const selected = document.getElementById("selected");
+  jobRows.forEach((row, job) => row.classList.toggle("lit", job === lit));
+  selected.textContent = "";
+  if (lit < 0) selected.textContent = HINT;
+  else selected.append(element("b", jobTitle(replay, lit)), `: ${jobFacts(replay, lit)}`);
+  repaint();
+}
+
+function rowUnder(event, { gantt, policy }) {
+  const box = gantt.getBoundingClientRect();
+  return rowAt(replay, policy, view, shape, event.clientX - box.left, event.clientY - box.top);
+}
+
+function showTip(event, panel) {
+  const row = event ? rowUnder(event, panel) : -1;
+  const tip = document.getElementById("tip");
+  const { schedule } = panel.policy;
+  tip.hidden = row < 0;
+  selection.hover(row < 0 ? -1 : schedule.job[row]);
+  if (row < 0) return;
+  const executor = schedule.first.findIndex((first) => first > row); // counted from 1
+  const [from, to] = [schedule.start[row] / 1000, schedule.end[row] / 1000];
+  const what = schedule.moving[row] ? "moving to it" : `stage ${schedule.stage[row] + 1}`;
+  tip.replaceChildren(
+    element("p", `executor ${executor}, ${what}, ${number(from, 2)} to ${number(to, 2)} s`, "what"),
+    element("b", jobTitle(replay, schedule.job[row])),
+    element("p", jobFacts(replay, schedule.job[row])),
+  );
+  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
+  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
+  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+}
+
+// #t=60&from=40&to=90&job=7 opens the page at a moment, a stretch of time and a job.
+function readFragment() {
+  const wish = new URLSearchParams(location.hash.slice(1));
+  const given = (name) => (wish.has(name) && wish.get(name) !== "" ? Number(wish.get(name)) : NaN);
+  const [t, from, to, job] = ["t", "from", "to", "job"].map(given);
+  if (to > from) showWindow(view, from, to);
+  if (jobRows[job - 1]) selection.keep(job - 1);
+  player.seek(Number.isFinite(t) ? t : widestGap(replay));
+}
+
+function readColours() {
+  theme = readTheme(replay.jobs.name.length);
+  jobRows.forEach((row, job) => {
+    row.querySelector(".swatch").style.background = css(theme.jobs[job]);
+  });
+  repaint();
+}
+
+document.getElementById("scrubber").max = replay.end;
+document.getElementById("steps-key").append(
+  ...replay.policies.map((policy, i) => {
+    const entry = element("span", `${policy.name} `, `policy-${i}`);
+    entry.append(element("b"));
+    return entry;
+  }),
+);
+const gapButton = document.getElementById("gap");
+gapButton.hidden = replay.policies.length < 2;
+gapButton.addEventListener("click", () => player.seek(widestGap(replay)));
+listenToControls(player, view, selection, repaint);
+for (const panel of panels) {
+  const hovers = (event) => showTip(event, panel);
+  const picks = (event) => {
+    const row = rowUnder(event, panel);
+    selection.keep(row < 0 ? -1 : panel.policy.schedule.job[row]);
+  };
+  listenToPlot(panel.gantt, player, view, repaint, hovers, picks);
+  panel.gantt.addEventListener("pointerleave", () => hovers(null));
+}
+listenToPlot(document.getElementById("steps"), player, view, repaint, () => {}, () => {});
+addEventListener("resize", () => readColours()); // a narrow page has another gutter
+addEventListener("hashchange", readFragment);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
+showSelected(-1);
+readColours();
+readFragment();
+cancelAnimationFrame(painting);
+paint();
+document.documentElement.dataset.ready = "yes";
