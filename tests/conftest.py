@@ -18,8 +18,11 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """One small Ray for all tests that need it: starting takes seconds."""
+def ray_session(root: Path) -> Iterator[None]:
+    """One small Ray for all tests that need it: starting takes seconds.
+
+    Its workers have the repository first on sys.path, as those of a job submitted from there.
+    """
     import ray
 
     # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
@@ -27,14 +30,16 @@ def ray_session() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
-        ray.init(
-            address="local",
-            num_cpus=2,
-            include_dashboard=False,
-            object_store_memory=128 * 2**20,
-            log_to_driver=False,
-            _temp_dir=folder,
-        )
+        with pytest.MonkeyPatch.context() as for_workers:
+            for_workers.setenv("PYTHONPATH", str(root))
+            ray.init(
+                address="local",
+                num_cpus=2,
+                include_dashboard=False,
+                object_store_memory=128 * 2**20,
+                log_to_driver=False,
+                _temp_dir=folder,
+            )
         yield
         ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)

@@ -53,9 +53,7 @@ def test_driver_from_the_root(root: Path) -> None:
 def test_worker_of_a_ray_job(root: Path, ray_session: None) -> None:
     import ray
 
-    task = ray.remote(where_platform_is).options(
-        runtime_env={"env_vars": {"PYTHONPATH": str(root)}}
-    )
+    task = ray.remote(where_platform_is)
     assert_not_shadowed(ray.get(task.remote(), timeout=60), root)
 
 
