@@ -1,0 +1,62 @@
+"""The registry of environments, and what Gymnasium knows of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import EnvironmentSpec, environments, find_environment
+from loadmaster.envs.settings import Settings
+
+SPECS = pytest.mark.parametrize("spec", environments().values(), ids=lambda spec: spec.name)
+
+
+@SPECS
+def test_found_by_name_and_by_id(spec: EnvironmentSpec) -> None:
+    assert find_environment(spec.name) is spec
+    assert find_environment(spec.gym_id) is spec
+
+
+def test_unknown_name_suggests_the_nearest() -> None:
+    with pytest.raises(InputError, match=r"'dag_schedulin'; did you mean 'dag_scheduling'\?"):
+        find_environment("dag_schedulin")
+
+
+@SPECS
+def test_references_lead_somewhere(spec: EnvironmentSpec) -> None:
+    assert issubclass(spec.settings, Settings)
+    assert spec.settings() == spec.settings(), "every setting has a default"
+    for records in (spec.baseline_records, spec.workload_records):
+        assert records
+        for name, record in records.items():
+            assert record.name == name
+            assert record.summary
+            assert "\n" not in record.summary
+    assert list(spec.baselines) == list(spec.baseline_records)
+    assert list(spec.workloads) == list(spec.workload_records)
+
+
+@SPECS
+def test_gymnasium_makes_it(spec: EnvironmentSpec) -> None:
+    environment = gymnasium.make(spec.gym_id)
+    observation, _ = environment.reset(seed=1)
+    assert environment.observation_space.contains(observation)
+    environment.close()
+
+
+@SPECS
+def test_gymnasium_imports_us_by_the_id(spec: EnvironmentSpec) -> None:
+    """In a process that never heard of us, `module:id` is enough."""
+    code = f"import gymnasium; print(gymnasium.make('loadmaster.envs:{spec.gym_id}').spec.entry_point)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == spec.entry_point
+
+
+def test_importing_the_ground_floor_stays_light() -> None:
+    code = "import sys, loadmaster.envs; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert {"numba", "torch", "ray", "pandas"} & set(done.stdout.split()) == set()
