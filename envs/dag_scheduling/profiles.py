@@ -56,22 +56,23 @@ class ProfilePool:
             return number
 
         waves = (fresh, first, rest)
-        measured = [place(ds) for wave in waves for ds in wave.values() if len(ds)]
+        known = [{e: place(ds) for e, ds in wave.items() if len(ds)} for wave in waves]
+        measured = [number for lists in known for number in lists.values()]
         if not measured:
             raise InputError(f"{stage} has no task durations; expected at least one")
-        largest = max(level for wave in waves for level in wave)
+        executors = fresh.keys() | first.keys() | rest.keys()
+        largest = max(executors)
         rows: tuple[list[int], list[int], list[int]] = ([], [], [])
         cold = []
         for level in self._levels:
             # A level the stage was never measured at (it has fewer tasks than that): the largest.
-            key = level if any(level in wave for wave in waves) else largest
-            found = [place(w[key]) if len(w.get(key, ())) else None for w in waves]
+            key = level if level in executors else largest
+            found = [lists.get(key) for lists in known]
             cold.append(int(found[0] is None))
             # No fresh list: the first wave (the simulator adds a warm-up); no first wave: the
             # fresh list; no rest wave: whatever serves the first.
-            stand_in = next(
-                (n for n in (found[1], found[0], found[2]) if n is not None), measured[0]
-            )
+            likely = (found[1], found[0], found[2], measured[0])
+            stand_in = next(number for number in likely if number is not None)
             for row, number in zip(rows, found, strict=True):
                 row.append(stand_in if number is None else number)
         self._serving.append(list(rows))
@@ -102,7 +103,7 @@ class ProfilePool:
 
     def _means(self, sums: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.float64]:
         """(S,) over every duration known of a stage, unless it brought its own mean."""
-        lists = np.concatenate([np.array(numbers) for numbers in self._measured])
+        lists = np.array([number for numbers in self._measured for number in numbers])
         ends = np.cumsum([len(numbers) for numbers in self._measured])
         firsts = np.concatenate([[0], ends[:-1]])
         mean = np.add.reduceat(sums[lists], firsts) / np.add.reduceat(counts[lists], firsts)

@@ -10,32 +10,43 @@ from __future__ import annotations
 
 import csv
 import gzip
+import math
 import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
+from typing import NamedTuple
 
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads.sources import data_path
 from loadmaster.envs.errors import InputError
 
-COLUMNS = (
-    "task_name", "instance_num", "job_name", "task_type", "status",
-    "start_time", "end_time", "plan_cpu", "plan_mem",
-)  # fmt: skip
 _DAG_NAME = re.compile(r"[A-Za-z]+(\d+)((?:_\w*)?)")
 _NAME_CUT = 50  # the trace cuts names here; the parents beyond are lost
 # Times are whole seconds, so a task that began and ended within one took less than that.
 _SHORTEST_MS = 500
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A row that can be used."""
+class _Row(NamedTuple):
+    """The columns of the trace, in its order."""
+
+    task_name: str
+    instance_num: str
+    job_name: str
+    task_type: str
+    status: str
+    start_time: str
+    end_time: str
+    plan_cpu: str
+    plan_mem: str
+
+
+class _Task(NamedTuple):
+    """What is known of a finished task."""
 
     name: str
     instances: int
@@ -60,15 +71,13 @@ def load(settings: DagSchedulingSettings) -> Workload:
 @lru_cache(maxsize=2)
 def _load(path: Path) -> Workload:
     jobs: dict[str, list[_Task]] = {}
-    skipped: dict[str, str] = {}  # job -> the first reason
+    skipped: dict[str, str] = {}  # job -> why
     for line, row in _rows(path):
-        tasks = jobs.setdefault(row["job_name"], [])
-        if row["status"] != "Terminated" or _number(path, line, row, "end_time") < _number(
-            path, line, row, "start_time"
-        ):
-            skipped.setdefault(row["job_name"], "with unfinished tasks")
+        task = _task(path, line, row)
+        if task:
+            jobs.setdefault(row.job_name, []).append(task)
         else:
-            tasks.append(_task(path, line, row))
+            skipped[row.job_name] = "with unfinished tasks"
     usable: dict[str, list[tuple[_Task, tuple[int, ...]]]] = {}
     for name, tasks in jobs.items():
         if name not in skipped:
@@ -123,53 +132,52 @@ def _dependencies(tasks: list[_Task]) -> tuple[list[tuple[int, ...]], str | None
     return [tuple(number_of[n] for n in dict.fromkeys(numbers)) for numbers in waits_for], None
 
 
-def _task(path: Path, line: int, row: dict[str, str]) -> _Task:
-    seconds = _number(path, line, row, "end_time") - _number(path, line, row, "start_time")
-    return _Task(
-        name=row["task_name"],
-        instances=int(_number(path, line, row, "instance_num")),
-        duration_ms=round(seconds * 1000) or _SHORTEST_MS,
-        cpu=_number(path, line, row, "plan_cpu", empty=0.0),
-        memory=_number(path, line, row, "plan_mem", empty=0.0),
-    )
-
-
-def _number(
-    path: Path, line: int, row: dict[str, str], column: str, empty: float | None = None
-) -> float:
-    text = row[column]
-    if not text and empty is not None:
-        return empty
+def _task(path: Path, line: int, row: _Row) -> _Task | None:
+    """None for a task that never finished: its duration is not known."""
+    if row.status != "Terminated":
+        return None
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise InputError(f"{path}, line {line}: {column} is {text!r}; expected a number, 0 or more")
-    return value
+        seconds = float(row.end_time) - float(row.start_time)
+        instances = int(float(row.instance_num))
+        cpu, memory = float(row.plan_cpu or 0), float(row.plan_mem or 0)
+        if not all(map(math.isfinite, (seconds, cpu, memory))) or min(cpu, memory) < 0:
+            raise ValueError
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"{path}, line {line}: expected numbers for instance_num {row.instance_num!r}, "
+            f"start_time {row.start_time!r}, end_time {row.end_time!r}, "
+            f"plan_cpu {row.plan_cpu!r} and plan_mem {row.plan_mem!r}"
+        ) from None
+    if seconds < 0:
+        return None
+    return _Task(row.task_name, instances, round(seconds * 1000) or _SHORTEST_MS, cpu, memory)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: Path) -> Iterator[tuple[int, _Row]]:
     """Line number and fields. The trace as released has no header line; samples often have."""
     opened = gzip.open if path.suffix == ".gz" else open
+    columns = list(_Row._fields)
+    pick = itemgetter(*range(len(columns)))
     try:
         with opened(path, "rt", newline="", encoding="utf-8") as text:
             reader = csv.reader(text)
-            columns: list[str] = list(COLUMNS)
             for number, fields in enumerate(reader):
                 if number == 0 and ("task_name" in fields or "job_name" in fields):
-                    missing = [column for column in COLUMNS if column not in fields]
+                    columns = fields
+                    missing = [column for column in _Row._fields if column not in columns]
                     if missing:
                         raise InputError(
-                            f"{path}: column {missing[0]!r} is missing; expected {', '.join(COLUMNS)}"
+                            f"{path}: no column {missing[0]!r}; expected {', '.join(_Row._fields)}"
                         )
-                    columns = fields
-                    continue
-                if len(fields) != len(columns):
+                    pick = itemgetter(*map(columns.index, _Row._fields))
+                elif len(fields) == len(columns):
+                    yield reader.line_num, _Row._make(pick(fields))
+                else:
                     raise InputError(
                         f"{path}, line {reader.line_num}: {len(fields)} fields; "
                         f"expected {len(columns)}"
                     )
-                yield reader.line_num, dict(zip(columns, fields, strict=True))
     except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
-        raise InputError(f"{path}: unreadable or damaged; expected a .csv or .csv.gz file") from None
+        raise InputError(
+            f"{path}: unreadable or damaged; expected a .csv or .csv.gz file"
+        ) from None

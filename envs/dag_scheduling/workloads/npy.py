@@ -29,7 +29,9 @@ def read_npy(path: Path) -> Any:
     try:
         content = path.read_bytes()
     except OSError as fault:
-        raise InputError(f"{path}: cannot be read ({fault.strerror}); expected an npy file") from None
+        raise InputError(
+            f"{path}: cannot be read ({fault.strerror}); expected an npy file"
+        ) from None
     dtype, fortran_order, shape, payload = _split(path, content)
     if dtype == "|O":
         return _unpickle(path, payload)
@@ -105,7 +107,7 @@ class _PlainType:
         return np.frombuffer(raw, kind.newbyteorder(self._byte_order))
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """The file asked for a name that arrays do not need."""
 
 
@@ -123,7 +125,7 @@ class _PlainUnpickler(pickle.Unpickler):
                 return "ndarray"  # only ever passed on to _reconstruct
             case "_codecs", "encode":
                 return self._encode
-        raise _Refused(f"{module}.{name}")
+        raise _RefusedError(f"{module}.{name}")
 
     def _array(self, *_: Any) -> PlainArray:
         return PlainArray()
@@ -141,7 +143,7 @@ class _PlainUnpickler(pickle.Unpickler):
 def _unpickle(path: Path, payload: bytes) -> Any:
     try:
         array = _PlainUnpickler(io.BytesIO(payload), encoding="latin1").load()
-    except _Refused as refused:
+    except _RefusedError as refused:
         raise InputError(
             f"{path}: its pickle asks for {refused}; expected arrays and plain containers alone"
         ) from None

@@ -36,7 +36,9 @@ def load(settings: DagSchedulingSettings) -> Workload:
     for folder in (path / "tpch", path):
         if (folder / f"{SIZES_GB[0]}g").is_dir():
             return _load(folder)
-    raise InputError(f"{path}: holds no TPC-H profiles; expected folders tpch/2g to tpch/100g in it")
+    raise InputError(
+        f"{path}: holds no TPC-H profiles; expected folders tpch/2g to tpch/100g in it"
+    )
 
 
 @lru_cache(maxsize=2)
@@ -139,12 +141,10 @@ def _without_fresh(first: Mapping[int, Sequence[int]], fresh: Lists) -> Lists:
     clean: Lists = {}
     smaller: Sequence[int] = []
     for executors in sorted(first):
-        surplus = Counter(fresh[executors])
-        kept = []
-        for duration in first[executors]:
-            if surplus[duration] > 0:
-                surplus[duration] -= 1
-            else:
-                kept.append(duration)
-        smaller = clean[executors] = kept or smaller
+        kept = first[executors]
+        if len(fresh[executors]):
+            kept = list((Counter(kept) - Counter(fresh[executors])).elements())
+        if len(kept):
+            smaller = kept
+        clean[executors] = smaller
     return clean

@@ -55,13 +55,16 @@ def _generate() -> Workload:
 
 
 def _job(
-    name: str, plan: Sequence[PlanStage], tasks: Counts, start: int, waves: tuple[Lists, Lists, Lists]
+    name: str,
+    plan: Sequence[PlanStage],
+    tasks: Counts,
+    start: int,
+    waves: tuple[Lists, Lists, Lists],
 ) -> Job:
     stages = []
     for number, planned in enumerate(plan):
         fresh, first, rest = (
-            {level: lists for level, lists in zip(LEVELS.tolist(), wave[start + number], strict=True)}
-            for wave in waves
+            dict(zip(LEVELS.tolist(), wave[start + number], strict=True)) for wave in waves
         )
         smaller: NDArray[np.int32] = np.zeros(0, np.int32)
         for level, durations in first.items():
@@ -90,7 +93,9 @@ class _Costs(NamedTuple):
     data_ms_per_gb: Floats  # a shuffle task's share of the data
     setup_ms: Floats  # an executor's first task in the stage
     warmup_ms: Floats  # an executor's first task in the job
-    crowding_ms: Floats  # what a shuffle task can lose to the job's other executors
+    contention: Floats  # how soon a shuffle task loses time to the job's other executors
+    contention_ms: Floats  # and how much at most
+    strain: Floats  # what many executors cost a scan of a large database
     spread: Floats  # how uneven the tasks are
 
 
@@ -100,20 +105,25 @@ def _stage_costs(stages: Sequence[PlanStage], random: np.random.Generator) -> _C
     is_scan = np.array([bool(stage.table) for stage in stages])
     mb_in = np.array([stage.mb_in for stage in stages])
     lognormal, uniform = random.lognormal, random.uniform
-    compiles = random.random(count) < 0.5  # new code for the executor: the first task compiles it
-    scan_setup = np.where(compiles, uniform(600, 1300, count), uniform(60, 250, count))
-    scan_warmup = uniform(1000, 2200, count)
-    shuffle_warmup = np.where(compiles, uniform(900, 1300, count), uniform(100, 250, count))
+    # New code for the executor: its first task compiles it. Large scans have less that is new.
+    large = np.array([stage.table in ("lineitem", "orders") for stage in stages])
+    compiles = random.random(count) < np.where(large, 0.3, 0.65)
+    open_ms = uniform(6, 12, count) + np.where(mb_in > 2, uniform(5, 32, count), 0.0)
+    scan_setup = np.where(compiles, uniform(700, 1600, count), uniform(100, 300, count))
+    scan_warmup = uniform(900, 2400, count)
+    shuffle_warmup = uniform(150, 1300, count)
     return _Costs(
         is_scan=is_scan,
         blocks_per_gb=np.array([table.blocks_per_gb if table else 0.0 for table in tables]),
         block_ms=np.array([table.block_ms if table else 0.0 for table in tables])
         * lognormal(0, 0.07, count),
-        open_ms=uniform(6, 12, count) + np.where(mb_in > 0.5, uniform(8, 32, count), 0.0),
-        data_ms_per_gb=0.05 * mb_in * lognormal(0, 0.1, count),
-        setup_ms=np.where(is_scan, scan_setup, 150 * lognormal(0, 0.6, count)),
+        open_ms=open_ms,
+        data_ms_per_gb=0.04 * mb_in * lognormal(0, 0.1, count),
+        setup_ms=np.where(is_scan, scan_setup, 6.8 * open_ms * lognormal(0, 0.75, count)),
         warmup_ms=np.where(is_scan, scan_warmup, shuffle_warmup),
-        crowding_ms=200 * lognormal(0, 0.35, count),
+        contention=3.0 * lognormal(0, 0.6, count),
+        contention_ms=200 * lognormal(0, 0.35, count),
+        strain=uniform(0, 0.5, count),
         spread=lognormal(0, 0.45, count),
     )
 
@@ -146,13 +156,13 @@ def _mean_durations(costs: _Costs, tasks: Counts, gb: int) -> Floats:
     c = _Costs(*(field[:, None] for field in costs))
     busy = np.minimum(LEVELS, tasks[:, None]) / 100  # executors at work in the stage, hundreds
     fill = np.minimum(1.0, c.blocks_per_gb * gb / tasks[:, None])  # of a block
-    scan = (10 + c.block_ms * fill) * (1 + 0.3 * busy**1.5)
-    alone = c.open_ms + c.data_ms_per_gb * gb
-    lost = (busy - 0.05) * c.crowding_ms * -np.expm1(-2.6 * alone / c.crowding_ms)
-    shuffle = alone * (1 + 0.35 * busy) + lost
-    rest = np.where(c.is_scan, scan, shuffle)
-    first = rest * 1.05 + c.setup_ms * (0.75 + 1.25 * busy)
-    fresh = first + c.warmup_ms * (1 + 0.9 * busy**2)
+    strain = c.strain * np.maximum(busy - 0.6, 0) / 0.4 * (gb / 100) ** 2
+    scan = (30 + c.block_ms * fill) * (1 + 0.35 * busy**1.2 + strain)
+    alone = c.open_ms + c.data_ms_per_gb * gb * (1 + 0.45 * gb / 100)  # spills: more than linear
+    lost = (busy - 0.05) * c.contention_ms * -np.expm1(-c.contention * alone / c.contention_ms)
+    rest = np.where(c.is_scan, scan, alone * (1 + 0.35 * busy) + lost)
+    first = 1.05 * rest + c.setup_ms * (0.75 + 1.25 * LEVELS / 100)
+    fresh = 1.05 * rest + c.warmup_ms * (1 + 0.9 * busy**2)
     return np.stack([fresh, first, rest])
 
 
@@ -161,8 +171,9 @@ def _draw(
 ) -> tuple[Lists, Lists, Lists]:
     """Every list, drawn at once: log-normal around its mean."""
     rest = mean[2]
-    uneven = np.where(costs.is_scan[:, None], 0.09, 0.1 + 0.4 * np.exp(-rest / 150))
-    cv = np.stack([np.full_like(rest, 0.1), np.full_like(rest, 0.2), uneven]) * costs.spread[:, None]
+    uneven = np.where(costs.is_scan[:, None], 0.1, 0.12 + 0.5 * np.exp(-rest / 150))
+    cv = np.stack([np.full_like(rest, 0.12), np.full_like(rest, 0.25), uneven])
+    cv *= costs.spread[:, None]
     sigma = np.sqrt(np.log1p(cv**2))
     flat = count.ravel()
     noise = random.standard_normal(flat.sum())
