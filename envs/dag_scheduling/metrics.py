@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,18 +60,23 @@ def episode_metrics(settings: DagSchedulingSettings, workload: Workload) -> tupl
     makespan = Metric("makespan", "makespan", "s", lambda result: result.makespan_s)
     slowdown = Metric("slowdown", "slowdown", "", mean_slowdown)
     decisions = Metric("decisions", "decisions", "", lambda result: result.decisions, better=None)
-    if settings.horizon_s is not None:
+    if settings.horizon_s is None:
         if settings.objective == "makespan":
-            raise InputError(
-                "objective=makespan cannot be judged with horizon_s set: every episode ends at "
-                "its horizon; expected only one of the two"
-            )
-        present = Metric("jobs_in_system", "jobs in system", "", jobs_in_system)
-        left = Metric("unfinished", "unfinished", "jobs", unfinished)
-        return (present, jct, jct_p95, slowdown, left, decisions)
+            return (makespan, jct, jct_p95, slowdown, decisions)
+        return (jct, jct_p95, makespan, slowdown, decisions)
     if settings.objective == "makespan":
-        return (makespan, jct, jct_p95, slowdown, decisions)
-    return (jct, jct_p95, makespan, slowdown, decisions)
+        raise InputError(
+            "objective=makespan cannot be judged with horizon_s set: every episode ends at "
+            "its horizon; expected only one of the two"
+        )
+    return (
+        Metric("jobs_in_system", "jobs in system", "", jobs_in_system),
+        Metric("unfinished", "unfinished", "jobs", unfinished),
+        replace(jct, label="finished JCT"),
+        replace(jct_p95, label="finished p95"),
+        slowdown,
+        decisions,
+    )
 
 
 def job_columns(

@@ -154,7 +154,7 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
 def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """Jobs waiting or running over time: the mean over the episodes that are not cut off yet."""
     figure, (axes,) = _figure(comparison, "Jobs in system over time", (9, 5.2))
-    cut = jobs.loc[jobs["completion_s"].isna(), "end_s"]
+    cut = jobs[jobs["completion_s"].isna()].drop_duplicates(["policy", "seed"])["end_s"]
     # Beyond the middle of the horizons too few episodes are left to speak for all.
     last = float(cut.median() if len(cut) else jobs["completion_s"].max())
     moments = np.linspace(0, last, TIME_POINTS)
@@ -166,10 +166,11 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         axes.plot(moments, present, label=label, **_line(comparison, policy))
     axes.set_xlim(0, last)
     axes.set_ylim(bottom=0)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.set_xlabel("time since the episode's start, s")
     axes.set_ylabel("jobs in system, mean over seeds")
-    _legend(axes, "policy (mean over time)")
+    _legend(axes, "policy (mean over this time)")
     return figure
 
 

@@ -63,7 +63,7 @@ def conditions(settings: DagSchedulingSettings) -> str:
     elif settings.load is not None:
         parts = [f"{settings.total_jobs} jobs at load {settings.load:g}"]
     else:
-        parts = [f"{settings.total_jobs} jobs, one every {settings.interarrival_s:g} s"]
+        parts = [f"{settings.total_jobs} jobs, one every {settings.interarrival_s:g} s on average"]
     parts.append(f"{settings.total_executors} executors")
     told = {"arrivals", "jobs", "initial_jobs", "load", "interarrival_s", "executors"}
     parts += [f"{name} {value}" for name, value in _changed(settings) if name not in told]
@@ -88,4 +88,7 @@ def _changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     classes = settings.executor_classes
     if classes:
         changed["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
-    return [(name, str(value)) for name, value in changed.items()]
+    return [
+        (name, f"{value:g}" if isinstance(value, float) else str(value))
+        for name, value in changed.items()
+    ]
