@@ -118,7 +118,8 @@ def _stage(task: _Task, parents: tuple[int, ...], most_cpu: float, most_memory: 
 
 def _dependencies(tasks: list[_Task]) -> tuple[list[tuple[int, ...]], str | None]:
     """Each task's parents as positions in the list; or why the job's DAG cannot be known."""
-    number_of, waits_for = {}, []
+    number_of: dict[int, int] = {}
+    waits_for = []
     for position, task in enumerate(tasks):
         coded = _DAG_NAME.fullmatch(task.name)
         waits_for.append([int(n) for n in coded[2].split("_") if n.isdigit()] if coded else [])

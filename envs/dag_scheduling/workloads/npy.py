@@ -104,7 +104,7 @@ class _PlainType:
         if kind is None:
             raise pickle.UnpicklingError(f"elements of type {self._code!r}")
         raw = data.encode("latin1") if isinstance(data, str) else data  # Python 2 wrote str
-        return np.frombuffer(raw, kind.newbyteorder(self._byte_order))
+        return np.frombuffer(raw, np.dtype(self._byte_order + kind.str[1:]))
 
 
 class _RefusedError(Exception):

@@ -101,11 +101,14 @@ def _lists(path: Path, number: int, profile: Any, wave: str) -> Lists:
     found = profile.get(wave) if isinstance(profile, dict) else None
     if not isinstance(found, dict):
         raise InputError(f"{path}: stage {number} has no {wave}; expected durations by executors")
-    lists = {}
+    lists: Lists = {}
     for executors, durations in found.items():
-        plain = durations.items if isinstance(durations, PlainArray) else durations
-        # np.asarray would take text too; the set of types is quicker than a look at each item.
-        if type(executors) is not int or not set(map(type, plain)) <= {int, float, np.int64}:
+        plain = durations
+        if isinstance(durations, PlainArray):
+            plain = np.asarray(durations.items).tolist()
+        # A set of types is quicker than a look at each of a million numbers.
+        known = isinstance(plain, list) and set(map(type, plain)) <= {int, float}
+        if not known or type(executors) is not int or executors < 1:
             raise InputError(f"{path}: stage {number}, {wave}: expected lists of durations in ms")
         lists[executors] = plain
     return lists
