@@ -80,8 +80,9 @@ function createJobTable(replay, selection) {
     });
     body.append(...order.map((job) => rows[job]));
     columns.forEach((other, i) => {
-      if (other === column) head.cells[i].ariaSort = sorted.down ? "descending" : "ascending";
-      else head.cells[i].removeAttribute("aria-sort");
+      head.cells[i].removeAttribute("aria-sort");
+      if (other !== column) return;
+      head.cells[i].setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
     });
   };
   for (const column of columns) {
@@ -97,9 +98,9 @@ function createJobTable(replay, selection) {
     head.append(cell);
   }
   const bars = element("th");
-  bars.ariaLabel = "JCT as bars";
+  bars.setAttribute("aria-label", "JCT as bars");
   head.append(bars);
-  head.cells[0].ariaSort = "ascending";
+  head.cells[0].setAttribute("aria-sort", "ascending");
 
   const jobOf = (event) => Number(event.target.closest("tr")?.dataset.job ?? -1);
   body.addEventListener("pointerover", (event) => selection.hover(jobOf(event)));

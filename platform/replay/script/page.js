@@ -39,8 +39,8 @@ function createPanel(policy, i) {
   figures.makespan.textContent = secondsText(policy.makespan_s ?? NaN);
   figures.utilisation.textContent = `${number(100 * policy.utilisation, 0)}%`;
   const gantt = panel.querySelector(".gantt");
-  gantt.ariaLabel = `Executors by time under ${policy.name}, coloured by job`;
-  panel.ariaLabel = `Schedule of ${policy.name}`;
+  gantt.setAttribute("aria-label", `Executors by time under ${policy.name}, coloured by job`);
+  panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
   document.getElementById("panels").append(panel);
   return { policy, figures, gantt, marks: panel.querySelector(".marks") };
 }
