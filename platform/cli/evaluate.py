@@ -23,7 +23,10 @@ def evaluate(
     ],
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="A policy to compare; may be repeated. Also 'optimal', if tiny."),
+        typer.Option(
+            metavar="NAME",
+            help="A policy to compare; may be repeated. 'optimal' searches tiny instances.",
+        ),
     ] = None,
     against: Annotated[
         str | None,
@@ -32,27 +35,34 @@ def evaluate(
             help="Baselines to compare with; all of them if no policy is named either.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many job sequences.")] = 20,
-    first_seed: Annotated[int, typer.Option(help="The first sequence's seed.")] = 0,
-    workload: Annotated[str | None, typer.Option(help="Which jobs arrive.")] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="How many job sequences.")] = 20,
+    first_seed: Annotated[int, typer.Option(metavar="K", help="Seed of the first one.")] = 0,
+    workload: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which jobs arrive (see loadmaster list).")
+    ] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="Folder for tables and charts [default: results/...].")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For tables and charts. [default: results/...]"),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads [default: one a core].")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Threads. [default: one a core]")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Compare policies on the same job sequences.
 
-    Every policy meets the same seeds; results are paired by seed. Prints a table with 95%
-    bootstrap intervals and leaves CSV, JSON and charts in a folder.
+    Every policy meets the same seeds, and results are paired by seed. Prints a table with 95%
+    bootstrap intervals; leaves CSV, JSON and charts in a folder.
 
     Example:
 
-        loadmaster evaluate dag_scheduling --against all --seeds 20 --set arrivals=batch
+        loadmaster evaluate dag_scheduling --against all --seeds 20
+
+        loadmaster evaluate dag_scheduling --set arrivals=poisson --json
     """
     from rich.console import Console
 
@@ -67,10 +77,11 @@ def evaluate(
     threads = run.choose_workers(workers)
     settings = subject.settings(_values(assignments or [], workload))
     folder = output or Path("results") / subject.folder_name(settings)
+    progress = Console(stderr=True)
     with files.written_at_once(folder) as scratch:
-        progress = Console(stderr=True)
-        with _episode_progress(progress, len(policies), len(chosen_seeds), threads) as on_episode:
+        with progress.status("loading the workload"):
             trial = subject.prepare(settings)
+        with _episode_progress(progress, len(policies), len(chosen_seeds), threads) as on_episode:
             episodes = run.run_episodes(trial, policies, chosen_seeds, threads, on_episode)
         with progress.status("drawing charts"):
             comparison = compare(subject, trial, chosen_seeds, episodes)
@@ -114,26 +125,25 @@ def _episode_progress(
     from loadmaster.envs.compiled import cache_folder
 
     cold = not any(cache_folder().rglob("*.nbi"))
-    if not console.is_terminal:
-        console.print(
-            f"running {policies} policies on {seeds} seeds in {threads} threads"
-            + (", after compiling, first time only" if cold else ""),
-            soft_wrap=True,
-        )
+    # Without a terminal one line has to do. It waits for the first episode, which may be refused.
+    line = f"policies: {policies}, seeds: {seeds}, threads: {threads}"
+    silent = not console.is_terminal
+    if silent and cold:
+        console.print("compiling, first time only; then", line, soft_wrap=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
+    with Progress(*columns, console=console, transient=True, disable=silent) as progress:
         task = progress.add_task(
             "compiling, first time only" if cold else "running episodes", total=policies * seeds
         )
 
         def on_episode() -> None:
             progress.update(task, advance=1, description="running episodes")
+            if silent and not cold and progress.tasks[task].completed == 1:
+                console.print(line, soft_wrap=True)
 
         yield on_episode
