@@ -35,7 +35,7 @@ def replay(
 
     Example:
 
-        loadmaster replay dag_scheduling --policy fair --policy fifo --seed 3 -o replay.html
+        loadmaster replay dag_scheduling --policy fair --policy fifo --seed 3
 
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
     """

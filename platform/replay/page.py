@@ -71,7 +71,7 @@ def _check(results: Sequence[EpisodeResult], job_names: Sequence[str]) -> None:
     if rows > MAX_ROWS:
         raise InputError(
             f"{rows:,} tasks and moves are too many for one page; expected at most {MAX_ROWS:,}: "
-            "replay fewer jobs, or one policy"
+            "replay fewer jobs (--set jobs=...) or one policy"
         )
 
 

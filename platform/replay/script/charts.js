@@ -2,7 +2,7 @@
 
 const MARKS_HEIGHT = 30;
 const STEPS_HEIGHT = 120;
-const CROWD = 9; // marks closer than this many pixels are drawn as one, with their number
+const CROWD = 5; // marks closer than this many pixels are drawn as one, with their number
 
 function paintGrid(context, view, theme, height) {
   context.fillStyle = theme.line;

@@ -15,6 +15,10 @@ function ganttShape(executors, target) {
   return { rows, rowPixels, height: (rows * rowPixels) / ratio };
 }
 
+function executorOf(row, replay, shape) {
+  return Math.floor((row * replay.executors) / shape.rows);
+}
+
 function paintGantt(canvas, replay, policy, view, theme, shape, lit) {
   const context = openCanvas(canvas, view.gutter + view.width, shape.height);
   const ratio = window.devicePixelRatio || 1;
@@ -29,8 +33,7 @@ function paintGantt(canvas, replay, policy, view, theme, shape, lit) {
   const gap = shape.rowPixels >= 4 ? 1 : 0;
   const line = createLine(width);
   for (let row = 0; row < shape.rows; row++) {
-    const executor = Math.floor((row * replay.executors) / shape.rows);
-    fillLine(line, policy.schedule, executor, view);
+    fillLine(line, policy.schedule, executorOf(row, replay, shape), view);
     const top = row * shape.rowPixels;
     for (let y = top; y < top + shape.rowPixels - gap; y++) {
       writeLine(line, pixels, y, width, theme, lit);
@@ -110,10 +113,7 @@ function labelExecutors(context, executors, view, theme, shape) {
 // The row under a point of the canvas, or -1. Within a pixel the longest row is meant.
 function rowAt(replay, policy, view, shape, x, y) {
   if (x < view.gutter || y < 0 || y >= shape.height) return -1;
-  const executor = Math.min(
-    replay.executors - 1,
-    Math.floor((y / shape.height) * replay.executors),
-  );
+  const executor = executorOf(Math.floor((y / shape.height) * shape.rows), replay, shape);
   const { schedule } = policy;
   const from = xToSeconds(view, x - 0.5) * 1000;
   const to = xToSeconds(view, x + 0.5) * 1000;
