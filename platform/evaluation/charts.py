@@ -14,7 +14,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
@@ -53,6 +53,7 @@ STYLE: dict[Any, Any] = {
 DPI = 150
 SIZE_BINS = 8  # of jobs by work, equally full
 TIME_POINTS = 400
+PERCENT_TICKS = (-80, -50, -20, 0, 10, 20, 50, 200, 1000, 5000, 20_000)
 
 
 def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) -> None:
@@ -70,42 +71,58 @@ def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) ->
 
 
 def draw_summary(comparison: Comparison) -> Figure:
-    """The primary metric with its interval, and beside it the paired difference."""
+    """The primary metric with its interval, and beside it the paired differences."""
     policies, metric = comparison.policies, comparison.primary
-    rows = np.arange(len(policies))
+    panels = 2 if comparison.differences else 1
+    size = (5.5 + 4.5 * (panels - 1), 1.9 + 0.42 * len(policies))
+    figure, axes = _figure(comparison, f"{_capital(metric.label)} by policy", size, panels)
     digits = decimals(comparison.summaries[policy][0].mean for policy in policies)
-    figure, (left, right) = _figure(
-        comparison, f"{_capital(metric.label)} by policy", (10, 1.7 + 0.42 * len(rows)), columns=2
-    )
     for row, policy in enumerate(policies):
-        summary, colour = comparison.summaries[policy][0], _colour(comparison, policy)
+        summary = comparison.summaries[policy][0]
         low, high = summary.interval.low, summary.interval.high
-        left.barh(row, summary.mean, height=0.62, color=colour, alpha=0.85)
-        left.plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[_HALO])
-        end = np.nanmax([summary.mean, high])
-        left.annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **_BESIDE)
-        if policy == comparison.best_baseline:
-            right.annotate("best baseline", (0, row), (6, 0), **_BESIDE, color=QUIET)
-        elif policy in comparison.differences:
-            difference = comparison.differences[policy]
-            ends = difference.percent_interval
-            right.plot([ends.low, ends.high], [row, row], color=colour, linewidth=2.5)
-            right.plot(difference.percent, row, "o", color=colour, markersize=6)
-            reach = np.nanmax([difference.percent, ends.high])
-            right.annotate(f"{difference.percent:+.1f}%", (reach, row), (6, 0), **_BESIDE)
-    left.set_yticks(rows, policies, color=INK)
-    left.set_xlabel(f"{metric.title}\n(mean and 95% interval)")
-    right.set_yticks(rows, [])
-    right.axvline(0, color=QUIET, linewidth=1)
-    right.set_xlabel(f"difference from {comparison.best_baseline}, %\n(paired, 95% interval)")
-    for axes in (left, right):
-        axes.set_ylim(len(rows) - 0.4, -0.6)
-        axes.grid(False, axis="y")
-        axes.tick_params(axis="y", length=0)
-        axes.margins(x=0.14)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
-    left.set_xlim(left=min(0.0, left.get_xlim()[0]) if left.dataLim.x0 < 0 else 0.0)
+        axes[0].barh(row, summary.mean, 0.62, color=_colour(comparison, policy), alpha=0.85)
+        axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[_HALO])
+        end = np.nanmax([summary.mean, high, 0])
+        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **_BESIDE)
+    axes[0].set_xlabel(f"{metric.title}\n(mean and 95% interval)")
+    if comparison.differences:
+        _draw_differences(comparison, axes[1])
+    for panel in axes:
+        panel.set_yticks(range(len(policies)), policies if panel is axes[0] else [], color=INK)
+        panel.set_ylim(len(policies) - 0.4, -0.6)
+        panel.grid(False, axis="y")
+        panel.tick_params(axis="y", length=0)
+        panel.margins(x=0.16)
+    axes[0].xaxis.set_major_locator(MaxNLocator(6))
+    if axes[0].dataLim.x0 >= 0:
+        axes[0].set_xlim(left=0)
     return figure
+
+
+def _draw_differences(comparison: Comparison, axes: Axes) -> None:
+    reach = [0.0]
+    for row, policy in enumerate(comparison.policies):
+        if policy == comparison.best_baseline:
+            axes.annotate("best baseline", (0, row), (6, 0), **_BESIDE, color=QUIET)
+            continue
+        difference, colour = comparison.differences[policy], _colour(comparison, policy)
+        ends = (difference.percent_interval.low, difference.percent_interval.high)
+        axes.plot(ends, [row, row], color=colour, linewidth=2.5)
+        axes.plot(difference.percent, row, "o", color=colour, markersize=6)
+        farthest = np.nanmax([difference.percent, ends[1]])
+        axes.annotate(f"{difference.percent:+,.1f}%", (farthest, row), (6, 0), **_BESIDE)
+        reach += [difference.percent, *ends]
+    scale = ""
+    if np.nanmax(np.abs(reach)) > 100:
+        # One hopeless policy must not squeeze the others into the axis.
+        axes.set_xscale("symlog", linthresh=20)
+        axes.xaxis.set_major_locator(FixedLocator(PERCENT_TICKS))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(np.nanmin(reach) - 5, np.nanmax(reach) * 3)
+        scale = ", log scale beyond 20"
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
+    axes.axvline(0, color=QUIET, linewidth=1)
+    axes.set_xlabel(f"difference from {comparison.best_baseline}, %\n(paired, 95% interval{scale})")
 
 
 def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
@@ -130,9 +147,9 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """One panel per policy: its median and middle half by job size, the others behind in grey."""
     policies = comparison.policies
     columns = min(4, len(policies))
-    height = 1.5 + 2.5 * -(-len(policies) // columns)
+    size = (max(6.5, 1 + 2.5 * columns), 2 + 2.4 * -(-len(policies) // columns))
     figure, panels = _figure(
-        comparison, "Slowdown by job size", (11, height), columns, len(policies), share=True
+        comparison, "Slowdown by job size", size, columns, len(policies), share=True
     )
     curves = {p: _slowdown_curve(jobs[jobs["policy"] == p], _size_edges(jobs)) for p in policies}
     for axes, policy in zip(panels, policies, strict=True):
