@@ -51,7 +51,8 @@ def test_gymnasium_makes_it(spec: EnvironmentSpec) -> None:
 @SPECS
 def test_gymnasium_imports_us_by_the_id(spec: EnvironmentSpec) -> None:
     """In a process that never heard of us, `module:id` is enough."""
-    code = f"import gymnasium; print(gymnasium.make('loadmaster.envs:{spec.gym_id}').spec.entry_point)"
+    made = f"gymnasium.make('loadmaster.envs:{spec.gym_id}')"
+    code = f"import gymnasium; print({made}.spec.entry_point)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == spec.entry_point
 
