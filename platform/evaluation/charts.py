@@ -4,53 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.wording import decimals, figure_text, seed_range
-
-# Paul Tol's muted scheme: nine colours that stay apart under every common colour blindness.
-PALETTE = (
-    "#CC6677",
-    "#332288",
-    "#117733",
-    "#88CCEE",
-    "#AA4499",
-    "#44AA99",
-    "#882255",
-    "#999933",
-    "#DDCC77",
+from loadmaster.platform.evaluation.chart_style import (
+    BESIDE,
+    DPI,
+    FAINT,
+    HALO,
+    INK,
+    QUIET,
+    STYLE,
+    capitalised,
+    colour_of,
+    legend_beside,
+    line_style,
+    new_figure,
+    plain_log,
 )
-NEWCOMER = "#D55E00"  # a policy that is no baseline stands out
-INK, QUIET, FAINT = "#222222", "#6B6B6B", "#D0D0D0"
-STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "text.color": INK,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#ECECEC",
-    "grid.linewidth": 0.8,
-    "xtick.color": QUIET,
-    "ytick.color": QUIET,
-    "legend.frameon": False,
-}
-DPI = 150
+from loadmaster.platform.evaluation.comparison import Comparison
+from loadmaster.platform.evaluation.wording import decimals, figure_text
+
 SIZE_BINS = 8  # of jobs by work, equally full
 TIME_POINTS = 400
 PERCENT_TICKS = (-80, -50, -20, 0, 10, 20, 50, 200, 1000, 5000, 20_000)
@@ -75,15 +55,15 @@ def draw_summary(comparison: Comparison) -> Figure:
     policies, metric = comparison.policies, comparison.primary
     panels = 2 if comparison.differences else 1
     size = (5.5 + 4.5 * (panels - 1), 1.9 + 0.42 * len(policies))
-    figure, axes = _figure(comparison, f"{_capital(metric.label)} by policy", size, panels)
+    figure, axes = new_figure(comparison, f"{capitalised(metric.label)} by policy", size, panels)
     digits = decimals(comparison.summaries[policy][0].mean for policy in policies)
     for row, policy in enumerate(policies):
         summary = comparison.summaries[policy][0]
         low, high = summary.interval.low, summary.interval.high
-        axes[0].barh(row, summary.mean, 0.62, color=_colour(comparison, policy), alpha=0.85)
-        axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[_HALO])
+        axes[0].barh(row, summary.mean, 0.62, color=colour_of(comparison, policy), alpha=0.85)
+        axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[HALO])
         end = np.nanmax([summary.mean, high, 0])
-        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **_BESIDE)
+        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **BESIDE)
     axes[0].set_xlabel(f"{metric.title}\n(mean and 95% interval)")
     if comparison.differences:
         _draw_differences(comparison, axes[1])
@@ -103,14 +83,14 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
     reach = [0.0]
     for row, policy in enumerate(comparison.policies):
         if policy == comparison.best_baseline:
-            axes.annotate("best baseline", (0, row), (6, 0), **_BESIDE, color=QUIET)
+            axes.annotate("best baseline", (0, row), (6, 0), **BESIDE, color=QUIET)
             continue
-        difference, colour = comparison.differences[policy], _colour(comparison, policy)
+        difference, colour = comparison.differences[policy], colour_of(comparison, policy)
         ends = (difference.percent_interval.low, difference.percent_interval.high)
         axes.plot(ends, [row, row], color=colour, linewidth=2.5)
         axes.plot(difference.percent, row, "o", color=colour, markersize=6)
         farthest = np.nanmax([difference.percent, ends[1]])
-        axes.annotate(f"{difference.percent:+,.1f}%", (farthest, row), (6, 0), **_BESIDE)
+        axes.annotate(f"{difference.percent:+,.1f}%", (farthest, row), (6, 0), **BESIDE)
         reach += [difference.percent, *ends]
     scale = ""
     if np.nanmax(np.abs(reach)) > 100:
@@ -127,19 +107,21 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
 
 def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """Which share of all jobs had finished within a given time of their arrival."""
-    figure, (axes,) = _figure(comparison, "Job completion time, all jobs of all seeds", (9, 5.2))
+    figure, (axes,) = new_figure(comparison, "Job completion time, all jobs of all seeds", (9, 5.2))
     for policy in comparison.policies:
         times = np.sort(jobs.loc[jobs["policy"] == policy, "jct_s"].to_numpy())
+        if not len(times):
+            continue  # the horizon left it no finished job
         share = np.arange(1, len(times) + 1) / len(times)
         label = f"{policy}  ({np.median(times):,.3g} s)"
-        axes.step(times, share, where="post", label=label, **_line(comparison, policy))
+        axes.step(times, share, where="post", label=label, **line_style(comparison, policy))
     axes.set_xscale("log")
-    _plain_log(axes.xaxis, labels=9)
+    plain_log(axes.xaxis, labels=9)
     axes.set_xlabel("job completion time, s (log scale)")
     axes.set_ylabel("share of jobs finished by then")
     axes.set_ylim(0, 1.01)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
-    _legend(axes, "policy (median)")
+    legend_beside(axes, "policy (median)")
     return figure
 
 
@@ -148,21 +130,21 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     policies = comparison.policies
     columns = min(4, len(policies))
     size = (max(6.5, 1 + 2.5 * columns), 2 + 2.4 * -(-len(policies) // columns))
-    figure, panels = _figure(
+    figure, panels = new_figure(
         comparison, "Slowdown by job size", size, columns, len(policies), share=True
     )
     curves = {p: _slowdown_curve(jobs[jobs["policy"] == p], _size_edges(jobs)) for p in policies}
     for axes, policy in zip(panels, policies, strict=True):
         for other in policies:
             axes.plot(*curves[other][:2], color=FAINT, linewidth=1)
-        size, median, low, high = curves[policy]
-        axes.fill_between(size, low, high, color=_colour(comparison, policy), alpha=0.2, lw=0)
-        axes.plot(size, median, marker="o", markersize=3.5, **_line(comparison, policy))
+        work, median, low, high = curves[policy]
+        axes.fill_between(work, low, high, color=colour_of(comparison, policy), alpha=0.2, lw=0)
+        axes.plot(work, median, marker="o", markersize=3.5, **line_style(comparison, policy))
         axes.set_title(policy, loc="left", fontsize=10)
         axes.set_xscale("log")
         axes.set_yscale("log")
-        _plain_log(axes.xaxis, labels=5)
-        _plain_log(axes.yaxis, labels=9)
+        plain_log(axes.xaxis, labels=5)
+        plain_log(axes.yaxis, labels=9)
     figure.supxlabel("job's work, executor-seconds (log scale)", fontsize=10)
     figure.supylabel("slowdown: JCT / least possible (log scale)", fontsize=10)
     return figure
@@ -170,7 +152,7 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
 
 def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """Jobs waiting or running over time: the mean over the episodes that are not cut off yet."""
-    figure, (axes,) = _figure(comparison, "Jobs in system over time", (9, 5.2))
+    figure, (axes,) = new_figure(comparison, "Jobs in system over time", (9, 5.2))
     cut = jobs[jobs["completion_s"].isna()].drop_duplicates(["policy", "seed"])["end_s"]
     # Beyond the middle of the horizons too few episodes are left to speak for all.
     last = float(cut.median() if len(cut) else jobs["completion_s"].max())
@@ -180,14 +162,14 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         curves = [_present(episode, moments) for _, episode in own.groupby("seed")]
         present = np.nanmean(curves, axis=0)
         label = f"{policy}  ({np.mean(present):,.3g})"
-        axes.plot(moments, present, label=label, **_line(comparison, policy))
+        axes.plot(moments, present, label=label, **line_style(comparison, policy))
     axes.set_xlim(0, last)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.set_xlabel("time since the episode's start, s")
     axes.set_ylabel("jobs in system, mean over seeds")
-    _legend(axes, "policy (mean over this time)")
+    legend_beside(axes, "policy (mean over this time)")
     return figure
 
 
@@ -199,34 +181,6 @@ def _present(episode: pd.DataFrame, moments: NDArray[np.float64]) -> NDArray[np.
     if episode["completion_s"].isna().any():
         present[moments > episode["end_s"].iloc[0]] = np.nan
     return present
-
-
-_HALO = withStroke(linewidth=4, foreground="white")  # keeps a dark line visible on a dark bar
-_BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
-
-
-def _figure(
-    comparison: Comparison,
-    heading: str,
-    size: tuple[float, float],
-    columns: int = 1,
-    panels: int | None = None,
-    share: bool = False,
-) -> tuple[Figure, list[Axes]]:
-    """A figure with its headings, and as many panels as asked for."""
-    count = panels or columns
-    rows = -(-count // columns)
-    room = (0.01, 0.01, 0.98, 0.99 - 0.62 / size[1])  # all but the headings
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=room))
-    figure.text(0.015, 1 - 0.1 / size[1], heading, va="top", fontsize=13, fontweight="bold")
-    trial = comparison.trial
-    below = f"{trial.workload}: {trial.conditions}; {seed_range(comparison)}, the same for all"
-    figure.text(0.015, 1 - 0.36 / size[1], below, va="top", fontsize=9.5, color=QUIET)
-    grid = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
-    axes = list(grid.flat)
-    for empty in axes[count:]:
-        empty.remove()
-    return figure, axes[:count]
 
 
 def _size_edges(jobs: pd.DataFrame) -> NDArray[np.float64]:
@@ -251,42 +205,3 @@ def _slowdown_curve(
             slowdown.quantile(0.75),
         )
     )
-
-
-def _colour(comparison: Comparison, policy: str) -> str:
-    """The same policy has the same colour in every chart and every run."""
-    if policy == OPTIMUM:
-        return INK
-    if policy not in comparison.subject.baselines:
-        return NEWCOMER
-    return PALETTE[comparison.subject.baselines.index(policy) % len(PALETTE)]
-
-
-def _line(comparison: Comparison, policy: str) -> dict[str, Any]:
-    first = policy == comparison.policies[0]
-    return {"color": _colour(comparison, policy), "linewidth": 2.6 if first else 1.6}
-
-
-def _legend(axes: Axes, heading: str) -> None:
-    """Beside the chart and in order of rank, so that nothing is covered."""
-    legend = axes.legend(
-        title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5
-    )
-    for handle in legend.get_lines():
-        handle.set_linewidth(4)
-
-
-def _plain_log(axis: Axis, labels: int) -> None:
-    """1, 2, 5, 10, ... instead of powers, while there is room; no ticks without a number."""
-    low, high = axis.get_view_interval()
-    decades = np.log10(high / low)
-    if decades < 0.7:
-        axis.set_major_locator(MaxNLocator(min(4, labels)))
-    else:
-        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= labels else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
-    axis.set_minor_locator(NullLocator())
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]

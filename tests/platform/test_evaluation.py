@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from rich.console import Console
@@ -410,6 +411,29 @@ def test_a_fault_leaves_nothing_behind(tmp_path: Path, before: bool) -> None:
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path.read_text() for path in left] == (["old"] if before else [])
     assert before or list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.filterwarnings("error")
+def test_charts_of_odd_results(tmp_path: Path) -> None:
+    """One job, one seed, one policy; and jobs that the horizon cut off, all of one policy's."""
+    single = compared("arrival", seeds=1)
+    day = machine_day("arrival", 0, jobs=1)
+    one_job = pd.DataFrame({"policy": "arrival", "seed": 0, **machine_jobs(day)})
+    charts.draw_all(single, one_job, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == PNGS
+    two = compared("arrival", "shortest", seeds=2)
+    jobs = pd.concat(
+        pd.DataFrame({"policy": policy, "seed": seed, **machine_jobs(machine_day(policy, seed))})
+        for policy in two.policies
+        for seed in (0, 1)
+    )
+    jobs["end_s"] = 50.0
+    late = (jobs["completion_s"] > 50) | (jobs["policy"] == "arrival")
+    jobs.loc[late, ["completion_s", "jct_s", "slowdown"]] = np.nan
+    for name in PNGS:
+        (tmp_path / name).unlink()
+    charts.draw_all(two, jobs, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == PNGS
 
 
 # Bad input: one line, exit code 2, nothing run and nothing written
