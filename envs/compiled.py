@@ -32,10 +32,15 @@ def cache_folder() -> Path:
 
 
 def compiled(function: Function) -> Function:
-    """Compile at first call; later processes load the result from disk."""
+    """Compile at first call; later processes load the result from disk.
+
+    `_nrt=False` compiles without reference counts. Every table then must come from outside, and
+    compiled code may not allocate; for that it runs ten times faster, since counting references
+    to a dozen tables at every call costs far more than what our functions do.
+    """
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder())
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
     finally:
         config.CACHE_DIR = before

@@ -51,6 +51,7 @@ class JobBank(NamedTuple):
     critical_ms: NDArray[np.float64]  # (S,) longest path of mean durations to the job's end
     height: NDArray[np.int64]  # (S,) edges on the longest path to the job's end; 0 = a leaf
     demand: NDArray[np.float64]  # (S, 2) CPU and memory an executor must offer
+    ahead: NDArray[np.float64]  # (S, 2) longest mean ms, largest demand, from here to the job's end
     work_ms: NDArray[np.float64]  # (T,) sum over stages of tasks * mean duration
     child_first: NDArray[np.int64]  # (S + 1,)
     child: NDArray[np.int64]  # (edges,) numbered within the job
@@ -89,6 +90,8 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
     first_stage = _starts([job.stages for job in jobs])
     tasks = np.array([stage.tasks for stage in stages], np.int64)
     critical, height = profiles.mean_ms.tolist(), [0] * len(stages)
+    demand = np.array([(stage.cpu, stage.memory) for stage in stages], np.float64)
+    ahead_ms, ahead_demand = profiles.mean_ms.tolist(), demand.sum(axis=1).tolist()
     children: list[list[int]] = [[] for _ in stages]
     for job, order, offset in zip(jobs, orders, first_stage[:-1].tolist(), strict=True):
         for number, stage in enumerate(job.stages):
@@ -99,6 +102,8 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
             if below:
                 critical[row] += max(critical[child] for child in below)
                 height[row] = 1 + max(height[child] for child in below)
+                ahead_ms[row] = max(ahead_ms[row], *(ahead_ms[child] for child in below))
+                ahead_demand[row] = max(ahead_demand[row], *(ahead_demand[c] for c in below))
     parents = [stage.parents for stage in stages]
     bank = JobBank(
         first_stage=first_stage,
@@ -106,7 +111,8 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
         mean_ms=profiles.mean_ms,
         critical_ms=np.array(critical),
         height=np.array(height, np.int64),
-        demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
+        demand=demand,
+        ahead=np.array([ahead_ms, ahead_demand]).T.copy(),
         work_ms=np.add.reduceat(tasks * profiles.mean_ms, first_stage[:-1]),
         child_first=_starts(children),
         child=np.array([c for group in children for c in group], np.int64),

@@ -40,6 +40,7 @@ class DagSchedulingSettings(Settings):
 
     max_jobs: PositiveInt = 100  # rows for jobs in the observation
     max_stages: PositiveInt = 1000  # rows for stages in the observation
+    max_edges: PositiveInt = 2000  # rows for the edges between them
 
     @model_validator(mode="after")
     def _classes_add_up(self) -> DagSchedulingSettings:

@@ -1,0 +1,53 @@
+"""A decision applied: (stage row, parallelism limit) becomes executors promised to a stage."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.rounds import choose, idle_rest
+from loadmaster.envs.dag_scheduling.state import SimState
+
+
+@compiled
+def executors_granted(view: Observation, row: int, limit: int) -> int:
+    """min(tasks left, limit - executors the job has, free ones that fit), at least 1.
+
+    The free executors of the job itself count as room under its own limit.
+    """
+    job = view.jobs[view.stage_job[row]]
+    room = limit - int(job[seen.MIN_LIMIT]) + 1
+    granted = min(int(view.stages[row, seen.UNASSIGNED]), int(view.stages[row, seen.FITTING]))
+    return max(min(granted, room), 1)
+
+
+@compiled
+def apply_action(
+    state: SimState, bank: JobBank, view: Observation, rows: NDArray[np.int64], row: int, limit: int
+) -> bool:
+    """Carry out a decision on the round just observed; whether it was a legal one.
+
+    A row that may not be chosen never stops the episode: it idles the rest of the round where
+    that is allowed, and otherwise stands for the first stage that may be chosen, at its lowest
+    limit.
+    """
+    idle = len(view.schedulable) - 1
+    legal = 0 <= row <= idle and view.schedulable[row] == 1
+    if not legal:
+        row = idle
+        if view.schedulable[idle] == 0:
+            row = 0
+            while view.schedulable[row] == 0:
+                row += 1
+            limit = 0
+    if row == idle:
+        state.clock[at.DECISIONS] += 1
+        idle_rest(state, bank)
+    else:
+        choose(state, bank, rows[row], executors_granted(view, row, limit))
+    return legal

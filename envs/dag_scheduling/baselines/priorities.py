@@ -1,0 +1,116 @@
+"""Policies that rank stages and give the best one all it can use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.baselines.shares import (
+    executor_cap,
+    limit_for,
+    total_weight,
+)
+from loadmaster.envs.dag_scheduling.durations import mixed
+from loadmaster.envs.dag_scheduling.observation import Observation
+
+
+@compiled
+def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
+    """The job with the least work in all; in it, the stage with the longest way to the end."""
+    best = -1
+    for row in range(int(view.cluster[seen.STAGES])):
+        if view.schedulable[row] == 0:
+            continue
+        if best >= 0:
+            work = view.jobs[view.stage_job[row], seen.WORK_S]
+            least = view.jobs[view.stage_job[best], seen.WORK_S]
+            same_job = view.stage_job[row] == view.stage_job[best]
+            longer = view.stages[row, seen.CRITICAL_S] > view.stages[best, seen.CRITICAL_S]
+            if not (work < least or (same_job and longer)):
+                continue
+        best = row
+    return best, int(view.cluster[seen.TOTAL_EXECUTORS])
+
+
+@compiled
+def alignment(view: Observation, row: int) -> float:
+    """How well a stage fills what is free: executors it can use, weighted by what it asks of each."""
+    usable = min(view.stages[row, seen.UNASSIGNED], view.stages[row, seen.FITTING])
+    asked = 1.0 + view.stages[row, seen.CPU] + view.stages[row, seen.MEMORY]
+    return usable / view.cluster[seen.TOTAL_EXECUTORS] * asked
+
+
+@compiled
+def pack(view: Observation) -> tuple[int, int]:
+    """Tetris (SIGCOMM 2014): alignment, less the job's remaining work on the same scale."""
+    stages = int(view.cluster[seen.STAGES])
+    packed, work, count = 0.0, 0.0, 0
+    for row in range(stages):
+        if view.schedulable[row] == 1:
+            packed += alignment(view, row)
+            work += view.jobs[view.stage_job[row], seen.WORK_LEFT_S]
+            count += 1
+    scale = packed / max(work, 1e-9)  # mean alignment over mean work: Tetris' epsilon
+    best, best_score = -1, -np.inf
+    for row in range(stages):
+        if view.schedulable[row] == 1:
+            left = view.jobs[view.stage_job[row], seen.WORK_LEFT_S]
+            score = alignment(view, row) - scale * left
+            if score > best_score:
+                best, best_score = row, score
+    return best, int(view.cluster[seen.TOTAL_EXECUTORS])
+
+
+@compiled
+def troublesome_first(view: Observation, alpha: float, threshold: float) -> tuple[int, int]:
+    """Graphene* (OSDI 2016, as Decima's authors adapted it): long or demanding stages first.
+
+    A stage is troublesome if its tasks are nearly as long, or ask nearly as much, as any of its
+    job (by `threshold`). What leads to one counts as one. Jobs are held to their weighted shares.
+    """
+    stages, free = int(view.cluster[seen.STAGES]), int(view.cluster[seen.FREE_EXECUTORS])
+    whole = total_weight(view, alpha)
+    best, best_score, best_room = -1, -np.inf, 0
+    job, own, room, longest, hungriest = -1, False, 0, 0.0, 0.0
+    for row in range(stages):
+        if view.stage_job[row] != job:  # rows come job by job
+            job = view.stage_job[row]
+            own = view.jobs[job, seen.IS_SOURCE] == 1
+            cap = executor_cap(view, job, alpha, whole)
+            room = free if own else min(free, cap - int(view.jobs[job, seen.EXECUTORS]))
+            longest, hungriest = 0.0, 0.0
+            other = row
+            while other < stages and view.stage_job[other] == job:
+                longest = max(longest, view.stages[other, seen.LONGEST_AHEAD_S])
+                hungriest = max(hungriest, view.stages[other, seen.DEMAND_AHEAD])
+                other += 1
+        if view.schedulable[row] == 0 or room <= 0:
+            continue
+        troublesome = view.stages[row, seen.LONGEST_AHEAD_S] >= threshold * longest or (
+            hungriest > 0 and view.stages[row, seen.DEMAND_AHEAD] >= threshold * hungriest
+        )
+        # Own executors first (no move), then troublesome stages, then the better packing.
+        score = 100.0 * own + 10.0 * troublesome + alignment(view, row)
+        if score > best_score:
+            best, best_score, best_room = row, score, room
+    if best == -1:
+        return len(view.schedulable) - 1, 1
+    return best, limit_for(view, best, best_room)
+
+
+@compiled
+def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
+    """A stage and a limit at random among the legal ones; idling is not among them."""
+    stages = int(view.cluster[seen.STAGES])
+    options = 0
+    for row in range(stages):
+        options += view.schedulable[row]
+    pick = np.int64(mixed(seed, 2 * count) % np.uint64(options))
+    row = -1
+    while pick >= 0:
+        row += 1
+        pick -= view.schedulable[row]
+    low = int(view.jobs[view.stage_job[row], seen.MIN_LIMIT])
+    span = int(view.cluster[seen.TOTAL_EXECUTORS]) - low + 1
+    return row, low + np.int64(mixed(seed, 2 * count + 1) % np.uint64(span))

@@ -1,0 +1,75 @@
+"""Policies that share the cluster among jobs: FIFO, fair, weighted fair."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.observation import Observation
+
+EVERYTHING = 1e9  # as exponent of the work: every job may have the whole cluster (FIFO)
+
+
+@compiled
+def total_weight(view: Observation, alpha: float) -> float:
+    """Sum of work^alpha over the jobs that have tasks to give away."""
+    whole = 0.0
+    if alpha != EVERYTHING:
+        for job in range(int(view.cluster[seen.JOBS])):
+            if view.jobs[job, seen.UNPLACED] > 0:
+                whole += view.jobs[job, seen.WORK_S] ** alpha
+    return whole
+
+
+@compiled
+def executor_cap(view: Observation, job: int, alpha: float, whole: float) -> int:
+    """The job's share of the executors, by work^alpha of the `whole`.
+
+    alpha 0 is the fair share ceil(E / jobs), 1 the naive weighted one; EVERYTHING is no cap.
+    """
+    total = view.cluster[seen.TOTAL_EXECUTORS]
+    if alpha == EVERYTHING or whole <= 0:
+        return int(total)
+    # The small allowance keeps 50 * (1 / 5) at 10, not at 11.
+    return int(np.ceil(total * view.jobs[job, seen.WORK_S] ** alpha / whole - 1e-9))
+
+
+@compiled
+def first_stage_of(view: Observation, job: int) -> int:
+    """The job's schedulable stage that became runnable first, else its first one; -1 for none."""
+    best, best_unlocked = -1, np.float32(np.inf)
+    for row in range(int(view.cluster[seen.STAGES])):
+        if view.stage_job[row] != job or view.schedulable[row] == 0:
+            continue
+        unlocked = np.float32(1e30)
+        if view.stages[row, seen.RUNNABLE] == 1:
+            unlocked = view.stages[row, seen.UNLOCKED]
+        if unlocked < best_unlocked:
+            best, best_unlocked = row, unlocked
+    return best
+
+
+@compiled
+def limit_for(view: Observation, row: int, executors: int) -> int:
+    """The parallelism limit that gives `executors` of the free ones to this stage."""
+    return int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]) - 1 + executors
+
+
+@compiled
+def share(view: Observation, alpha: float) -> tuple[int, int]:
+    """Executors stay with their job while it has work; others go to the first job below its cap."""
+    jobs, free = int(view.cluster[seen.JOBS]), int(view.cluster[seen.FREE_EXECUTORS])
+    for job in range(jobs):
+        if view.jobs[job, seen.IS_SOURCE] == 1:
+            row = first_stage_of(view, job)
+            if row >= 0:
+                return row, limit_for(view, row, free)
+    whole = total_weight(view, alpha)
+    for job in range(jobs):
+        room = executor_cap(view, job, alpha, whole) - int(view.jobs[job, seen.EXECUTORS])
+        if room > 0:
+            row = first_stage_of(view, job)
+            if row >= 0:
+                return row, limit_for(view, row, min(free, room))
+    return len(view.schedulable) - 1, 1  # every job has its share: the rest idles

@@ -1,0 +1,52 @@
+"""How long a task takes: drawn from its stage's profile by wave and by executors at the job."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobBank
+from loadmaster.envs.dag_scheduling.state import SimState
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's bits: splitmix64's increment
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_LOW = np.uint64(0xFFFFFFFF)
+_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
+
+
+@compiled
+def mixed(key: int, count: int) -> int:
+    """64 random bits that depend on nothing but `key` and `count` (splitmix64's finaliser).
+
+    Counting instead of drawing makes a task's luck its own: the same job sequence meets the same
+    luck under every policy, and a snapshot has no generator to carry along.
+    """
+    x = np.uint64(key) + (np.uint64(count) + np.uint64(1)) * _STEP
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return x ^ (x >> _S31)
+
+
+@compiled
+def task_duration(state: SimState, bank: JobBank, executor: int, stage: int) -> int:
+    """Duration in ms of the next task of `stage` on `executor`, a member of the stage's job."""
+    profile = state.stages[stage, at.PROFILE]
+    bits = mixed(state.stages[stage, at.LUCK], state.stages[stage, at.STARTED])
+    held = state.jobs[state.executors[executor, at.JOB], at.MEMBERS]
+    level, above, gap = state.levels[held, 0], state.levels[held, 1], state.levels[held, 2]
+    if gap > 0:
+        # Between two measured levels the nearer one is the likelier. The published simulator has
+        # it the wrong way round, which cross-checks against it need.
+        point = np.int64(((bits >> _S32) * np.uint64(gap)) >> _S32)
+        from_below = point < above if state.setup[at.AS_PUBLISHED] else point >= above
+        if not from_below:
+            level += 1
+    last = state.executors[executor, at.LAST]
+    wave = FRESH if last == at.NONE else (REST if last == stage else FIRST)
+    pick = np.int64(((bits & _LOW) * np.uint64(bank.wave_count[profile, wave, level])) >> _S32)
+    duration = np.int64(bank.durations_ms[bank.wave_first[profile, wave, level] + pick])
+    if wave == FRESH and bank.cold_start[profile, level]:
+        duration += state.setup[at.WARMUP_MS]
+    return duration

@@ -1,0 +1,232 @@
+"""What a policy sees: padded tables in the domain's own units, and who may be chosen.
+
+`observe` is the only way from a cluster to an observation, so heuristics, networks and the
+decision service all look at the same thing. Rows come job by job in order of arrival, then stage
+by stage; finished stages and finished jobs have no row.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.errors import InputError
+
+# Columns of `stages`.
+UNASSIGNED = 0  # tasks that nobody runs, is promised to or is moving to
+UNSTARTED = 1  # tasks not started
+RUNNING = 2  # tasks running now
+MEAN_S = 3  # mean task duration, s
+CRITICAL_S = 4  # longest path of mean durations from here to the job's end, s
+HEIGHT = 5  # edges on the longest path to the job's end
+RUNNABLE = 6  # 1: all parents are finished
+UNLOCKED = 7  # when it became runnable, as a count
+FITTING = 8  # the round's free executors that could run it
+CPU = 9  # what an executor must offer
+MEMORY = 10
+LONGEST_AHEAD_S = 11  # the longest mean task duration from here to the job's end, s
+DEMAND_AHEAD = 12  # the largest CPU + memory asked for from here to the job's end
+STAGE_FEATURES = 13
+
+# Columns of `jobs`.
+EXECUTORS = 0  # its own, on their way and promised to it
+IS_SOURCE = 1  # 1: the free executors belong to this job
+MIN_LIMIT = 2  # the lowest parallelism limit that places an executor
+AGE_S = 3  # s since it arrived
+WORK_S = 4  # executor-seconds of the whole job
+WORK_LEFT_S = 5  # executor-seconds of its tasks not started
+UNPLACED = 6  # tasks of the job that nobody runs, is promised to or is moving to
+JOB_FEATURES = 7
+
+# `cluster`.
+JOBS = 0  # rows in use in `jobs`
+STAGES = 1  # rows in use in `stages`
+EDGES = 2  # rows in use in `edges`
+FREE_EXECUTORS = 3  # the round's executors not yet placed
+TOTAL_EXECUTORS = 4
+MAY_IDLE = 5  # 1: the rest of the round's executors may be left idle
+CLUSTER_FEATURES = 6
+
+FITS, TOO_MANY_JOBS, TOO_MANY_STAGES, TOO_MANY_EDGES = 0, 1, 2, 3
+
+
+class Observation(NamedTuple):
+    """N stage rows, M job rows, K edge rows; rows not in use are 0."""
+
+    stages: NDArray[np.float32]  # (N, STAGE_FEATURES)
+    stage_job: NDArray[np.int32]  # (N,) the row of the stage's job
+    schedulable: NDArray[np.int8]  # (N + 1,) 1: may be chosen; the last stands for idling
+    jobs: NDArray[np.float32]  # (M, JOB_FEATURES)
+    edges: NDArray[np.int32]  # (K, 2) rows of parent and child
+    cluster: NDArray[np.float32]  # (CLUSTER_FEATURES,)
+
+
+def blank_observation(max_stages: int, max_jobs: int, max_edges: int) -> Observation:
+    """All rows unused."""
+    return Observation(
+        stages=np.zeros((max_stages, STAGE_FEATURES), np.float32),
+        stage_job=np.zeros(max_stages, np.int32),
+        schedulable=np.zeros(max_stages + 1, np.int8),
+        jobs=np.zeros((max_jobs, JOB_FEATURES), np.float32),
+        edges=np.zeros((max_edges, 2), np.int32),
+        cluster=np.zeros(CLUSTER_FEATURES, np.float32),
+    )
+
+
+def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
+    """The Gymnasium space of an observation: one box a field."""
+    blank = blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
+    bounds = {"schedulable": (0, 1), "stage_job": (0, settings.max_jobs - 1)}
+    bounds["edges"] = (0, settings.max_stages - 1)
+    boxes: dict[str, spaces.Space[Any]] = {}
+    for name, table in blank._asdict().items():
+        low, high = bounds.get(name, (0, np.inf))
+        boxes[name] = spaces.Box(low, high, table.shape, table.dtype.type)
+    return spaces.Dict(boxes)
+
+
+@compiled
+def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.int64]) -> int:
+    """Write the observation into `out` and the stage behind each row into `rows`; FITS or why not.
+
+    Where `out` has no room for edges at all, none are wanted.
+    """
+    clock, cluster = state.clock, out.cluster
+    used_stages, used_jobs = int(cluster[STAGES]), int(cluster[JOBS])
+    if clock[at.ACTIVE] > len(out.jobs):
+        return TOO_MANY_JOBS
+    out.schedulable[:used_stages] = 0
+    row = 0
+    for job_row in range(clock[at.ACTIVE]):
+        first_row = row
+        row = _observe_stages(state, bank, out, rows, job_row, first_row)
+        if row < 0:
+            return TOO_MANY_STAGES
+        _observe_job(state, bank, out, job_row, first_row, row)
+    # Only what the last observation used can need clearing.
+    for unused in range(row, used_stages):
+        out.stages[unused] = 0
+        out.stage_job[unused] = 0
+    for unused in range(clock[at.ACTIVE], used_jobs):
+        out.jobs[unused] = 0
+    if len(out.edges) > 0 and not _observe_edges(state, bank, out, rows, row):
+        return TOO_MANY_EDGES
+    may_idle = (
+        clock[at.PENDING] > 0
+        or clock[at.NEXT_JOB] < len(state.arrivals)
+        or (clock[at.SOURCE] != at.NONE and state.commit_first[clock[at.SOURCE]] != at.NONE)
+    )
+    out.schedulable[len(out.schedulable) - 1] = may_idle
+    cluster[JOBS] = clock[at.ACTIVE]
+    cluster[STAGES] = row
+    cluster[FREE_EXECUTORS] = state.left.sum()
+    cluster[TOTAL_EXECUTORS] = len(state.executors)
+    cluster[MAY_IDLE] = may_idle
+    return FITS
+
+
+@compiled
+def _observe_stages(
+    state: SimState,
+    bank: JobBank,
+    out: Observation,
+    rows: NDArray[np.int64],
+    job_row: int,
+    row: int,
+) -> int:
+    """Rows for the unfinished stages of one job; the next free row, or -1 if there is none."""
+    slot = state.order[job_row]
+    first = slot * state.setup[at.STRIDE]
+    for stage in range(first, first + state.jobs[slot, at.STAGES]):
+        facts = state.stages[stage]
+        if facts[at.FINISHED] == facts[at.TASKS]:
+            continue
+        if row == len(out.stages):
+            return -1
+        profile = facts[at.PROFILE]
+        fitting = 0
+        for kind in range(len(state.left)):
+            if fits(state, bank, kind, stage):
+                fitting += state.left[kind]
+        seen = out.stages[row]
+        seen[UNASSIGNED] = max(unassigned_tasks(state, stage), 0)
+        seen[UNSTARTED] = facts[at.TASKS] - facts[at.STARTED]
+        seen[RUNNING] = facts[at.STARTED] - facts[at.FINISHED]
+        seen[MEAN_S] = bank.mean_ms[profile] * 1e-3
+        seen[CRITICAL_S] = bank.critical_ms[profile] * 1e-3
+        seen[HEIGHT] = bank.height[profile]
+        seen[RUNNABLE] = facts[at.WAITING] == 0
+        seen[UNLOCKED] = facts[at.UNLOCKED]
+        seen[FITTING] = fitting
+        seen[CPU] = bank.demand[profile, 0]
+        seen[MEMORY] = bank.demand[profile, 1]
+        seen[LONGEST_AHEAD_S] = bank.ahead[profile, 0] * 1e-3
+        seen[DEMAND_AHEAD] = bank.ahead[profile, 1]
+        out.stage_job[row] = job_row
+        out.schedulable[row] = fitting > 0 and schedulable(state, bank, stage)
+        rows[row] = stage
+        facts[at.ROW] = row
+        row += 1
+    return row
+
+
+@compiled
+def _observe_job(
+    state: SimState, bank: JobBank, out: Observation, job_row: int, first_row: int, end_row: int
+) -> None:
+    slot = state.order[job_row]
+    job, seen = state.jobs[slot], out.jobs[job_row]
+    is_source = state.clock[at.SOURCE_JOB] == slot
+    held = job[at.MEMBERS] + job[at.INCOMING] + job[at.COMMITTED_IN]
+    work_left, unplaced = np.float32(0.0), np.float32(0.0)
+    for row in range(first_row, end_row):
+        work_left += out.stages[row, UNSTARTED] * out.stages[row, MEAN_S]
+        unplaced += out.stages[row, UNASSIGNED]
+    seen[EXECUTORS] = held
+    seen[IS_SOURCE] = is_source
+    seen[MIN_LIMIT] = held + 1 - (state.left.sum() if is_source else 0)
+    seen[AGE_S] = (state.clock[at.NOW] - job[at.ARRIVAL]) * 1e-3
+    seen[WORK_S] = bank.work_ms[job[at.TEMPLATE]] * 1e-3
+    seen[WORK_LEFT_S] = work_left
+    seen[UNPLACED] = unplaced
+
+
+@compiled
+def _observe_edges(
+    state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.int64], stages: int
+) -> bool:
+    """Edges between unfinished stages; whether they all fit."""
+    edge_row = 0
+    for row in range(stages):
+        stage = rows[row]
+        profile = state.stages[stage, at.PROFILE]
+        first = stage - stage % state.setup[at.STRIDE]
+        for edge in range(bank.child_first[profile], bank.child_first[profile + 1]):
+            if edge_row == len(out.edges):
+                return False
+            out.edges[edge_row, 0] = row
+            out.edges[edge_row, 1] = state.stages[first + bank.child[edge], at.ROW]
+            edge_row += 1
+    for unused in range(edge_row, int(out.cluster[EDGES])):
+        out.edges[unused] = 0
+    out.cluster[EDGES] = edge_row
+    return True
+
+
+def too_large(why: int, settings: DagSchedulingSettings, now_s: float) -> InputError:
+    """The error for a cluster state that has no room in the padded observation."""
+    name = {TOO_MANY_JOBS: "jobs", TOO_MANY_STAGES: "stages", TOO_MANY_EDGES: "edges"}[why]
+    limit = getattr(settings, f"max_{name}")
+    return InputError(
+        f"at {now_s:.0f} s more than max_{name}={limit} {name} are in the system; "
+        f"expected at most that many: raise the setting max_{name}"
+    )

@@ -1,0 +1,209 @@
+"""The simulator's whole state: a handful of integer tables, one row per job, stage or executor.
+
+Everything the simulator knows is in these arrays, so a snapshot is a copy of them and nothing
+else. Times are whole milliseconds. A job in the system holds a slot; its stages hold the rows
+`slot * stride ... slot * stride + stages - 1`. Slots are used again when jobs finish, so memory
+follows the jobs in the system, not the jobs of the episode.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.errors import InputError
+
+NONE = -1
+NEVER = np.int64(1) << 62
+
+# `clock`: what there is one of.
+NOW, STATUS, SEQUENCE, NEXT_JOB, ACTIVE, FINISHED_JOBS = 0, 1, 2, 3, 4, 5
+FINISHED_TASKS, DECISIONS, JOB_MS, UNLOCKS, ROUND, SOURCE = 6, 7, 8, 9, 10, 11
+SOURCE_JOB, IN_HAND, POOLED, FREE_COMMIT, PENDING, RECALL = 12, 13, 14, 15, 16, 17
+TRACE_ROWS = 18
+CLOCK_SIZE = 19
+# NOW          ms since the episode began
+# STATUS       one of the five below
+# SEQUENCE     numbers events, so that two at the same time happen in the order they were planned
+# NEXT_JOB     the next job of the sequence to arrive
+# JOB_MS       integral over time of the jobs in the system, ms
+# UNLOCKS      numbers the stages as they become runnable
+# ROUND        numbers decision rounds; a stage chosen in this round carries its number
+# SOURCE       whose executors the round is about: a stage's row, or a pool (see pool_of)
+# SOURCE_JOB   that source's job slot, or NONE
+# IN_HAND      the executor waiting for the round to end, or NONE if the source is a pool
+# POOLED       idle executors that belong to no job
+# FREE_COMMIT  head of the list of unused commitment rows
+# PENDING      executors with an event ahead of them (a task's end or an arrival)
+# RECALL       1: something unlocked, so the common pool is asked too (several classes only)
+
+RUNNING, DECIDE, DONE, HORIZON, GROW_JOBS, GROW_TRACE = 0, 1, 2, 3, 4, 5
+
+# `setup`: what stays fixed in an episode.
+SEED, STRIDE, MOVING_MS, WARMUP_MS, AS_PUBLISHED, HORIZON_MS = 0, 1, 2, 3, 4, 5
+SETUP_SIZE = 6
+
+# `jobs`, one row a slot. TEMPLATE is NONE in an empty slot.
+TEMPLATE, NUMBER, ARRIVAL, STAGES, STAGES_DONE = 0, 1, 2, 3, 4
+MEMBERS, INCOMING, COMMITTED_IN, IDLE = 5, 6, 7, 8
+JOB_COLUMNS = 9
+# MEMBERS      executors that belong to the job, working or idle
+# INCOMING     executors moving to it
+# COMMITTED_IN executors of other jobs that are promised to it
+# IDLE         members without a task
+
+# `stages`, one row a stage.
+PROFILE, TASKS, STARTED, FINISHED, COMMITTED, MOVING, WAITING, UNLOCKED = 0, 1, 2, 3, 4, 5, 6, 7
+CHOSEN, LUCK, ROW = 8, 9, 10
+STAGE_COLUMNS = 11
+# PROFILE      the stage's row in the JobBank
+# COMMITTED    executors promised to it, MOVING executors on their way to it
+# WAITING      parents that are not finished
+# UNLOCKED     when it became runnable, as a count (0: not yet)
+# CHOSEN       the round it was last chosen in
+# LUCK         key of its random numbers: a task's luck is its own, whoever runs it and when
+# ROW          its row in the last observation
+
+# `executors`, one row each. A free executor has STAGE and DESTINATION NONE.
+JOB, STAGE, LAST, DESTINATION, CLASS, EVENT_MS, EVENT_NUMBER, ACTIVITY = 0, 1, 2, 3, 4, 5, 6, 7
+EXECUTOR_COLUMNS = 8
+FREE, WORKING, TRAVELLING = 0, 1, 2
+# LAST         the stage of its last task; NONE once it has moved or idled: then it starts fresh
+
+# `commitments`: list nodes; executors promised ahead of the moment they come free.
+TO_STAGE, OF_CLASS, AMOUNT, NEXT = 0, 1, 2, 3
+
+# `trace`
+TRACE_EXECUTOR, TRACE_JOB, TRACE_STAGE, TRACE_START, TRACE_END, TRACE_MOVING = 0, 1, 2, 3, 4, 5
+
+
+class SimState(NamedTuple):
+    """J slots, R = J * stride stage rows, E executors, C executor classes, N jobs an episode."""
+
+    clock: NDArray[np.int64]  # (CLOCK_SIZE,)
+    setup: NDArray[np.int64]  # (SETUP_SIZE,)
+    arrivals: NDArray[np.int64]  # (N, 2) when each job arrives, and its template
+    completed_ms: NDArray[np.int64]  # (N,) NONE while unfinished
+    order: NDArray[np.int64]  # (J,) slots of the jobs in the system, first come first
+    jobs: NDArray[np.int64]  # (J, JOB_COLUMNS)
+    stages: NDArray[np.int64]  # (R, STAGE_COLUMNS)
+    executors: NDArray[np.int64]  # (E, EXECUTOR_COLUMNS)
+    tree: NDArray[np.int64]  # (2 * leaves,) tournament of next events; tree[1] is the earliest
+    left: NDArray[np.int64]  # (C,) the source's executors this round has not yet placed
+    capacity: NDArray[np.float64]  # (C, 2) CPU and memory of each class
+    commit_first: NDArray[np.int64]  # (R + J + 1,) first commitment of each source
+    commitments: NDArray[np.int64]  # (E + 1, 4)
+    levels: NDArray[np.int64]  # (E + 1, 3) profile level below n executors, n - level, gap
+    trace: NDArray[np.int64]  # (rows, 6) what ran where; no rows: not recorded
+
+
+def new_state(
+    settings: DagSchedulingSettings,
+    workload: Workload,
+    arrivals: NDArray[np.int64],
+    seed: int,
+    horizon_ms: int,
+    trace_rows: int = 0,
+) -> SimState:
+    """An empty cluster at time 0, all executors idle; no job has arrived yet."""
+    cluster = settings.cluster
+    _check_every_stage_fits(settings, workload)
+    executors = settings.total_executors
+    slots = max(8, int(np.count_nonzero(arrivals[:, 0] == 0)))
+    stride = workload.stages_max
+    leaves = 1 << max(1, (executors - 1).bit_length())
+    state = SimState(
+        clock=np.zeros(CLOCK_SIZE, np.int64),
+        setup=np.zeros(SETUP_SIZE, np.int64),
+        arrivals=arrivals,
+        completed_ms=np.full(len(arrivals), NONE, np.int64),
+        order=np.zeros(slots, np.int64),
+        jobs=np.zeros((slots, JOB_COLUMNS), np.int64),
+        stages=np.zeros((slots * stride, STAGE_COLUMNS), np.int64),
+        executors=np.zeros((executors, EXECUTOR_COLUMNS), np.int64),
+        tree=np.zeros(2 * leaves, np.int64),
+        left=np.zeros(len(cluster), np.int64),
+        capacity=np.array([(group.cpu, group.memory) for group in cluster]),
+        commit_first=np.full(slots * stride + slots + 1, NONE, np.int64),
+        commitments=np.zeros((executors + 1, 4), np.int64),
+        levels=_level_table(workload.bank, executors),
+        trace=np.zeros((trace_rows, 6), np.int64),
+    )
+    state.setup[:] = (
+        seed,
+        stride,
+        round(settings.moving_delay_s * 1000),
+        round(settings.warmup_s * 1000),
+        settings.interpolation == "as-published",
+        horizon_ms,
+    )
+    state.clock[[SOURCE, SOURCE_JOB, IN_HAND]] = NONE
+    state.clock[POOLED] = executors
+    state.clock[ROUND] = 1
+    state.jobs[:, TEMPLATE] = NONE
+    state.executors[:, [JOB, STAGE, LAST, DESTINATION]] = NONE
+    state.executors[:, EVENT_MS] = NEVER
+    state.executors[:, CLASS] = np.repeat(np.arange(len(cluster)), [g.count for g in cluster])
+    state.commitments[:, NEXT] = np.arange(1, len(state.commitments) + 1)
+    state.commitments[-1, NEXT] = NONE
+    for leaf in range(leaves):
+        state.tree[leaves + leaf] = min(leaf, executors - 1)
+    for node in range(leaves - 1, 0, -1):
+        state.tree[node] = state.tree[2 * node]
+    return state
+
+
+def snapshot(state: SimState) -> SimState:
+    """A copy that lives on its own: stepping one leaves the other as it was."""
+    return SimState(*(table.copy() for table in state))
+
+
+def with_more_slots(state: SimState) -> SimState:
+    """The same state with room for twice the jobs in the system."""
+    slots, stride = len(state.jobs), int(state.setup[STRIDE])
+    jobs = np.zeros((2 * slots, JOB_COLUMNS), np.int64)
+    jobs[:, TEMPLATE] = NONE
+    jobs[:slots] = state.jobs
+    stages = np.zeros((2 * slots * stride, STAGE_COLUMNS), np.int64)
+    stages[: slots * stride] = state.stages
+    # Between rounds only stages hold commitments, and their rows keep their numbers.
+    commit_first = np.full(2 * slots * (stride + 1) + 1, NONE, np.int64)
+    commit_first[: slots * stride] = state.commit_first[: slots * stride]
+    order = np.concatenate([state.order, np.zeros(slots, np.int64)])
+    return state._replace(jobs=jobs, stages=stages, commit_first=commit_first, order=order)
+
+
+def with_more_trace(state: SimState) -> SimState:
+    """The same state with room for twice the recorded rows."""
+    return state._replace(trace=np.concatenate([state.trace, np.zeros_like(state.trace)]))
+
+
+def _level_table(bank: JobBank, executors: int) -> NDArray[np.int64]:
+    """For n executors at a job: the profile level at or below n, how far above it n is, the gap."""
+    table = np.zeros((executors + 1, 3), np.int64)
+    for held in range(executors + 1):
+        below = max(int(np.searchsorted(bank.levels, held, side="right")) - 1, 0)
+        level = int(bank.levels[below])
+        between = level < held and below + 1 < len(bank.levels)
+        gap = int(bank.levels[below + 1]) - level if between else 0
+        table[held] = below, held - level if between else 0, gap
+    return table
+
+
+def _check_every_stage_fits(settings: DagSchedulingSettings, workload: Workload) -> None:
+    bank = workload.bank
+    fits = np.zeros(len(bank.tasks), bool)
+    for group in settings.cluster:
+        fits |= (bank.demand <= (group.cpu, group.memory)).all(axis=1)
+    if not fits.all():
+        stage = int(np.argmin(fits))
+        template = int(np.searchsorted(bank.first_stage, stage, side="right")) - 1
+        raise InputError(
+            f"executor_classes: no class offers the {bank.demand[stage, 0]:g} CPU and "
+            f"{bank.demand[stage, 1]:g} memory that job {workload.job_names[template]!r} needs; "
+            "expected a class that fits every stage"
+        )
