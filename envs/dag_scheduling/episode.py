@@ -65,7 +65,11 @@ class EpisodeResult:
 
 
 def initial_state(
-    settings: DagSchedulingSettings, workload: Workload, seed: int, record: bool = False
+    settings: DagSchedulingSettings,
+    workload: Workload,
+    seed: int,
+    record: bool = False,
+    slots: int = 0,
 ) -> SimState:
     """The start of the episode that `seed` names: same seed, same jobs, same luck."""
     rng = np.random.default_rng(seed)
@@ -73,7 +77,7 @@ def initial_state(
     luck = int(rng.integers(1 << 62))
     horizon_ms = draw_horizon_ms(settings, rng)
     rows = 4 * settings.total_executors + 10_000 if record else 0
-    return at.new_state(settings, workload, arrivals, luck, horizon_ms, rows)
+    return at.new_state(settings, workload, arrivals, luck, horizon_ms, rows, slots)
 
 
 @compiled

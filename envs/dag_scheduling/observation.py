@@ -56,6 +56,8 @@ TOTAL_EXECUTORS = 4
 MAY_IDLE = 5  # 1: the rest of the round's executors may be left idle
 CLUSTER_FEATURES = 6
 
+_HUGE = 1e9  # above any count, time or amount of work
+
 FITS, TOO_MANY_JOBS, TOO_MANY_STAGES, TOO_MANY_EDGES = 0, 1, 2, 3
 
 
@@ -89,7 +91,7 @@ def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
     bounds["edges"] = (0, settings.max_stages - 1)
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, table in blank._asdict().items():
-        low, high = bounds.get(name, (0, np.inf))
+        low, high = bounds.get(name, (0, _HUGE))
         boxes[name] = spaces.Box(low, high, table.shape, table.dtype.type)
     return spaces.Dict(boxes)
 
@@ -105,7 +107,7 @@ def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.i
     if clock[at.ACTIVE] > len(out.jobs):
         return TOO_MANY_JOBS
     out.schedulable[:used_stages] = 0
-    row = 0
+    row = np.int64(0)  # a literal 0 would compile everything below twice
     for job_row in range(clock[at.ACTIVE]):
         first_row = row
         row = _observe_stages(state, bank, out, rows, job_row, first_row)

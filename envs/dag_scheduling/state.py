@@ -108,12 +108,16 @@ def new_state(
     seed: int,
     horizon_ms: int,
     trace_rows: int = 0,
+    slots: int = 0,
 ) -> SimState:
-    """An empty cluster at time 0, all executors idle; no job has arrived yet."""
+    """An empty cluster at time 0, all executors idle; no job has arrived yet.
+
+    `slots` is the room for jobs in the system; 0 means enough for those that come first.
+    """
     cluster = settings.cluster
     _check_every_stage_fits(settings, workload)
     executors = settings.total_executors
-    slots = max(8, int(np.count_nonzero(arrivals[:, 0] == 0)))
+    slots = slots or max(8, int(np.count_nonzero(arrivals[:, 0] == 0)))
     stride = workload.stages_max
     leaves = 1 << max(1, (executors - 1).bit_length())
     state = SimState(
@@ -150,10 +154,10 @@ def new_state(
     state.executors[:, CLASS] = np.repeat(np.arange(len(cluster)), [g.count for g in cluster])
     state.commitments[:, NEXT] = np.arange(1, len(state.commitments) + 1)
     state.commitments[-1, NEXT] = NONE
-    for leaf in range(leaves):
-        state.tree[leaves + leaf] = min(leaf, executors - 1)
-    for node in range(leaves - 1, 0, -1):
-        state.tree[node] = state.tree[2 * node]
+    state.tree[leaves:] = np.minimum(np.arange(leaves), executors - 1)
+    while leaves > 1:  # nobody has an event: of two, the first stands for both
+        state.tree[leaves // 2 : leaves] = state.tree[leaves : 2 * leaves : 2]
+        leaves //= 2
     return state
 
 

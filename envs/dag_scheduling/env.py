@@ -1,0 +1,145 @@
+"""The Gymnasium face of the DAG scheduling simulator."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.episode import initial_state, result_of
+from loadmaster.envs.dag_scheduling.jobs import Workload
+from loadmaster.envs.dag_scheduling.observation import (
+    FITS,
+    Observation,
+    blank_observation,
+    observation_space,
+    observe,
+    too_large,
+)
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.settings import build_settings
+
+ObservationDict = dict[str, NDArray[Any]]
+
+
+class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
+    """Schedule jobs that are DAGs of stages on a cluster of executors.
+
+    ## Description
+    Jobs arrive in a batch or as a Poisson stream. A job is a DAG of stages, a stage a number of
+    equal tasks; a task occupies one executor. Whenever executors come free and nobody has said
+    what they do next, a decision round is held for them: each step promises some of them to a
+    stage, until none is left. Moving an executor to another job costs time, and the more
+    executors a job holds, the slower each of its tasks runs.
+
+    ## Action
+    `(stage, limit)`: a row of the observation's stage table, and the most executors its job may
+    hold afterwards, 1 to E. The stage gets as many free executors as it has tasks for and the
+    limit allows. `stage = max_stages` leaves the rest of the round idle. `schedulable` marks the
+    legal rows, `jobs[:, MIN_LIMIT]` the lowest limit with an effect (a lower one counts as that).
+    An illegal stage idles the round, or takes the first legal stage where idling is not allowed;
+    `info["legal"]` is then False.
+
+    ## Observation
+    Padded tables, see `observation.py`: `stages`, `stage_job`, `schedulable`, `jobs`, `edges`,
+    `cluster`.
+
+    ## Reward
+    objective "jct": minus the time (s) that jobs spent in the system since the last decision,
+    summed over jobs; the return is minus the total job completion time. Objective "makespan":
+    minus the time that passed. What passes before the first decision joins the first reward.
+
+    ## Episode end
+    Terminated when all jobs are done; truncated at the horizon, drawn from a geometric
+    distribution with mean `horizon_s` where that is set.
+
+    ## Arguments
+    Those of `DagSchedulingSettings`, e.g. `gymnasium.make("loadmaster/DagScheduling-v0",
+    arrivals="poisson", executors=20)`; or `workload_bank=` with a `Workload` of your own. With
+    `record=True`, `result()` has the schedule's trace.
+
+    ## Version history
+    v0: first release.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(
+        self, workload_bank: Workload | None = None, record: bool = False, **settings: Any
+    ) -> None:
+        self.settings = build_settings(DagSchedulingSettings, settings)
+        self.workload = workload_bank or load_workload(self.settings)
+        self.observation_space = observation_space(self.settings)
+        self.action_space = spaces.MultiDiscrete(
+            [self.settings.max_stages + 1, self.settings.total_executors], start=[0, 1]
+        )
+        self._record = record
+        self._seed = 0
+        self._state: SimState | None = None
+        self._view = self._blank()
+        self._rows = np.zeros(self.settings.max_stages, np.int64)  # row -> stage in the state
+        self._rewarded = 0  # what the rewards so far have accounted for
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[ObservationDict, dict[str, Any]]:
+        """Start the episode of `seed`; without one, the next of the environment's own stream."""
+        super().reset(seed=seed)
+        self._seed = seed if seed is not None else int(self.np_random.integers(1 << 31))
+        self._state = initial_state(self.settings, self.workload, self._seed, self._record)
+        self._view = self._blank()
+        self._rewarded = 0
+        self._advance()
+        return self._observation(), {"seed": self._seed}
+
+    def step(
+        self, action: NDArray[np.int64]
+    ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
+        state = self._running_state()
+        row, limit = int(action[0]), int(action[1])
+        legal = apply_action(state, self.workload.bank, self._view, self._rows, row, limit)
+        status = self._advance()
+        state = self._running_state()
+        passed = int(state.clock[at.JOB_MS if self.settings.objective == "jct" else at.NOW])
+        reward = (self._rewarded - passed) / 1000
+        self._rewarded = passed
+        info = {"legal": legal, "time_s": float(state.clock[at.NOW]) / 1000}
+        return self._observation(), reward, status == at.DONE, status == at.HORIZON, info
+
+    def result(self) -> Any:
+        """The `EpisodeResult` as it stands."""
+        return result_of(
+            self._running_state(), self.workload, self.settings, "environment", self._seed
+        )
+
+    def _advance(self) -> int:
+        """Run to the next decision or the end, and look; the status."""
+        state, bank = self._running_state(), self.workload.bank
+        while (status := advance(state, bank)) in (at.GROW_JOBS, at.GROW_TRACE):
+            grow = at.with_more_slots if status == at.GROW_JOBS else at.with_more_trace
+            self._state = state = grow(state)
+        fit = observe(state, bank, self._view, self._rows)
+        if fit != FITS:
+            raise too_large(fit, self.settings, float(state.clock[at.NOW]) / 1000)
+        return status
+
+    def _running_state(self) -> SimState:
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("call reset() before step()")
+        return self._state
+
+    def _observation(self) -> ObservationDict:
+        """Copies: the tables themselves are written anew at every step."""
+        return {name: table.copy() for name, table in self._view._asdict().items()}
+
+    def _blank(self) -> Observation:
+        limits = self.settings
+        return blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)

@@ -1,0 +1,177 @@
+"""Many DAG scheduling environments stepped in one compiled call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.utils.seeding import np_random
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, initial_state, result_of
+from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
+from loadmaster.envs.dag_scheduling.observation import (
+    FITS,
+    TOO_MANY_JOBS,
+    Observation,
+    blank_observation,
+    observe,
+    too_large,
+)
+from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.dag_scheduling.state import SimState
+
+
+class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[np.bool_]]):
+    """`num_envs` clusters side by side, each as `DagSchedulingEnv`, whose page describes it.
+
+    Environment i seeded with s lives through the same episodes as a single one seeded with s, so
+    equal seeds give rollouts that share their job sequences. A finished environment starts its
+    next episode in the step that follows; that step's action is ignored and its reward is 0.
+    With `copy=False` the observations are views that the next step overwrites.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(
+        self,
+        num_envs: int,
+        workload_bank: Workload | None = None,
+        copy: bool = True,
+        **settings: Any,
+    ) -> None:
+        single = DagSchedulingEnv(workload_bank, **settings)
+        self.settings, self.workload = single.settings, single.workload
+        self.num_envs = num_envs
+        self.single_observation_space = single.observation_space
+        self.single_action_space = single.action_space
+        self.observation_space = batch_space(single.observation_space, num_envs)
+        self.action_space = batch_space(single.action_space, num_envs)
+        self._copy = copy
+        limits = self.settings
+        blank = blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)
+        self._views = Observation(*(np.stack([table] * num_envs) for table in blank))
+        self._rows = np.zeros((num_envs, limits.max_stages), np.int64)
+        start = initial_state(limits, self.workload, seed=0, slots=limits.max_jobs)
+        self._states = SimState(*(np.stack([table] * num_envs) for table in start))
+        self._status = np.full(num_envs, at.DONE, np.int64)
+        self._legal = np.ones(num_envs, np.bool_)
+        self._fit = np.zeros(num_envs, np.int64)
+        self._rewarded = np.zeros(num_envs, np.int64)
+        self._seeds = np.zeros(num_envs, np.int64)
+        self._generators = [np_random(None)[0] for _ in range(num_envs)]
+
+    def reset(
+        self,
+        *,
+        seed: int | Sequence[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[ObservationDict, dict[str, Any]]:
+        """Start an episode in every environment; an integer seed counts upwards over them."""
+        if seed is None or isinstance(seed, int):
+            seed = [None if seed is None else seed + i for i in range(self.num_envs)]
+        for i, own in enumerate(seed):
+            if own is not None:
+                self._generators[i] = np_random(own)[0]
+            self._start(i, own)
+        self._run(np.zeros((self.num_envs, 2), np.int64), np.zeros(self.num_envs, np.bool_))
+        return self._observation(), {"seed": self._seeds.copy()}
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[
+        ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
+    ]:
+        deciding = self._status == at.DECIDE
+        for i in np.flatnonzero(~deciding):
+            self._start(int(i), None)
+        self._run(np.ascontiguousarray(actions, np.int64), deciding)
+        counter = at.JOB_MS if self.settings.objective == "jct" else at.NOW
+        passed = self._states.clock[:, counter]
+        # What passes before an episode's first decision joins that decision's reward.
+        rewards = np.where(deciding, self._rewarded - passed, 0) / 1000
+        self._rewarded = np.where(deciding, passed, 0)
+        info = {"legal": self._legal.copy(), "time_s": self._states.clock[:, at.NOW] / 1000}
+        terminated, truncated = self._status == at.DONE, self._status == at.HORIZON
+        return self._observation(), rewards, terminated, truncated, info
+
+    def result(self, index: int) -> EpisodeResult:
+        """The outcome of environment `index` as it stands."""
+        state = SimState(*(table[index] for table in self._states))
+        seed = int(self._seeds[index])
+        return result_of(state, self.workload, self.settings, "environment", seed)
+
+    def _start(self, index: int, seed: int | None) -> None:
+        if seed is None:
+            seed = int(self._generators[index].integers(1 << 31))
+        self._seeds[index] = seed
+        self._rewarded[index] = 0
+        start = initial_state(self.settings, self.workload, seed, slots=self.settings.max_jobs)
+        for tables, table in zip(self._states, start, strict=True):
+            tables[index] = table
+
+    def _run(self, actions: NDArray[np.int64], deciding: NDArray[np.bool_]) -> None:
+        run_all(
+            self._states, self.workload.bank, self._views, self._rows, actions, deciding,
+            self._legal, self._status, self._fit,
+        )  # fmt: skip
+        if self._fit.any():
+            index = int(np.flatnonzero(self._fit != FITS)[0])
+            now_s = float(self._states.clock[index, at.NOW]) / 1000
+            raise too_large(int(self._fit[index]), self.settings, now_s)
+
+    def _observation(self) -> ObservationDict:
+        fields = self._views._asdict()
+        return {name: table.copy() if self._copy else table for name, table in fields.items()}
+
+
+@compiled
+def run_all(
+    states: SimState,
+    bank: JobBank,
+    views: Observation,
+    rows: NDArray[np.int64],
+    actions: NDArray[np.int64],
+    deciding: NDArray[np.bool_],
+    legal: NDArray[np.bool_],
+    status: NDArray[np.int64],
+    fit: NDArray[np.int64],
+) -> None:
+    """Apply the actions where one was asked for; run every environment to its next decision."""
+    for i in range(len(rows)):
+        state, view = state_of(states, i), view_of(views, i)
+        legal[i] = True
+        if deciding[i]:
+            row, limit = actions[i, 0], actions[i, 1]
+            legal[i] = apply_action(state, bank, view, rows[i], row, limit)
+        status[i] = advance(state, bank)
+        fit[i] = observe(state, bank, view, rows[i])
+        if status[i] == at.GROW_JOBS:  # there are as many slots as the observation has rows
+            fit[i] = TOO_MANY_JOBS
+
+
+@compiled
+def state_of(states: SimState, i: int) -> SimState:
+    """Environment i's tables, without copying."""
+    return SimState(
+        states.clock[i], states.setup[i], states.arrivals[i], states.completed_ms[i],
+        states.order[i], states.jobs[i], states.stages[i], states.executors[i], states.tree[i],
+        states.left[i], states.capacity[i], states.commit_first[i], states.commitments[i],
+        states.levels[i], states.trace[i],
+    )  # fmt: skip
+
+
+@compiled
+def view_of(views: Observation, i: int) -> Observation:
+    """Environment i's observation, without copying."""
+    return Observation(
+        views.stages[i], views.stage_job[i], views.schedulable[i], views.jobs[i], views.edges[i],
+        views.cluster[i],
+    )  # fmt: skip
