@@ -1,6 +1,6 @@
 """Execution plans of the 22 TPC-H queries, as stages of a Spark-like engine.
 
-Written from the queries' text: every table is scanned, every join and every grouping is a shuffle,
+They follow the queries' text: every table is scanned, every join and every grouping is a shuffle,
 ORDER BY costs two more (a sort by range, then the ordered output), LIMIT and totals end in a single
 task. A plan is one stage after another, numbered from 0, each as
 
@@ -8,7 +8,8 @@ task. A plan is one stage after another, numbered from 0, each as
 
 KIND is a table's name for a scan (with a parent where it waits for a subquery's total), else join,
 group, sort, total, or out/N for an ordered output of N tasks. The megabytes are what the stage
-hands on, for each gigabyte of the database.
+hands on, for each gigabyte of the database: estimates, set so that shuffles take about as long as
+in published measurements.
 """
 
 from __future__ import annotations
