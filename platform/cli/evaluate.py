@@ -124,7 +124,8 @@ def _episode_progress(
 
     from loadmaster.envs.compiled import cache_folder
 
-    cold = not any(cache_folder().rglob("*.nbi"))
+    # An episode's own loop is compiled last: without it in the cache, there is compiling ahead.
+    cold = not any(cache_folder().rglob("episode.*.nbi"))
     # Without a terminal one line has to do. It waits for the first episode, which may be refused.
     line = f"policies: {policies}, seeds: {seeds}, threads: {threads}"
     silent = not console.is_terminal
