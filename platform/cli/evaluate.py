@@ -81,7 +81,9 @@ def evaluate(
     with files.written_at_once(folder) as scratch:
         with progress.status("loading the workload"):
             trial = subject.prepare(settings)
-        with _episode_progress(progress, len(policies), len(chosen_seeds), threads) as on_episode:
+        line = f"policies: {len(policies)}, seeds: {seeds}, threads: {threads}"
+        total, cold = len(policies) * seeds, not subject.is_compiled()
+        with _episode_progress(progress, total, cold, line) as on_episode:
             episodes = run.run_episodes(trial, policies, chosen_seeds, threads, on_episode)
         with progress.status("drawing charts"):
             comparison = compare(subject, trial, chosen_seeds, episodes)
@@ -111,9 +113,9 @@ def _values(assignments: list[str], workload: str | None) -> dict[str, Any]:
 
 @contextmanager
 def _episode_progress(
-    console: Console, policies: int, seeds: int, threads: int
+    console: Console, total: int, cold: bool, line: str
 ) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, which goes when it is done; elsewhere one line at the start."""
+    """A bar on a terminal, which goes when it is done; elsewhere one line."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -122,14 +124,8 @@ def _episode_progress(
         TimeRemainingColumn,
     )
 
-    from loadmaster.envs.compiled import cache_folder
-
-    # An episode's own loop is compiled last: without it in the cache, there is compiling ahead.
-    cold = not any(cache_folder().rglob("episode.*.nbi"))
-    # Without a terminal one line has to do. It waits for the first episode, which may be refused.
-    line = f"policies: {policies}, seeds: {seeds}, threads: {threads}"
     silent = not console.is_terminal
-    if silent and cold:
+    if silent and cold:  # else the line waits for the first episode, which may be refused
         console.print("compiling, first time only; then", line, soft_wrap=True)
     columns = (
         TextColumn("{task.description}"),
@@ -138,9 +134,8 @@ def _episode_progress(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
-        task = progress.add_task(
-            "compiling, first time only" if cold else "running episodes", total=policies * seeds
-        )
+        doing = "compiling, first time only" if cold else "running episodes"
+        task = progress.add_task(doing, total=total)
 
         def on_episode() -> None:
             progress.update(task, advance=1, description="running episodes")

@@ -29,7 +29,9 @@ def choose_policies(
         for name in rivals:
             if name not in subject.baselines:
                 raise unknown_name("baseline", name, (*subject.baselines, "all"))
-    return tuple(dict.fromkeys((*policies, *rivals)))
+    chosen = dict.fromkeys((*policies, *rivals))
+    # The optimum first: an instance too large for it is refused before anything else runs.
+    return tuple(sorted(chosen, key=lambda name: name not in subject.references))
 
 
 def choose_seeds(first: int, count: int) -> tuple[int, ...]:

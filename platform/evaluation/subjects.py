@@ -40,6 +40,7 @@ class Subject:
     folder_name: Callable[[Any], str]  # settings -> where results go unless told
     prepare: Callable[[Any], Trial]  # settings -> a trial
     references: tuple[str, ...] = ()  # may be compared, but are no baselines: the optimum
+    is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles
 
 
 def find_subject(name: str) -> Subject:

@@ -137,7 +137,7 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
         ([], "all", ("arrival", "shortest", "longest")),
         (["longest"], None, ("longest",)),
         (["longest"], "all", ("longest", "arrival", "shortest")),
-        (["optimal"], "shortest,arrival", ("optimal", "shortest", "arrival")),
+        (["longest", "optimal"], "shortest", ("optimal", "longest", "shortest")),
         ([], "shortest, shortest", ("shortest",)),
     ],
 )

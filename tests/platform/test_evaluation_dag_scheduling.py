@@ -76,6 +76,19 @@ def test_a_horizon_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert (here / "h" / "jobs_in_system.png").stat().st_size > 10_000
 
 
+def test_nothing_beats_the_optimum(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ("--workload", "toy", "--set", "jobs=2", "--set", "executors=2", "--seeds", "3")
+    record = evaluated(capsys, "--policy", "optimal", "--against", "all", *tiny)
+    assert record["best_baseline"] != "optimal"
+    assert set(record["optimality_gap_percent"]) == set(BASELINES)
+    (folder,) = (here / "results").iterdir()
+    assert folder.name == "dag_scheduling-toy-batch-jobs-2-executors-2"
+    episodes = pd.read_csv(folder / "episodes.csv")
+    best = episodes[episodes["policy"] == "optimal"].set_index("seed")["jct"]
+    for policy, own in episodes.groupby("policy"):
+        assert (own.set_index("seed")["jct"] >= best - 1e-9).all(), policy
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -85,6 +98,10 @@ def test_a_horizon_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) 
         (["dag_scheduling", "--against", "fiffo"], "did you mean 'fifo'?"),
         (["dag_scheduling", "--set", "arrival=batch"], "did you mean 'arrivals'?"),
         (["dag_scheduling", "--set", "arrivals=bulk"], "setting arrivals: "),
+        (
+            ["dag_scheduling", "--policy", "optimal", "--against", "all"],
+            "too large for policy 'opt",
+        ),
         (
             ["dag_scheduling", "--set", "objective=makespan", "--set", "horizon_s=9"],
             "expected only one of the two",
