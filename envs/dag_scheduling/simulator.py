@@ -59,7 +59,7 @@ def advance(state: SimState, bank: JobBank) -> int:
             if clock[at.ACTIVE] == 0:
                 clock[at.STATUS] = at.DONE
             else:
-                ask_idle_executors(state)
+                ask_idle_executors(state, bank)
             continue
         if when > state.setup[at.HORIZON_MS]:
             move_clock(clock, state.setup[at.HORIZON_MS])
@@ -109,15 +109,20 @@ def move_clock(clock: Table, when: int) -> None:
 
 
 @compiled
-def ask_idle_executors(state: SimState) -> None:
-    """Jobs are left but nothing is going to happen: everyone was sent to idle. Ask again."""
-    if state.clock[at.POOLED] > 0:
-        open_pool_round(state, at.NONE)
-        return
-    for position in range(state.clock[at.ACTIVE]):
-        if state.jobs[state.order[position], at.IDLE] > 0:
-            open_pool_round(state, state.order[position])
-            return
+def ask_idle_executors(state: SimState, bank: JobBank) -> None:
+    """Jobs are left but nothing is going to happen: everyone was sent to idle. Ask again.
+
+    The common pool comes first, then the jobs' own. Of several classes, a pool may hold only
+    executors that fit nothing left: then the next pool is asked, else nobody would ever be.
+    """
+    for position in range(-1, state.clock[at.ACTIVE]):
+        job = at.NONE if position < 0 else state.order[position]
+        idle = state.clock[at.POOLED] if position < 0 else state.jobs[job, at.IDLE]
+        if idle > 0:
+            open_pool_round(state, job)
+            if anything_to_choose(state, bank):
+                return
+            idle_rest(state, bank)
 
 
 @compiled
