@@ -28,12 +28,13 @@ class Described(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment. The last four fields are references, `module:attribute`."""
+    """One environment. The last five fields are references, `module:attribute`."""
 
     name: str
     gym_id: str
     summary: str
     entry_point: str
+    vector_entry_point: str
     settings_at: str
     baselines_at: str
     workloads_at: str
@@ -68,6 +69,7 @@ _ENVIRONMENTS = (
         gym_id="loadmaster/DagScheduling-v0",
         summary="Spark-like jobs, DAGs of stages, share a pool of executors.",
         entry_point="loadmaster.envs.dag_scheduling.env:DagSchedulingEnv",
+        vector_entry_point="loadmaster.envs.dag_scheduling.vector:DagSchedulingVectorEnv",
         settings_at="loadmaster.envs.dag_scheduling.settings:DagSchedulingSettings",
         baselines_at="loadmaster.envs.dag_scheduling.baselines:BASELINES",
         workloads_at="loadmaster.envs.dag_scheduling.workloads:WORKLOADS",
@@ -89,10 +91,14 @@ def find_environment(name: str) -> EnvironmentSpec:
 
 
 def register_environments() -> None:
-    """Make every environment known to `gymnasium.make`; nothing is imported until then."""
+    """Tell `gymnasium.make` and `make_vec` of every environment; they import it when asked."""
     for spec in _ENVIRONMENTS:
         if spec.gym_id not in gymnasium.registry:
-            gymnasium.register(spec.gym_id, entry_point=spec.entry_point)
+            gymnasium.register(
+                spec.gym_id,
+                entry_point=spec.entry_point,
+                vector_entry_point=spec.vector_entry_point,
+            )
 
 
 def _resolve(reference: str) -> Any:

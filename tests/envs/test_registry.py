@@ -49,6 +49,15 @@ def test_gymnasium_makes_it(spec: EnvironmentSpec) -> None:
 
 
 @SPECS
+def test_gymnasium_makes_many_at_once(spec: EnvironmentSpec) -> None:
+    environments = gymnasium.make_vec(spec.gym_id, num_envs=2)
+    assert type(environments.unwrapped).__name__ == spec.vector_entry_point.partition(":")[2]
+    observations, _ = environments.reset(seed=1)
+    assert environments.observation_space.contains(observations)
+    environments.close()
+
+
+@SPECS
 def test_gymnasium_imports_us_by_the_id(spec: EnvironmentSpec) -> None:
     """In a process that never heard of us, `module:id` is enough."""
     made = f"gymnasium.make('loadmaster.envs:{spec.gym_id}')"
