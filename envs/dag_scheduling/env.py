@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.episode import initial_state, result_of
+from loadmaster.envs.dag_scheduling.rollout import initial_state, result_of
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.observation import (
     FITS,

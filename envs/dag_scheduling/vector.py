@@ -15,7 +15,7 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
-from loadmaster.envs.dag_scheduling.episode import EpisodeResult, initial_state, result_of
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, initial_state, result_of
 from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
 from loadmaster.envs.dag_scheduling.observation import (
     FITS,

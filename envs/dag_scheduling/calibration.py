@@ -1,0 +1,102 @@
+"""Tuned parameters of the heuristics, found by `loadmaster calibrate` and kept in a file.
+
+A baseline is only a fair opponent when it is tuned for the load it meets, on job sequences other
+than those it is judged on. The file holds one entry per workload, kind of arrivals and load; an
+episode uses the entry nearest to its own.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
+from loadmaster.envs.dag_scheduling.jobs import Workload
+from loadmaster.envs.dag_scheduling.sequence import mean_gap_s
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.errors import InputError
+
+SHIPPED = Path(__file__).parent / "baselines" / "calibrated.json"
+STAND_IN = "tpch-like"  # whose entries serve a workload that was never calibrated
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The best parameters of one baseline in one setting."""
+
+    baseline: str
+    workload: str
+    arrivals: str
+    objective: str
+    load: float  # work offered per executor; 0 for a batch
+    alpha: float
+    threshold: float
+    cost: float  # the objective's mean (s) over the sequences it was tuned on
+    first_seed: int
+    seeds: int
+
+
+def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
+    """Executor-seconds of work that arrive per executor and second; 0 for a batch."""
+    if settings.arrivals == "batch":
+        return 0.0
+    work_s = float(workload.bank.work_ms.mean()) / 1000
+    return work_s / (mean_gap_s(settings, workload) * settings.total_executors)
+
+
+def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
+    """The named baseline with the parameters that suit this setting best."""
+    baseline = BASELINES[name]
+    if not baseline.calibrated:
+        return baseline
+    entries = [
+        entry
+        for entry in read_calibrations(settings.calibration or SHIPPED)
+        if entry.baseline == name
+    ]
+    load = offered_load(settings, workload)
+
+    def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, float]:
+        return (
+            entry.arrivals != settings.arrivals,
+            entry.workload != workload.name,
+            entry.workload != STAND_IN,
+            entry.objective != settings.objective,
+            abs(math.log(max(entry.load, 1e-3) / max(load, 1e-3))),
+        )
+
+    if not entries:
+        return baseline
+    nearest = min(entries, key=distance)
+    return replace(baseline, alpha=nearest.alpha, threshold=nearest.threshold)
+
+
+@lru_cache(maxsize=8)
+def read_calibrations(path: Path) -> tuple[Calibration, ...]:
+    """All entries of a calibration file."""
+    if path == SHIPPED and not path.exists():
+        return ()
+    try:
+        return tuple(Calibration(**entry) for entry in json.loads(path.read_text()))
+    except OSError as fault:
+        raise InputError(f"calibration {path}: {fault.strerror}; expected a readable file") from None
+    except (ValueError, TypeError):
+        raise InputError(
+            f"calibration {path} is malformed; expected what `loadmaster calibrate` writes"
+        ) from None
+
+
+def merged(path: Path, fresh: Sequence[Calibration]) -> str:
+    """The file's new text: fresh entries take the place of those for the same setting."""
+
+    def setting(entry: Calibration) -> tuple[str, str, str, str, float]:
+        key = (entry.workload, entry.arrivals, entry.objective)
+        return (*key, entry.baseline, round(entry.load, 2))
+
+    entries = {setting(e): e for e in (read_calibrations(path) if path.exists() else ())}
+    entries |= {setting(e): e for e in fresh}
+    return json.dumps([asdict(entries[key]) for key in sorted(entries)], indent=1) + "\n"
