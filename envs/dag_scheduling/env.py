@@ -104,6 +104,8 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
         self, action: NDArray[np.int64]
     ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
         state = self._running_state()
+        if state.clock[at.STATUS] != at.DECIDE:
+            raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         row, limit = int(action[0]), int(action[1])
         legal = apply_action(state, self.workload.bank, self._view, self._rows, row, limit)
         status = self._advance()
@@ -128,6 +130,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
             self._state = state = grow(state)
         fit = observe(state, bank, self._view, self._rows)
         if fit != FITS:
+            self._state = None  # what was not seen cannot be decided on
             raise too_large(fit, self.settings, float(state.clock[at.NOW]) / 1000)
         return status
 

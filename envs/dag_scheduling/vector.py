@@ -116,6 +116,8 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         start = initial_state(self.settings, self.workload, seed, slots=self.settings.max_jobs)
         for tables, table in zip(self._states, start, strict=True):
             tables[index] = table
+        for seen in self._views:
+            seen[index] = 0
 
     def _run(self, actions: NDArray[np.int64], deciding: NDArray[np.bool_]) -> None:
         run_all(
@@ -124,6 +126,7 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         )  # fmt: skip
         if self._fit.any():
             index = int(np.flatnonzero(self._fit != FITS)[0])
+            self._status[self._fit != FITS] = at.DONE  # what was not seen cannot be decided on
             now_s = float(self._states.clock[index, at.NOW]) / 1000
             raise too_large(int(self._fit[index]), self.settings, now_s)
 
