@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 import gymnasium
+import numpy as np
 
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.settings import Settings
@@ -26,9 +27,15 @@ class Described(Protocol):
     def summary(self) -> str: ...
 
 
+class LegalActionSampler(Protocol):
+    """Any action that the observation marks as legal: how a stranger can play an environment."""
+
+    def __call__(self, observation: Any, rng: np.random.Generator) -> Any: ...
+
+
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment. The last five fields are references, `module:attribute`."""
+    """One environment. The last six fields are references, `module:attribute`."""
 
     name: str
     gym_id: str
@@ -38,6 +45,7 @@ class EnvironmentSpec:
     settings_at: str
     baselines_at: str
     workloads_at: str
+    legal_action_at: str
 
     @property
     def settings(self) -> type[Settings]:
@@ -53,6 +61,11 @@ class EnvironmentSpec:
     def workload_records(self) -> Mapping[str, Described]:
         records: Mapping[str, Described] = _resolve(self.workloads_at)
         return records
+
+    @property
+    def sample_legal_action(self) -> LegalActionSampler:
+        sampler: LegalActionSampler = _resolve(self.legal_action_at)
+        return sampler
 
     @property
     def baselines(self) -> tuple[str, ...]:
@@ -73,6 +86,7 @@ _ENVIRONMENTS = (
         settings_at="loadmaster.envs.dag_scheduling.settings:DagSchedulingSettings",
         baselines_at="loadmaster.envs.dag_scheduling.baselines:BASELINES",
         workloads_at="loadmaster.envs.dag_scheduling.workloads:WORKLOADS",
+        legal_action_at="loadmaster.envs.dag_scheduling.actions:sample_legal_action",
     ),
 )
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -51,3 +54,12 @@ def apply_action(
     else:
         choose(state, bank, rows[row], executors_granted(view, row, limit))
     return legal
+
+
+def sample_legal_action(
+    observation: Mapping[str, NDArray[Any]], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Any legal row, idling among them where it is allowed, and any limit."""
+    row = rng.choice(np.flatnonzero(observation["schedulable"]))
+    executors = int(observation["cluster"][seen.TOTAL_EXECUTORS])
+    return np.array([row, rng.integers(1, executors, endpoint=True)])
