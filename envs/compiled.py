@@ -41,6 +41,9 @@ def compiled(function: Function) -> Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder())
     try:
-        return numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(function)
+        fast: Function = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(
+            function
+        )
+        return fast
     finally:
         config.CACHE_DIR = before

@@ -83,7 +83,9 @@ def read_calibrations(path: Path) -> tuple[Calibration, ...]:
     try:
         return tuple(Calibration(**entry) for entry in json.loads(path.read_text()))
     except OSError as fault:
-        raise InputError(f"calibration {path}: {fault.strerror}; expected a readable file") from None
+        raise InputError(
+            f"calibration {path}: {fault.strerror}; expected a readable file"
+        ) from None
     except (ValueError, TypeError):
         raise InputError(
             f"calibration {path} is malformed; expected what `loadmaster calibrate` writes"

@@ -17,7 +17,7 @@ _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(
 
 
 @compiled
-def mixed(key: int, count: int) -> int:
+def mixed(key: int | np.uint64, count: int) -> np.uint64:
     """64 random bits that depend on nothing but `key` and `count` (splitmix64's finaliser).
 
     Counting instead of drawing makes a task's luck its own: the same job sequence meets the same
@@ -39,14 +39,14 @@ def task_duration(state: SimState, bank: JobBank, executor: int, stage: int) -> 
     if gap > 0:
         # Between two measured levels the nearer one is the likelier. The published simulator has
         # it the wrong way round, which cross-checks against it need.
-        point = np.int64(((bits >> _S32) * np.uint64(gap)) >> _S32)
+        point = int(((bits >> _S32) * np.uint64(gap)) >> _S32)
         from_below = point < above if state.setup[at.AS_PUBLISHED] else point >= above
         if not from_below:
             level += 1
     last = state.executors[executor, at.LAST]
     wave = FRESH if last == at.NONE else (REST if last == stage else FIRST)
-    pick = np.int64(((bits & _LOW) * np.uint64(bank.wave_count[profile, wave, level])) >> _S32)
-    duration = np.int64(bank.durations_ms[bank.wave_first[profile, wave, level] + pick])
+    pick = int(((bits & _LOW) * np.uint64(bank.wave_count[profile, wave, level])) >> _S32)
+    duration = int(bank.durations_ms[bank.wave_first[profile, wave, level] + pick])
     if wave == FRESH and bank.cold_start[profile, level]:
         duration += state.setup[at.WARMUP_MS]
     return duration

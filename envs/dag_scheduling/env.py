@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.rollout import initial_state, result_of
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.observation import (
     FITS,
@@ -21,6 +20,7 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
+from loadmaster.envs.dag_scheduling.rollout import initial_state, result_of
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -30,7 +30,7 @@ from loadmaster.envs.settings import build_settings
 ObservationDict = dict[str, NDArray[Any]]
 
 
-class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
+class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]]):
     """Schedule jobs that are DAGs of stages on a cluster of executors.
 
     ## Description
@@ -70,7 +70,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
     v0: first release.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
 
     def __init__(
         self, workload_bank: Workload | None = None, record: bool = False, **settings: Any
@@ -101,7 +101,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.int64]]):
         return self._observation(), {"seed": self._seed}
 
     def step(
-        self, action: NDArray[np.int64]
+        self, action: NDArray[np.integer[Any]]
     ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
         state = self._running_state()
         if state.clock[at.STATUS] != at.DECIDE:

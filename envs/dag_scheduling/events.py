@@ -18,7 +18,9 @@ def replay_matches(tree: Table, executors: Table, executor: int) -> None:
     while node >= 1:
         one, other = tree[2 * node], tree[2 * node + 1]
         a, b = executors[one, at.EVENT_MS], executors[other, at.EVENT_MS]
-        if b < a or (b == a and executors[other, at.EVENT_NUMBER] < executors[one, at.EVENT_NUMBER]):
+        if b < a or (
+            b == a and executors[other, at.EVENT_NUMBER] < executors[one, at.EVENT_NUMBER]
+        ):
             one = other
         tree[node] = one
         node //= 2

@@ -107,7 +107,7 @@ def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.i
     if clock[at.ACTIVE] > len(out.jobs):
         return TOO_MANY_JOBS
     out.schedulable[:used_stages] = 0
-    row = np.int64(0)  # a literal 0 would compile everything below twice
+    row = int(np.int64(0))  # a literal 0 would compile everything below twice
     for job_row in range(clock[at.ACTIVE]):
         first_row = row
         row = _observe_stages(state, bank, out, rows, job_row, first_row)

@@ -16,14 +16,14 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
+from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     initial_state,
     result_of,
     run_baseline,
 )
-from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
-from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -54,8 +54,8 @@ def optimal_result(
     if depth > 2000:
         raise _too_large(f"it has {tasks} tasks")
     blank = blank_observation(len(start.stages), jobs, 0)
-    states = SimState(*(np.stack([table] * depth) for table in start))
-    views = Observation(*(np.stack([table] * depth) for table in blank))
+    states = SimState._make(np.stack([table] * depth) for table in start)
+    views = Observation._make(np.stack([table] * depth) for table in blank)
     rows = np.zeros((depth, len(start.stages)), np.int64)
     plan, best_plan = np.zeros((depth, 2), np.int64), np.zeros((depth, 2), np.int64)
     shortest = _shortest_tasks(bank)
@@ -71,7 +71,7 @@ def optimal_result(
 def _too_large(why: str) -> InputError:
     return InputError(
         f"the instance is too large for policy 'optimal': {why}; "
-        "expected a tiny one, such as --workload toy --set jobs=3 --set executors=3"
+        "expected a tiny one, such as --workload toy --set jobs=3 --set executors=2"
     )
 
 

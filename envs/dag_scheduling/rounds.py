@@ -97,10 +97,7 @@ def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
             if (
                 state.left[kind] > 0
                 and fits(state, bank, kind, stage)
-                and (
-                    best == at.NONE
-                    or state.capacity[kind].sum() < state.capacity[best].sum()
-                )
+                and (best == at.NONE or state.capacity[kind].sum() < state.capacity[best].sum())
             ):
                 best = kind
         used = min(amount, state.left[best])
@@ -152,7 +149,9 @@ def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
         drop_commitment(state, source, before, entry)
     stride = state.setup[at.STRIDE]
     if stage == at.NONE:
-        join_pool(state, executor, row[at.JOB] if has_tasks_to_start(state, row[at.JOB]) else at.NONE)
+        join_pool(
+            state, executor, row[at.JOB] if has_tasks_to_start(state, row[at.JOB]) else at.NONE
+        )
         return
     job = stage // stride
     state.stages[stage, at.COMMITTED] -= 1

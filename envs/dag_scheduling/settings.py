@@ -46,7 +46,11 @@ class DagSchedulingSettings(Settings):
     @model_validator(mode="after")
     def _classes_add_up(self) -> DagSchedulingSettings:
         total = sum(group.count for group in self.executor_classes)
-        if self.executor_classes and "executors" in self.model_fields_set and total != self.executors:
+        if (
+            self.executor_classes
+            and "executors" in self.model_fields_set
+            and total != self.executors
+        ):
             raise ValueError(
                 f"executor_classes count {total} executors but executors={self.executors}; "
                 "expected the same number, or only one of the two"

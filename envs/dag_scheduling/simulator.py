@@ -15,7 +15,12 @@ from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.events import Table, clear_event
 from loadmaster.envs.dag_scheduling.jobs import JobBank
-from loadmaster.envs.dag_scheduling.placement import join_pool, leave_job, place_by_default, start_task
+from loadmaster.envs.dag_scheduling.placement import (
+    join_pool,
+    leave_job,
+    place_by_default,
+    start_task,
+)
 from loadmaster.envs.dag_scheduling.rounds import (
     anything_to_choose,
     forget_commitments_to,

@@ -18,7 +18,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 
 NONE = -1
-NEVER = np.int64(1) << 62
+NEVER = 1 << 62
 
 # `clock`: what there is one of.
 NOW, STATUS, SEQUENCE, NEXT_JOB, ACTIVE, FINISHED_JOBS = 0, 1, 2, 3, 4, 5
@@ -163,7 +163,7 @@ def new_state(
 
 def snapshot(state: SimState) -> SimState:
     """A copy that lives on its own: stepping one leaves the other as it was."""
-    return SimState(*(table.copy() for table in state))
+    return SimState._make(table.copy() for table in state)
 
 
 def with_more_slots(state: SimState) -> SimState:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from gymnasium.utils.seeding import np_random
@@ -15,7 +15,6 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
-from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, initial_state, result_of
 from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
 from loadmaster.envs.dag_scheduling.observation import (
     FITS,
@@ -25,11 +24,12 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, initial_state, result_of
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
 
 
-class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[np.bool_]]):
+class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
     """`num_envs` clusters side by side, each as `DagSchedulingEnv`, whose page describes it.
 
     Environment i seeded with s lives through the same episodes as a single one seeded with s, so
@@ -38,7 +38,9 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
     With `copy=False` the observations are views that the next step overwrites.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
+        "autoreset_mode": AutoresetMode.NEXT_STEP
+    }
 
     def __init__(
         self,
@@ -57,10 +59,10 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         self._copy = copy
         limits = self.settings
         blank = blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)
-        self._views = Observation(*(np.stack([table] * num_envs) for table in blank))
+        self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
         self._rows = np.zeros((num_envs, limits.max_stages), np.int64)
         start = initial_state(limits, self.workload, seed=0, slots=limits.max_jobs)
-        self._states = SimState(*(np.stack([table] * num_envs) for table in start))
+        self._states = SimState._make(np.stack([table] * num_envs) for table in start)
         self._status = np.full(num_envs, at.DONE, np.int64)
         self._legal = np.ones(num_envs, np.bool_)
         self._fit = np.zeros(num_envs, np.int64)
@@ -104,7 +106,7 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
 
     def result(self, index: int) -> EpisodeResult:
         """The outcome of environment `index` as it stands."""
-        state = SimState(*(table[index] for table in self._states))
+        state = SimState._make(table[index] for table in self._states)
         seed = int(self._seeds[index])
         return result_of(state, self.workload, self.settings, "environment", seed)
 

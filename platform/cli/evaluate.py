@@ -7,9 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from loadmaster.platform.cli.options import Assignments, Workers, WorkloadName, values_from
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
@@ -37,20 +39,13 @@ def evaluate(
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="How many job sequences.")] = 20,
     first_seed: Annotated[int, typer.Option(metavar="K", help="Seed of the first one.")] = 0,
-    workload: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which jobs arrive (see loadmaster list).")
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
-    ] = None,
+    workload: WorkloadName = None,
+    assignments: Assignments = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="For tables and charts. [default: results/...]"),
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Threads. [default: one a core]")
-    ] = None,
+    workers: Workers = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Compare policies on the same job sequences.
@@ -75,7 +70,7 @@ def evaluate(
     policies = run.choose_policies(subject, policy or [], against)
     chosen_seeds = run.choose_seeds(first_seed, seeds)
     threads = run.choose_workers(workers)
-    settings = subject.settings(_values(assignments or [], workload))
+    settings = subject.settings(values_from(assignments or [], workload))
     folder = output or Path("results") / subject.folder_name(settings)
     progress = Console(stderr=True)
     with files.written_at_once(folder) as scratch:
@@ -96,19 +91,6 @@ def evaluate(
         console.width = PIPED_WIDTH
     report.print_report(comparison, console)
     print(f"Tables and charts: {folder}{os.sep}")
-
-
-def _values(assignments: list[str], workload: str | None) -> dict[str, Any]:
-    from loadmaster.envs.errors import InputError
-    from loadmaster.envs.settings import parse_assignments
-
-    values = parse_assignments(assignments)
-    if workload is not None and values.setdefault("workload", workload) != workload:
-        raise InputError(
-            f"--workload {workload} and --set workload={values['workload']} disagree; "
-            "expected one of the two"
-        )
-    return values
 
 
 @contextmanager

@@ -30,7 +30,7 @@ COMMANDS = {
     "list": Command("list", "list_everything", "List systems, environments and policies."),
     "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
-    "calibrate": Command("calibrate", "calibrate", "Tune a baseline on a workload."),
+    "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
     "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
 }

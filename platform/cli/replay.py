@@ -6,9 +6,11 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+
+from loadmaster.platform.cli.options import Assignments, WorkloadName, values_from
 
 
 def replay(
@@ -18,11 +20,8 @@ def replay(
         typer.Option(help="A policy to watch; a second one to compare [default: fair, fifo]."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which job sequence.")] = 0,
-    workload: Annotated[str | None, typer.Option(help="Which jobs arrive.")] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
-    ] = None,
+    workload: WorkloadName = None,
+    assignments: Assignments = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "replay.html"
     ),
@@ -39,12 +38,12 @@ def replay(
 
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
     """
-    from loadmaster.platform.replay.files import written_whole
+    from loadmaster.platform.files import written_whole
     from loadmaster.platform.replay.headline import headline, makespan_s, mean_jct_s
     from loadmaster.platform.replay.page import build_page, none_for_nan
     from loadmaster.platform.replay.recording import plan_recording, record
 
-    plan = plan_recording(target, policy or [], seed, _values(assignments or [], workload))
+    plan = plan_recording(target, policy or [], seed, values_from(assignments or [], workload))
     with written_whole(output) as file, _progress() as say:
         recording = record(plan, lambda name: say(f"running {name}"))
         say("building the page")
@@ -61,19 +60,6 @@ def replay(
         return
     print(headline(recording.results))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
-
-
-def _values(assignments: list[str], workload: str | None) -> dict[str, Any]:
-    from loadmaster.envs.errors import InputError
-    from loadmaster.envs.settings import parse_assignments
-
-    values = parse_assignments(assignments)
-    if workload is not None and values.setdefault("workload", workload) != workload:
-        raise InputError(
-            f"--workload {workload} and --set workload={values['workload']} disagree; "
-            "expected one of the two"
-        )
-    return values
 
 
 @contextmanager

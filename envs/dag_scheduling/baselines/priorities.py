@@ -35,7 +35,7 @@ def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
 
 @compiled
 def alignment(view: Observation, row: int) -> float:
-    """How well a stage fills what is free: executors it can use, weighted by what it asks of each."""
+    """How well a stage fills what is free: executors it can use times what it asks of each."""
     usable = min(view.stages[row, seen.UNASSIGNED], view.stages[row, seen.FITTING])
     asked = 1.0 + view.stages[row, seen.CPU] + view.stages[row, seen.MEMORY]
     return usable / view.cluster[seen.TOTAL_EXECUTORS] * asked
@@ -43,20 +43,24 @@ def alignment(view: Observation, row: int) -> float:
 
 @compiled
 def pack(view: Observation) -> tuple[int, int]:
-    """Tetris (SIGCOMM 2014): alignment, less the job's remaining work on the same scale."""
+    """Tetris (SIGCOMM 2014): alignment, less the job's remaining work on the same scale.
+
+    An executor stays with its job while that has a stage for it: Tetris penalises what is remote,
+    and a move between jobs is remote indeed.
+    """
     stages = int(view.cluster[seen.STAGES])
-    packed, work, count = 0.0, 0.0, 0
+    packed, work, at_home = 0.0, 0.0, False
     for row in range(stages):
         if view.schedulable[row] == 1:
             packed += alignment(view, row)
             work += view.jobs[view.stage_job[row], seen.WORK_LEFT_S]
-            count += 1
+            at_home = at_home or view.jobs[view.stage_job[row], seen.IS_SOURCE] == 1
     scale = packed / max(work, 1e-9)  # mean alignment over mean work: Tetris' epsilon
     best, best_score = -1, -np.inf
     for row in range(stages):
-        if view.schedulable[row] == 1:
-            left = view.jobs[view.stage_job[row], seen.WORK_LEFT_S]
-            score = alignment(view, row) - scale * left
+        job = view.stage_job[row]
+        if view.schedulable[row] == 1 and at_home == (view.jobs[job, seen.IS_SOURCE] == 1):
+            score = alignment(view, row) - scale * view.jobs[job, seen.WORK_LEFT_S]
             if score > best_score:
                 best, best_score = row, score
     return best, int(view.cluster[seen.TOTAL_EXECUTORS])
@@ -106,11 +110,11 @@ def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
     options = 0
     for row in range(stages):
         options += view.schedulable[row]
-    pick = np.int64(mixed(seed, 2 * count) % np.uint64(options))
+    pick = int(mixed(seed, 2 * count) % np.uint64(options))
     row = -1
     while pick >= 0:
         row += 1
         pick -= view.schedulable[row]
     low = int(view.jobs[view.stage_job[row], seen.MIN_LIMIT])
     span = int(view.cluster[seen.TOTAL_EXECUTORS]) - low + 1
-    return row, low + np.int64(mixed(seed, 2 * count + 1) % np.uint64(span))
+    return row, low + int(mixed(seed, 2 * count + 1) % np.uint64(span))

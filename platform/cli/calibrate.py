@@ -1,0 +1,85 @@
+"""`loadmaster calibrate`: find the parameters that make a heuristic the best it can be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmaster.platform.cli.options import Assignments, Workers, WorkloadName, values_from
+
+
+def calibrate(
+    environment: Annotated[str, typer.Argument(metavar="ENVIRONMENT", help="Whose baselines.")],
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A baseline to tune; may be repeated. [default: all]"),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="How many job sequences.")] = 16,
+    workload: WorkloadName = None,
+    assignments: Assignments = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to keep the result. [default: the shipped file]"),
+    ] = None,
+    workers: Workers = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Tune the baselines that have parameters.
+
+    Tries every parametrisation on job sequences that no evaluation uses, and keeps the best one
+    for this workload, kind of arrivals and load. Without --output it goes into the file that
+    Loadmaster ships; with it, use it by --set calibration=FILE.
+
+    Example:
+
+        loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
+    """
+    import json
+    from dataclasses import asdict
+    from functools import partial
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from loadmaster.envs.dag_scheduling.baselines import BASELINES
+    from loadmaster.envs.dag_scheduling.calibration import SHIPPED, merged
+    from loadmaster.envs.errors import unknown_name
+    from loadmaster.platform import calibration
+    from loadmaster.platform.evaluation import run
+    from loadmaster.platform.evaluation.subjects import find_subject
+    from loadmaster.platform.files import written_whole
+
+    subject = find_subject(environment)
+    tunable = [name for name, baseline in BASELINES.items() if baseline.calibrated]
+    for name in policy or []:
+        if name not in tunable:
+            raise unknown_name("tunable baseline", name, tunable)
+    chosen = policy or tunable
+    run.choose_seeds(0, seeds)
+    threads = run.choose_workers(workers)
+    settings = subject.settings(values_from(assignments or [], workload))
+    path = output or SHIPPED
+    console = Console(stderr=True, highlight=False)
+    results = []
+    with written_whole(path) as file:
+        from loadmaster.envs.dag_scheduling.workloads import load_workload
+
+        bank = load_workload(settings)
+        with Progress(console=console, transient=True) as progress:
+            for name in chosen:
+                total = calibration.episodes_needed(name, seeds)
+                task = progress.add_task(f"tuning {name}", total=total)
+                count = partial(progress.advance, task)
+                results.append(calibration.calibrate(name, settings, bank, seeds, threads, count))
+        file.write(merged(path, [best for best, _ in results]))
+    if as_json:
+        print(json.dumps({"calibrations": [asdict(best) for best, _ in results]}, indent=2))
+        return
+    for best, scored in results:
+        print(f"{best.baseline}, {bank.name}, load {best.load:g}, {seeds} sequences:")
+        for cost, baseline in scored[:5]:
+            detail = f", threshold {baseline.threshold:g}" if best.baseline == "graphene" else ""
+            print(f"  alpha {baseline.alpha:4.1f}{detail}: {cost:.1f} s")
+    print(f"Kept in {path}")
