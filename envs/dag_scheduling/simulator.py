@@ -46,6 +46,9 @@ def advance(state: SimState, bank: JobBank) -> int:
             else:
                 idle_rest(state, bank)
             continue
+        if clock[at.ACTIVE] == 0 and clock[at.NEXT_JOB] == len(arrivals):
+            clock[at.STATUS] = at.DONE  # somebody may still be on the way to the last job: too late
+            continue
         if clock[at.TRACE_ROWS] >= trace_room:  # an event and its round may record that much
             clock[at.STATUS] = at.GROW_TRACE
             continue
@@ -61,10 +64,7 @@ def advance(state: SimState, bank: JobBank) -> int:
         when = min(executors[executor, at.EVENT_MS], next_arrival)
         arriving = when == next_arrival
         if when == at.NEVER:
-            if clock[at.ACTIVE] == 0:
-                clock[at.STATUS] = at.DONE
-            else:
-                ask_idle_executors(state, bank)
+            ask_idle_executors(state, bank)
             continue
         if when > state.setup[at.HORIZON_MS]:
             move_clock(clock, state.setup[at.HORIZON_MS])
