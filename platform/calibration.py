@@ -1,6 +1,6 @@
 """Tunes the parameters of heuristics: the comparison is only fair against well-tuned opponents.
 
-Every candidate is tried on a few job sequences, the better half of them on all. The sequences are
+Every candidate is tried on a few job sequences, the best quarter of them on all. The sequences are
 not those of an evaluation, which counts its seeds from 0.
 """
 
@@ -20,27 +20,28 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 
 FIRST_SEED = 1_000_000
 QUICK_SHARE = 4  # the first pass uses one sequence in four
+FINALIST_SHARE = 4  # and one candidate in four goes on to the rest
 
 Scored = tuple[float, Baseline]
 
 
 def candidates(name: str) -> list[Baseline]:
-    """Every parametrisation that is tried: alpha in -2, -1.9 .. 2, and Graphene*'s threshold."""
+    """Every parametrisation that is tried: alpha in -2, -1.9 .. 2, and the other two."""
     baseline = BASELINES[name]
-    alphas = np.round(np.arange(-2, 2.05, 0.1), 1)
-    if baseline.rule != TROUBLESOME:
-        return [replace(baseline, alpha=float(alpha)) for alpha in alphas]
+    alphas = np.round(np.arange(-2, 2.05, 0.1), 1).tolist()
+    troublesome = baseline.rule == TROUBLESOME
     return [
-        replace(baseline, alpha=float(alpha), threshold=threshold)
-        for alpha in alphas[::2]
-        for threshold in (0.2, 0.4, 0.6, 0.8, 1.0)
+        replace(baseline, alpha=alpha, threshold=threshold, release=release)
+        for alpha in (alphas[::2] if troublesome else alphas)
+        for threshold in ((0.4, 0.7, 1.0) if troublesome else (1.0,))
+        for release in (False, True)
     ]
 
 
 def episodes_needed(name: str, seeds: int) -> int:
     """How many episodes `calibrate` will run."""
     tried = len(candidates(name))
-    return tried * _quick(seeds) + (tried + 1) // 2 * (seeds - _quick(seeds))
+    return tried * _quick(seeds) + _finalists(tried) * (seeds - _quick(seeds))
 
 
 def calibrate(
@@ -73,7 +74,7 @@ def calibrate(
     quick, rest = sequences[: _quick(seeds)], sequences[_quick(seeds) :]
     first = costs(everyone, quick)
     order = sorted(range(len(everyone)), key=lambda i: float(np.mean(first[i])))
-    finalists = order[: (len(everyone) + 1) // 2]
+    finalists = order[: _finalists(len(everyone))]
     second = costs([everyone[i] for i in finalists], rest) if rest else [[] for _ in finalists]
     scored = [
         (float(np.mean(first[i] + more)), everyone[i])
@@ -89,6 +90,7 @@ def calibrate(
         load=round(offered_load(settings, workload), 4),
         alpha=best.alpha,
         threshold=best.threshold,
+        release=best.release,
         cost=round(best_cost, 3),
         first_seed=FIRST_SEED,
         seeds=seeds,
@@ -98,3 +100,7 @@ def calibrate(
 
 def _quick(seeds: int) -> int:
     return max(1, seeds // QUICK_SHARE)
+
+
+def _finalists(tried: int) -> int:
+    return -(-tried // FINALIST_SHARE)

@@ -35,6 +35,7 @@ class Calibration:
     load: float  # work offered per executor; 0 for a batch
     alpha: float
     threshold: float
+    release: bool
     cost: float  # the objective's mean (s) over the sequences it was tuned on
     first_seed: int
     seeds: int
@@ -72,7 +73,12 @@ def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Bas
     if not entries:
         return baseline
     nearest = min(entries, key=distance)
-    return replace(baseline, alpha=nearest.alpha, threshold=nearest.threshold)
+    return replace(
+        baseline,
+        alpha=nearest.alpha,
+        threshold=nearest.threshold,
+        release=nearest.release,
+    )
 
 
 @lru_cache(maxsize=8)

@@ -87,6 +87,7 @@ def run(
     rule: int,
     alpha: float,
     threshold: float,
+    release: bool,
 ) -> int:
     """Let a heuristic decide until the episode ends or a table is full; the status."""
     while True:
@@ -95,7 +96,7 @@ def run(
             return status
         observe(state, bank, view, rows)
         seed, count = state.setup[at.SEED], state.clock[at.DECISIONS]
-        row, limit = decide(rule, alpha, threshold, view, seed, count)
+        row, limit = decide(rule, alpha, threshold, release, view, seed, count)
         apply_action(state, bank, view, rows, row, limit)
 
 
@@ -103,7 +104,10 @@ def run_baseline(state: SimState, bank: JobBank, baseline: Baseline) -> SimState
     """Run to the end, giving the tables more room whenever they are full; the final state."""
     view, rows = _room_for(state, bank)
     while True:
-        status = run(state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold)
+        status = run(
+            state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
+            baseline.release,
+        )  # fmt: skip
         if status == at.GROW_TRACE:
             state = at.with_more_trace(state)
         elif status == at.GROW_JOBS:

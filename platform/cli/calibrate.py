@@ -67,7 +67,7 @@ def calibrate(
         from loadmaster.envs.dag_scheduling.workloads import load_workload
 
         bank = load_workload(settings)
-        with Progress(console=console, transient=True) as progress:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
             for name in chosen:
                 total = calibration.episodes_needed(name, seeds)
                 task = progress.add_task(f"tuning {name}", total=total)
@@ -80,6 +80,9 @@ def calibrate(
     for best, scored in results:
         print(f"{best.baseline}, {bank.name}, load {best.load:g}, {seeds} sequences:")
         for cost, baseline in scored[:5]:
-            detail = f", threshold {baseline.threshold:g}" if best.baseline == "graphene" else ""
-            print(f"  alpha {baseline.alpha:4.1f}{detail}: {cost:.1f} s")
+            kept = "released" if baseline.release else "kept"
+            print(
+                f"  alpha {baseline.alpha:4.1f}, threshold {baseline.threshold:g}, "
+                f"executors beyond the share {kept}: {cost:.1f} s"
+            )
     print(f"Kept in {path}")

@@ -122,6 +122,12 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         record["optimality_gap_percent"] = {
             policy: _summary(gap) for policy, gap in comparison.gaps.items()
         }
+    record["notes"] = list(comparison.trial.notes)
+    record["parameters"] = {
+        policy: text
+        for policy, text in comparison.trial.parameters.items()
+        if policy in comparison.values
+    }
     record["files"] = list(files)
     return record
 

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from loadmaster.envs.compiled import cache_folder
-from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
+from loadmaster.envs.dag_scheduling.calibration import tuned
 from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_episode
+from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
@@ -60,7 +62,23 @@ def prepare(settings: DagSchedulingSettings) -> Trial:
         metrics=episode_metrics(settings, workload),
         run=run,
         job_columns=columns,
+        notes=(workload.description,) if workload.description else (),
+        parameters=tuned_parameters(settings, workload),
     )
+
+
+def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dict[str, str]:
+    """In words, the parameters of the baselines that `loadmaster calibrate` has tuned."""
+    words = {}
+    for name, baseline in BASELINES.items():
+        if baseline.calibrated:
+            found = tuned(name, settings, workload)
+            words[name] = f"alpha {found.alpha:g}"
+            if found.rule == TROUBLESOME:
+                words[name] += f", threshold {found.threshold:g}"
+            if found.release:
+                words[name] += ", executors beyond a share released"
+    return words
 
 
 def conditions(settings: DagSchedulingSettings) -> str:

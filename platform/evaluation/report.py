@@ -13,7 +13,7 @@ from rich.text import Text
 from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation.comparison import Comparison
 from loadmaster.platform.evaluation.statistics import Interval
-from loadmaster.platform.evaluation.wording import decimals, figure_text, title, verdict
+from loadmaster.platform.evaluation.wording import decimals, figure_text, notes, title, verdict
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
@@ -27,6 +27,8 @@ def print_report(comparison: Comparison, console: Console) -> None:
     console.print(next(fitting, layouts[-1]))
     console.print()
     console.print(Text(verdict(comparison)), soft_wrap=whole)
+    for line in notes(comparison):
+        console.print(Text(line, style="dim"), soft_wrap=whole)
 
 
 def _layouts(comparison: Comparison) -> Iterator[Table]:

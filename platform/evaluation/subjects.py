@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -28,6 +28,8 @@ class Trial:
     metrics: tuple[Metric, ...]  # the primary one first
     run: Callable[[str, int], Any]  # policy, seed -> an episode's result; called from threads
     job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
+    notes: tuple[str, ...] = ()  # what a reader of the figures should know of the workload
+    parameters: Mapping[str, str] = field(default_factory=dict)  # of tuned policies, in words
 
 
 @dataclass(frozen=True)

@@ -91,3 +91,13 @@ def _score(comparison: Comparison, policy: str) -> str:
     metric = comparison.primary
     unit = f" {metric.unit}" if metric.unit else ""
     return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What the figures rest on: the workload's own remarks, and how policies were tuned."""
+    tuned = [
+        f"{policy} runs with {text}"
+        for policy, text in comparison.trial.parameters.items()
+        if policy in comparison.values
+    ]
+    return [*comparison.trial.notes, *tuned]

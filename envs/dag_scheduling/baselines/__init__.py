@@ -16,6 +16,7 @@ class Baseline:
     rule: int
     alpha: float = 0.0  # exponent of a job's work in its share
     threshold: float = 1.0  # Graphene*'s: what counts as troublesome
+    release: bool = False  # executors beyond their job's share leave it when their stage ends
     calibrated: bool = False  # parameters come from `loadmaster calibrate`
 
 
@@ -28,7 +29,7 @@ BASELINES: dict[str, Baseline] = {
         Baseline("weighted-fair-naive", "shares in proportion to a job's work", WEIGHTED, 1.0),
         Baseline(
             "weighted-fair",
-            "shares in proportion to work^alpha, alpha tuned",
+            "shares in proportion to work^alpha, tuned",
             WEIGHTED,
             calibrated=True,
         ),

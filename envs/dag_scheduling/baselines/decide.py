@@ -16,17 +16,23 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 
 @compiled
 def decide(
-    rule_number: int, alpha: float, threshold: float, view: Observation, seed: int, count: int
+    rule_number: int,
+    alpha: float,
+    threshold: float,
+    release: bool,
+    view: Observation,
+    seed: int,
+    count: int,
 ) -> tuple[int, int]:
     """(stage row, parallelism limit). `seed` and `count` feed the one rule that draws at random."""
     if rule_number == rule.FIFO:
-        return share(view, EVERYTHING)
+        return share(view, EVERYTHING, False)
     if rule_number == rule.FAIR or rule_number == rule.WEIGHTED:
-        return share(view, alpha)
+        return share(view, alpha, release)
     if rule_number == rule.SHORTEST:
         return shortest_job_critical_path(view)
     if rule_number == rule.PACK:
         return pack(view)
     if rule_number == rule.TROUBLESOME:
-        return troublesome_first(view, alpha, threshold)
+        return troublesome_first(view, alpha, threshold, release)
     return any_legal(view, seed, count)

@@ -9,6 +9,7 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.baselines.shares import (
     executor_cap,
     limit_for,
+    own_room,
     total_weight,
 )
 from loadmaster.envs.dag_scheduling.durations import mixed
@@ -67,7 +68,9 @@ def pack(view: Observation) -> tuple[int, int]:
 
 
 @compiled
-def troublesome_first(view: Observation, alpha: float, threshold: float) -> tuple[int, int]:
+def troublesome_first(
+    view: Observation, alpha: float, threshold: float, release: bool
+) -> tuple[int, int]:
     """Graphene* (OSDI 2016, as Decima's authors adapted it): long or demanding stages first.
 
     A stage is troublesome if its tasks are nearly as long, or ask nearly as much, as any of its
@@ -82,22 +85,26 @@ def troublesome_first(view: Observation, alpha: float, threshold: float) -> tupl
             job = view.stage_job[row]
             own = view.jobs[job, seen.IS_SOURCE] == 1
             cap = executor_cap(view, job, alpha, whole)
-            room = free if own else min(free, cap - int(view.jobs[job, seen.EXECUTORS]))
+            room = min(free, cap - int(view.jobs[job, seen.EXECUTORS]))
+            if own:
+                room = own_room(view, job, cap, release)
             longest, hungriest = 0.0, 0.0
             other = row
             while other < stages and view.stage_job[other] == job:
                 longest = max(longest, view.stages[other, seen.LONGEST_AHEAD_S])
                 hungriest = max(hungriest, view.stages[other, seen.DEMAND_AHEAD])
                 other += 1
-        if view.schedulable[row] == 0 or room <= 0:
+        if view.schedulable[row] == 0 or (room <= 0 and not own):
             continue
         troublesome = view.stages[row, seen.LONGEST_AHEAD_S] >= threshold * longest or (
             hungriest > 0 and view.stages[row, seen.DEMAND_AHEAD] >= threshold * hungriest
         )
-        # Own executors first (no move), then troublesome stages, then the better packing.
-        score = 100.0 * own + 10.0 * troublesome + alignment(view, row)
+        # Own executors first (no move) but last beyond the share, then troublesome stages, then
+        # the better packing.
+        home = 0.0 if not own else (100.0 if room > 0 else -100.0)
+        score = home + 10.0 * troublesome + alignment(view, row)
         if score > best_score:
-            best, best_score, best_room = row, score, room
+            best, best_score, best_room = row, score, room if room > 0 else free
     if best == -1:
         return len(view.schedulable) - 1, 1
     return best, limit_for(view, best, best_room)

@@ -57,19 +57,33 @@ def limit_for(view: Observation, row: int, executors: int) -> int:
 
 
 @compiled
-def share(view: Observation, alpha: float) -> tuple[int, int]:
-    """Executors stay with their job while it has work; others go to the first job below its cap."""
+def own_room(view: Observation, job: int, cap: int, release: bool) -> int:
+    """How many of its own free executors the source job keeps: all, or what its share allows."""
+    free = int(view.cluster[seen.FREE_EXECUTORS])
+    return min(free, cap - int(view.jobs[job, seen.EXECUTORS]) + free) if release else free
+
+
+@compiled
+def share(view: Observation, alpha: float, release: bool) -> tuple[int, int]:
+    """Executors stay with their job while it has work; others go to the first job below its cap.
+
+    With `release`, those beyond their job's share leave it as well, if another job has room.
+    """
     jobs, free = int(view.cluster[seen.JOBS]), int(view.cluster[seen.FREE_EXECUTORS])
+    whole = total_weight(view, alpha)
+    own = -1
     for job in range(jobs):
         if view.jobs[job, seen.IS_SOURCE] == 1:
-            row = first_stage_of(view, job)
-            if row >= 0:
-                return row, limit_for(view, row, free)
-    whole = total_weight(view, alpha)
+            own = first_stage_of(view, job)
+            room = own_room(view, job, executor_cap(view, job, alpha, whole), release)
+            if own >= 0 and room > 0:
+                return own, limit_for(view, own, room)
     for job in range(jobs):
         room = executor_cap(view, job, alpha, whole) - int(view.jobs[job, seen.EXECUTORS])
-        if room > 0:
+        if room > 0 and view.jobs[job, seen.IS_SOURCE] == 0:
             row = first_stage_of(view, job)
             if row >= 0:
                 return row, limit_for(view, row, min(free, room))
+    if own >= 0:
+        return own, limit_for(view, own, free)
     return len(view.schedulable) - 1, 1  # every job has its share: the rest idles
