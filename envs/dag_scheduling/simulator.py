@@ -60,6 +60,8 @@ def advance(state: SimState, bank: JobBank) -> int:
         if clock[at.NEXT_JOB] < len(arrivals):
             next_arrival = arrivals[clock[at.NEXT_JOB], 0]
         run_waves(state, bank, min(next_arrival, state.setup[at.HORIZON_MS] + 1), trace_room)
+        if clock[at.TRACE_ROWS] >= trace_room:
+            continue  # it stopped in the middle: the next event may be one of its own
         executor = state.tree[1]
         when = min(executors[executor, at.EVENT_MS], next_arrival)
         arriving = when == next_arrival
