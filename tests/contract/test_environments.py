@@ -1,0 +1,185 @@
+"""What every environment promises, whichever it is: one test each, run over the registry."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import re
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env, data_equivalence
+
+from loadmaster.envs.registry import EnvironmentSpec, environments
+
+pytestmark = [
+    pytest.mark.filterwarnings("error"),  # Gymnasium's passive checks speak in warnings
+    pytest.mark.parametrize("spec", environments().values(), ids=lambda spec: spec.name),
+]
+
+SECTIONS = [
+    "Description",
+    "Action",
+    "Observation",
+    "Reward",
+    "Episode end",
+    "Arguments",
+    "Version history",
+]
+MANY_STEPS = 20_000  # more than any episode of a default environment takes
+
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+def play(
+    env: gymnasium.Env[Any, Any], spec: EnvironmentSpec, rng: Any, seen: Any, steps: int
+) -> list[Step]:
+    """Up to `steps` legal steps from the observation `seen` on; fewer if the episode ends."""
+    taken: list[Step] = []
+    while len(taken) < steps:
+        taken.append(env.step(spec.sample_legal_action(seen, rng)))
+        seen, _, terminated, truncated, _ = taken[-1]
+        if terminated or truncated:
+            break
+    return taken
+
+
+def start_and_play(env: gymnasium.Env[Any, Any], spec: EnvironmentSpec, seed: int) -> list[Any]:
+    seen, info = env.reset(seed=seed)
+    return [(seen, info), *play(env, spec, np.random.default_rng(1), seen, 200)]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    assert data_equivalence(one, other, exact=True)
+
+
+def test_gymnasium_finds_no_fault(spec: EnvironmentSpec) -> None:
+    check_env(gymnasium.make(spec.gym_id).unwrapped)
+
+
+def test_a_whole_episode_of_legal_actions(spec: EnvironmentSpec) -> None:
+    """Legal actions are called legal, all observations lie in the space, the episode ends."""
+    env = gymnasium.make(spec.gym_id)
+    rng = np.random.default_rng(0)
+    seen, _ = env.reset(seed=3)
+    assert env.observation_space.contains(seen)
+    for _ in range(MANY_STEPS):
+        action = spec.sample_legal_action(seen, rng)
+        assert env.action_space.contains(action)
+        seen, reward, terminated, truncated, info = env.step(action)
+        assert env.observation_space.contains(seen)
+        assert np.isfinite(reward)
+        assert info["legal"] is True
+        if terminated or truncated:
+            return
+    pytest.fail(f"no end after {MANY_STEPS} steps")
+
+
+def test_any_action_of_the_space_is_survived(spec: EnvironmentSpec) -> None:
+    """Illegal ones too: they are reported, and the episode goes on."""
+    env = gymnasium.make(spec.gym_id)
+    env.action_space.seed(0)
+    env.reset(seed=3)
+    for _ in range(MANY_STEPS):
+        seen, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        assert env.observation_space.contains(seen)
+        assert np.isfinite(reward)
+        assert info["legal"] in (True, False)
+        if terminated or truncated:
+            return
+    pytest.fail(f"no end after {MANY_STEPS} steps")
+
+
+def test_the_seed_decides_everything(spec: EnvironmentSpec) -> None:
+    env, other = gymnasium.make(spec.gym_id), gymnasium.make(spec.gym_id)
+    first = start_and_play(env, spec, seed=7)
+    assert_same(first, start_and_play(other, spec, seed=7))
+    assert not data_equivalence(first, start_and_play(env, spec, seed=8), exact=True)
+    assert_same(first, start_and_play(env, spec, seed=7))  # whatever it lived through before
+
+
+def test_later_episodes_follow_from_the_first_seed(spec: EnvironmentSpec) -> None:
+    env, other = gymnasium.make(spec.gym_id), gymnasium.make(spec.gym_id)
+    episodes = []
+    for each in (env, other):
+        each.reset(seed=7)
+        episodes.append([each.reset(), each.reset()])
+    assert_same(episodes[0], episodes[1])
+    second, third = episodes[0]
+    assert not data_equivalence(second, third, exact=True)
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [lambda env: pickle.loads(pickle.dumps(env)), copy.deepcopy],
+    ids=["pickled", "deep copied"],
+)
+def test_a_copy_made_mid_episode_lives_the_same_life(spec: EnvironmentSpec, duplicate: Any) -> None:
+    env = gymnasium.make(spec.gym_id)
+    seen, _ = env.reset(seed=5)
+    seen = play(env, spec, np.random.default_rng(0), seen, 60)[-1][0]
+    twin = duplicate(env)
+    rest = play(env, spec, np.random.default_rng(1), seen, MANY_STEPS)
+    assert rest[-1][2] or rest[-1][3]
+    # Only now the twin: were a table shared, it would find it changed.
+    assert_same(rest, play(twin, spec, np.random.default_rng(1), seen, MANY_STEPS))
+    assert_same(env.reset(), twin.reset())
+
+
+def test_observations_stay_as_they_were_given(spec: EnvironmentSpec) -> None:
+    env = gymnasium.make(spec.gym_id)
+    first, _ = env.reset(seed=5)
+    kept = copy.deepcopy(first)
+    play(env, spec, np.random.default_rng(0), first, 30)
+    assert_same(first, kept)
+
+
+def test_the_vector_form_equals_single_environments(spec: EnvironmentSpec) -> None:
+    """Step by step, past the ends of episodes and into the next ones."""
+    vector = gymnasium.make_vec(spec.gym_id, 3, vectorization_mode="vector_entry_point")
+    singles = gymnasium.make_vec(spec.gym_id, 3, vectorization_mode="sync")
+    assert vector.metadata["autoreset_mode"] == singles.metadata["autoreset_mode"]
+    assert vector.single_action_space == singles.single_action_space
+    assert vector.single_observation_space == singles.single_observation_space
+    assert vector.action_space == singles.action_space
+    assert vector.observation_space == singles.observation_space
+    rng = np.random.default_rng(0)
+    vector.action_space.seed(0)
+    seen = vector.reset(seed=20)[0]
+    assert_same(seen, singles.reset(seed=20)[0])
+    over, ends = np.zeros(3, bool), np.zeros(3, int)
+    for _ in range(MANY_STEPS):
+        actions = vector.action_space.sample()
+        for i in np.flatnonzero(~over):  # a finished one ignores its action: any will do
+            actions[i] = spec.sample_legal_action({name: seen[name][i] for name in seen}, rng)
+        seen, *outcome, info = vector.step(actions)
+        expected, *expected_outcome, expected_info = singles.step(actions)
+        assert_same(seen, expected)
+        for one, other in zip(outcome, expected_outcome, strict=True):  # rewards, ends
+            np.testing.assert_array_equal(one, other)
+        asked = expected_info.get("_legal", np.zeros(3, bool))
+        np.testing.assert_array_equal(info["legal"][asked], expected_info["legal"][asked])
+        over = outcome[1] | outcome[2]
+        ends += over
+        if ends.all() and not over.any():
+            return
+    pytest.fail(f"not all environments reached an end in {MANY_STEPS} steps")
+
+
+def test_equal_seeds_give_equal_episodes_side_by_side(spec: EnvironmentSpec) -> None:
+    vector = gymnasium.make_vec(spec.gym_id, 2, vectorization_mode="vector_entry_point")
+    seen = vector.reset(seed=[4, 4])[0]
+    for table in seen.values():
+        np.testing.assert_array_equal(table[0], table[1])
+
+
+def test_the_docstring_is_the_page(spec: EnvironmentSpec) -> None:
+    page = inspect.getdoc(type(gymnasium.make(spec.gym_id).unwrapped))
+    assert page is not None
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS
+    for text in re.split(r"^## .*$", page, flags=re.MULTILINE):
+        assert text.strip(), "a section says nothing"
+    assert re.search(r"^v\d+: ", page, re.MULTILINE), "the version history names no version"

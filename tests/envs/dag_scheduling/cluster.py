@@ -1,0 +1,110 @@
+"""For tests: tiny workloads, and a cluster that is driven by hand, one decision at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, result_of, run_baseline
+from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
+from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.settings import build_settings
+
+NO_HORIZON = int(at.NEVER) - 1
+
+
+def constant(tasks: int, duration_ms: int, *parents: int, **demand: float) -> Stage:
+    """A stage whose tasks take the same time wherever and whenever they run."""
+    always = {1: [duration_ms]}
+    return Stage(tasks, parents, first=always, rest=always, fresh=always, **demand)
+
+
+def workload_of(*jobs: Sequence[Stage]) -> Workload:
+    return build_workload("test", [Job(f"job-{i}", tuple(job)) for i, job in enumerate(jobs)])
+
+
+class Cluster:
+    """The bare simulator on a job sequence of one's own: (arrival in ms, template) pairs."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        sequence: Sequence[tuple[int, int]] | NDArray[np.int64],
+        *,
+        seed: int = 0,
+        horizon_ms: int = NO_HORIZON,
+        trace_rows: int = 1000,
+        slots: int = 0,
+        **settings: Any,
+    ) -> None:
+        self.settings = build_settings(DagSchedulingSettings, settings)
+        self.workload, self.bank = workload, workload.bank
+        jobs = np.array(sequence, np.int64)
+        self.state = at.new_state(
+            self.settings, workload, jobs, seed, horizon_ms, trace_rows, slots
+        )
+        rows = len(jobs) * workload.stages_max
+        self.view = blank_observation(rows, len(jobs), len(jobs) * max(1, len(self.bank.child)))
+        self.rows = np.zeros(rows, np.int64)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.state.clock[at.NOW])
+
+    def decision(self) -> bool:
+        """Run until somebody has to decide; False when the episode is over instead."""
+        while (status := advance(self.state, self.bank)) in (at.GROW_JOBS, at.GROW_TRACE):
+            grow = at.with_more_slots if status == at.GROW_JOBS else at.with_more_trace
+            self.state = grow(self.state)
+        assert observe(self.state, self.bank, self.view, self.rows) == FITS
+        return status == at.DECIDE
+
+    def where(self, row: int) -> tuple[int, int]:
+        """Job (its number in the sequence) and stage (its number in the job) behind a row."""
+        slot, stage = divmod(int(self.rows[row]), int(self.state.setup[at.STRIDE]))
+        return int(self.state.jobs[slot, at.NUMBER]), stage
+
+    def options(self) -> set[tuple[int, int]]:
+        """What may be chosen, as (job, stage)."""
+        return {self.where(int(row)) for row in np.flatnonzero(self.view.schedulable[:-1])}
+
+    @property
+    def may_idle(self) -> bool:
+        return bool(self.view.schedulable[-1])
+
+    def row_of(self, job: int, stage: int) -> int:
+        rows = range(int(self.view.cluster[1]))
+        return next(row for row in rows if self.where(row) == (job, stage))
+
+    def act(self, row: int, limit: int) -> tuple[bool, int]:
+        """Decide; whether that was legal, and how many executors it placed."""
+        before = int(self.state.left.sum())
+        legal = apply_action(self.state, self.bank, self.view, self.rows, row, limit)
+        return legal, before - int(self.state.left.sum())
+
+    def choose(self, job: int, stage: int, limit: int) -> int:
+        """A legal decision; how many executors the stage was given."""
+        legal, given = self.act(self.row_of(job, stage), limit)
+        assert legal
+        return given
+
+    def idle(self) -> int:
+        legal, left_idle = self.act(len(self.rows), 1)
+        assert legal
+        return left_idle
+
+    def finish(self, policy: str) -> EpisodeResult:
+        """Let a baseline decide from here to the end."""
+        self.state = run_baseline(self.state, self.bank, BASELINES[policy])
+        return self.result()
+
+    def result(self) -> EpisodeResult:
+        return result_of(self.state, self.workload, self.settings, "by hand", 0)

@@ -1,0 +1,448 @@
+"""The rules of the simulator, each on an instance whose answer is worked out in the comments.
+
+Moving to a job takes 2 s unless a test says otherwise, and all executors begin outside any job.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult
+from loadmaster.envs.dag_scheduling.jobs import Stage, Workload
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from tests.envs.dag_scheduling.cluster import Cluster, constant, workload_of
+
+TOY = load_workload(DagSchedulingSettings(workload="toy"))
+SINGLE, CHAIN, DIAMOND = 0, 1, 2
+
+
+def jct_ms(result: EpisodeResult) -> list[int]:
+    return [round(seconds * 1000) for seconds in result.jct_s]
+
+
+def run(policy: str, workload: Workload, arrivals: list[tuple[int, int]], **settings: Any) -> Any:
+    return Cluster(workload, arrivals, **settings).finish(policy)
+
+
+def task_ms(result: EpisodeResult) -> list[int]:
+    """Durations of the tasks in the order they started."""
+    assert result.trace is not None
+    task = result.trace.moving == 0
+    return (result.trace.end_ms - result.trace.start_ms)[task].tolist()
+
+
+def executors_of(result: EpisodeResult, job: int) -> set[int]:
+    """Who ran tasks of the job."""
+    assert result.trace is not None
+    ran = (result.trace.job == job) & (result.trace.moving == 0)
+    return set(result.trace.executor[ran].tolist())
+
+
+# One job.
+
+
+@pytest.mark.parametrize(
+    ("template", "executors", "expected_ms"),
+    [
+        (SINGLE, 2, 4000),  # move 2; 4 tasks, 2 at a time: 1 + 1
+        (SINGLE, 1, 6000),  # move 2; one at a time: 4
+        (SINGLE, 3, 4000),  # move 2; three tasks 1, the fourth 1
+        (SINGLE, 10, 3000),  # move 2; all at once: 1
+        (CHAIN, 2, 6000),  # move 2; 2 at once 1; the middle 2; 2 at once 1
+        (CHAIN, 1, 8000),  # move 2; 2 + 2 + 2
+        (DIAMOND, 2, 8000),  # move 2; the top 1; stage 1 2; stage 2 in two waves 2; the bottom 1
+        (DIAMOND, 6, 6000),  # move 2; the top 1; both branches side by side 2; the bottom 1
+    ],
+)
+def test_one_toy_job(template: int, executors: int, expected_ms: int) -> None:
+    for policy in ("fifo", "fair", "sjf-cp"):
+        result = run(policy, TOY, [(0, template)], executors=executors)
+        assert jct_ms(result) == [expected_ms]
+
+
+def test_free_moves() -> None:
+    for template, expected_ms in ((SINGLE, 2000), (CHAIN, 4000), (DIAMOND, 6000)):
+        result = run("fifo", TOY, [(0, template)], executors=2, moving_delay_s=0)
+        assert jct_ms(result) == [expected_ms]  # as above, less the 2 s
+        assert result.trace is not None
+        assert not result.trace.moving.any()
+
+
+# Several jobs.
+
+
+def test_fifo_serves_jobs_one_after_another() -> None:
+    # Both executors: A 2..4, move 4..6, B 6..8.
+    result = run("fifo", TOY, [(0, SINGLE), (0, SINGLE)], executors=2)
+    assert jct_ms(result) == [4000, 8000]
+    # Without moves: A 0..2, B 2..4.
+    result = run("fifo", TOY, [(0, SINGLE), (0, SINGLE)], executors=2, moving_delay_s=0)
+    assert jct_ms(result) == [2000, 4000]
+
+
+def test_fair_gives_each_job_its_share() -> None:
+    # One executor each: move 2, then 4 tasks one at a time.
+    result = run("fair", TOY, [(0, SINGLE), (0, SINGLE)], executors=2)
+    assert jct_ms(result) == [6000, 6000]
+    result = run("fair", TOY, [(0, SINGLE), (0, SINGLE)], executors=2, moving_delay_s=0)
+    assert jct_ms(result) == [4000, 4000]
+
+
+def test_a_job_that_comes_while_all_are_busy_waits_for_them() -> None:
+    # A 2..4; B came at 3; move 4..6, B 6..8.
+    assert jct_ms(run("fifo", TOY, [(0, SINGLE), (3000, SINGLE)], executors=2)) == [4000, 5000]
+
+
+def test_idle_executors_are_offered_to_a_job_that_comes() -> None:
+    # A has one task for one executor, 2..12. The other one moves to B at 1, runs it 3..4.
+    workload = workload_of([constant(1, 10_000)], [constant(1, 1000)])
+    assert jct_ms(run("fifo", workload, [(0, 0), (1000, 1)], executors=2)) == [12_000, 3000]
+
+
+def test_who_comes_too_late_is_placed_elsewhere() -> None:
+    """The stage's tasks were taken before the executor came: the first schedulable stage it is."""
+    # Executors 0 and 1 do A, 2..3. Executor 2 moves to B 2.5..4.5, 0 and 1 3..5.
+    # B: executor 2 takes a task at 4.5 and the next at 4.9, executor 0 the last, 5..5.4.
+    # Executor 1 finds none at 5, moves to C 5..7 and does it 7..8; C came at 4.
+    workload = workload_of([constant(2, 1000)], [constant(3, 400)], [constant(1, 1000)])
+    result = run("fifo", workload, [(0, 0), (2500, 1), (4000, 2)], executors=3)
+    assert jct_ms(result) == [3000, 2900, 4000]
+    assert executors_of(result, 1) == {0, 2}
+    assert executors_of(result, 2) == {1}
+
+
+def test_promises_to_a_finished_job_are_forgotten() -> None:
+    # A: two tasks 2..6, the third 6..10 on executor 0. At 6 both executors are promised to B:
+    # executor 1 moves 6..8 and does all of B, 8..9, while 0 still works for A.
+    # C comes at 9.5: executor 1 moves 9.5..11.5, does a task 11.5..12.5.
+    # Executor 0, free at 10 and promised to nobody now, moves 10..12 and does C's other, 12..13.
+    workload = workload_of([constant(3, 4000)], [constant(2, 500)], [constant(2, 1000)])
+    result = run("fifo", workload, [(0, 0), (1000, 1), (9500, 2)], executors=2)
+    assert jct_ms(result) == [10_000, 8000, 3500]
+    assert executors_of(result, 1) == {1}
+
+
+def test_the_episode_ends_with_its_last_job() -> None:
+    """Though an executor be on its way to it."""
+    # A: 4 tasks of 0.2 s. Executor 0 does A from 2 on. B's executor 1 is done at 2.1, moves to A
+    # until 4.1, but A ends at 2.8.
+    workload = workload_of([constant(4, 200)], [constant(1, 100)])
+    cluster = Cluster(workload, [(0, 0), (0, 1)], executors=2)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, 1) == 1
+    assert cluster.decision()
+    assert cluster.choose(1, 0, 1) == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 2100
+    assert cluster.choose(0, 0, 2) == 1
+    assert not cluster.decision()
+    assert cluster.now_ms == 2800
+    assert cluster.result().end_s == cluster.result().makespan_s == 2.8
+
+
+# Decisions.
+
+TWO_STEPS = workload_of([constant(1, 1000), constant(2, 1000, 0)])
+
+
+def test_executors_may_be_promised_ahead_once_the_parents_are_saturated() -> None:
+    # Executor 0 does the first stage 2..3; executor 1 comes at 2 and waits; both do the second
+    # stage 3..4.
+    cluster = Cluster(TWO_STEPS, [(0, 0)], executors=2)
+    assert cluster.decision()
+    assert cluster.options() == {(0, 0)}  # the second stage waits for the first's only task
+    assert cluster.choose(0, 0, 2) == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 0
+    assert cluster.options() == {(0, 1)}  # the first is saturated, not finished
+    assert cluster.view.stages[cluster.row_of(0, 1), seen.RUNNABLE] == 0
+    assert cluster.choose(0, 1, 2) == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 3000
+    assert cluster.view.cluster[seen.FREE_EXECUTORS] == 2  # the one in hand, the one who waited
+    assert cluster.view.stages[cluster.row_of(0, 1), seen.RUNNABLE] == 1
+    assert cluster.choose(0, 1, 2) == 2
+    assert not cluster.decision()
+    assert jct_ms(cluster.result()) == [4000]
+
+
+def test_executors_left_idle_are_not_there_when_a_stage_unlocks() -> None:
+    # As above, but executor 1 stays in the common pool: executor 0 does the second stage alone,
+    # 3..4 and 4..5.
+    cluster = Cluster(TWO_STEPS, [(0, 0)], executors=2)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, 2) == 1
+    assert cluster.decision()
+    assert cluster.idle() == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 3000
+    assert cluster.choose(0, 1, 2) == 1
+    assert not cluster.decision()
+    assert jct_ms(cluster.result()) == [5000]
+
+
+def test_an_unsaturated_parent_closes_the_way() -> None:
+    # One executor for two tasks: the child is no option, so the other executor idles unasked.
+    workload = workload_of([constant(2, 1000), constant(1, 1000, 0)])
+    cluster = Cluster(workload, [(0, 0)], executors=2)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, 1) == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 4000  # move 2, two tasks one after the other
+
+
+def test_idling_is_allowed_only_while_something_will_happen() -> None:
+    cluster = Cluster(TOY, [(0, SINGLE), (5000, SINGLE)], executors=2)
+    assert cluster.decision()
+    assert cluster.may_idle  # the second job will come
+    assert cluster.idle() == 2
+    assert cluster.decision()
+    assert cluster.now_ms == 5000
+    assert not cluster.may_idle  # nothing runs, nothing comes
+    assert cluster.choose(0, 0, 1) == 1
+    assert cluster.decision()
+    assert cluster.may_idle  # somebody was promised
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "expected_ms"),
+    [
+        (1, 1, 6000),  # move 2, four tasks one after the other
+        (2, 2, 4000),
+        (3, 3, 4000),  # three at once, then the fourth
+        (4, 4, 3000),
+    ],
+)
+def test_the_limit_bounds_a_jobs_executors(limit: int, used: int, expected_ms: int) -> None:
+    cluster = Cluster(TOY, [(0, SINGLE)], executors=4)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, limit) == used
+    assert not cluster.decision()  # no stage may be chosen twice in a round: the rest idles
+    assert jct_ms(cluster.result()) == [expected_ms]
+    assert len(executors_of(cluster.result(), 0)) == used
+
+
+def test_the_limit_counts_whom_the_job_has_already() -> None:
+    workload = workload_of([constant(2, 1000), constant(2, 1000), constant(9, 1000)])
+    for limit, granted in ((1, 1), (3, 1), (4, 2), (7, 2)):
+        cluster = Cluster(workload, [(0, 0)], executors=7)
+        assert cluster.decision()
+        assert cluster.view.jobs[0, seen.MIN_LIMIT] == 1
+        assert cluster.choose(0, 0, 2) == 2
+        assert cluster.decision()
+        assert cluster.view.jobs[0, seen.EXECUTORS] == 2
+        assert cluster.view.jobs[0, seen.MIN_LIMIT] == 3  # two are promised to it
+        # At most 2, the tasks it has; at least 1, since a lower limit counts as the lowest.
+        assert cluster.choose(0, 1, limit) == granted
+        assert cluster.decision()
+        assert cluster.choose(0, 2, 7) == 7 - 2 - granted
+
+
+def test_a_jobs_own_free_executors_are_room_under_its_limit() -> None:
+    # Both executors do stage 0, 2..3; then they are the source: one stays under limit 1.
+    workload = workload_of([constant(2, 1000), constant(4, 1000, 0)])
+    cluster = Cluster(workload, [(0, 0), (0, 0)], executors=2)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, 2) == 2
+    assert cluster.decision()
+    assert cluster.now_ms == 3000
+    job = cluster.view.jobs[0]
+    assert (job[seen.EXECUTORS], job[seen.IS_SOURCE], job[seen.MIN_LIMIT]) == (2, 1, 1)
+    assert cluster.choose(0, 1, 1) == 1
+    assert cluster.decision()
+    assert cluster.view.cluster[seen.FREE_EXECUTORS] == 1
+
+
+def test_an_illegal_decision_idles_the_round_or_takes_the_first_legal_stage() -> None:
+    cluster = Cluster(TOY, [(0, CHAIN), (5000, CHAIN)], executors=4)
+    assert cluster.decision()
+    assert cluster.options() == {(0, 0)}
+    assert cluster.act(cluster.row_of(0, 1), 4) == (False, 4)  # all four idle
+    assert cluster.decision()
+    assert cluster.now_ms == 5000
+    assert cluster.options() == {(0, 0), (1, 0)}
+    assert not cluster.may_idle
+    # Two tasks, limit 4, but an illegal row: the first legal stage at its lowest limit.
+    assert cluster.act(cluster.row_of(1, 2), 4) == (False, 1)
+    assert cluster.decision()
+    assert cluster.options() == {(1, 0)}
+    assert cluster.view.stages[cluster.row_of(0, 0), seen.UNASSIGNED] == 1
+    assert cluster.act(cluster.row_of(0, 0), 4) == (False, 3)  # chosen before in this round
+
+
+def test_rows_that_do_not_exist_are_illegal() -> None:
+    for row in (-1, 7, 1 << 40):
+        cluster = Cluster(TOY, [(0, CHAIN), (5000, CHAIN)], executors=4)
+        assert cluster.decision()
+        assert len(cluster.rows) < 9
+        assert cluster.act(row, 1) == (False, 4)
+
+
+# Rewards.
+
+
+@pytest.mark.parametrize(
+    ("objective", "rewards"),
+    [
+        ("jct", [-8, -4]),  # two jobs wait 0..4, one 4..8
+        ("makespan", [-4, -4]),
+    ],
+)
+def test_rewards(objective: str, rewards: list[float]) -> None:
+    # As under FIFO above: A 2..4, move 4..6, B 6..8.
+    workload = workload_of([constant(4, 1000)])
+    env = DagSchedulingEnv(workload, jobs=2, executors=2, objective=objective)
+    env.reset(seed=0)
+    first = env.step(np.array([0, 2]))
+    assert first[1:4] == (rewards[0], False, False)
+    assert first[4] == {"legal": True, "time_s": 4.0}
+    # A's last task ends at this very moment, so A is still in the table, and B stands below it.
+    assert first[0]["cluster"][seen.STAGES] == 2
+    second = env.step(np.array([1, 2]))
+    assert second[1:4] == (rewards[1], True, False)
+    assert second[4] == {"legal": True, "time_s": 8.0}
+
+
+# How long a task takes.
+
+
+def test_a_warm_up_is_added_where_nothing_fresh_was_measured() -> None:
+    # Move 2; an executor's first task 1 + 1, its second 1.
+    cold = workload_of([Stage(4, (), first={1: [1000]})])
+    assert jct_ms(run("fifo", cold, [(0, 0)], executors=2)) == [5000]
+    assert jct_ms(run("fifo", cold, [(0, 0)], executors=2, warmup_s=0.5)) == [4500]
+    assert jct_ms(run("fifo", cold, [(0, 0)], executors=2, warmup_s=0)) == [4000]
+
+
+def test_waves() -> None:
+    """Fresh to the job, first in the stage, and the rest; who idled in between is fresh again."""
+    waves = {"fresh": {1: [1000]}, "first": {1: [300]}, "rest": {1: [20]}}
+    workload = workload_of(
+        [Stage(2, (), **waves), Stage(2, (), **waves), Stage(1, (0, 1), **waves)]
+    )
+    result = run("fifo", workload, [(0, 0)], executors=1, moving_delay_s=0)
+    # Stage 0: fresh, then rest. Stage 1, straight from stage 0: first, then rest. Stage 2 unlocks,
+    # for which the executor goes through the job's pool: fresh.
+    assert task_ms(result) == [1000, 20, 300, 20, 1000]
+    assert jct_ms(result) == [2340]
+
+
+LEVELS = {5: [5], 10: [10]}  # a task's duration tells the list it is from
+MANY = workload_of([Stage(20_000, (), first=LEVELS, rest=LEVELS, fresh=LEVELS)])
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "share"),
+    # 9 executors are a fifth of the way below 10: four times in five the 10-list is the better
+    # guess. The published simulator has it the other way round.
+    [("corrected", 0.8), ("as-published", 0.2)],
+)
+def test_between_two_levels(interpolation: str, share: float) -> None:
+    result = run("fifo", MANY, [(0, 0)], executors=9, interpolation=interpolation)
+    settled = np.array(task_ms(result))[9:]  # before, not all nine had come
+    error = np.sqrt(share * (1 - share) / len(settled))
+    assert set(settled.tolist()) == {5, 10}
+    assert abs((settled == 10).mean() - share) < 4 * error
+
+
+@pytest.mark.parametrize(("executors", "only"), [(3, 5), (5, 5), (10, 10), (12, 10)])
+def test_at_a_level_or_outside_them_all(executors: int, only: int) -> None:
+    for interpolation in ("corrected", "as-published"):
+        result = run("fifo", MANY, [(0, 0)], executors=executors, interpolation=interpolation)
+        assert set(task_ms(result)[executors:]) == {only}
+
+
+def test_durations_are_drawn_evenly_from_the_list() -> None:
+    drawn = {1: [0, 1, 2, 3]}
+    workload = workload_of([Stage(20_000, (), first=drawn, rest=drawn, fresh=drawn)])
+    counts = np.bincount(task_ms(run("fifo", workload, [(0, 0)], executors=1)))
+    # Chi-square with 3 degrees of freedom: 16.3 is exceeded once in a thousand.
+    assert ((counts - 5000) ** 2 / 5000).sum() < 16.3
+
+
+# Executors of several classes.
+
+BIG, SMALL = 0, 1  # the executors' numbers
+BIG_AND_SMALL = ({"count": 1, "memory": 1.0}, {"count": 1, "memory": 0.5})
+
+
+def test_a_stage_runs_only_where_it_fits() -> None:
+    # A's two tasks need the big one: move 2, 1 + 1. B takes the small one meanwhile: move 2, 1.
+    workload = workload_of([constant(2, 1000, memory=0.8)], [constant(1, 1000, memory=0.3)])
+    for arrivals in ([(0, 0), (0, 1)], [(0, 1), (0, 0)]):
+        result = run("fifo", workload, arrivals, executor_classes=BIG_AND_SMALL)
+        # B first: of two that fit, it gets the one that is worse for everything else.
+        for job, (_, template) in enumerate(arrivals):
+            assert executors_of(result, job) == {(BIG, SMALL)[template]}
+            assert jct_ms(result)[job] == (4000, 3000)[template]
+
+
+def test_both_demands_count() -> None:
+    workload = workload_of([constant(3, 1000, cpu=0.5, memory=0.5)])
+    classes = (
+        {"count": 2, "cpu": 1.0, "memory": 0.4},
+        {"count": 2, "cpu": 0.4, "memory": 1.0},
+        {"count": 1, "cpu": 0.5, "memory": 0.5},
+    )
+    result = run("fifo", workload, [(0, 0)], executor_classes=classes)
+    assert executors_of(result, 0) == {4}
+    assert jct_ms(result) == [5000]
+
+
+SMALL_THEN_BIG = workload_of([constant(1, 1000, memory=0.3), constant(1, 1000, 0, memory=0.8)])
+
+
+def test_the_fitting_class_may_be_sent_ahead() -> None:
+    # The small one does stage 0, 2..3; the big one waits there and does stage 1, 3..4.
+    result = run("fifo", SMALL_THEN_BIG, [(0, 0)], executor_classes=BIG_AND_SMALL)
+    assert jct_ms(result) == [4000]
+
+
+def test_the_common_pool_is_asked_when_a_stage_unlocks_that_fits_nobody_there() -> None:
+    # Stage 0 on the small one, 2..3. The big one idles until then, moves 3..5, does stage 1 5..6.
+    cluster = Cluster(SMALL_THEN_BIG, [(0, 0)], executor_classes=BIG_AND_SMALL)
+    assert cluster.decision()
+    assert cluster.choose(0, 0, 2) == 1
+    assert cluster.decision()
+    assert cluster.idle() == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 3000
+    assert cluster.choose(0, 1, 2) == 1
+    assert not cluster.decision()
+    assert jct_ms(cluster.result()) == [6000]
+
+
+def test_idle_executors_that_fit_are_found_in_any_pool() -> None:
+    """The common pool holds nobody who fits, a job's pool does: that one has to be asked."""
+    # Two jobs, two small executors, one big. Small ones do both stages 0, 0..1. The big one is
+    # sent ahead to job 0. At 1 job 0 unlocks: its round idles small and big in its pool (job 1
+    # still runs). Then job 1's small one ends, and nothing will ever happen by itself.
+    classes = ({"count": 2, "memory": 0.5}, {"count": 1, "memory": 1.0})
+    cluster = Cluster(SMALL_THEN_BIG, [(0, 0), (0, 0)], executor_classes=classes, moving_delay_s=0)
+
+    def play() -> None:
+        assert cluster.decision()
+        assert cluster.choose(0, 0, 3) == 1
+        assert cluster.decision()
+        assert cluster.choose(1, 0, 3) == 1
+        assert cluster.decision()
+        assert cluster.choose(0, 1, 3) == 1
+        while cluster.decision():
+            if cluster.may_idle:
+                cluster.idle()
+            else:
+                cluster.choose(*min(cluster.options()), limit=3)
+
+    # In a thread: compiled code that never returns could not be interrupted.
+    player = threading.Thread(target=play, daemon=True)
+    player.start()
+    player.join(timeout=120)
+    assert not player.is_alive(), "the simulator hangs"
+    assert jct_ms(cluster.result()) == [2000, 3000]  # the big one does stage 1 of each, from 1 on
