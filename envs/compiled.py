@@ -38,12 +38,26 @@ def compiled(function: Function) -> Function:
     compiled code may not allocate; for that it runs ten times faster, since counting references
     to a dozen tables at every call costs far more than what our functions do.
     """
+    return _compile(function)
+
+
+def inner(function: Function) -> Function:
+    """The same for what only compiled code calls: no door for Python, half the time to compile."""
+    return _compile(function, no_cpython_wrapper=True)
+
+
+def _compile(function: Function, **options: bool) -> Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder())
     try:
-        fast: Function = numba.njit(cache=True, nogil=True, error_model="numpy", _nrt=False)(
-            function
-        )
+        fast: Function = numba.njit(
+            cache=True,
+            nogil=True,
+            error_model="numpy",
+            _nrt=False,
+            no_cfunc_wrapper=True,
+            **options,
+        )(function)
         return fast
     finally:
         config.CACHE_DIR = before

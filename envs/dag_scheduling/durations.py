@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobBank
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -16,7 +16,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
 
 
-@compiled
+@inner
 def mixed(key: int | np.uint64, count: int) -> np.uint64:
     """64 random bits that depend on nothing but `key` and `count` (splitmix64's finaliser).
 
@@ -29,7 +29,7 @@ def mixed(key: int | np.uint64, count: int) -> np.uint64:
     return x ^ (x >> _S31)
 
 
-@compiled
+@inner
 def task_duration(state: SimState, bank: JobBank, executor: int, stage: int) -> int:
     """Duration in ms of the next task of `stage` on `executor`, a member of the stage's job."""
     profile = state.stages[stage, at.PROFILE]

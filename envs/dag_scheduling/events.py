@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import state as at
 
 Table = NDArray[np.int64]
 
 
-@compiled
+@inner
 def replay_matches(tree: Table, executors: Table, executor: int) -> None:
     """Let `executor` play its way up again after its event changed. Ties: planned first, first."""
     node = (len(tree) // 2 + executor) // 2
@@ -26,7 +26,7 @@ def replay_matches(tree: Table, executors: Table, executor: int) -> None:
         node //= 2
 
 
-@compiled
+@inner
 def plan_event(clock: Table, tree: Table, executors: Table, executor: int, when: int) -> None:
     """The executor's next event, at time `when`; it replaces the one just happening, if any."""
     if executors[executor, at.EVENT_MS] == at.NEVER:
@@ -37,7 +37,7 @@ def plan_event(clock: Table, tree: Table, executors: Table, executor: int, when:
     replay_matches(tree, executors, executor)
 
 
-@compiled
+@inner
 def clear_event(clock: Table, tree: Table, executors: Table, executor: int) -> None:
     """The executor has nothing ahead of it."""
     if executors[executor, at.EVENT_MS] != at.NEVER:

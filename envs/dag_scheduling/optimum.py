@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
@@ -173,7 +173,7 @@ def search(
     return _FOUND
 
 
-@compiled
+@inner
 def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> bool:
     """Write the number-th legal decision with a different effect; False when there is none."""
     for row in range(int(view.cluster[seen.STAGES])):
@@ -192,7 +192,7 @@ def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> boo
     return number == 0 and view.schedulable[len(view.schedulable) - 1] == 1
 
 
-@compiled
+@inner
 def least_ahead(
     state: SimState,
     shortest: NDArray[np.int64],
@@ -235,7 +235,7 @@ def least_ahead(
     return max(longest, done // len(state.executors))
 
 
-@compiled
+@inner
 def copy_state(source: SimState, target: SimState) -> None:
     """Copy all that changes in an episode."""
     copy_list(source.clock, target.clock)
@@ -250,13 +250,13 @@ def copy_state(source: SimState, target: SimState) -> None:
     copy_table(source.commitments, target.commitments)
 
 
-@compiled
+@inner
 def copy_list(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
     for i in range(len(source)):
         target[i] = source[i]
 
 
-@compiled
+@inner
 def copy_table(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
     for i in range(source.shape[0]):
         for j in range(source.shape[1]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.durations import task_duration
 from loadmaster.envs.dag_scheduling.events import clear_event, plan_event
@@ -10,14 +10,14 @@ from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.state import SimState
 
 
-@compiled
+@inner
 def unassigned_tasks(state: SimState, stage: int) -> int:
     """Tasks nobody runs, is promised to or is moving to; below 0 when promises overshoot."""
     row = state.stages[stage]
     return row[at.TASKS] - row[at.STARTED] - row[at.COMMITTED] - row[at.MOVING]
 
 
-@compiled
+@inner
 def fits(state: SimState, bank: JobBank, executor_class: int, stage: int) -> bool:
     """Whether executors of this class offer what the stage demands."""
     profile = state.stages[stage, at.PROFILE]
@@ -27,7 +27,7 @@ def fits(state: SimState, bank: JobBank, executor_class: int, stage: int) -> boo
     )
 
 
-@compiled
+@inner
 def schedulable(state: SimState, bank: JobBank, stage: int) -> bool:
     """Unsaturated, all parents saturated (they need not be finished), not yet chosen this round."""
     row = state.stages[stage]
@@ -42,7 +42,7 @@ def schedulable(state: SimState, bank: JobBank, stage: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def record(state: SimState, executor: int, stage: int, end_ms: int, moving: int) -> None:
     """Add a row to the trace. The event loop has made sure that there is room."""
     clock = state.clock
@@ -57,7 +57,7 @@ def record(state: SimState, executor: int, stage: int, end_ms: int, moving: int)
     clock[at.TRACE_ROWS] += 1
 
 
-@compiled
+@inner
 def start_task(state: SimState, bank: JobBank, executor: int, stage: int) -> None:
     """The executor, a member of the stage's job, takes the stage's next task."""
     end_ms = state.clock[at.NOW] + task_duration(state, bank, executor, stage)
@@ -71,7 +71,7 @@ def start_task(state: SimState, bank: JobBank, executor: int, stage: int) -> Non
         record(state, executor, stage, end_ms, 0)
 
 
-@compiled
+@inner
 def leave_job(state: SimState, executor: int) -> None:
     """The executor belongs to no job any more; its next task anywhere will be a fresh one."""
     row = state.executors[executor]
@@ -82,7 +82,7 @@ def leave_job(state: SimState, executor: int) -> None:
     row[at.LAST] = at.NONE
 
 
-@compiled
+@inner
 def move_executor(state: SimState, executor: int, stage: int) -> None:
     """Send the executor to another job's stage; it arrives after the moving delay."""
     leave_job(state, executor)
@@ -97,7 +97,7 @@ def move_executor(state: SimState, executor: int, stage: int) -> None:
         record(state, executor, stage, arrival_ms, 1)
 
 
-@compiled
+@inner
 def join_pool(state: SimState, executor: int, job: int) -> None:
     """The executor idles in `job`'s pool, or in the common pool where `job` is NONE."""
     clear_event(state.clock, state.tree, state.executors, executor)
@@ -112,7 +112,7 @@ def join_pool(state: SimState, executor: int, job: int) -> None:
     row[at.ACTIVITY] = at.FREE
 
 
-@compiled
+@inner
 def leave_pool(state: SimState, executor: int) -> None:
     """The executor stops idling; it keeps its job."""
     row = state.executors[executor]
@@ -122,7 +122,7 @@ def leave_pool(state: SimState, executor: int) -> None:
         state.jobs[row[at.JOB], at.IDLE] -= 1
 
 
-@compiled
+@inner
 def first_runnable(state: SimState, bank: JobBank, job: int, executor_class: int) -> int:
     """The job's unsaturated stage that became runnable first, or NONE."""
     stride = state.setup[at.STRIDE]
@@ -141,7 +141,7 @@ def first_runnable(state: SimState, bank: JobBank, job: int, executor_class: int
     return best
 
 
-@compiled
+@inner
 def place_by_default(state: SimState, bank: JobBank, executor: int) -> None:
     """For an executor whose stage ran out of tasks before it came: keep the cluster working.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.placement import (
@@ -17,13 +17,13 @@ from loadmaster.envs.dag_scheduling.placement import (
 from loadmaster.envs.dag_scheduling.state import SimState
 
 
-@compiled
+@inner
 def pool_of(state: SimState, job: int) -> int:
     """The source number of a job's pool, or of the common pool where `job` is NONE."""
     return len(state.stages) + (len(state.jobs) if job == at.NONE else job)
 
 
-@compiled
+@inner
 def open_pool_round(state: SimState, job: int) -> None:
     """Ask about every idle executor of `job`, or of the common pool."""
     state.clock[at.SOURCE] = pool_of(state, job)
@@ -35,7 +35,7 @@ def open_pool_round(state: SimState, job: int) -> None:
             state.left[row[at.CLASS]] += 1
 
 
-@compiled
+@inner
 def open_stage_round(state: SimState, stage: int, in_hand: int) -> None:
     """Ask about every executor on a stage without tasks, also those still at their last one."""
     state.clock[at.SOURCE] = stage
@@ -51,7 +51,7 @@ def open_stage_round(state: SimState, stage: int, in_hand: int) -> None:
         entry = state.commitments[entry, at.NEXT]
 
 
-@compiled
+@inner
 def has_commitment(state: SimState, source: int, executor_class: int) -> bool:
     entry = state.commit_first[source]
     while entry != at.NONE:
@@ -61,7 +61,7 @@ def has_commitment(state: SimState, source: int, executor_class: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def promise(state: SimState, stage: int, executor_class: int, amount: int) -> None:
     """Append a commitment of the round's source; `stage` NONE means: stay idle."""
     clock, commitments = state.clock, state.commitments
@@ -86,7 +86,7 @@ def promise(state: SimState, stage: int, executor_class: int, amount: int) -> No
     commitments[last, at.NEXT] = entry
 
 
-@compiled
+@inner
 def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
     """One decision: `amount` of the round's executors go to `stage`, the least able that fit."""
     state.clock[at.DECISIONS] += 1
@@ -107,7 +107,7 @@ def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
         close_round(state, bank)
 
 
-@compiled
+@inner
 def idle_rest(state: SimState, bank: JobBank) -> None:
     """Leave the round's remaining executors idle on purpose, and end the round."""
     for kind in range(len(state.left)):
@@ -116,7 +116,7 @@ def idle_rest(state: SimState, bank: JobBank) -> None:
     close_round(state, bank)
 
 
-@compiled
+@inner
 def close_round(state: SimState, bank: JobBank) -> None:
     """Everyone has a destination: those who are free now go there."""
     clock = state.clock
@@ -135,7 +135,7 @@ def close_round(state: SimState, bank: JobBank) -> None:
             fulfil(state, bank, executor, source)
 
 
-@compiled
+@inner
 def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
     """Keep the source's oldest promise to executors of this class."""
     commitments = state.commitments
@@ -167,7 +167,7 @@ def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
         join_pool(state, executor, job)
 
 
-@compiled
+@inner
 def has_tasks_to_start(state: SimState, job: int) -> bool:
     if job == at.NONE:
         return False
@@ -178,7 +178,7 @@ def has_tasks_to_start(state: SimState, job: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def drop_commitment(state: SimState, source: int, before: int, entry: int) -> None:
     """Unlink a list node; `before` is the one ahead of it, or NONE."""
     following = state.commitments[entry, at.NEXT]
@@ -190,7 +190,7 @@ def drop_commitment(state: SimState, source: int, before: int, entry: int) -> No
     state.clock[at.FREE_COMMIT] = entry
 
 
-@compiled
+@inner
 def forget_commitments_to(state: SimState, job: int) -> None:
     """A finished job needs nobody: executors promised to it will be asked about again."""
     stride = state.setup[at.STRIDE]
@@ -209,7 +209,7 @@ def forget_commitments_to(state: SimState, job: int) -> None:
             entry = following
 
 
-@compiled
+@inner
 def anything_to_choose(state: SimState, bank: JobBank) -> bool:
     """Whether some stage can take one of the round's executors."""
     stride = state.setup[at.STRIDE]

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
@@ -162,7 +162,7 @@ def run_all(
             fit[i] = TOO_MANY_JOBS
 
 
-@compiled
+@inner
 def state_of(states: SimState, i: int) -> SimState:
     """Environment i's tables, without copying."""
     return SimState(
@@ -173,7 +173,7 @@ def state_of(states: SimState, i: int) -> SimState:
     )  # fmt: skip
 
 
-@compiled
+@inner
 def view_of(views: Observation, i: int) -> Observation:
     """Environment i's observation, without copying."""
     return Observation(

@@ -26,8 +26,8 @@ def decide(
 ) -> tuple[int, int]:
     """(stage row, parallelism limit). `seed` and `count` feed the one rule that draws at random."""
     if rule_number == rule.FIFO:
-        return share(view, EVERYTHING, False)
-    if rule_number == rule.FAIR or rule_number == rule.WEIGHTED:
+        alpha = EVERYTHING
+    if rule_number == rule.FIFO or rule_number == rule.FAIR or rule_number == rule.WEIGHTED:
         return share(view, alpha, release)
     if rule_number == rule.SHORTEST:
         return shortest_job_critical_path(view)

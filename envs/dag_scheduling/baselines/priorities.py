@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.baselines.shares import (
     executor_cap,
@@ -16,7 +16,7 @@ from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.observation import Observation
 
 
-@compiled
+@inner
 def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
     """The job with the least work in all; in it, the stage with the longest way to the end."""
     best = -1
@@ -34,7 +34,7 @@ def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
     return best, int(view.cluster[seen.TOTAL_EXECUTORS])
 
 
-@compiled
+@inner
 def alignment(view: Observation, row: int) -> float:
     """How well a stage fills what is free: executors it can use times what it asks of each."""
     usable = min(view.stages[row, seen.UNASSIGNED], view.stages[row, seen.FITTING])
@@ -42,7 +42,7 @@ def alignment(view: Observation, row: int) -> float:
     return usable / view.cluster[seen.TOTAL_EXECUTORS] * asked
 
 
-@compiled
+@inner
 def pack(view: Observation) -> tuple[int, int]:
     """Tetris (SIGCOMM 2014): alignment, less the job's remaining work on the same scale.
 
@@ -67,7 +67,7 @@ def pack(view: Observation) -> tuple[int, int]:
     return best, int(view.cluster[seen.TOTAL_EXECUTORS])
 
 
-@compiled
+@inner
 def troublesome_first(
     view: Observation, alpha: float, threshold: float, release: bool
 ) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def troublesome_first(
     return best, limit_for(view, best, best_room)
 
 
-@compiled
+@inner
 def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
     """A stage and a limit at random among the legal ones; idling is not among them."""
     stages = int(view.cluster[seen.STAGES])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.observation import Observation
 
 EVERYTHING = 1e9  # as exponent of the work: every job may have the whole cluster (FIFO)
 
 
-@compiled
+@inner
 def total_weight(view: Observation, alpha: float) -> float:
     """Sum of work^alpha over the jobs that have tasks to give away."""
     whole = 0.0
@@ -22,7 +22,7 @@ def total_weight(view: Observation, alpha: float) -> float:
     return whole
 
 
-@compiled
+@inner
 def executor_cap(view: Observation, job: int, alpha: float, whole: float) -> int:
     """The job's share of the executors, by work^alpha of the `whole`.
 
@@ -35,7 +35,7 @@ def executor_cap(view: Observation, job: int, alpha: float, whole: float) -> int
     return int(np.ceil(total * view.jobs[job, seen.WORK_S] ** alpha / whole - 1e-9))
 
 
-@compiled
+@inner
 def first_stage_of(view: Observation, job: int) -> int:
     """The job's schedulable stage that became runnable first, else its first one; -1 for none."""
     best, best_unlocked = -1, np.float32(np.inf)
@@ -50,20 +50,20 @@ def first_stage_of(view: Observation, job: int) -> int:
     return best
 
 
-@compiled
+@inner
 def limit_for(view: Observation, row: int, executors: int) -> int:
     """The parallelism limit that gives `executors` of the free ones to this stage."""
     return int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]) - 1 + executors
 
 
-@compiled
+@inner
 def own_room(view: Observation, job: int, cap: int, release: bool) -> int:
     """How many of its own free executors the source job keeps: all, or what its share allows."""
     free = int(view.cluster[seen.FREE_EXECUTORS])
     return min(free, cap - int(view.jobs[job, seen.EXECUTORS]) + free) if release else free
 
 
-@compiled
+@inner
 def share(view: Observation, alpha: float, release: bool) -> tuple[int, int]:
     """Executors stay with their job while it has work; others go to the first job below its cap.
 
