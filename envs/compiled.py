@@ -46,7 +46,15 @@ def inner(function: Function) -> Function:
     return _compile(function, no_cpython_wrapper=True)
 
 
-def _compile(function: Function, **options: bool) -> Function:
+def part(function: Function) -> Function:
+    """For what one compiled function calls in one place: a part of it with a name of its own.
+
+    It is compiled within its caller. Apart, it would be optimised twice: alone, and in there.
+    """
+    return _compile(function, inline="always")
+
+
+def _compile(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR
     config.CACHE_DIR = str(cache_folder())
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobBank
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -29,7 +29,7 @@ def mixed(key: int | np.uint64, count: int) -> np.uint64:
     return x ^ (x >> _S31)
 
 
-@inner
+@part
 def task_duration(state: SimState, bank: JobBank, executor: int, stage: int) -> int:
     """Duration in ms of the next task of `stage` on `executor`, a member of the stage's job."""
     profile = state.stages[stage, at.PROFILE]

@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
@@ -136,7 +136,7 @@ def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.i
     return FITS
 
 
-@inner
+@part
 def _observe_stages(
     state: SimState,
     bank: JobBank,
@@ -181,7 +181,7 @@ def _observe_stages(
     return row
 
 
-@inner
+@part
 def _observe_job(
     state: SimState, bank: JobBank, out: Observation, job_row: int, first_row: int, end_row: int
 ) -> None:
@@ -202,7 +202,7 @@ def _observe_job(
     seen[UNPLACED] = unplaced
 
 
-@inner
+@part
 def _observe_edges(
     state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.int64], stages: int
 ) -> bool:

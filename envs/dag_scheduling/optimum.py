@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
@@ -173,7 +173,7 @@ def search(
     return _FOUND
 
 
-@inner
+@part
 def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> bool:
     """Write the number-th legal decision with a different effect; False when there is none."""
     for row in range(int(view.cluster[seen.STAGES])):
@@ -192,7 +192,7 @@ def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> boo
     return number == 0 and view.schedulable[len(view.schedulable) - 1] == 1
 
 
-@inner
+@part
 def least_ahead(
     state: SimState,
     shortest: NDArray[np.int64],
@@ -235,7 +235,7 @@ def least_ahead(
     return max(longest, done // len(state.executors))
 
 
-@inner
+@part
 def copy_state(source: SimState, target: SimState) -> None:
     """Copy all that changes in an episode."""
     copy_list(source.clock, target.clock)

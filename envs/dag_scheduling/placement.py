@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.durations import task_duration
 from loadmaster.envs.dag_scheduling.events import clear_event, plan_event
@@ -122,7 +122,7 @@ def leave_pool(state: SimState, executor: int) -> None:
         state.jobs[row[at.JOB], at.IDLE] -= 1
 
 
-@inner
+@part
 def first_runnable(state: SimState, bank: JobBank, job: int, executor_class: int) -> int:
     """The job's unsaturated stage that became runnable first, or NONE."""
     stride = state.setup[at.STRIDE]

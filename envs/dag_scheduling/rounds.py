@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.placement import (
@@ -35,7 +35,7 @@ def open_pool_round(state: SimState, job: int) -> None:
             state.left[row[at.CLASS]] += 1
 
 
-@inner
+@part
 def open_stage_round(state: SimState, stage: int, in_hand: int) -> None:
     """Ask about every executor on a stage without tasks, also those still at their last one."""
     state.clock[at.SOURCE] = stage
@@ -86,7 +86,7 @@ def promise(state: SimState, stage: int, executor_class: int, amount: int) -> No
     commitments[last, at.NEXT] = entry
 
 
-@inner
+@part
 def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
     """One decision: `amount` of the round's executors go to `stage`, the least able that fit."""
     state.clock[at.DECISIONS] += 1
@@ -116,7 +116,7 @@ def idle_rest(state: SimState, bank: JobBank) -> None:
     close_round(state, bank)
 
 
-@inner
+@part
 def close_round(state: SimState, bank: JobBank) -> None:
     """Everyone has a destination: those who are free now go there."""
     clock = state.clock
@@ -167,7 +167,7 @@ def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
         join_pool(state, executor, job)
 
 
-@inner
+@part
 def has_tasks_to_start(state: SimState, job: int) -> bool:
     if job == at.NONE:
         return False
@@ -190,7 +190,7 @@ def drop_commitment(state: SimState, source: int, before: int, entry: int) -> No
     state.clock[at.FREE_COMMIT] = entry
 
 
-@inner
+@part
 def forget_commitments_to(state: SimState, job: int) -> None:
     """A finished job needs nobody: executors promised to it will be asked about again."""
     stride = state.setup[at.STRIDE]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.events import Table, clear_event
@@ -87,7 +87,7 @@ def advance(state: SimState, bank: JobBank) -> int:
     return clock[at.STATUS]
 
 
-@inner
+@part
 def run_waves(state: SimState, bank: JobBank, until_ms: int, trace_room: int) -> None:
     """The fast path: executors that finish a task of a stage which has another one for them.
 
@@ -115,7 +115,7 @@ def move_clock(clock: Table, when: int) -> None:
     clock[at.NOW] = when
 
 
-@inner
+@part
 def ask_idle_executors(state: SimState, bank: JobBank) -> None:
     """Jobs are left but nothing is going to happen: everyone was sent to idle. Ask again.
 
@@ -132,7 +132,7 @@ def ask_idle_executors(state: SimState, bank: JobBank) -> None:
             idle_rest(state, bank)
 
 
-@inner
+@part
 def admit_job(state: SimState, bank: JobBank) -> None:
     """The next job of the sequence takes a slot; executors of no job are offered to it."""
     clock = state.clock
@@ -171,7 +171,7 @@ def admit_job(state: SimState, bank: JobBank) -> None:
         open_pool_round(state, at.NONE)
 
 
-@inner
+@part
 def arrive(state: SimState, bank: JobBank, executor: int) -> None:
     """A moving executor has come to its new job, unless that has finished meanwhile."""
     row = state.executors[executor]
@@ -193,7 +193,7 @@ def arrive(state: SimState, bank: JobBank, executor: int) -> None:
         join_pool(state, executor, job)
 
 
-@inner
+@part
 def finish_task(state: SimState, bank: JobBank, executor: int) -> None:
     """The stage has no task left to start: the executor keeps a promise, or becomes a question."""
     clock = state.clock
@@ -221,7 +221,7 @@ def finish_task(state: SimState, bank: JobBank, executor: int) -> None:
         complete_job(state, job)
 
 
-@inner
+@part
 def complete_stage(state: SimState, bank: JobBank, job: int, stage: int) -> bool:
     """Children whose last parent this was become runnable; whether there were any."""
     state.jobs[job, at.STAGES_DONE] += 1
@@ -240,7 +240,7 @@ def complete_stage(state: SimState, bank: JobBank, job: int, stage: int) -> bool
     return unlocked
 
 
-@inner
+@part
 def complete_job(state: SimState, job: int) -> None:
     """Free the slot; the job's executors belong to the common pool now."""
     clock = state.clock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.baselines.shares import (
     executor_cap,
@@ -16,7 +16,7 @@ from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.observation import Observation
 
 
-@inner
+@part
 def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
     """The job with the least work in all; in it, the stage with the longest way to the end."""
     best = -1
@@ -42,7 +42,7 @@ def alignment(view: Observation, row: int) -> float:
     return usable / view.cluster[seen.TOTAL_EXECUTORS] * asked
 
 
-@inner
+@part
 def pack(view: Observation) -> tuple[int, int]:
     """Tetris (SIGCOMM 2014): alignment, less the job's remaining work on the same scale.
 
@@ -67,7 +67,7 @@ def pack(view: Observation) -> tuple[int, int]:
     return best, int(view.cluster[seen.TOTAL_EXECUTORS])
 
 
-@inner
+@part
 def troublesome_first(
     view: Observation, alpha: float, threshold: float, release: bool
 ) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def troublesome_first(
     return best, limit_for(view, best, best_room)
 
 
-@inner
+@part
 def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
     """A stage and a limit at random among the legal ones; idling is not among them."""
     stages = int(view.cluster[seen.STAGES])
