@@ -121,20 +121,19 @@ def test_who_comes_too_late_is_placed_elsewhere() -> None:
 def test_promises_to_a_finished_job_are_forgotten() -> None:
     # A: two tasks 2..6, the third 6..10 on executor 0. At 6 both executors are promised to B:
     # executor 1 moves 6..8 and does all of B, 8..9, while 0 still works for A.
-    # C comes at 9.5: executor 1 moves 9.5..11.5, does a task 11.5..12.5.
-    # Executor 0, free at 10 and promised to nobody now, moves 10..12 and does C's other, 12..13.
-    workload = workload_of([constant(3, 4000)], [constant(2, 500)], [constant(2, 1000)])
-    result = run("fifo", workload, [(0, 0), (1000, 1), (9500, 2)], executors=2)
-    assert jct_ms(result) == [10_000, 8000, 3500]
-    assert executors_of(result, 1) == {1}
+    # C comes at 9.5, in B's place: executor 1 moves 9.5..11.5, does its task 11.5..12.5.
+    # Executor 0, free at 10 and promised to nobody now, moves to D 10..12, does it 12..13.
+    workload = workload_of([constant(3, 4000)], [constant(2, 500)], [constant(1, 1000)])
+    sequence = [(0, 0), (1000, 1), (9500, 2), (9600, 2)]
+    result = run("fifo", workload, sequence, executors=2)
+    assert jct_ms(result) == [10_000, 8000, 3000, 3400]
+    assert [executors_of(result, job) for job in (1, 2, 3)] == [{1}, {1}, {0}]
 
 
-def test_the_episode_ends_with_its_last_job() -> None:
-    """Though an executor be on its way to it."""
-    # A: 4 tasks of 0.2 s. Executor 0 does A from 2 on. B's executor 1 is done at 2.1, moves to A
-    # until 4.1, but A ends at 2.8.
-    workload = workload_of([constant(4, 200)], [constant(1, 100)])
-    cluster = Cluster(workload, [(0, 0), (0, 1)], executors=2)
+def on_the_way_to_a_job_that_ends(*later: tuple[int, int]) -> Cluster:
+    """Executor 0 does A from 2 on. Executor 1, done with B at 2.1, moves to A; A ends at 2.8."""
+    workload = workload_of([constant(4, 200)], [constant(1, 100)], [constant(2, 1000)])
+    cluster = Cluster(workload, [(0, 0), (0, 1), *later], executors=2)
     assert cluster.decision()
     assert cluster.choose(0, 0, 1) == 1
     assert cluster.decision()
@@ -142,9 +141,23 @@ def test_the_episode_ends_with_its_last_job() -> None:
     assert cluster.decision()
     assert cluster.now_ms == 2100
     assert cluster.choose(0, 0, 2) == 1
+    return cluster
+
+
+def test_the_episode_ends_with_its_last_job() -> None:
+    """Though an executor be on its way to it until 4.1."""
+    cluster = on_the_way_to_a_job_that_ends()
     assert not cluster.decision()
     assert cluster.now_ms == 2800
     assert cluster.result().end_s == cluster.result().makespan_s == 2.8
+
+
+def test_who_comes_to_a_job_that_is_over_moves_on() -> None:
+    # C comes at 3, in A's place: executor 0 moves 3..5. Executor 1, come for A at 4.1, has to move
+    # like anybody, 4.1..6.1; by then executor 0 has done one task, 5..6, and begun the other, 6..7.
+    result = on_the_way_to_a_job_that_ends((3000, 2)).finish("fifo")
+    assert jct_ms(result) == [2800, 2100, 4000]
+    assert executors_of(result, 2) == {0}
 
 
 # Decisions.
@@ -421,10 +434,11 @@ def test_the_common_pool_is_asked_when_a_stage_unlocks_that_fits_nobody_there() 
 
 def test_idle_executors_that_fit_are_found_in_any_pool() -> None:
     """The common pool holds nobody who fits, a job's pool does: that one has to be asked."""
-    # Two jobs, two small executors, one big. Small ones do both stages 0, 0..1. The big one is
-    # sent ahead to job 0. At 1 job 0 unlocks: its round idles small and big in its pool (job 1
-    # still runs). Then job 1's small one ends, and nothing will ever happen by itself.
-    classes = ({"count": 2, "memory": 0.5}, {"count": 1, "memory": 1.0})
+    # Two jobs, three small executors, one big. Two small ones do both stages 0, 0..1, the third
+    # idles in the common pool. The big one is sent ahead to job 0. At 1 job 0 unlocks: its round
+    # idles small and big in its pool (job 1 still runs). Then job 1's small one ends, and nothing
+    # will ever happen by itself.
+    classes = ({"count": 3, "memory": 0.5}, {"count": 1, "memory": 1.0})
     cluster = Cluster(SMALL_THEN_BIG, [(0, 0), (0, 0)], executor_classes=classes, moving_delay_s=0)
 
     def play() -> None:

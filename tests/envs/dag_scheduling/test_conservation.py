@@ -167,6 +167,15 @@ def test_random_clusters_and_decisions(cluster: Cluster, seed: int, laziness: fl
     assert result.end_s == result.makespan_s
 
 
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(clusters(), st.sampled_from(sorted(BASELINES)))
+def test_random_clusters_under_every_baseline(cluster: Cluster, policy: str) -> None:
+    result = cluster.finish(policy)
+    assert cluster.state.clock[at.STATUS] == at.DONE
+    check_schedule(result, cluster.workload, cluster.settings)
+    assert result.end_s == result.makespan_s
+
+
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(clusters(horizon=True), any_seed, lazinesses)
 def test_the_horizon_cuts_exactly(cluster: Cluster, seed: int, laziness: float) -> None:
