@@ -55,11 +55,15 @@ class EpisodeResult:
 
     @property
     def mean_jct_s(self) -> float:
-        return float(np.nanmean(self.jct_s))
+        """Over finished jobs; nan if there are none."""
+        finished = self.jct_s[~np.isnan(self.jct_s)]
+        return float(finished.mean()) if len(finished) else float("nan")
 
     @property
     def makespan_s(self) -> float:
-        return float(np.nanmax(self.completion_s))
+        """When the last finished job was done; nan if there is none."""
+        finished = self.completion_s[~np.isnan(self.completion_s)]
+        return float(finished.max()) if len(finished) else float("nan")
 
 
 def initial_state(

@@ -18,7 +18,6 @@ from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
 from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
 from loadmaster.envs.dag_scheduling.observation import (
     FITS,
-    TOO_MANY_JOBS,
     Observation,
     blank_observation,
     observe,
@@ -27,6 +26,8 @@ from loadmaster.envs.dag_scheduling.observation import (
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, initial_state, result_of
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
+
+_SKIP, _RUN, _ACT = 0, 1, 2
 
 
 class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
@@ -115,17 +116,27 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
             seed = int(self._generators[index].integers(1 << 31))
         self._seeds[index] = seed
         self._rewarded[index] = 0
-        start = initial_state(self.settings, self.workload, seed, slots=self.settings.max_jobs)
+        slots = self._states.jobs.shape[1]
+        start = initial_state(self.settings, self.workload, seed, slots=slots)
         for tables, table in zip(self._states, start, strict=True):
             tables[index] = table
         for seen in self._views:
             seen[index] = 0
 
     def _run(self, actions: NDArray[np.int64], deciding: NDArray[np.bool_]) -> None:
-        run_all(
-            self._states, self.workload.bank, self._views, self._rows, actions, deciding,
-            self._legal, self._status, self._fit,
-        )  # fmt: skip
+        todo = np.where(deciding, _ACT, _RUN)
+        while todo.any():
+            run_all(
+                self._states, self.workload.bank, self._views, self._rows, actions, todo,
+                self._legal, self._status, self._fit,
+            )  # fmt: skip
+            # Between decisions there may be more jobs than an observation holds, as in a single
+            # environment; all get the room that one needs.
+            todo = np.where(self._status == at.GROW_JOBS, _RUN, _SKIP)
+            if todo.any():
+                each = (SimState._make(t[i] for t in self._states) for i in range(self.num_envs))
+                grown = zip(*(at.with_more_slots(state) for state in each), strict=True)
+                self._states = SimState._make(np.stack(tables) for tables in grown)
         if self._fit.any():
             index = int(np.flatnonzero(self._fit != FITS)[0])
             self._status[self._fit != FITS] = at.DONE  # what was not seen cannot be decided on
@@ -144,22 +155,23 @@ def run_all(
     views: Observation,
     rows: NDArray[np.int64],
     actions: NDArray[np.int64],
-    deciding: NDArray[np.bool_],
+    todo: NDArray[np.int64],
     legal: NDArray[np.bool_],
     status: NDArray[np.int64],
     fit: NDArray[np.int64],
 ) -> None:
     """Apply the actions where one was asked for; run every environment to its next decision."""
     for i in range(len(rows)):
+        if todo[i] == _SKIP:
+            continue
         state, view = state_of(states, i), view_of(views, i)
         legal[i] = True
-        if deciding[i]:
+        if todo[i] == _ACT:
             row, limit = actions[i, 0], actions[i, 1]
             legal[i] = apply_action(state, bank, view, rows[i], row, limit)
         status[i] = advance(state, bank)
-        fit[i] = observe(state, bank, view, rows[i])
-        if status[i] == at.GROW_JOBS:  # there are as many slots as the observation has rows
-            fit[i] = TOO_MANY_JOBS
+        if status[i] != at.GROW_JOBS:
+            fit[i] = observe(state, bank, view, rows[i])
 
 
 @inner

@@ -345,6 +345,8 @@ def test_json_is_all_there_is_on_stdout(machine: Path, capsys: pytest.CaptureFix
         "policies",
         "best_baseline",
         "differences",
+        "notes",
+        "parameters",
         "files",
     ]
     assert record["seeds"] == [3, 4, 5, 6, 7, 8]

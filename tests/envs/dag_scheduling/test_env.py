@@ -111,6 +111,25 @@ def test_past_the_padded_size_mid_episode() -> None:
     assert DagSchedulingEnv(SLOW, max_jobs=7, **values).reset(seed=0)
 
 
+def test_more_jobs_than_rows_may_be_there_between_decisions() -> None:
+    # One task of 100 s holds the only executor while two more jobs arrive; when it is done and
+    # the next decision is due, two jobs are left, and two rows are enough.
+    workload = workload_of([constant(1, 100_000)])
+    values = {"arrivals": "poisson", "jobs": 2, "interarrival_s": 1, "executors": 1}
+    single = DagSchedulingEnv(workload, max_jobs=2, **values)
+    vector = DagSchedulingVectorEnv(2, workload, max_jobs=2, **values)
+    single.reset(seed=3)
+    vector.reset(seed=[3, 3])
+    over = False
+    while not over:
+        one, reward, over, _, _ = single.step(np.array([0, 1]))
+        both, rewards, overs, _, _ = vector.step(np.array([[0, 1], [0, 1]]))
+        assert rewards.tolist() == [reward, reward]
+        assert overs.tolist() == [over, over]
+        for name, table in one.items():
+            assert np.array_equal(both[name], np.stack([table, table])), name
+
+
 def test_a_vector_starts_afresh_after_an_error() -> None:
     # Two toy jobs have 2 to 8 stages: some seeds' episodes have room, some do not.
     values = {"workload": "toy", "jobs": 2, "max_stages": 6}
