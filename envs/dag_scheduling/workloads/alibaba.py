@@ -98,9 +98,12 @@ def _load(path: Path) -> Workload:
         for name, rows in usable.items()
     ]
     described = f"{len(templates)} jobs of {path.name}"
-    return build_workload(
-        "alibaba", templates, f"{described}; left out: {told}" if told else described
-    )
+    try:
+        return build_workload(
+            "alibaba", templates, f"{described}; left out: {told}" if told else described
+        )
+    except InputError as fault:  # a job that is no DAG: say also where it stands
+        raise InputError(f"{path}: {fault}") from None
 
 
 def _stage(task: _Task, parents: tuple[int, ...], most_cpu: float, most_memory: float) -> Stage:

@@ -1,0 +1,117 @@
+"""What a user gets wrong: one line that names it, exit code 2, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadmaster.platform.cli.main import main
+
+EVALUATE = ["evaluate", "dag_scheduling", "--seeds", "1"]
+TASKS = {
+    "malformed": "M1,many,j_1,1,Terminated,10,20,100,0.5",
+    "cyclic": "M1_2,1,j_1,1,Terminated,10,20,100,0.5\nM2_1,1,j_1,1,Terminated,10,20,100,0.5",
+    "without-tasks": "M1,0,j_1,1,Terminated,10,20,100,0.5",
+}
+
+
+def arguments(name: str, folder: Path) -> tuple[list[str], list[str]]:
+    """A faulty command line, and what its complaint has to mention."""
+    for kind, text in TASKS.items():
+        (folder / f"{kind}.csv").write_text(text + "\n")
+    (folder / "tpch" / "2g").mkdir(parents=True)
+    (folder / "tpch" / "2g" / "adj_mat_1.npy").write_bytes(b"not an array")
+    (folder / "file").write_text("in the way")
+    alibaba = [*EVALUATE, "--workload", "alibaba", "--set"]
+    return {
+        "missing trace": ([*alibaba, f"data={folder}/none.csv"], ["none.csv"]),
+        "malformed trace": ([*alibaba, f"data={folder}/malformed.csv"], ["malformed.csv", "many"]),
+        "cyclic DAG": ([*alibaba, f"data={folder}/cyclic.csv"], ["cyclic.csv", "j_1", "DAG"]),
+        "stage without tasks": (
+            [*alibaba, f"data={folder}/without-tasks.csv"],
+            ["without-tasks.csv", "0 tasks"],
+        ),
+        "malformed array": (
+            [*EVALUATE, "--workload", "tpch", "--set", f"data={folder}"],
+            ["adj_mat_1.npy"],
+        ),
+        "no data named": ([*EVALUATE, "--workload", "tpch"], ["LOADMASTER_DATA", "data="]),
+        "unknown policy": ([*EVALUATE, "--policy", "fiar"], ["'fiar'", "did you mean 'fair'"]),
+        "unknown workload": ([*EVALUATE, "--workload", "tpch-lik"], ["did you mean 'tpch-like'"]),
+        "unknown environment": (["evaluate", "dag_schedulin"], ["did you mean 'dag_scheduling'"]),
+        "unknown setting": ([*EVALUATE, "--set", "executor=3"], ["did you mean 'executors'"]),
+        "impossible setting": (
+            [*EVALUATE, "--set", "executors=-1"],
+            ["executors", "greater than 0"],
+        ),
+        "negative seed count": ([*EVALUATE[:2], "--seeds", "-3"], ["--seeds is -3", "1 or more"]),
+        "unwritable output": ([*EVALUATE, "--output", f"{folder}/file/out"], ["file/out"]),
+        "unwritable page": (
+            ["replay", "dag_scheduling", "-o", f"{folder}/file/replay.html"],
+            ["file/replay.html"],
+        ),
+        "negative seed": (["replay", "dag_scheduling", "--seed", "-1"], ["-1"]),
+        "unwritable calibration": (
+            ["calibrate", "dag_scheduling", "--output", f"{folder}/file/kept.json"],
+            ["file/kept.json"],
+        ),
+        "unknown command": (["evaluat", "dag_scheduling"], ["evaluat"]),
+    }[name]
+
+
+CASES = [
+    "missing trace", "malformed trace", "cyclic DAG", "stage without tasks", "malformed array",
+    "no data named", "unknown policy", "unknown workload", "unknown environment",
+    "unknown setting", "impossible setting", "negative seed count", "unwritable output",
+    "unwritable page", "negative seed", "unwritable calibration", "unknown command",
+]  # fmt: skip
+
+
+def everything_in(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_line_and_nothing_written(
+    name: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("LOADMASTER_DATA", raising=False)
+    line, mentioned = arguments(name, tmp_path)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    before = everything_in(tmp_path)
+    code = main(line)
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    complaint = err.splitlines()[-1]
+    assert complaint.startswith("error: ")
+    assert [part for part in err.splitlines() if "error" in part.lower()] == [complaint]
+    assert "Traceback" not in err
+    for part in mentioned:
+        assert part in complaint, complaint
+    assert everything_in(tmp_path) == before
+    assert list(work.iterdir()) == []
+
+
+def test_the_installed_command_does_the_same(tmp_path: Path) -> None:
+    command = Path(sys.executable).with_name("loadmaster")
+    done = subprocess.run(
+        [command, *EVALUATE, "--workload", "nowhere"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: unknown workload 'nowhere'")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
