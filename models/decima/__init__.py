@@ -1,0 +1,1 @@
+"""Decima: a graph network that scores stages and parallelism limits (SIGCOMM 2019)."""

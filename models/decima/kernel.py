@@ -1,0 +1,261 @@
+"""The same network as one compiled function, for one decision at a time.
+
+A rollout worker or a decision service asks about one small graph, again and again. There the cost
+of a forward pass in torch is that of starting some hundred operations; compiled, the arithmetic
+itself is all there is. Weights are read from a `DecimaNetwork`, which stays the one that learns.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from loadmaster.envs.compiled import compiled, inner, part
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.models.decima import features
+from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
+
+PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
+LAYERS_MAX = 4
+LAYERS, GIVEN, MADE, AT = 0, 0, 1, 2  # of `layout`: see Weights
+
+# How features.py scales, as numbers a compiled function can hold.
+_EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
+_WORK, _JOB_WORK = np.float32(features.PER_WORK_S), np.float32(features.PER_JOB_WORK_S)
+_DURATION = np.float32(features.PER_DURATION_S)
+_SOURCE, _NOT_SOURCE = np.float32(features.SOURCE), np.float32(features.NOT_SOURCE)
+_SLOPE, _ILLEGAL = np.float32(SLOPE), np.float32(ILLEGAL)
+
+
+class Weights(NamedTuple):
+    """All layers of all seven perceptrons, one after another."""
+
+    numbers: NDArray[np.float32]  # each layer: (given, made) row by row, then the bias
+    layout: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 3) row 0: how many; then given, made, where
+
+
+class Scratch(NamedTuple):
+    """Room for one decision: N stages, M jobs, E limits, D numbers an embedding."""
+
+    inputs: NDArray[np.float32]  # (N, STAGE_INPUTS)
+    stage: NDArray[np.float32]  # (N, D)
+    heard: NDArray[np.float32]  # (N, D)
+    job_inputs: NDArray[np.float32]  # (M, JOB_INPUTS)
+    job: NDArray[np.float32]  # (M, D)
+    cluster: NDArray[np.float32]  # (D,)
+    layer: NDArray[np.float32]  # (2, widest) what goes into a layer, and what comes out
+    stage_scores: NDArray[np.float32]  # (N,)
+    limit_scores: NDArray[np.float32]  # (E,)
+
+
+def weights_of(network: DecimaNetwork) -> Weights:
+    """Copy the network's weights into the form that `decide` reads."""
+    perceptrons: tuple[nn.Sequential, ...] = (
+        network.encoder.prepare,
+        network.encoder.message,
+        network.encoder.update,
+        network.summarise_stage,
+        network.summarise_job,
+        network.score_stage,
+        network.score_limit,
+    )
+    layout = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 3), np.int64)
+    numbers: list[NDArray[np.float32]] = []
+    at = 0
+    for which, perceptron in enumerate(perceptrons):
+        layers = [layer for layer in perceptron if isinstance(layer, nn.Linear)]
+        layout[which, 0, LAYERS] = len(layers)
+        for place, layer in enumerate(layers):
+            matrix = layer.weight.detach().cpu().numpy().T  # (given, made)
+            layout[which, 1 + place] = *matrix.shape, at
+            numbers += [matrix.ravel(), layer.bias.detach().cpu().numpy()]
+            at += matrix.size + matrix.shape[1]
+    return Weights(np.concatenate(numbers).astype(np.float32), layout)
+
+
+def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
+    width = network.encoder.width
+    widest = max(
+        max(layer.in_features, layer.out_features)
+        for layer in network.modules()
+        if isinstance(layer, nn.Linear)
+    )
+    return Scratch(
+        inputs=np.zeros((stages, features.STAGE_INPUTS), np.float32),
+        stage=np.zeros((stages, width), np.float32),
+        heard=np.zeros((stages, width), np.float32),
+        job_inputs=np.zeros((jobs, features.JOB_INPUTS), np.float32),
+        job=np.zeros((jobs, width), np.float32),
+        cluster=np.zeros(width, np.float32),
+        layer=np.zeros((2, widest), np.float32),
+        stage_scores=np.zeros(stages, np.float32),
+        limit_scores=np.zeros(executors, np.float32),
+    )
+
+
+@compiled
+def decide(
+    view: Observation, weights: Weights, room: Scratch, stage_draw: float, limit_draw: float
+) -> tuple[int, int, float]:
+    """(stage row, limit, log-probability).
+
+    Draws in [0, 1) sample from the policy; draws below 0 take the best-scored stage and limit.
+    """
+    read_inputs(view, room)
+    embed(view, weights, room)
+    score_stages(view, weights, room)
+    stages, total = int(view.cluster[seen.STAGES]), int(view.cluster[seen.TOTAL_EXECUTORS])
+    row, stage_log = choose(room.stage_scores, 0, stages, stage_draw)
+    job = view.stage_job[row]
+    lowest = max(int(view.jobs[job, seen.MIN_LIMIT]), 1)
+    score_limits(weights, room, job, lowest, total)
+    place, limit_log = choose(room.limit_scores, lowest - 1, total, limit_draw)
+    return row, place + 1, stage_log + limit_log
+
+
+@part
+def read_inputs(view: Observation, room: Scratch) -> None:
+    """features.py, one row at a time."""
+    free = view.cluster[seen.FREE_EXECUTORS] * _EXECUTOR
+    for job in range(int(view.cluster[seen.JOBS])):
+        own = view.jobs[job, seen.IS_SOURCE] == 1
+        room.job_inputs[job, 0] = view.jobs[job, seen.EXECUTORS] * _EXECUTOR
+        room.job_inputs[job, 1] = _SOURCE if own else _NOT_SOURCE
+        room.job_inputs[job, 2] = free
+        room.job_inputs[job, 3] = view.jobs[job, seen.WORK_LEFT_S] * _JOB_WORK
+    for row in range(int(view.cluster[seen.STAGES])):
+        stage, inputs = view.stages[row], room.inputs[row]
+        for shared in range(3):
+            inputs[shared] = room.job_inputs[view.stage_job[row], shared]
+        inputs[3] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
+        inputs[4] = stage[seen.UNSTARTED] * _TASK
+        inputs[5] = stage[seen.MEAN_S] * _DURATION
+        inputs[6] = stage[seen.RUNNING] * _EXECUTOR
+        inputs[7] = stage[seen.RUNNABLE]
+
+
+@part
+def embed(view: Observation, weights: Weights, room: Scratch) -> None:
+    """Leaves first, each stage's message made once; then jobs and the cluster as sums (eq. 1)."""
+    stages, jobs = int(view.cluster[seen.STAGES]), int(view.cluster[seen.JOBS])
+    edges = int(view.cluster[seen.EDGES])
+    width, layer = room.stage.shape[1], room.layer
+    room.heard[:stages] = 0
+    room.job[:jobs] = 0
+    room.cluster[:] = 0
+    highest = 0
+    for row in range(stages):
+        highest = max(highest, int(view.stages[row, seen.HEIGHT]))
+        fill(layer, 0, room.inputs[row])
+        out = perceptron(weights, PREPARE, layer)
+        for i in range(width):
+            room.stage[row, i] = layer[out, i]
+    for height in range(highest + 1):
+        if height > 0:
+            for row in range(stages):
+                if view.stages[row, seen.HEIGHT] == height:
+                    fill(layer, 0, room.heard[row])
+                    out = perceptron(weights, UPDATE, layer)
+                    for i in range(width):
+                        room.stage[row, i] += layer[out, i]
+        child = -1
+        out = 0
+        for edge in range(edges):
+            if view.stages[view.edges[edge, 1], seen.HEIGHT] == height:
+                if view.edges[edge, 1] != child:
+                    child = view.edges[edge, 1]
+                    fill(layer, 0, room.stage[child])
+                    out = perceptron(weights, MESSAGE, layer)
+                for i in range(width):
+                    room.heard[view.edges[edge, 0], i] += layer[out, i]
+    for row in range(stages):
+        fill(layer, 0, room.inputs[row])
+        fill(layer, features.STAGE_INPUTS, room.stage[row])
+        out = perceptron(weights, SUMMARISE_STAGE, layer)
+        for i in range(width):
+            room.job[view.stage_job[row], i] += layer[out, i]
+    for job in range(jobs):
+        fill(layer, 0, room.job[job])
+        out = perceptron(weights, SUMMARISE_JOB, layer)
+        for i in range(width):
+            room.cluster[i] += layer[out, i]
+
+
+@part
+def score_stages(view: Observation, weights: Weights, room: Scratch) -> None:
+    width, layer = room.stage.shape[1], room.layer
+    for row in range(int(view.cluster[seen.STAGES])):
+        room.stage_scores[row] = _ILLEGAL
+        if view.schedulable[row] == 1:
+            fill(layer, 0, room.inputs[row])
+            fill(layer, features.STAGE_INPUTS, room.stage[row])
+            fill(layer, features.STAGE_INPUTS + width, room.job[view.stage_job[row]])
+            fill(layer, features.STAGE_INPUTS + 2 * width, room.cluster)
+            room.stage_scores[row] = layer[perceptron(weights, SCORE_STAGE, layer), 0]
+
+
+@part
+def score_limits(weights: Weights, room: Scratch, job: int, lowest: int, total: int) -> None:
+    width, layer = room.stage.shape[1], room.layer
+    for limit in range(lowest, total + 1):
+        fill(layer, 0, room.job_inputs[job])
+        fill(layer, features.JOB_INPUTS, room.job[job])
+        fill(layer, features.JOB_INPUTS + width, room.cluster)
+        layer[0, features.JOB_INPUTS + 2 * width] = np.float32(limit) / np.float32(total)
+        room.limit_scores[limit - 1] = layer[perceptron(weights, SCORE_LIMIT, layer), 0]
+
+
+@inner
+def fill(layer: NDArray[np.float32], start: int, values: NDArray[np.float32]) -> None:
+    for i in range(len(values)):
+        layer[0, start + i] = values[i]
+
+
+@inner
+def perceptron(weights: Weights, which: int, layer: NDArray[np.float32]) -> int:
+    """Run layer[0] through the perceptron; in which half of `layer` the result is."""
+    numbers, layers = weights.numbers, weights.layout[which, 0, LAYERS]
+    source = 0
+    for place in range(1, layers + 1):
+        given, made = weights.layout[which, place, GIVEN], weights.layout[which, place, MADE]
+        at = weights.layout[which, place, AT]
+        target = 1 - source
+        for j in range(made):
+            layer[target, j] = numbers[at + given * made + j]
+        # Input by input, so that the inner loop runs over independent sums and vectorises.
+        for i in range(given):
+            value = layer[source, i]
+            for j in range(made):
+                layer[target, j] += value * numbers[at + i * made + j]
+        if place < layers:
+            for j in range(made):
+                layer[target, j] = max(layer[target, j], _SLOPE * layer[target, j])
+        source = target
+    return source
+
+
+@inner
+def choose(scores: NDArray[np.float32], start: int, end: int, draw: float) -> tuple[int, float]:
+    """An index by softmax over scores[start:end], and its log-probability."""
+    best = start
+    for i in range(start, end):
+        if scores[i] > scores[best]:
+            best = i
+    whole = 0.0
+    for i in range(start, end):
+        whole += np.exp(np.float64(scores[i] - scores[best]))
+    chosen = best
+    if draw >= 0:
+        left = draw * whole
+        for i in range(start, end):
+            weight = np.exp(np.float64(scores[i] - scores[best]))
+            if weight > 0:
+                chosen = i
+                left -= weight
+                if left < 0:
+                    break
+    return chosen, np.float64(scores[chosen] - scores[best]) - np.log(whole)
