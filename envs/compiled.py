@@ -2,7 +2,8 @@
 
 Numba decides whether a cached function is stale by the age of its own source file alone, so a
 change in a function it calls from another module would go unnoticed. We therefore keep the cache
-in a folder named after a digest of all sources on this floor: any edit starts a fresh one.
+in a folder named after a digest of all sources that compiled code calls across modules, those of
+`envs` and `models`: any edit there starts a fresh one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def cache_folder() -> Path:
     """Where compiled functions of exactly these sources are kept."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(Path(__file__).parent.rglob("*.py")):
-        digest.update(source.read_bytes())
+    house = Path(__file__).parents[1]  # the folders stand side by side, here as in a wheel
+    for floor in ("envs", "models"):
+        for source in sorted((house / floor).rglob("*.py")):
+            digest.update(source.read_bytes())
     root = os.environ.get("LOADMASTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path.home() / ".cache"
     return base / "loadmaster" / "compiled" / digest.hexdigest()[:16]

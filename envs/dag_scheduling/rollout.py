@@ -106,7 +106,7 @@ def run(
 
 def run_baseline(state: SimState, bank: JobBank, baseline: Baseline) -> SimState:
     """Run to the end, giving the tables more room whenever they are full; the final state."""
-    view, rows = _room_for(state, bank)
+    view, rows = room_for(state, bank)
     while True:
         status = run(
             state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
@@ -116,12 +116,12 @@ def run_baseline(state: SimState, bank: JobBank, baseline: Baseline) -> SimState
             state = at.with_more_trace(state)
         elif status == at.GROW_JOBS:
             state = at.with_more_slots(state)
-            view, rows = _room_for(state, bank)
+            view, rows = room_for(state, bank)
         else:
             return state
 
 
-def _room_for(state: SimState, bank: JobBank) -> tuple[Observation, NDArray[np.int64]]:
+def room_for(state: SimState, bank: JobBank) -> tuple[Observation, NDArray[np.int64]]:
     """Observation tables that hold whatever the state's own tables can."""
     slots, stages = len(state.jobs), len(state.stages)
     most_edges = int(np.diff(bank.child_first[bank.first_stage]).max(initial=0))

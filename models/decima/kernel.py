@@ -21,7 +21,6 @@ from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4
-LAYERS, GIVEN, MADE, AT = 0, 0, 1, 2  # of `layout`: see Weights
 
 # How features.py scales, as numbers a compiled function can hold.
 _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
@@ -32,10 +31,11 @@ _SLOPE, _ILLEGAL = np.float32(SLOPE), np.float32(ILLEGAL)
 
 
 class Weights(NamedTuple):
-    """All layers of all seven perceptrons, one after another."""
+    """All layers of all seven perceptrons, padded to the widest, W."""
 
-    numbers: NDArray[np.float32]  # each layer: (given, made) row by row, then the bias
-    layout: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 3) row 0: how many; then given, made, where
+    matrix: NDArray[np.float32]  # (7, LAYERS_MAX, W, W) from input (row) to output (column)
+    bias: NDArray[np.float32]  # (7, LAYERS_MAX, W)
+    shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2) row 0: how many layers; then inputs, outputs
 
 
 class Scratch(NamedTuple):
@@ -63,27 +63,31 @@ def weights_of(network: DecimaNetwork) -> Weights:
         network.score_stage,
         network.score_limit,
     )
-    layout = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 3), np.int64)
-    numbers: list[NDArray[np.float32]] = []
-    at = 0
+    widest = _widest(network)
+    matrix = np.zeros((len(perceptrons), LAYERS_MAX, widest, widest), np.float32)
+    bias = np.zeros((len(perceptrons), LAYERS_MAX, widest), np.float32)
+    shape = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 2), np.int64)
     for which, perceptron in enumerate(perceptrons):
         layers = [layer for layer in perceptron if isinstance(layer, nn.Linear)]
-        layout[which, 0, LAYERS] = len(layers)
+        shape[which, 0] = len(layers)
         for place, layer in enumerate(layers):
-            matrix = layer.weight.detach().cpu().numpy().T  # (given, made)
-            layout[which, 1 + place] = *matrix.shape, at
-            numbers += [matrix.ravel(), layer.bias.detach().cpu().numpy()]
-            at += matrix.size + matrix.shape[1]
-    return Weights(np.concatenate(numbers).astype(np.float32), layout)
+            given, made = layer.in_features, layer.out_features
+            matrix[which, place, :given, :made] = layer.weight.detach().cpu().numpy().T
+            bias[which, place, :made] = layer.bias.detach().cpu().numpy()
+            shape[which, 1 + place] = given, made
+    return Weights(matrix, bias, shape)
 
 
-def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
-    width = network.encoder.width
-    widest = max(
+def _widest(network: DecimaNetwork) -> int:
+    return max(
         max(layer.in_features, layer.out_features)
         for layer in network.modules()
         if isinstance(layer, nn.Linear)
     )
+
+
+def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
+    width = network.encoder.width
     return Scratch(
         inputs=np.zeros((stages, features.STAGE_INPUTS), np.float32),
         stage=np.zeros((stages, width), np.float32),
@@ -91,7 +95,7 @@ def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) 
         job_inputs=np.zeros((jobs, features.JOB_INPUTS), np.float32),
         job=np.zeros((jobs, width), np.float32),
         cluster=np.zeros(width, np.float32),
-        layer=np.zeros((2, widest), np.float32),
+        layer=np.zeros((2, _widest(network)), np.float32),
         stage_scores=np.zeros(stages, np.float32),
         limit_scores=np.zeros(executors, np.float32),
     )
@@ -217,21 +221,20 @@ def fill(layer: NDArray[np.float32], start: int, values: NDArray[np.float32]) ->
 
 @inner
 def perceptron(weights: Weights, which: int, layer: NDArray[np.float32]) -> int:
-    """Run layer[0] through the perceptron; in which half of `layer` the result is."""
-    numbers, layers = weights.numbers, weights.layout[which, 0, LAYERS]
-    source = 0
-    for place in range(1, layers + 1):
-        given, made = weights.layout[which, place, GIVEN], weights.layout[which, place, MADE]
-        at = weights.layout[which, place, AT]
+    """Run layer[0] through the perceptron; in which row of `layer` the result is."""
+    matrix, bias = weights.matrix[which], weights.bias[which]
+    source, layers = 0, weights.shape[which, 0, 0]
+    for place in range(layers):
+        given, made = weights.shape[which, 1 + place, 0], weights.shape[which, 1 + place, 1]
         target = 1 - source
         for j in range(made):
-            layer[target, j] = numbers[at + given * made + j]
+            layer[target, j] = bias[place, j]
         # Input by input, so that the inner loop runs over independent sums and vectorises.
         for i in range(given):
             value = layer[source, i]
             for j in range(made):
-                layer[target, j] += value * numbers[at + i * made + j]
-        if place < layers:
+                layer[target, j] += value * matrix[place, i, j]
+        if place + 1 < layers:
             for j in range(made):
                 layer[target, j] = max(layer[target, j], _SLOPE * layer[target, j])
         source = target

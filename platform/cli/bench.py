@@ -6,7 +6,11 @@ from typing import Annotated
 
 import typer
 
-GROUPS = {"simulators": "loadmaster.platform.bench.simulators"}
+GROUPS = {
+    "simulators": "loadmaster.platform.bench.simulators",
+    "rollouts": "loadmaster.platform.bench.rollouts",
+    "encoder": "loadmaster.platform.bench.encoder",
+}
 
 
 def bench(
@@ -55,9 +59,9 @@ def bench(
     for figure in figures:
         table.add_row(
             figure.name,
-            f"{figure.value:,.1f}" if figure.value < 1000 else f"{figure.value:,.0f}",
+            f"{figure.value:,.3g}" if figure.value < 1000 else f"{figure.value:,.0f}",
             figure.unit,
-            f"{figure.peer:,.0f}" if figure.peer is not None else "",
+            f"{figure.peer:,.4g}" if figure.peer is not None else "",
             f"{figure.ratio:,.0f}x" if figure.ratio is not None else "",
             figure.peer_name,
         )

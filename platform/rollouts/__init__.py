@@ -1,0 +1,1 @@
+"""Where policies meet simulators: the loops that run one inside the other."""

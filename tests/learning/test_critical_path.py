@@ -1,0 +1,27 @@
+"""The encoder learns what it was built for, in seconds; `loadmaster bench encoder` goes further."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from loadmaster.models.decima.critical_path import random_dags, train_and_measure
+
+
+def test_paths_by_hand() -> None:
+    batch, path = random_dags(np.random.default_rng(4), dags=30, depth=5)
+    durations = batch.inputs.sum(dim=1)  # nothing else is told
+    for row in range(len(path)):
+        below = path[batch.child[batch.parent == row]]
+        expected = durations[row] + (below.max() if len(below) else 0)
+        torch.testing.assert_close(path[row], expected)
+        assert batch.height[row] == 0 or len(below) > 0
+    assert (batch.height[batch.parent] == batch.height[batch.child] + 1).all()
+
+
+def test_a_few_hundred_iterations_explain_most_of_it() -> None:
+    losses: list[float] = []
+    errors = train_and_measure(400, on_iteration=lambda _, loss: losses.append(loss))
+    assert np.mean(losses[-50:]) < 0.2 * np.mean(losses[:10])
+    assert errors.trained_depth < 0.5 * errors.blind
+    assert errors.deeper < 0.8 * errors.blind  # levels it has never seen
