@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.durations import mixed
@@ -25,6 +25,12 @@ from loadmaster.models.decima.network import DecimaNetwork
 
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)
+
+
+@inner
+def unit_draw(luck: int, count: int) -> float:
+    """A number in [0, 1) that depends on nothing but `luck` and `count`."""
+    return np.float64(mixed(luck, count) >> _S11) * _UNIT
 
 
 @compiled
@@ -49,8 +55,7 @@ def run_network(
         stage_draw, limit_draw = -1.0, -1.0
         if luck >= 0:
             count = 2 * state.clock[at.DECISIONS]
-            stage_draw = np.float64(mixed(luck, count) >> _S11) * _UNIT
-            limit_draw = np.float64(mixed(luck, count + 1) >> _S11) * _UNIT
+            stage_draw, limit_draw = unit_draw(luck, count), unit_draw(luck, count + 1)
         row, limit, _ = decide(view, weights, room, stage_draw, limit_draw)
         apply_action(state, bank, view, rows, row, limit)
 

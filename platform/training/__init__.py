@@ -1,0 +1,1 @@
+"""What learns from rollouts."""

@@ -1,0 +1,114 @@
+"""The input-dependent baseline: by hand, unbiased, and worth its rollouts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.platform.rollouts.decima_recording import Recording, record_rollout
+from loadmaster.platform.training.input_driven import (
+    Rollout,
+    differential_rewards,
+    group_advantages,
+    group_baselines,
+    returns_to_go,
+)
+
+
+def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
+    return Rollout(np.array(times), np.array(rewards), end)
+
+
+def test_returns_by_hand() -> None:
+    one = rollout([0, 2, 5], [-1, -2, -4], 8)
+    assert returns_to_go(one).tolist() == [-7, -6, -4]
+    # Half a life of 1 s: 2^-t. From the end: -4; -2 - 4 / 8; -1 - 2.5 / 4.
+    halved = returns_to_go(one, discount_per_s=np.log(2))
+    assert halved == pytest.approx([-1.625, -2.5, -4])
+
+
+def test_differential_rewards_by_hand() -> None:
+    one = rollout([0, 2, 5], [-1, -2, -4], 8)
+    assert differential_rewards(one, rate=-1.0).tolist() == [1, 1, -1]
+
+
+def test_baselines_by_hand() -> None:
+    # What the second has left: -6 at 0, -4 at 4, 0 at 10; in between on straight lines.
+    group = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
+    assert group_baselines(group)[0] == pytest.approx([-6, -5, -2])
+    # And the first: -3 at 0, -2 at 2, -1 at 7.
+    assert group_baselines(group)[1] == pytest.approx([-3, -1.6])
+    assert group_advantages(group)[1] == pytest.approx([-3, -2.4])
+
+
+def test_of_decisions_at_one_moment_the_first_counts() -> None:
+    group = [rollout([0, 0, 0], [0, 0, -3], 3), rollout([0, 1], [-1, -1], 2)]
+    assert group_baselines(group)[1] == pytest.approx([-3, -2])
+
+
+def test_after_the_end_nothing_is_left() -> None:
+    group = [rollout([0], [-1], 1), rollout([0, 5], [-5, -5], 10)]
+    assert group_baselines(group)[1] == pytest.approx([-1, 0])
+
+
+def test_one_alone_has_no_baseline() -> None:
+    with pytest.raises(ValueError, match="a group of 1"):
+        group_baselines([rollout([0], [-1], 1)])
+
+
+SETTINGS = DagSchedulingSettings(
+    workload="toy", arrivals="poisson", jobs=6, interarrival_s=5, executors=3,
+    max_jobs=7, max_stages=28, max_edges=40,
+)  # fmt: skip
+GROUPS, SIZE = 150, 4
+
+
+def gradient(network: DecimaNetwork, recording: Recording, weight: np.ndarray) -> np.ndarray:
+    """Of sum(weight * log-probability) by the last layers' weights: REINFORCE's estimate."""
+    tables = {
+        field: torch.as_tensor(getattr(recording.observations, field))
+        for field in Observation._fields
+    }
+    actions = torch.as_tensor(recording.actions)
+    scores, batch, embedded = network(tables)
+    limits = network.limit_scores(tables, batch, embedded, actions[:, 0], 3)
+    each = torch.arange(len(actions))
+    stage = scores.log_softmax(1)[each, actions[:, 0]]
+    limit = limits.log_softmax(1)[each, actions[:, 1] - 1]
+    torch.testing.assert_close(
+        (stage + limit).double(), torch.as_tensor(recording.log_probability), atol=1e-4, rtol=0
+    )
+    loss = ((stage + limit) * torch.as_tensor(weight, dtype=torch.float32)).sum()
+    wanted = [network.score_stage[-1].weight, network.score_limit[-1].weight]
+    return torch.cat([g.ravel() for g in torch.autograd.grad(loss, wanted)]).numpy()
+
+
+def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> None:
+    torch.manual_seed(1)
+    network, workload = DecimaNetwork(), load_workload(SETTINGS)
+    plain, relieved = [], []
+    for group in range(GROUPS):
+        recordings = [
+            record_rollout(network, SETTINGS, group, workload, luck=group * SIZE + member)
+            for member in range(SIZE)
+        ]
+        advantages = group_advantages([r.rollout for r in recordings])
+        for recording, advantage in zip(recordings, advantages, strict=True):
+            plain.append(gradient(network, recording, returns_to_go(recording.rollout)))
+            relieved.append(gradient(network, recording, advantage))
+    # Rollouts of a group share their input; groups are independent.
+    by_group = (GROUPS, SIZE, -1)
+    without = np.reshape(plain, by_group).mean(axis=1)
+    with_baseline = np.reshape(relieved, by_group).mean(axis=1)
+    difference = without - with_baseline
+    error = difference.std(axis=0, ddof=1) / np.sqrt(GROUPS)
+    assert (np.abs(difference.mean(axis=0)) < 4 * error).all()  # the same mean: unbiased
+    factor = without.var(axis=0).sum() / with_baseline.var(axis=0).sum()
+    record_property("variance_factor", round(float(factor), 1))
+    print(f"variance without the baseline over variance with it: {factor:.1f}")
+    assert factor > 3
