@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank
-from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
+from loadmaster.envs.dag_scheduling.placement import (
+    fits,
+    schedulable,
+    unassigned_tasks,
+    unplaced_executors,
+)
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.envs.errors import InputError
@@ -130,7 +135,7 @@ def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.i
     out.schedulable[len(out.schedulable) - 1] = may_idle
     cluster[JOBS] = clock[at.ACTIVE]
     cluster[STAGES] = row
-    cluster[FREE_EXECUTORS] = state.left.sum()
+    cluster[FREE_EXECUTORS] = unplaced_executors(state)
     cluster[TOTAL_EXECUTORS] = len(state.executors)
     cluster[MAY_IDLE] = may_idle
     return FITS
@@ -195,7 +200,7 @@ def _observe_job(
         unplaced += out.stages[row, UNASSIGNED]
     seen[EXECUTORS] = held
     seen[IS_SOURCE] = is_source
-    seen[MIN_LIMIT] = held + 1 - (state.left.sum() if is_source else 0)
+    seen[MIN_LIMIT] = held + 1 - (unplaced_executors(state) if is_source else 0)
     seen[AGE_S] = (state.clock[at.NOW] - job[at.ARRIVAL]) * 1e-3
     seen[WORK_S] = bank.work_ms[job[at.TEMPLATE]] * 1e-3
     seen[WORK_LEFT_S] = work_left

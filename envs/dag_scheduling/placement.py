@@ -18,6 +18,15 @@ def unassigned_tasks(state: SimState, stage: int) -> int:
 
 
 @inner
+def unplaced_executors(state: SimState) -> int:
+    """The round's executors of all classes that nobody has placed yet."""
+    total = 0
+    for kind in range(len(state.left)):
+        total += state.left[kind]
+    return total
+
+
+@inner
 def fits(state: SimState, bank: JobBank, executor_class: int, stage: int) -> bool:
     """Whether executors of this class offer what the stage demands."""
     profile = state.stages[stage, at.PROFILE]
@@ -43,7 +52,7 @@ def schedulable(state: SimState, bank: JobBank, stage: int) -> bool:
 
 
 @inner
-def record(state: SimState, executor: int, stage: int, end_ms: int, moving: int) -> None:
+def record(state: SimState, executor: int, stage: int, end_ms: int, moving: bool) -> None:
     """Add a row to the trace. The event loop has made sure that there is room."""
     clock = state.clock
     row = state.trace[clock[at.TRACE_ROWS]]
@@ -68,7 +77,7 @@ def start_task(state: SimState, bank: JobBank, executor: int, stage: int) -> Non
     state.stages[stage, at.STARTED] += 1
     plan_event(state.clock, state.tree, state.executors, executor, end_ms)
     if len(state.trace) > 0:
-        record(state, executor, stage, end_ms, 0)
+        record(state, executor, stage, end_ms, False)
 
 
 @inner
@@ -94,7 +103,7 @@ def move_executor(state: SimState, executor: int, stage: int) -> None:
     arrival_ms = state.clock[at.NOW] + state.setup[at.MOVING_MS]
     plan_event(state.clock, state.tree, state.executors, executor, arrival_ms)
     if len(state.trace) > 0 and state.setup[at.MOVING_MS] > 0:
-        record(state, executor, stage, arrival_ms, 1)
+        record(state, executor, stage, arrival_ms, True)
 
 
 @inner

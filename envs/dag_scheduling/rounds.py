@@ -13,6 +13,7 @@ from loadmaster.envs.dag_scheduling.placement import (
     place_by_default,
     schedulable,
     start_task,
+    unplaced_executors,
 )
 from loadmaster.envs.dag_scheduling.state import SimState
 
@@ -86,6 +87,12 @@ def promise(state: SimState, stage: int, executor_class: int, amount: int) -> No
     commitments[last, at.NEXT] = entry
 
 
+@inner
+def able(state: SimState, kind: int) -> float:
+    """How much executors of a class offer; the least able that fit are used first."""
+    return state.capacity[kind, 0] + state.capacity[kind, 1]
+
+
 @part
 def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
     """One decision: `amount` of the round's executors go to `stage`, the least able that fit."""
@@ -97,13 +104,13 @@ def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
             if (
                 state.left[kind] > 0
                 and fits(state, bank, kind, stage)
-                and (best == at.NONE or state.capacity[kind].sum() < state.capacity[best].sum())
+                and (best == at.NONE or able(state, kind) < able(state, best))
             ):
                 best = kind
         used = min(amount, state.left[best])
         promise(state, stage, best, used)
         amount -= used
-    if state.left.sum() == 0:
+    if unplaced_executors(state) == 0:
         close_round(state, bank)
 
 
