@@ -59,9 +59,9 @@ def bench(
     for figure in figures:
         table.add_row(
             figure.name,
-            f"{figure.value:,.3g}" if figure.value < 1000 else f"{figure.value:,.0f}",
+            _number(figure.value),
             figure.unit,
-            f"{figure.peer:,.4g}" if figure.peer is not None else "",
+            _number(figure.peer) if figure.peer is not None else "",
             f"{figure.ratio:,.0f}x" if figure.ratio is not None else "",
             figure.peer_name,
         )
@@ -69,3 +69,8 @@ def bench(
     if not console.is_terminal:
         console.width = 140
     console.print(table)
+
+
+def _number(value: float) -> str:
+    """Three digits are all a noisy machine can tell; large numbers are easier to read whole."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
