@@ -170,3 +170,17 @@ def place_by_default(state: SimState, bank: JobBank, executor: int) -> None:
                 move_executor(state, executor, stage)
                 return
     join_pool(state, executor, row[at.JOB])
+
+
+@inner
+def take_up(state: SimState, bank: JobBank, executor: int, stage: int) -> None:
+    """The executor follows its promise to `stage`, as far as that is possible by now."""
+    job = stage // state.setup[at.STRIDE]
+    if state.stages[stage, at.STARTED] >= state.stages[stage, at.TASKS]:
+        place_by_default(state, bank, executor)
+    elif state.executors[executor, at.JOB] != job:
+        move_executor(state, executor, stage)
+    elif state.stages[stage, at.WAITING] == 0:
+        start_task(state, bank, executor, stage)
+    else:
+        join_pool(state, executor, job)  # too early: it waits until the stage unlocks

@@ -9,10 +9,8 @@ from loadmaster.envs.dag_scheduling.placement import (
     fits,
     join_pool,
     leave_pool,
-    move_executor,
-    place_by_default,
     schedulable,
-    start_task,
+    take_up,
     unplaced_executors,
 )
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -154,24 +152,16 @@ def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
     commitments[entry, at.AMOUNT] -= 1
     if commitments[entry, at.AMOUNT] == 0:
         drop_commitment(state, source, before, entry)
-    stride = state.setup[at.STRIDE]
     if stage == at.NONE:
         join_pool(
             state, executor, row[at.JOB] if has_tasks_to_start(state, row[at.JOB]) else at.NONE
         )
         return
-    job = stage // stride
+    job = stage // state.setup[at.STRIDE]
     state.stages[stage, at.COMMITTED] -= 1
     if row[at.JOB] != job:
         state.jobs[job, at.COMMITTED_IN] -= 1
-    if state.stages[stage, at.STARTED] >= state.stages[stage, at.TASKS]:
-        place_by_default(state, bank, executor)
-    elif row[at.JOB] != job:
-        move_executor(state, executor, stage)
-    elif state.stages[stage, at.WAITING] == 0:
-        start_task(state, bank, executor, stage)
-    else:
-        join_pool(state, executor, job)
+    take_up(state, bank, executor, stage)
 
 
 @part

@@ -20,6 +20,7 @@ from loadmaster.envs.dag_scheduling.placement import (
     leave_job,
     place_by_default,
     start_task,
+    take_up,
 )
 from loadmaster.envs.dag_scheduling.rounds import (
     anything_to_choose,
@@ -185,12 +186,7 @@ def arrive(state: SimState, bank: JobBank, executor: int) -> None:
     state.jobs[job, at.INCOMING] -= 1
     state.jobs[job, at.MEMBERS] += 1
     row[at.JOB] = job
-    if state.stages[stage, at.STARTED] >= state.stages[stage, at.TASKS]:
-        place_by_default(state, bank, executor)
-    elif state.stages[stage, at.WAITING] == 0:
-        start_task(state, bank, executor, stage)
-    else:
-        join_pool(state, executor, job)
+    take_up(state, bank, executor, stage)
 
 
 @part

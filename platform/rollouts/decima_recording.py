@@ -89,16 +89,17 @@ def record_rollout(
     decisions_max: int = 1024,
 ) -> Recording:
     """Sample one rollout of the episode of `seed`; `luck` makes it differ from its fellows."""
-    limits = settings
     weights = weights_of(network)
     while True:
         state = initial_state(settings, workload, seed, slots=settings.total_jobs)
-        blank = blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)
+        blank = blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
         views = Observation._make(
             np.zeros((decisions_max, *table.shape), table.dtype) for table in blank
         )
-        room = scratch_for(network, limits.max_stages, limits.max_jobs, settings.total_executors)
-        rows = np.zeros(limits.max_stages, np.int64)
+        room = scratch_for(
+            network, settings.max_stages, settings.max_jobs, settings.total_executors
+        )
+        rows = np.zeros(settings.max_stages, np.int64)
         actions = np.zeros((decisions_max, 2), np.int64)
         facts = np.zeros((decisions_max, 3))
         count, status, fit = record_network(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
+from tests.traces import needs_traces
 
 HEADER = "task_name,instance_num,job_name,task_type,status,start_time,end_time,plan_cpu,plan_mem"
 JOB_1 = (
@@ -148,9 +148,7 @@ def test_several_traces_in_a_folder_need_a_choice(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.skipif(
-    "LOADMASTER_DATA" not in os.environ, reason="LOADMASTER_DATA is not set: no traces to read"
-)
+@needs_traces
 def test_the_real_trace_loads() -> None:
     workload = load_workload(DagSchedulingSettings(workload="alibaba"))
     assert len(workload.job_names) == 1881  # of 2,120

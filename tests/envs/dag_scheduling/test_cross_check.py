@@ -6,7 +6,6 @@ Its figures are means over 80 seeds of its own, measured with its public code: a
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -16,10 +15,9 @@ import pytest
 from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
+from tests.traces import needs_traces
 
-pytestmark = pytest.mark.skipif(
-    "LOADMASTER_DATA" not in os.environ, reason="LOADMASTER_DATA is not set: no traces to read"
-)
+pytestmark = needs_traces
 SEEDS = 80
 SETTINGS = DagSchedulingSettings(
     workload="tpch",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload, tpch_like
+from tests.traces import needs_traces
 
 # 5th, 25th, 50th, 75th and 95th percentile.
 SPREAD = (5, 25, 50, 75, 95)
@@ -168,9 +168,7 @@ def test_the_bank_is_the_same_every_time_and_quickly_there(like: Workload) -> No
     assert took < 1.0  # 0.15 s on a quiet core
 
 
-@pytest.mark.skipif(
-    "LOADMASTER_DATA" not in os.environ, reason="LOADMASTER_DATA is not set: no traces to read"
-)
+@needs_traces
 def test_schedulers_do_as_well_and_rank_as_on_the_real_profiles() -> None:
     """The same queries at the same sizes arrive in both, so few seeds tell."""
     jct = {}

@@ -14,10 +14,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload, tpch
 from loadmaster.envs.dag_scheduling.workloads.sources import stage_memory
 from loadmaster.envs.errors import InputError
-
-needs_data = pytest.mark.skipif(
-    "LOADMASTER_DATA" not in os.environ, reason="LOADMASTER_DATA is not set: no traces to read"
-)
+from tests.traces import needs_traces
 
 
 def load(name: str, data: Path | None = None) -> Workload:
@@ -207,7 +204,7 @@ def test_missing_and_truncated_files_are_named(profiles: Path) -> None:
         load("tpch", profiles)
 
 
-@needs_data
+@needs_traces
 def test_the_real_profiles_have_their_published_statistics() -> None:
     bank = load("tpch").bank
     stages = np.diff(bank.first_stage)
@@ -222,7 +219,7 @@ def test_the_real_profiles_have_their_published_statistics() -> None:
     assert bank.work_ms.mean() / 1000 == pytest.approx(888.8, abs=0.1)
 
 
-@needs_data
+@needs_traces
 def test_the_real_profiles_hold_the_published_work() -> None:
     """The published figures take every list as it was measured, fresh tasks counted twice."""
     root = Path(os.environ["LOADMASTER_DATA"])

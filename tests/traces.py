@@ -1,0 +1,11 @@
+"""Tests against published traces, which the project does not ship."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+needs_traces = pytest.mark.skipif(
+    "LOADMASTER_DATA" not in os.environ, reason="LOADMASTER_DATA is not set: no traces to read"
+)
