@@ -40,7 +40,8 @@ CPU = 9  # what an executor must offer
 MEMORY = 10
 LONGEST_AHEAD_S = 11  # the longest mean task duration from here to the job's end, s
 DEMAND_AHEAD = 12  # the largest CPU + memory asked for from here to the job's end
-STAGE_FEATURES = 13
+ABLE = 13  # executors of the whole cluster that could run it
+STAGE_FEATURES = 14
 
 # Columns of `jobs`.
 EXECUTORS = 0  # its own, on their way and promised to it
@@ -160,24 +161,31 @@ def _observe_stages(
         if row == len(out.stages):
             return -1
         profile = facts[at.PROFILE]
-        fitting = 0
+        fitting, able = 0, 0
         for kind in range(len(state.left)):
             if fits(state, bank, kind, stage):
                 fitting += state.left[kind]
+                able += state.amount[kind]
         seen = out.stages[row]
         seen[UNASSIGNED] = max(unassigned_tasks(state, stage), 0)
         seen[UNSTARTED] = facts[at.TASKS] - facts[at.STARTED]
         seen[RUNNING] = facts[at.STARTED] - facts[at.FINISHED]
         seen[MEAN_S] = bank.mean_ms[profile] * 1e-3
         seen[CRITICAL_S] = bank.critical_ms[profile] * 1e-3
+        seen[LONGEST_AHEAD_S] = bank.ahead[profile, 0] * 1e-3
+        if state.setup[at.TYPICAL_MS] > 0:  # durations are not known
+            typical_s = state.setup[at.TYPICAL_MS] * 1e-3
+            seen[MEAN_S] = typical_s
+            seen[CRITICAL_S] = typical_s * (1 + bank.height[profile])
+            seen[LONGEST_AHEAD_S] = typical_s
         seen[HEIGHT] = bank.height[profile]
         seen[RUNNABLE] = facts[at.WAITING] == 0
         seen[UNLOCKED] = facts[at.UNLOCKED]
         seen[FITTING] = fitting
         seen[CPU] = bank.demand[profile, 0]
         seen[MEMORY] = bank.demand[profile, 1]
-        seen[LONGEST_AHEAD_S] = bank.ahead[profile, 0] * 1e-3
         seen[DEMAND_AHEAD] = bank.ahead[profile, 1]
+        seen[ABLE] = able
         out.stage_job[row] = job_row
         out.schedulable[row] = fitting > 0 and schedulable(state, bank, stage)
         rows[row] = stage
@@ -202,9 +210,20 @@ def _observe_job(
     seen[IS_SOURCE] = is_source
     seen[MIN_LIMIT] = held + 1 - (unplaced_executors(state) if is_source else 0)
     seen[AGE_S] = (state.clock[at.NOW] - job[at.ARRIVAL]) * 1e-3
-    seen[WORK_S] = bank.work_ms[job[at.TEMPLATE]] * 1e-3
+    seen[WORK_S] = _work_ms(state, bank, job[at.TEMPLATE]) * 1e-3
     seen[WORK_LEFT_S] = work_left
     seen[UNPLACED] = unplaced
+
+
+@part
+def _work_ms(state: SimState, bank: JobBank, template: int) -> float:
+    """Of the whole job, as far as durations are known."""
+    work = bank.work_ms[template]
+    if state.setup[at.TYPICAL_MS] > 0:
+        work = 0.0
+        for profile in range(bank.first_stage[template], bank.first_stage[template + 1]):
+            work += bank.tasks[profile] * state.setup[at.TYPICAL_MS]
+    return work
 
 
 @part

@@ -37,6 +37,7 @@ class DagSchedulingSettings(Settings):
     warmup_s: float = Field(default=1.0, ge=0)
     interpolation: Literal["corrected", "as-published"] = "corrected"
     objective: Literal["jct", "makespan"] = "jct"
+    estimates: Literal["known", "missing"] = "known"  # missing: all tasks are said to take as long
     calibration: Path | None = None  # tuned heuristics' parameters; None: those shipped
 
     max_jobs: PositiveInt = 100  # rows for jobs in the observation

@@ -44,8 +44,9 @@ CLOCK_SIZE = 19
 RUNNING, DECIDE, DONE, HORIZON, GROW_JOBS, GROW_TRACE = 0, 1, 2, 3, 4, 5
 
 # `setup`: what stays fixed in an episode.
-SEED, STRIDE, MOVING_MS, WARMUP_MS, AS_PUBLISHED, HORIZON_MS = 0, 1, 2, 3, 4, 5
-SETUP_SIZE = 6
+SEED, STRIDE, MOVING_MS, WARMUP_MS, AS_PUBLISHED, HORIZON_MS, TYPICAL_MS = 0, 1, 2, 3, 4, 5, 6
+SETUP_SIZE = 7
+# TYPICAL_MS   what observations say of every task's duration; 0: what is known of each stage
 
 # `jobs`, one row a slot. TEMPLATE is NONE in an empty slot.
 TEMPLATE, NUMBER, ARRIVAL, STAGES, STAGES_DONE = 0, 1, 2, 3, 4
@@ -95,6 +96,7 @@ class SimState(NamedTuple):
     tree: NDArray[np.int64]  # (2 * leaves,) tournament of next events; tree[1] is the earliest
     left: NDArray[np.int64]  # (C,) the source's executors this round has not yet placed
     capacity: NDArray[np.float64]  # (C, 2) CPU and memory of each class
+    amount: NDArray[np.int64]  # (C,) executors of each class
     commit_first: NDArray[np.int64]  # (R + J + 1,) first commitment of each source
     commitments: NDArray[np.int64]  # (E + 1, 4)
     levels: NDArray[np.int64]  # (E + 1, 3) profile level below n executors, n - level, gap
@@ -132,6 +134,7 @@ def new_state(
         tree=np.zeros(2 * leaves, np.int64),
         left=np.zeros(len(cluster), np.int64),
         capacity=np.array([(group.cpu, group.memory) for group in cluster]),
+        amount=np.array([group.count for group in cluster], np.int64),
         commit_first=np.full(slots * stride + slots + 1, NONE, np.int64),
         commitments=np.zeros((executors + 1, 4), np.int64),
         levels=_level_table(workload.bank, executors),
@@ -144,6 +147,7 @@ def new_state(
         round(settings.warmup_s * 1000),
         settings.interpolation == "as-published",
         horizon_ms,
+        _typical_ms(workload.bank) if settings.estimates == "missing" else 0,
     )
     state.clock[[SOURCE, SOURCE_JOB, IN_HAND]] = NONE
     state.clock[POOLED] = executors
@@ -196,6 +200,11 @@ def _level_table(bank: JobBank, executors: int) -> NDArray[np.int64]:
         gap = int(bank.levels[below + 1]) - level if between else 0
         table[held] = below, held - level if between else 0, gap
     return table
+
+
+def _typical_ms(bank: JobBank) -> int:
+    """The mean duration of all tasks of all templates."""
+    return max(1, round(float(bank.work_ms.sum() / bank.tasks.sum())))
 
 
 def _check_every_stage_fits(settings: DagSchedulingSettings, workload: Workload) -> None:

@@ -180,8 +180,8 @@ def state_of(states: SimState, i: int) -> SimState:
     return SimState(
         states.clock[i], states.setup[i], states.arrivals[i], states.completed_ms[i],
         states.order[i], states.jobs[i], states.stages[i], states.executors[i], states.tree[i],
-        states.left[i], states.capacity[i], states.commit_first[i], states.commitments[i],
-        states.levels[i], states.trace[i],
+        states.left[i], states.capacity[i], states.amount[i], states.commit_first[i],
+        states.commitments[i], states.levels[i], states.trace[i],
     )  # fmt: skip
 
 

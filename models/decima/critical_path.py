@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from loadmaster.models.decima.features import JOB_INPUTS, STAGE_INPUTS, StageBatch
 from loadmaster.models.decima.network import DagEncoder
+from loadmaster.models.decima.settings import DecimaSettings
 
 DURATION = 5  # which input of a stage tells its task duration
 PER_PATH = 1 / 5  # targets of about one
@@ -39,9 +40,9 @@ def random_dags(rng: np.random.Generator, dags: int, depth: int) -> tuple[StageB
     parents: list[int] = []
     children: list[int] = []
     owner: list[int] = []
-    for dag in range(dags):
-        below: list[int] = []
-        for height in range(depth):
+    below: list[list[int]] = [[] for _ in range(dags)]  # the last level of each DAG
+    for height in range(depth):
+        for dag in range(dags):
             level = []
             for _ in range(int(rng.integers(1, 4))):
                 row = len(durations)
@@ -49,14 +50,14 @@ def random_dags(rng: np.random.Generator, dags: int, depth: int) -> tuple[StageB
                 heights.append(height)
                 owner.append(dag)
                 chosen = []
-                if below:
-                    count = int(rng.integers(1, min(3, len(below)) + 1))
-                    chosen = rng.choice(below, size=count, replace=False).tolist()
+                if height > 0:
+                    count = int(rng.integers(1, min(3, len(below[dag])) + 1))
+                    chosen = rng.choice(below[dag], size=count, replace=False).tolist()
                 parents += [row] * len(chosen)
                 children += chosen
                 paths.append(durations[row] + max((paths[c] for c in chosen), default=0.0))
                 level.append(row)
-            below = level
+            below[dag] = level
     inputs = torch.zeros(len(durations), STAGE_INPUTS)
     inputs[:, DURATION] = torch.tensor(durations)
     rows = torch.tensor(owner)
@@ -87,7 +88,7 @@ def train_and_measure(
     """Train on DAGs of 2 to `depth` levels; the errors there and on `deeper` ones, all unseen."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
-    encoder = DagEncoder(width)
+    encoder = DagEncoder(DecimaSettings(width=width))
     read = nn.Linear(width, 1)
     weights = [*encoder.parameters(), *read.parameters()]
     optimiser = torch.optim.Adam(weights, lr=3e-3)

@@ -3,6 +3,8 @@
 Decima's own five features of a stage are executors at the job, whether they are the free ones,
 the free ones, work left and tasks left; its authors' slides add the task's duration, the
 executors at the stage and whether it could start now. A job has the first three, and its work.
+Two more matter where executors differ: how many of the free ones could run the stage, and what
+share of the cluster never could, so that a scarce executor can be kept for those who need it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from loadmaster.envs.dag_scheduling import observation as seen
 
-STAGE_INPUTS = 8
+STAGE_INPUTS = 10
 JOB_INPUTS = 4
 
 PER_EXECUTOR = 1 / 20
@@ -26,7 +28,10 @@ SOURCE, NOT_SOURCE = 2.0, -2.0
 
 
 class StageBatch(NamedTuple):
-    """The stages of B observations without their padding: R rows, J jobs, K edges in all."""
+    """The stages of B observations without their padding: R rows, J jobs, K edges in all.
+
+    Rows come leaves first: no row is higher than one that follows it.
+    """
 
     inputs: Tensor  # (R, STAGE_INPUTS)
     height: Tensor  # (R,)
@@ -44,26 +49,29 @@ class StageBatch(NamedTuple):
 def pack(observation: dict[str, Tensor]) -> StageBatch:
     """Drop the padding of a batch: what one observation holds then costs nothing in another."""
     stages, jobs, cluster = observation["stages"], observation["jobs"], observation["cluster"]
+    edges = observation["edges"]
     stage_counts = cluster[:, seen.STAGES].long()  # (B,)
     job_counts = cluster[:, seen.JOBS].long()
-    edge_counts = cluster[:, seen.EDGES].long()
-    in_use = _in_use(stage_counts, stages.shape[1])  # (B, N)
-    job_in_use = _in_use(job_counts, jobs.shape[1])  # (B, M)
-    edge_in_use = _in_use(edge_counts, observation["edges"].shape[1])  # (B, K)
-    first_row, first_job = _starts(stage_counts), _starts(job_counts)
-    row_observation, row_place = in_use.nonzero(as_tuple=True)
-    job_observation, _ = job_in_use.nonzero(as_tuple=True)
-    edge_observation, _ = edge_in_use.nonzero(as_tuple=True)
-    ends = observation["edges"][edge_in_use].long() + first_row[edge_observation, None]
-    row_job = observation["stage_job"][in_use].long() + first_job[row_observation]
-    free = cluster[:, seen.FREE_EXECUTORS]
-    job_rows = jobs[job_in_use]
-    job_inputs = _job_inputs(job_rows, free[job_observation])
-    rows = stages[in_use]
+    row_observation, row_place = _rows_in_use(stage_counts)
+    job_observation, job_place = _rows_in_use(job_counts)
+    edge_observation, edge_place = _rows_in_use(cluster[:, seen.EDGES].long())
+    height = stages[row_observation, row_place, seen.HEIGHT].long()
+    height, order = height.sort(stable=True)
+    place_of = torch.empty_like(order)
+    place_of[order] = torch.arange(len(order), device=order.device)
+    row_observation, row_place = row_observation[order], row_place[order]
+    first_row = stage_counts.cumsum(0) - stage_counts
+    first_job = job_counts.cumsum(0) - job_counts
+    ends = edges[edge_observation, edge_place].long() + first_row[edge_observation, None]
+    ends = place_of[ends]
+    row_job = observation["stage_job"][row_observation, row_place] + first_job[row_observation]
+    free = cluster[job_observation, seen.FREE_EXECUTORS]
+    job_inputs = _job_inputs(jobs[job_observation, job_place], free)
+    total = cluster[row_observation, seen.TOTAL_EXECUTORS]
     return StageBatch(
-        inputs=_stage_inputs(rows, job_inputs[row_job]),
-        height=rows[:, seen.HEIGHT].long(),
-        schedulable=observation["schedulable"][:, :-1][in_use] > 0,
+        inputs=_stage_inputs(stages[row_observation, row_place], job_inputs[row_job], total),
+        height=height,
+        schedulable=observation["schedulable"][row_observation, row_place] > 0,
         row_job=row_job,
         row_observation=row_observation,
         row_place=row_place,
@@ -75,12 +83,12 @@ def pack(observation: dict[str, Tensor]) -> StageBatch:
     )
 
 
-def _in_use(counts: Tensor, size: int) -> Tensor:
-    return torch.arange(size, device=counts.device) < counts[:, None]
-
-
-def _starts(counts: Tensor) -> Tensor:
-    return counts.cumsum(0) - counts
+def _rows_in_use(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """For tables of which the first `counts` rows are in use: (observation, row) of each."""
+    each = torch.arange(len(counts), device=counts.device)
+    owner = torch.repeat_interleave(each, counts)
+    starts = counts.cumsum(0) - counts
+    return owner, torch.arange(len(owner), device=counts.device) - starts[owner]
 
 
 def _job_inputs(job: Tensor, free: Tensor) -> Tensor:
@@ -90,7 +98,7 @@ def _job_inputs(job: Tensor, free: Tensor) -> Tensor:
     return torch.stack([held, source, free * PER_EXECUTOR, work], dim=1)
 
 
-def _stage_inputs(stage: Tensor, job: Tensor) -> Tensor:
+def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
     unstarted = stage[:, seen.UNSTARTED]
     duration = stage[:, seen.MEAN_S]
     own = [
@@ -99,5 +107,7 @@ def _stage_inputs(stage: Tensor, job: Tensor) -> Tensor:
         duration * PER_DURATION_S,
         stage[:, seen.RUNNING] * PER_EXECUTOR,
         stage[:, seen.RUNNABLE],
+        stage[:, seen.FITTING] * PER_EXECUTOR,
+        1 - stage[:, seen.ABLE] / total,
     ]
     return torch.cat([job[:, :3], torch.stack(own, dim=1)], dim=1)

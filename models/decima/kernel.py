@@ -27,7 +27,7 @@ _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TA
 _WORK, _JOB_WORK = np.float32(features.PER_WORK_S), np.float32(features.PER_JOB_WORK_S)
 _DURATION = np.float32(features.PER_DURATION_S)
 _SOURCE, _NOT_SOURCE = np.float32(features.SOURCE), np.float32(features.NOT_SOURCE)
-_SLOPE, _ILLEGAL = np.float32(SLOPE), np.float32(ILLEGAL)
+_SLOPE, _ILLEGAL, _ONE = np.float32(SLOPE), np.float32(ILLEGAL), np.float32(1)
 
 
 class Weights(NamedTuple):
@@ -35,7 +35,8 @@ class Weights(NamedTuple):
 
     matrix: NDArray[np.float32]  # (7, LAYERS_MAX, W, W) from input (row) to output (column)
     bias: NDArray[np.float32]  # (7, LAYERS_MAX, W)
-    shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2) row 0: how many layers; then inputs, outputs
+    # Row 0: how many layers, none of a part the network has not; then inputs and outputs of each.
+    shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2)
 
 
 class Scratch(NamedTuple):
@@ -54,7 +55,7 @@ class Scratch(NamedTuple):
 
 def weights_of(network: DecimaNetwork) -> Weights:
     """Copy the network's weights into the form that `decide` reads."""
-    perceptrons: tuple[nn.Sequential, ...] = (
+    perceptrons: tuple[nn.Sequential | None, ...] = (
         network.encoder.prepare,
         network.encoder.message,
         network.encoder.update,
@@ -68,7 +69,7 @@ def weights_of(network: DecimaNetwork) -> Weights:
     bias = np.zeros((len(perceptrons), LAYERS_MAX, widest), np.float32)
     shape = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 2), np.int64)
     for which, perceptron in enumerate(perceptrons):
-        layers = [layer for layer in perceptron if isinstance(layer, nn.Linear)]
+        layers = [layer for layer in perceptron or () if isinstance(layer, nn.Linear)]
         shape[which, 0] = len(layers)
         for place, layer in enumerate(layers):
             given, made = layer.in_features, layer.out_features
@@ -115,6 +116,8 @@ def decide(
     stages, total = int(view.cluster[seen.STAGES]), int(view.cluster[seen.TOTAL_EXECUTORS])
     row, stage_log = choose(room.stage_scores, 0, stages, stage_draw)
     job = view.stage_job[row]
+    if weights.shape[SCORE_LIMIT, 0, 0] == 0:
+        return row, total, stage_log
     lowest = max(int(view.jobs[job, seen.MIN_LIMIT]), 1)
     score_limits(weights, room, job, lowest, total)
     place, limit_log = choose(room.limit_scores, lowest - 1, total, limit_draw)
@@ -140,24 +143,46 @@ def read_inputs(view: Observation, room: Scratch) -> None:
         inputs[5] = stage[seen.MEAN_S] * _DURATION
         inputs[6] = stage[seen.RUNNING] * _EXECUTOR
         inputs[7] = stage[seen.RUNNABLE]
+        inputs[8] = stage[seen.FITTING] * _EXECUTOR
+        inputs[9] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
 
 
 @part
 def embed(view: Observation, weights: Weights, room: Scratch) -> None:
-    """Leaves first, each stage's message made once; then jobs and the cluster as sums (eq. 1)."""
+    """Stages, which then hear of one another (eq. 1); jobs and the cluster as sums."""
     stages, jobs = int(view.cluster[seen.STAGES]), int(view.cluster[seen.JOBS])
-    edges = int(view.cluster[seen.EDGES])
     width, layer = room.stage.shape[1], room.layer
-    room.heard[:stages] = 0
     room.job[:jobs] = 0
     room.cluster[:] = 0
-    highest = 0
     for row in range(stages):
-        highest = max(highest, int(view.stages[row, seen.HEIGHT]))
         fill(layer, 0, room.inputs[row])
         out = perceptron(weights, PREPARE, layer)
         for i in range(width):
             room.stage[row, i] = layer[out, i]
+    if weights.shape[MESSAGE, 0, 0] > 0:
+        pass_messages(view, weights, room)
+    for row in range(stages):
+        fill(layer, 0, room.inputs[row])
+        fill(layer, features.STAGE_INPUTS, room.stage[row])
+        out = perceptron(weights, SUMMARISE_STAGE, layer)
+        for i in range(width):
+            room.job[view.stage_job[row], i] += layer[out, i]
+    for job in range(jobs):
+        fill(layer, 0, room.job[job])
+        out = perceptron(weights, SUMMARISE_JOB, layer)
+        for i in range(width):
+            room.cluster[i] += layer[out, i]
+
+
+@part
+def pass_messages(view: Observation, weights: Weights, room: Scratch) -> None:
+    """A level at a time, leaves first: it hears what was said below, then speaks itself."""
+    stages, edges = int(view.cluster[seen.STAGES]), int(view.cluster[seen.EDGES])
+    width, layer = room.stage.shape[1], room.layer
+    room.heard[:stages] = 0
+    highest = 0
+    for row in range(stages):
+        highest = max(highest, int(view.stages[row, seen.HEIGHT]))
     for height in range(highest + 1):
         if height > 0:
             for row in range(stages):
@@ -176,17 +201,6 @@ def embed(view: Observation, weights: Weights, room: Scratch) -> None:
                     out = perceptron(weights, MESSAGE, layer)
                 for i in range(width):
                     room.heard[view.edges[edge, 0], i] += layer[out, i]
-    for row in range(stages):
-        fill(layer, 0, room.inputs[row])
-        fill(layer, features.STAGE_INPUTS, room.stage[row])
-        out = perceptron(weights, SUMMARISE_STAGE, layer)
-        for i in range(width):
-            room.job[view.stage_job[row], i] += layer[out, i]
-    for job in range(jobs):
-        fill(layer, 0, room.job[job])
-        out = perceptron(weights, SUMMARISE_JOB, layer)
-        for i in range(width):
-            room.cluster[i] += layer[out, i]
 
 
 @part

@@ -10,8 +10,11 @@ from torch import Tensor, nn
 
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.models.decima.features import JOB_INPUTS, STAGE_INPUTS, StageBatch, pack
+from loadmaster.models.decima.settings import DecimaSettings
+from loadmaster.models.decima.sweep import plan_sweep
 
 SLOPE = 0.2  # of LeakyReLU below 0
+USUAL = DecimaSettings()
 ILLEGAL = -1e9  # a score that no softmax chooses, and no gradient suffers from
 
 
@@ -27,7 +30,7 @@ def mlp(*sizes: int) -> nn.Sequential:
     """Linear layers with LeakyReLU between them, and none after the last."""
     layers: list[nn.Module] = []
     for given, made in pairwise(sizes):
-        layers += [nn.Linear(given, made), nn.LeakyReLU(SLOPE)]
+        layers += [nn.Linear(given, made), nn.LeakyReLU(SLOPE, inplace=True)]
     return nn.Sequential(*layers[:-1])
 
 
@@ -38,38 +41,48 @@ class DagEncoder(nn.Module):
     hears of all that comes after it, in one sweep.
     """
 
-    def __init__(self, width: int = 8, hidden: int = 16) -> None:
+    def __init__(self, settings: DecimaSettings = USUAL) -> None:
         super().__init__()
+        width, hidden = settings.width, settings.hidden
         self.width = width
         self.prepare = mlp(STAGE_INPUTS, hidden, width, width)
-        self.message = mlp(width, hidden, width, width)  # f
-        self.update = mlp(width, hidden, width, width)  # g
+        self.message = mlp(width, hidden, width, width) if settings.graph else None  # f
+        self.update = mlp(width, hidden, width, width) if settings.graph else None  # g
 
     def forward(self, batch: StageBatch) -> Tensor:
         """(R, width)"""
         own: Tensor = self.prepare(batch.inputs)
-        embedded = own
-        edge_height = batch.height[batch.parent]
-        for height in range(1, int(batch.height.max()) + 1 if len(batch.height) else 0):
-            edges = (edge_height == height).nonzero().squeeze(1)
-            rows = (batch.height == height).nonzero().squeeze(1)
-            heard = torch.zeros_like(own).index_add(
-                0, batch.parent[edges], self.message(embedded[batch.child[edges]])
-            )
-            embedded = embedded.index_copy(0, rows, own[rows] + self.update(heard[rows]))
-        return embedded
+        if self.message is None or self.update is None:
+            return own
+        sweep = plan_sweep(batch.height, batch.parent, batch.child)
+        embedded: list[Tensor] = []
+        heard: list[list[Tensor]] = [[] for _ in sweep.rows]
+        for height, rows in enumerate(own.split(sweep.rows)):
+            if height > 0:
+                told = torch.zeros_like(rows)
+                told = told.index_add(0, sweep.listeners[height], torch.cat(heard[height]))
+                rows = rows + self.update(told)
+            embedded.append(rows)
+            sent = self.message(rows.index_select(0, sweep.speakers[height]))
+            for above, part in enumerate(sent.split(sweep.sent[height])):
+                heard[above].append(part)
+        return torch.cat(embedded)
 
 
 class DecimaNetwork(nn.Module):
     """Scores for which stage comes next, and for how many executors its job may hold."""
 
-    def __init__(self, width: int = 8, hidden: int = 16) -> None:
+    def __init__(self, settings: DecimaSettings = USUAL) -> None:
         super().__init__()
-        self.encoder = DagEncoder(width, hidden)
+        width, hidden = settings.width, settings.hidden
+        self.settings = settings
+        self.encoder = DagEncoder(settings)
         self.summarise_stage = mlp(STAGE_INPUTS + width, hidden, width, width)
         self.summarise_job = mlp(width, hidden, width, width)
         self.score_stage = mlp(STAGE_INPUTS + 3 * width, 32, 16, 8, 1)
-        self.score_limit = mlp(JOB_INPUTS + 2 * width + 1, 32, 16, 8, 1)
+        self.score_limit = (
+            mlp(JOB_INPUTS + 2 * width + 1, 32, 16, 8, 1) if settings.limits else None
+        )
 
     def embed(self, batch: StageBatch, observations: int) -> Embeddings:
         """A job is the sum of its stages, the cluster the sum of its jobs: order cannot matter."""
@@ -83,20 +96,18 @@ class DecimaNetwork(nn.Module):
 
     def stage_scores(self, batch: StageBatch, embedded: Embeddings, stages: int) -> Tensor:
         """(B, stages): a score for every row of the observation, ILLEGAL where it may not be."""
-        row_scores = self.score_stage(
-            torch.cat(
-                [
-                    batch.inputs,
-                    embedded.stage,
-                    embedded.job[batch.row_job],
-                    embedded.cluster[batch.row_observation],
-                ],
-                dim=1,
-            )
-        ).squeeze(1)
-        legal = torch.where(batch.schedulable, row_scores, ILLEGAL)
-        scores = legal.new_full((len(embedded.cluster), stages), ILLEGAL)
-        return scores.index_put((batch.row_observation, batch.row_place), legal)
+        legal = batch.schedulable.nonzero().squeeze(1)  # the others need no score
+        owner = batch.row_observation.index_select(0, legal)
+        parts = [
+            batch.inputs.index_select(0, legal),
+            embedded.stage.index_select(0, legal),
+            embedded.job.index_select(0, batch.row_job.index_select(0, legal)),
+            embedded.cluster.index_select(0, owner),
+        ]
+        found = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
+        place = owner * stages + batch.row_place.index_select(0, legal)
+        scores = found.new_full((len(embedded.cluster) * stages,), ILLEGAL)
+        return scores.index_copy(0, place, found).view(-1, stages)
 
     def limit_scores(
         self,
@@ -108,22 +119,22 @@ class DecimaNetwork(nn.Module):
     ) -> Tensor:
         """(B, limits): scores of the limits 1, 2 .. for the job of each observation's `stage`."""
         each = torch.arange(len(stage), device=stage.device)
+        level = torch.arange(1, limits + 1, device=stage.device)
+        total = observation["cluster"][:, seen.TOTAL_EXECUTORS, None]
+        if self.score_limit is None:
+            return torch.where(level == total, 0.0, ILLEGAL)
         place = observation["stage_job"][each, stage].long()
         job = batch.first_job + place
-        level = torch.arange(1, limits + 1, device=stage.device)
-        total = observation["cluster"][:, seen.TOTAL_EXECUTORS]
-        known = torch.cat([batch.job_inputs[job], embedded.job[job], embedded.cluster], dim=1)
-        scores = self.score_limit(
-            torch.cat(
-                [
-                    known[:, None, :].expand(-1, limits, -1),
-                    (level / total[:, None])[:, :, None],
-                ],
-                dim=2,
-            )
-        ).squeeze(2)
+        known = torch.cat(
+            [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
+        )
+        # The first layer in two parts: what is known once an observation, then the level.
+        first: nn.Linear = self.score_limit[0]
+        shared = nn.functional.linear(known, first.weight[:, :-1], first.bias)
+        hidden = torch.addcmul(shared[:, None], (level / total)[:, :, None], first.weight[:, -1])
+        scores = self.score_limit[1:](hidden).squeeze(2)
         lowest = observation["jobs"][each, place, seen.MIN_LIMIT]
-        legal = (level >= lowest[:, None]) & (level <= total[:, None])
+        legal = (level >= lowest[:, None]) & (level <= total)
         return torch.where(legal, scores, ILLEGAL)
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:

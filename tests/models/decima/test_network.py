@@ -13,8 +13,10 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import sample_legal_action
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
+from loadmaster.models.decima.features import pack
 from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import ILLEGAL, DecimaNetwork
+from loadmaster.models.decima.settings import DecimaSettings
 
 Tables = dict[str, NDArray[Any]]
 SIZES = {"max_jobs": 24, "max_stages": 260, "max_edges": 300}
@@ -28,11 +30,12 @@ def network() -> DecimaNetwork:
 
 @pytest.fixture(scope="module")
 def observations() -> Tables:
-    """24 different moments of different clusters."""
+    """24 different moments of clusters with executors of two classes."""
     rng = np.random.default_rng(5)
     moments: list[Tables] = []
     settings = {"arrivals": "poisson", "interarrival_s": 15, "initial_jobs": 6, "jobs": 18}
-    envs = DagSchedulingVectorEnv(8, **settings, **SIZES)
+    classes = [{"count": 25, "memory": 0.5}, {"count": 25}]
+    envs = DagSchedulingVectorEnv(8, executor_classes=classes, **settings, **SIZES)
     seen_now, _ = envs.reset(seed=11)
     for step in range(120):
         if step % 40 == 20:
@@ -41,6 +44,20 @@ def observations() -> Tables:
         actions = [sample_legal_action(one, rng) for one in each]
         seen_now = envs.step(np.stack(actions))[0]
     return {name: np.concatenate([m[name] for m in moments]) for name in moments[0]}
+
+
+def test_scarce_executors_are_told(observations: Tables) -> None:
+    """What a stage is told of the executors that could run it, free now and in all."""
+    batch = pack(as_tensors(observations))
+    stages = observations["stages"][batch.row_observation, batch.row_place]
+    demanding = stages[:, seen.MEMORY] > 0.5  # than the smaller class offers
+    assert 0 < demanding.sum() < len(demanding)
+    fitting, scarce = batch.inputs[:, -2] * 20, batch.inputs[:, -1]
+    assert scarce.tolist() == np.where(demanding, 0.5, 0).tolist()
+    free = observations["cluster"][batch.row_observation, seen.FREE_EXECUTORS]
+    assert fitting[~demanding] == pytest.approx(free[~demanding])
+    assert (fitting[demanding].numpy() <= free[demanding] + 1e-5).all()
+    assert (fitting[demanding].numpy() < free[demanding] - 0.5).any()
 
 
 def as_tensors(tables: Tables) -> dict[str, torch.Tensor]:
@@ -122,11 +139,13 @@ def test_a_stage_hears_of_what_comes_after_it_and_not_of_what_came_before(
     parent, child = edges[0]
 
     def embedded(changed: int) -> torch.Tensor:
+        """By the observation's rows."""
         tables = {name: table.copy() for name, table in one.items()}
         if changed >= 0:
             tables["stages"][0, changed, seen.MEAN_S] += 3
         with torch.no_grad():
-            return network(as_tensors(tables))[2].stage
+            _, batch, found = network(as_tensors(tables))
+        return found.stage[batch.row_place.argsort()]
 
     before = embedded(-1)
     assert not torch.equal(embedded(child)[parent], before[parent])
@@ -166,7 +185,11 @@ def kernel_for(network: DecimaNetwork) -> tuple[Any, Any]:
     return weights_of(network), room
 
 
-def test_the_compiled_form_agrees(network: DecimaNetwork, observations: Tables) -> None:
+@pytest.mark.parametrize("graph", [True, False])
+@pytest.mark.parametrize("limits", [True, False])
+def test_the_compiled_form_agrees(observations: Tables, graph: bool, limits: bool) -> None:
+    torch.manual_seed(3)
+    network = DecimaNetwork(DecimaSettings(graph=graph, limits=limits))
     weights, room = kernel_for(network)
     draws = np.random.default_rng(9).random((len(first_legal(observations)), 2))
     for greedy in (True, False):
@@ -183,6 +206,29 @@ def test_the_compiled_form_agrees(network: DecimaNetwork, observations: Tables) 
             if greedy:
                 assert stage[i, row] >= stage[i].max() - 1e-6
                 assert limit[i, level - 1] >= limit[i].max() - 1e-6
+
+
+def test_without_limits_a_job_may_hold_every_executor(observations: Tables) -> None:
+    network = DecimaNetwork(DecimaSettings(limits=False))
+    rows = first_legal(observations)
+    _, limit = log_probabilities(network, observations, rows)
+    assert (limit[:, -1] == 0).all()
+    assert (limit[:, :-1].exp() == 0).all()
+    assert not any("limit" in name for name, _ in network.named_parameters())
+
+
+def test_without_the_graph_a_stage_hears_of_nothing(observations: Tables) -> None:
+    network = DecimaNetwork(DecimaSettings(graph=False))
+    rows = first_legal(observations)
+    without_edges = observations | {"cluster": observations["cluster"].copy()}
+    without_edges["cluster"][:, seen.EDGES] = 0
+    for found, expected in zip(
+        log_probabilities(network, observations, rows),
+        log_probabilities(network, without_edges, rows),
+        strict=True,
+    ):
+        assert torch.equal(found, expected)
+    assert not any("message" in name or "update" in name for name, _ in network.named_parameters())
 
 
 def test_the_compiled_form_samples_the_same_distribution(
