@@ -6,8 +6,13 @@ A package adds one by an entry point in the group `loadmaster.systems` that refe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from loadmaster.envs.errors import InputError, unknown_name
 
 GROUP = "loadmaster.systems"
 
@@ -19,21 +24,62 @@ class System:
     name: str
     environment: str
     summary: str
+    recipe_at: str = ""  # "module:object", a training Recipe; imported when somebody trains
+    policies_at: str = ""  # "module:object", Policies: from a bundle to something that decides
     available: bool = True  # False: registered, but it cannot be loaded; the summary says why
+
+    @property
+    def recipe(self) -> Any:
+        return _resolve(self.recipe_at)
+
+    @property
+    def policies(self) -> Any:
+        return _resolve(self.policies_at)
+
+
+BUILT_IN = (
+    System(
+        name="decima",
+        environment="dag_scheduling",
+        summary="A graph network chooses the next stage and how parallel its job may run.",
+        recipe_at="loadmaster.platform.training.decima:RECIPE",
+        policies_at="loadmaster.platform.policies.decima:POLICIES",
+    ),
+)
 
 
 def systems() -> dict[str, System]:
     """Every registered system by name."""
-    found = (_load(entry) for entry in entry_points(group=GROUP))
+    found = [*BUILT_IN, *(_load(entry) for entry in entry_points(group=GROUP))]
     return {system.name: system for system in sorted(found, key=lambda system: system.name)}
+
+
+def find_system(name: str) -> System:
+    """The system of that name, if it can be used; an InputError suggests the nearest."""
+    known = systems()
+    if name not in known:
+        raise unknown_name("system", name, known)
+    if not known[name].available:
+        raise InputError(f"system {name!r} {known[name].summary}")
+    return known[name]
+
+
+def pretrained_folder() -> Path:
+    """Where the policy bundles lie that ship with the package."""
+    return Path(str(files("loadmaster.models"))) / "pretrained"
 
 
 def pretrained_policies() -> list[str]:
     """Names of the policy bundles that ship with the package."""
-    folder = files("loadmaster.models") / "pretrained"
+    folder = pretrained_folder()
     if not folder.is_dir():
         return []
     return sorted(b.name for b in folder.iterdir() if (b / "manifest.json").is_file())
+
+
+def _resolve(reference: str) -> Any:
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 def _load(entry: EntryPoint) -> System:

@@ -20,14 +20,15 @@ PIPED_WIDTH = 120  # columns when nobody said how wide the reader is
 
 
 def evaluate(
-    environment: Annotated[
+    target: Annotated[
         str, typer.Argument(metavar="SYSTEM_OR_ENVIRONMENT", help="What to evaluate.")
     ],
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME",
-            help="A policy to compare; may be repeated. 'optimal' searches tiny instances.",
+            metavar="NAME|FOLDER",
+            help="A baseline, a pretrained policy, a bundle's or a run's folder; may be repeated. "
+            "'optimal' searches tiny instances.",
         ),
     ] = None,
     against: Annotated[
@@ -46,42 +47,73 @@ def evaluate(
         typer.Option(metavar="FOLDER", help="For tables and charts. [default: results/...]"),
     ] = None,
     workers: Workers = None,
+    explain: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Show N decisions of every learned policy, with their reasons."
+        ),
+    ] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Compare policies on the same job sequences.
 
     Every policy meets the same seeds, and results are paired by seed. Prints a table with 95%
-    bootstrap intervals; leaves CSV, JSON and charts in a folder.
+    bootstrap intervals; leaves CSV, JSON and charts in a folder. A system is judged by its
+    pretrained policy that fits the settings best, unless --policy says otherwise.
 
     Example:
 
-        loadmaster evaluate dag_scheduling --against all --seeds 20
+        loadmaster evaluate decima --against all --seeds 20
 
         loadmaster evaluate dag_scheduling --set arrivals=poisson --json
+
+        loadmaster evaluate decima --policy RUN_OR_BUNDLE --against weighted-fair --explain 3
     """
+    from dataclasses import replace
+
     from rich.console import Console
 
     from loadmaster.platform.evaluation import files, report, run
     from loadmaster.platform.evaluation.comparison import as_json as comparison_as_json
     from loadmaster.platform.evaluation.comparison import compare
+    from loadmaster.platform.evaluation.explanations import (
+        choose_moments,
+        explain_learned,
+        print_explanations,
+    )
+    from loadmaster.platform.evaluation.learned import choose_learned, with_learned, words
     from loadmaster.platform.evaluation.subjects import find_subject
+    from loadmaster.platform.systems import systems
 
-    subject = find_subject(environment)
-    policies = run.choose_policies(subject, policy or [], against)
+    subject = find_subject(target)
     chosen_seeds = run.choose_seeds(first_seed, seeds)
     threads = run.choose_workers(workers)
     settings = subject.settings(values_from(assignments or [], workload))
+    names, learned = choose_learned(subject, policy or [], systems().get(target), settings)
+    policies = run.choose_policies(subject, names, against if policy else against or "all")
+    moments = choose_moments(explain, learned)
     folder = output or Path("results") / subject.folder_name(settings)
-    progress = Console(stderr=True)
+    progress = Console(stderr=True, highlight=False)
     with files.written_at_once(folder) as scratch:
         with progress.status("loading the workload"):
-            trial = subject.prepare(settings)
+            trial = with_learned(subject.prepare(settings), learned)
+        for name in learned if not policy else ():
+            progress.print(f"{name}: {words(learned[name])}", markup=False, soft_wrap=True)
         line = f"policies: {len(policies)}, seeds: {seeds}, threads: {threads}"
-        total, cold = len(policies) * seeds, not subject.is_compiled()
+        total = len(policies) * seeds
+        compiled = [
+            subject.is_compiled,
+            *(found.policies.is_compiled for found in learned.values()),
+        ]
+        cold = not all(done() for done in compiled)
         with _episode_progress(progress, total, cold, line) as on_episode:
             episodes = run.run_episodes(trial, policies, chosen_seeds, threads, on_episode)
         with progress.status("drawing charts"):
-            comparison = compare(subject, trial, chosen_seeds, episodes)
+            comparison = replace(
+                compare(subject, trial, chosen_seeds, episodes),
+                learned=learned,
+                explanations=explain_learned(trial, learned, first_seed, moments),
+            )
             written = files.write_everything(comparison, episodes, scratch, folder)
     if as_json:
         print(json.dumps(comparison_as_json(comparison, written), indent=2))
@@ -90,6 +122,10 @@ def evaluate(
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     report.print_report(comparison, console)
+    for name, explanations in comparison.explanations.items():
+        print_explanations(name, first_seed, explanations, console)
+    if comparison.explanations:
+        console.print()
     print(f"Tables and charts: {folder}{os.sep}")
 
 

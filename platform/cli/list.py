@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from loadmaster.envs.registry import Described
+
+
+class Row(NamedTuple):
+    name: str
+    summary: str
 
 
 def list_everything(
@@ -35,6 +40,7 @@ def list_everything(
 def listing() -> dict[str, Any]:
     """Everything there is, in the shape that scripts rely on."""
     from loadmaster.envs.registry import environments
+    from loadmaster.platform.policies.find import pretrained
     from loadmaster.platform.systems import pretrained_policies, systems
 
     return {
@@ -44,6 +50,10 @@ def listing() -> dict[str, Any]:
                 "environment": system.environment,
                 "summary": system.summary,
                 "available": system.available,
+                "pretrained": [
+                    {"id": found.folder.name, "trained_on": found.trained_on}
+                    for found in pretrained(system)
+                ],
             }
             for system in systems().values()
         ],
@@ -65,7 +75,8 @@ def _print_tables() -> None:
     from rich.console import Console
 
     from loadmaster.envs.registry import environments
-    from loadmaster.platform.systems import pretrained_policies, systems
+    from loadmaster.platform.policies.find import pretrained
+    from loadmaster.platform.systems import systems
 
     console = Console(highlight=False)
     for spec in environments().values():
@@ -76,7 +87,15 @@ def _print_tables() -> None:
         console.print(_table("system", registered.values()))
     else:
         console.print("systems: none registered in this installation")
-    console.print(f"pretrained policies: {', '.join(pretrained_policies()) or 'none yet'}")
+    bundles = [
+        Row(found.folder.name, f"{system.name}, trained on {found.trained_on}")
+        for system in registered.values()
+        for found in pretrained(system)
+    ]
+    if bundles:
+        console.print(_table("pretrained policy", bundles))
+    else:
+        console.print("pretrained policies: none yet")
 
 
 def _table(heading: str, rows: Iterable[Described]) -> Table:

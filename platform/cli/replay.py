@@ -14,10 +14,19 @@ from loadmaster.platform.cli.options import Assignments, WorkloadName, values_fr
 
 
 def replay(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="An environment's name.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="An environment, or a policy: a run, a bundle, a system."
+        ),
+    ],
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="A policy to watch; a second one to compare [default: fair, fifo]."),
+        typer.Option(
+            metavar="NAME|FOLDER",
+            help="A policy to watch, and a second one to compare. [default: fair and fifo; beside "
+            "a policy as TARGET, the best baseline]",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Which job sequence.")] = 0,
     workload: WorkloadName = None,
@@ -30,13 +39,16 @@ def replay(
     """Watch a schedule: one web page, no network needed.
 
     Runs one episode a policy on the same jobs and draws what every executor did when. The page
-    has a scrubber, zoom, the jobs in the system, and every job's fate under either policy.
+    has a scrubber, zoom, the jobs in the system, and every job's fate under either policy. A run
+    or a bundle is shown on what it was trained on, beside the baseline that does best there.
 
     Example:
 
         loadmaster replay dag_scheduling --policy fair --policy fifo --seed 3
 
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
+
+        loadmaster replay RUN_OR_BUNDLE -o replay.html
     """
     from loadmaster.platform.files import written_whole
     from loadmaster.platform.replay.headline import headline, makespan_s, mean_jct_s

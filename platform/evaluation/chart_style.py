@@ -28,6 +28,7 @@ PALETTE = (
     "#DDCC77",
 )
 NEWCOMER = "#D55E00"  # a policy that is no baseline stands out
+DASHES = ("-", "--", ":", "-.")  # tell several of them apart
 INK, QUIET, FAINT = "#222222", "#6B6B6B", "#D0D0D0"
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
@@ -84,7 +85,13 @@ def colour_of(comparison: Comparison, policy: str) -> str:
 
 def line_style(comparison: Comparison, policy: str) -> dict[str, Any]:
     first = policy == comparison.policies[0]
-    return {"color": colour_of(comparison, policy), "linewidth": 2.6 if first else 1.6}
+    learned = list(comparison.learned)
+    place = learned.index(policy) if policy in learned else 0
+    return {
+        "color": colour_of(comparison, policy),
+        "linewidth": 2.6 if first else 1.6,
+        "linestyle": DASHES[place % len(DASHES)],
+    }
 
 
 def legend_beside(axes: Axes, heading: str) -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
+from loadmaster.platform.evaluation.learned import as_records
 from loadmaster.platform.evaluation.run import Episodes
 from loadmaster.platform.evaluation.statistics import (
     Difference,
@@ -20,6 +21,8 @@ from loadmaster.platform.evaluation.statistics import (
     summarise,
 )
 from loadmaster.platform.evaluation.subjects import Subject, Trial
+from loadmaster.platform.policies import Explanation
+from loadmaster.platform.policies.find import Found
 
 OPTIMUM = "optimal"
 
@@ -36,6 +39,8 @@ class Comparison:
     best_baseline: str | None  # None: no baseline took part
     differences: dict[str, Difference]  # policy -> from the best baseline, primary metric
     gaps: dict[str, Summary]  # policy -> percent away from the optimum; empty if it did not run
+    learned: Mapping[str, Found] = field(default_factory=dict)  # the bundles among the policies
+    explanations: Mapping[str, Sequence[Explanation]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -92,6 +97,7 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
     record: dict[str, Any] = {
         "environment": comparison.subject.environment,
         "workload": comparison.trial.workload,
+        "conditions": comparison.trial.conditions,
         "seeds": list(comparison.seeds),
         "settings": comparison.trial.settings.model_dump(mode="json"),
         "metrics": {
@@ -128,6 +134,13 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         for policy, text in comparison.trial.parameters.items()
         if policy in comparison.values
     }
+    if comparison.learned:
+        record["learned"] = as_records(comparison.learned)
+    if comparison.explanations:
+        record["explanations"] = {
+            policy: [explanation.record for explanation in explanations]
+            for policy, explanations in comparison.explanations.items()
+        }
     record["files"] = list(files)
     return record
 

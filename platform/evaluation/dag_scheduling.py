@@ -14,6 +14,7 @@ from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_e
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.wording import changed, conditions
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.settings import build_settings
@@ -64,6 +65,7 @@ def prepare(settings: DagSchedulingSettings) -> Trial:
         job_columns=columns,
         notes=(workload.description,) if workload.description else (),
         parameters=tuned_parameters(settings, workload),
+        bank=workload,
     )
 
 
@@ -81,39 +83,12 @@ def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dic
     return words
 
 
-def conditions(settings: DagSchedulingSettings) -> str:
-    """The episode in words, for titles."""
-    if settings.arrivals == "batch":
-        parts = [f"{settings.jobs_at_start} jobs at once"]
-    elif settings.load is not None:
-        parts = [f"{settings.total_jobs} jobs at load {settings.load:g}"]
-    else:
-        parts = [f"{settings.total_jobs} jobs, one every {settings.interarrival_s:g} s on average"]
-    parts.append(f"{settings.total_executors} executors")
-    told = {"arrivals", "jobs", "initial_jobs", "load", "interarrival_s", "executors"}
-    parts += [f"{name} {value}" for name, value in _changed(settings) if name not in told]
-    return ", ".join(parts)
-
-
 def folder_name(settings: DagSchedulingSettings) -> str:
     """Settings that differ get folders that differ."""
     parts = ["dag_scheduling", settings.workload, settings.arrivals]
-    parts += [f"{name}-{value}" for name, value in _changed(settings) if name != "arrivals"]
+    parts += [f"{name}-{value}" for name, value in changed(settings) if name != "arrivals"]
     name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
     if len(name) > NAME_MAX:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[:NAME_MAX]}-{digest}"
     return name
-
-
-def _changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
-    """Settings away from their default, apart from those a title shows anyway."""
-    shown = {"workload", "data", "max_jobs", "max_stages"}
-    changed = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
-    classes = settings.executor_classes
-    if classes:
-        changed["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
-    return [
-        (name, f"{value:g}" if isinstance(value, float) else str(value))
-        for name, value in changed.items()
-    ]

@@ -30,6 +30,7 @@ class Trial:
     job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
     notes: tuple[str, ...] = ()  # what a reader of the figures should know of the workload
     parameters: Mapping[str, str] = field(default_factory=dict)  # of tuned policies, in words
+    bank: Any = None  # the loaded workload, as learned policies of the environment take it
 
 
 @dataclass(frozen=True)

@@ -339,6 +339,7 @@ def test_json_is_all_there_is_on_stdout(machine: Path, capsys: pytest.CaptureFix
     assert list(record) == [
         "environment",
         "workload",
+        "conditions",
         "seeds",
         "settings",
         "metrics",

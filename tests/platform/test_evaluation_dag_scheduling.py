@@ -11,9 +11,10 @@ import pytest
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.wording import conditions
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
-from loadmaster.platform.evaluation.dag_scheduling import conditions, folder_name
+from loadmaster.platform.evaluation.dag_scheduling import folder_name
 
 
 @pytest.fixture

@@ -1,0 +1,99 @@
+"""Why the network decides as it does: the stages and limits it scored highest, with probabilities.
+
+An observation goes in and a small record comes out, fit for a log line: rows of the observation,
+for whoever built it to translate into names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.actions import executors_granted
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.models.decima.kernel import SCORE_LIMIT, Scratch, Weights, decide
+
+
+@dataclass(frozen=True)
+class StageScore:
+    """A stage that could have come next."""
+
+    row: int  # of the observation's stages
+    job: int  # row of its job
+    tasks_left: int  # not started
+    mean_s: float  # mean task duration
+    probability: float
+
+
+@dataclass(frozen=True)
+class LimitScore:
+    """A number of executors that the chosen stage's job may hold."""
+
+    limit: int
+    probability: float
+
+
+@dataclass(frozen=True)
+class Reasons:
+    """One decision: what there was to choose from, and what was chosen."""
+
+    free_executors: int  # the round's, not yet placed
+    total_executors: int
+    jobs: int  # in the system
+    schedulable: int  # stages that could have been chosen
+    lowest_limit: int  # of the chosen stage's job; every limit from there to all executors is one
+    stages: tuple[StageScore, ...]  # the likeliest ones, best first
+    limits: tuple[LimitScore, ...]  # likewise; empty where the network sets none
+    row: int  # the stage chosen
+    limit: int
+    executors: int  # that it gets
+
+
+def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) -> Reasons:
+    """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
+    row, limit, _ = decide(view, weights, room, -1.0, -1.0)
+    stages = int(view.cluster[seen.STAGES])
+    legal = np.flatnonzero(view.schedulable[:stages] == 1)
+    chances = _probabilities(room.stage_scores[legal])
+    total = int(view.cluster[seen.TOTAL_EXECUTORS])
+    lowest = max(int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), 1)
+    sets_limits = weights.shape[SCORE_LIMIT, 0, 0] > 0
+    limit_chances = _probabilities(room.limit_scores[lowest - 1 : total if sets_limits else 0])
+    return Reasons(
+        free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
+        total_executors=total,
+        jobs=int(view.cluster[seen.JOBS]),
+        schedulable=len(legal),
+        lowest_limit=lowest,
+        stages=tuple(
+            StageScore(
+                row=int(legal[place]),
+                job=int(view.stage_job[legal[place]]),
+                tasks_left=int(view.stages[legal[place], seen.UNSTARTED]),
+                mean_s=float(view.stages[legal[place], seen.MEAN_S]),
+                probability=float(chances[place]),
+            )
+            for place in _highest(chances, top)
+        ),
+        limits=tuple(
+            LimitScore(lowest + int(place), float(limit_chances[place]))
+            for place in _highest(limit_chances, top)
+        ),
+        row=row,
+        limit=limit,
+        executors=executors_granted(view, row, limit),
+    )
+
+
+def _probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
+    weights = np.exp(scores.astype(np.float64) - scores.max(initial=-np.inf))
+    chances: NDArray[np.float64] = weights / weights.sum()
+    return chances
+
+
+def _highest(chances: NDArray[np.float64], top: int) -> NDArray[np.int64]:
+    """Places of the highest, best first; of equals the earlier one, as `decide` takes it."""
+    return np.argsort(-chances, kind="stable")[:top]
