@@ -58,12 +58,15 @@ def manifest_text(manifest: Manifest) -> str:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle; an InputError says what is wrong with it."""
-    if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}; expected the folder of a policy bundle")
     file = folder / FILE
-    if not file.exists():
-        raise InputError(f"{folder} has no {FILE}; expected a policy bundle")
+    try:
+        if not folder.is_dir():
+            what = "is a file, not a folder" if folder.exists() else "does not exist"
+            raise InputError(f"{folder} {what}; expected the folder of a policy bundle")
+        if not file.exists():
+            raise InputError(f"{folder} has no {FILE}; expected a policy bundle")
+    except OSError as fault:
+        raise InputError(f"cannot read {folder}: {fault.strerror}") from None
     try:
         record = json.loads(
             read_bounded(file, LARGEST).decode(), parse_constant=_number, parse_float=_number

@@ -21,7 +21,7 @@ def conditions(settings: DagSchedulingSettings) -> str:
 
 def changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     """Settings away from their default, apart from those a title shows anyway."""
-    shown = {"workload", "data", "max_jobs", "max_stages"}
+    shown = {"workload", "data", "max_jobs", "max_stages", "max_edges"}
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
     classes = settings.executor_classes
     if classes:

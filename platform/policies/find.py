@@ -106,7 +106,7 @@ def bundle_of_run(run: Path, which: str | None = None) -> Path:
 def _folder_of(spec: str, known: Iterable[str]) -> Path:
     if spec in pretrained_policies():
         return registry.pretrained_folder() / spec
-    path = Path(spec).expanduser()
+    path = Path(spec)
     if not path.exists() and os.sep not in spec:
         fault = unknown_name("policy", spec, (*known, *pretrained_policies()))
         beside = "" if "did you mean" in str(fault) else ", or the folder of a bundle or run"

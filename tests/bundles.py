@@ -1,0 +1,51 @@
+"""Bundles and run folders for tests; an untrained network loads as well as a trained one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loadmaster.models.bundle import save_bundle
+from loadmaster.models.networks import find_family
+
+
+def make_bundle(
+    folder: Path,
+    name: str | None = None,
+    environment: Mapping[str, Any] | None = None,
+    seed: int = 4,
+    **network: Any,
+) -> Path:
+    """A small Decima bundle; other seeds have other weights."""
+    torch.manual_seed(seed)
+    save_bundle(
+        folder,
+        name=name or folder.name,
+        system="decima",
+        network=network,
+        weights=find_family("decima").build(network).state_dict(),
+        trained={
+            "environment": dict(environment or {}),
+            "command": "loadmaster train decima --set training.iterations=3",
+            "seed": 7,
+            "iterations": 3,
+            "decisions": 1234,
+            "machine": {"cores": 2},
+        },
+        results={"metric": "jct_s", "validation": 91.25},
+    )
+    return folder
+
+
+def make_run(folder: Path, *kept: str, **bundle: Any) -> Path:
+    """A run folder as far as its bundles are concerned."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("seed: 7\n")
+    (folder / "manifest.json").write_text(json.dumps({"system": "decima", "command": "..."}))
+    for place, which in enumerate(kept):
+        make_bundle(folder / which, name=folder.name, seed=place, **bundle)
+    return folder
