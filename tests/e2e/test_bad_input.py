@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.platform.cli.main import main
+from tests.bundles import make_bundle, make_run
 
 EVALUATE = ["evaluate", "dag_scheduling", "--seeds", "1"]
 TASKS = {
@@ -26,6 +28,7 @@ def arguments(name: str, folder: Path) -> tuple[list[str], list[str]]:
     (folder / "tpch" / "2g").mkdir(parents=True)
     (folder / "tpch" / "2g" / "adj_mat_1.npy").write_bytes(b"not an array")
     (folder / "file").write_text("in the way")
+    faulty_bundles(folder)
     alibaba = [*EVALUATE, "--workload", "alibaba", "--set"]
     return {
         "missing trace": ([*alibaba, f"data={folder}/none.csv"], ["none.csv"]),
@@ -60,7 +63,74 @@ def arguments(name: str, folder: Path) -> tuple[list[str], list[str]]:
             ["file/kept.json"],
         ),
         "unknown command": (["evaluat", "dag_scheduling"], ["evaluat"]),
+        "no such bundle": (
+            [*EVALUATE, "--policy", f"{folder}/bundles/none"],
+            ["bundles/none does not exist", "policy bundle"],
+        ),
+        "a file for a bundle": ([*EVALUATE, "--policy", f"{folder}/file"], ["is a file"]),
+        "a folder for a bundle": (
+            [*EVALUATE, "--policy", f"{folder}/tpch"],
+            ["has no manifest.json"],
+        ),
+        "cut bundle": (
+            [*EVALUATE, "--policy", f"{folder}/bundles/cut"],
+            ["cut/weights.safetensors", "bytes; expected"],
+        ),
+        "foreign bundle": (
+            ["evaluate", "decima", "--policy", f"{folder}/bundles/foreign"],
+            ["foreign/manifest.json", "no loadmaster policy"],
+        ),
+        "newer bundle": (
+            ["replay", f"{folder}/bundles/newer"],
+            ["loadmaster 99.0", "format 2", "upgrade"],
+        ),
+        "bundle of an unknown system": (
+            ["replay", "dag_scheduling", "--policy", f"{folder}/bundles/alien"],
+            ["bundles/alien", "unknown system 'alien'"],
+        ),
+        "export of no run": (["export", f"{folder}/tpch", "out"], ["tpch is not a run"]),
+        "export of a run without a policy": (
+            ["export", f"{folder}/run", "out"],
+            ["run has no best policy yet"],
+        ),
+        "export over something": (
+            ["export", f"{folder}/trained", f"{folder}/tpch"],
+            ["tpch exists already"],
+        ),
+        "export of a damaged policy": (
+            ["export", f"{folder}/trained", "out", "--which", "last"],
+            ["last/weights.safetensors is damaged"],
+        ),
+        "unwritable bundle": (
+            ["export", f"{folder}/trained", f"{folder}/file/out"],
+            ["cannot write the bundle", "file/out"],
+        ),
+        "nothing to explain": (
+            [*EVALUATE, "--policy", "fair", "--explain", "2"],
+            ["--explain", "expected one by --policy"],
+        ),
     }[name]
+
+
+def faulty_bundles(folder: Path) -> None:
+    """Copies of a good bundle with a fault each, and runs without a policy or with a bad one."""
+    good = make_bundle(folder / "bundles" / "good")
+    edits = {
+        "foreign": ('"kind": "loadmaster-policy"', '"kind": "something else"'),
+        "newer": ('"format": 1,\n  "loadmaster": "', '"format": 2,\n  "loadmaster": "99.'),
+        "alien": ('"system": "decima"', '"system": "alien"'),
+    }
+    for name, (before, after) in edits.items():
+        manifest = Path(shutil.copytree(good, folder / "bundles" / name)) / "manifest.json"
+        text = manifest.read_text()
+        assert before in text
+        manifest.write_text(text.replace(before, after))
+    cut = Path(shutil.copytree(good, folder / "bundles" / "cut")) / "weights.safetensors"
+    cut.write_bytes(cut.read_bytes()[:-8])
+    make_run(folder / "run")
+    make_run(folder / "trained", "best", "last")
+    spoilt = folder / "trained" / "last" / "weights.safetensors"
+    spoilt.write_bytes(bytes(spoilt.stat().st_size))
 
 
 CASES = [
@@ -68,6 +138,10 @@ CASES = [
     "no data named", "unknown policy", "unknown workload", "unknown environment",
     "unknown setting", "impossible setting", "negative seed count", "unwritable output",
     "unwritable page", "negative seed", "unwritable calibration", "unknown command",
+    "no such bundle", "a file for a bundle", "a folder for a bundle", "cut bundle",
+    "foreign bundle", "newer bundle", "bundle of an unknown system", "export of no run",
+    "export of a run without a policy", "export over something", "export of a damaged policy",
+    "unwritable bundle", "nothing to explain",
 ]  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bundles import make_bundle
+
 FLOORS = ("envs", "models", "serving", "platform")
 
 
@@ -27,6 +29,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(root / floor, copy / floor, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(root / file, copy / file)
+    make_bundle(copy / "models" / "pretrained" / "example")  # whether or not one ships today
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*command, "--wheel-dir", "dist", "."], cwd=copy, check=True)
     (built,) = (copy / "dist").glob("*.whl")
@@ -70,6 +73,7 @@ def test_unpacked_it_runs(wheel: Path) -> None:
     file, listing = json.loads(answer.stdout)
     assert Path(file).is_relative_to(wheel)
     assert [entry["name"] for entry in listing["environments"]] == ["dag_scheduling"]
+    assert "example" in listing["pretrained"]
 
 
 def test_it_carries_licence_and_command(wheel: Path) -> None:

@@ -1,0 +1,498 @@
+"""Learned policies: found by name or folder, judged, replayed, explained, exported and listed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.errors import InputError
+from loadmaster.models.bundle import load_bundle
+from loadmaster.platform import systems
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.evaluation import charts
+from loadmaster.platform.policies import decima
+from loadmaster.platform.policies.decima_policy import DecimaPolicy, spread
+from loadmaster.platform.policies.find import best_pretrained, find_policy
+from loadmaster.platform.rollouts.decima import run_episode
+from tests.bundles import make_bundle, make_run
+
+TINY = ["--seeds", "2", "--set", "jobs=4", "--set", "executors=8"]
+TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, and none of the shipped policies."""
+    monkeypatch.setattr(systems, "pretrained_folder", lambda: tmp_path / "shipped")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    """Four policies that ship, trained on different settings."""
+    stream = {"arrivals": "poisson"}
+    for name, environment in {
+        "batch": {},
+        "makespan": {"objective": "makespan"},
+        "slow": {**stream, "interarrival_s": 25.0},
+        "fast": {**stream, "interarrival_s": 15.0},
+    }.items():
+        make_bundle(tmp_path / "shipped" / f"decima-{name}", environment=environment)
+    return tmp_path / "shipped"
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(charts, "draw_all", lambda *_: None)
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main([*arguments, "--json"]) == 0
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return record
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(list(arguments)) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    return shown.err
+
+
+# ------------------------------------------------------------------------------------- finding
+
+
+def test_a_policy_is_found_by_name_bundle_and_run(here: Path, shipped: Path) -> None:
+    make_bundle(here / "bundles" / "mine")
+    make_run(here / "run", "best", "last")
+    make_run(here / "young", "last")
+    make_bundle(here / "decima-batch", name="in this folder")
+    for spec, folder in {
+        "decima-fast": shipped / "decima-fast",
+        "bundles/mine": here / "bundles" / "mine",
+        str(here / "bundles" / "mine"): here / "bundles" / "mine",
+        "run": here / "run" / "best",
+        "run/last": here / "run" / "last",
+        "young": here / "young" / "last",
+        "decima-batch": shipped / "decima-batch",  # a name comes first
+        "./decima-batch": here / "decima-batch",
+    }.items():
+        assert find_policy(spec).folder.resolve() == folder.resolve(), spec
+    assert find_policy("run").system.environment == "dag_scheduling"
+
+
+def test_what_cannot_be_found(here: Path, shipped: Path) -> None:
+    make_run(here / "new")
+    (here / "empty").mkdir()
+    for spec, message in {
+        "decima-fat": "unknown policy 'decima-fat'; did you mean 'decima-fast'?",
+        "fiar": "unknown policy 'fiar'; did you mean 'fair'?",
+        "xyz": "expected one of: decima-batch, decima-fast, decima-makespan, decima-slow, "
+        "fair, fifo, or the folder of a bundle or run",
+        "nowhere/at/all": "nowhere/at/all does not exist",
+        "empty": "empty has no manifest.json; expected a policy bundle",
+        "new": "the run new has no best policy yet",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            find_policy(spec, ["fair", "fifo"])
+        assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "batch"),
+        ({"executors": 10, "workload": "toy"}, "batch"),
+        ({"objective": "makespan"}, "makespan"),
+        ({"objective": "makespan", "arrivals": "poisson"}, "makespan"),  # the objective comes first
+        ({"arrivals": "poisson"}, "slow"),
+        ({"arrivals": "poisson", "interarrival_s": 40}, "slow"),
+        ({"arrivals": "poisson", "interarrival_s": 18}, "fast"),
+        ({"arrivals": "poisson", "load": 1.2}, "fast"),  # a load is a gap, with this workload
+        ({"arrivals": "poisson", "load": 0.3}, "slow"),
+    ],
+)
+def test_the_pretrained_policy_that_fits_best(
+    values: dict[str, Any], name: str, shipped: Path
+) -> None:
+    settings = DagSchedulingSettings(**values)
+    found = best_pretrained(systems.find_system("decima"), settings)
+    assert found.folder.name == f"decima-{name}"
+
+
+def test_free_migration_is_another_problem(shipped: Path) -> None:
+    make_bundle(shipped / "decima-free", environment={"moving_delay_s": 0.0})
+    system = systems.find_system("decima")
+    free = DagSchedulingSettings(moving_delay_s=0)
+    assert best_pretrained(system, free).folder.name == "decima-free"
+    assert best_pretrained(system, DagSchedulingSettings()).folder.name == "decima-batch"
+
+
+def test_a_damaged_one_that_ships_is_passed_over(shipped: Path) -> None:
+    (shipped / "decima-batch" / "manifest.json").write_text("{")
+    found = best_pretrained(systems.find_system("decima"), DagSchedulingSettings())
+    assert found.folder.name != "decima-batch"
+
+
+# ----------------------------------------------------------------------------------- at work
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> DecimaPolicy:
+    bundle = load_bundle(make_bundle(tmp_path / "policy"))
+    return decima.POLICIES.load(bundle)
+
+
+def test_the_loaded_network_runs_its_own_episodes(policy: DecimaPolicy) -> None:
+    workload = load_workload(TINY_SETTINGS)
+    for seed in range(3):
+        expected = run_episode(policy.network, TINY_SETTINGS, seed, workload)
+        result = policy.run(TINY_SETTINGS, seed, workload)
+        assert result.completion_s.tolist() == expected.completion_s.tolist()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [TINY_SETTINGS, DagSchedulingSettings(arrivals="poisson", jobs=12, interarrival_s=4)],
+)
+def test_explained_decisions_are_those_of_the_episode(
+    policy: DecimaPolicy, settings: DagSchedulingSettings
+) -> None:
+    """Also where a stream makes the tables grow on the way."""
+    workload = load_workload(settings)
+    moments = list(policy.walk(settings, 1, workload))
+    result = policy.run(settings, 1, workload)
+    assert len(moments) == result.decisions
+    assert moments[-1].state.completed_ms.tolist() == np.round(result.completion_s * 1000).tolist()
+    for reasons in (moment.reasons for moment in moments):
+        assert reasons.stages[0].row == reasons.row
+        assert reasons.limits[0].limit == reasons.limit
+        assert 1 <= reasons.executors <= reasons.free_executors
+        chances = [score.probability for score in reasons.stages]
+        assert chances == sorted(chances, reverse=True)
+        if reasons.schedulable <= len(chances):
+            assert sum(chances) == pytest.approx(1)
+        else:
+            assert 0 < sum(chances) < 1
+
+
+def test_probabilities_are_those_of_the_network(policy: DecimaPolicy) -> None:
+    import torch
+
+    from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+    from loadmaster.envs.dag_scheduling.observation import Observation
+    from loadmaster.models.decima.explain import explain
+    from loadmaster.models.decima.kernel import scratch_for, weights_of
+
+    env = DagSchedulingEnv(jobs=4, executors=8, max_jobs=4, max_stages=80, max_edges=100)
+    observation, _ = env.reset(seed=3)
+    view = Observation(**observation)
+    room = scratch_for(policy.network, 80, 4, 8)
+    reasons = explain(view, weights_of(policy.network), room, top=100)
+    tables = {name: torch.as_tensor(table)[None] for name, table in observation.items()}
+    with torch.no_grad():
+        scores, batch, embedded = policy.network(tables)
+        row = torch.tensor([reasons.row])
+        limits = policy.network.limit_scores(tables, batch, embedded, row, 8)
+    stages = scores.softmax(1)[0]
+    assert len(reasons.stages) == reasons.schedulable == int(observation["schedulable"][:-1].sum())
+    for stage in reasons.stages:
+        assert stage.probability == pytest.approx(float(stages[stage.row]), abs=1e-5)
+    for limit in reasons.limits:
+        expected = float(limits.softmax(1)[0, limit.limit - 1])
+        assert limit.probability == pytest.approx(expected, abs=1e-5)
+    assert sum(limit.probability for limit in reasons.limits) == pytest.approx(1)
+
+
+def test_a_network_without_limits_explains_none(tmp_path: Path) -> None:
+    bundle = load_bundle(make_bundle(tmp_path / "free", limits=False))
+    policy = decima.POLICIES.load(bundle)
+    workload = load_workload(TINY_SETTINGS)
+    for explanation in policy.explain(TINY_SETTINGS, 0, workload, 3):
+        assert explanation.record["limits"] == []
+        assert explanation.record["chosen"]["limit"] == 8
+        assert [options.heading for options in explanation.options] == ["stage"]
+
+
+def test_moments_are_spread_over_the_episode() -> None:
+    assert spread(range(100), 4) == {12, 37, 62, 87}
+    assert spread([3, 5, 8], 1) == {5}
+    assert spread([3, 5, 8], 9) == {3, 5, 8}
+    assert spread([], 2) == set()
+
+
+# --------------------------------------------------------------------------------- evaluate
+
+
+def test_learned_policies_take_part_like_any_other(
+    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(here / "run-7", "best", "last")
+    make_bundle(here / "mine")
+    wanted = ["decima-batch", "fair", "mine", "run-7", "run-7/last"]
+    arguments = [word for spec in wanted for word in ("--policy", spec)]
+    record = said(capsys, "evaluate", "decima", *arguments, *TINY, "--output", "out")
+    names = {"decima-batch", "fair", "mine", "run-7", "run-7-2"}
+    assert set(record["policies"]) == names
+    assert record["best_baseline"] == "fair"
+    assert set(record["learned"]) == names - {"fair"}
+    assert record["learned"]["run-7-2"]["folder"] == "run-7/last"
+    assert record["learned"]["mine"]["sha256"] == load_bundle(here / "mine").sha256
+    assert any("decima-batch: pretrained, trained on tpch-like" in n for n in record["notes"])
+    with (here / "out" / "episodes.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["policy"] for row in rows} == names
+    assert (here / "out" / "jct_distribution.png").stat().st_size > 10_000
+    workload = load_workload(TINY_SETTINGS)
+    policy = find_policy("run-7/last").policy
+    for row in rows:
+        if row["policy"] == "run-7-2":
+            result = policy.run(TINY_SETTINGS, int(row["seed"]), workload)
+            assert float(row["jct"]) == pytest.approx(result.mean_jct_s)
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_a_system_is_judged_by_its_pretrained_policy(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = [*TINY, "--set", "arrivals=poisson", "--set", "interarrival_s=12"]
+    assert main(["evaluate", "decima", "--against", "fair,fifo", *stream]) == 0
+    shown = capsys.readouterr()
+    assert "decima-fast: pretrained, trained on tpch-like, 201 jobs, one every 15 s" in shown.err
+    assert re.search(r"^decima-fast +[\d.]+", shown.out, re.MULTILINE)
+    record = said(capsys, "evaluate", "decima", *TINY)
+    assert {"decima-batch", "fair", "graphene", "random"} <= set(record["policies"])
+    baselines = said(capsys, "evaluate", "dag_scheduling", *TINY)
+    assert set(record["policies"]) - set(baselines["policies"]) == {"decima-batch"}
+    assert "learned" not in baselines
+
+
+def test_a_system_without_a_pretrained_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    said_so = complaint(capsys, "evaluate", "decima", "--against", "all", *TINY)
+    assert "no pretrained decima policy ships" in said_so
+    assert "--policy" in said_so
+    assert "loadmaster train decima" in said_so
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_a_bundle_given_twice_runs_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_bundle(here / "fair")  # the baseline of that name comes first
+    make_bundle(here / "mine", name="fair")
+    specs = ["fair", "./fair", str(here / "fair"), "mine"]
+    arguments = [word for spec in specs for word in ("--policy", spec)]
+    record = said(capsys, "evaluate", "dag_scheduling", *arguments, *TINY)
+    assert set(record["policies"]) == {"fair", "fair-2", "fair-3"}
+    assert record["learned"]["fair-3"]["folder"] == "mine"
+
+
+def test_a_bundle_of_something_else_is_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bundle(here / "mine")
+    others = (
+        systems.System("sorter", "dag_scheduling", "another scheduler"),
+        systems.System("decima", "sorting", "decides elsewhere", policies_at="a:b"),
+    )
+    kept = systems.BUILT_IN
+    monkeypatch.setattr(systems, "BUILT_IN", (*kept, others[0]))
+    wrong_system = complaint(capsys, "evaluate", "sorter", "--policy", "mine", *TINY)
+    assert "mine is a policy of the system 'decima'; expected one of 'sorter'" in wrong_system
+    monkeypatch.setattr(systems, "BUILT_IN", (others[1],))
+    elsewhere = complaint(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
+    assert "mine decides in 'sorting'; expected a policy for 'dag_scheduling'" in elsewhere
+    monkeypatch.setattr(systems, "BUILT_IN", ())
+    unknown = complaint(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
+    assert "mine cannot be used here: unknown system 'decima'" in unknown
+
+
+# ---------------------------------------------------------------------------------- explain
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_decisions_are_explained(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_bundle(here / "mine")
+    arguments = ["evaluate", "decima", "--policy", "mine", "--against", "fair", *TINY]
+    arguments += ["--first-seed", "5", "--explain", "3", "--output", "out"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    assert "Decisions of mine on seed 5" in shown
+    assert len(re.findall(r"^at [\d,.]+ s: \d+ of 8 executors to place", shown, re.M)) == 3
+    assert len(re.findall(r"^ +> +job \d+ \(.*\), stage \d+ .*%$", shown, re.M)) == 3
+    assert len(re.findall(r"^ +> +\d+ executors? .*%$", shown, re.M)) == 3
+    assert all(line == line.rstrip() for line in shown.splitlines() if line.startswith(" "))
+    record = said(capsys, *arguments)
+    (explained,) = record["explanations"].values()
+    assert list(record["explanations"]) == ["mine"]
+    assert [entry["decision"] for entry in explained] == sorted(e["decision"] for e in explained)
+    for entry in explained:
+        assert entry["schedulable"] > 1
+        first = entry["stages"][0]
+        assert {k: first[k] for k in ("job", "template", "stage")} == {
+            k: entry["chosen"][k] for k in ("job", "template", "stage")
+        }
+        assert entry["chosen"]["limit"] == entry["limits"][0]["limit"]
+        assert len(json.dumps(entry)) < 2000  # small enough to log
+    assert json.loads((here / "out" / "summary.json").read_text()) == record
+
+
+def test_explain_wants_a_learned_policy(capsys: pytest.CaptureFixture[str]) -> None:
+    line = ["evaluate", "dag_scheduling", "--policy", "fair", *TINY]
+    assert "expected one by --policy" in complaint(capsys, *line, "--explain", "2")
+    assert "--explain is -1; expected 0 or more" in complaint(capsys, *line, "--explain", "-1")
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_nothing_to_explain(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One job whose stages come one after the other leaves no choice."""
+    make_bundle(here / "mine")
+    chain = ["--seeds", "1", "--workload", "toy", "--set", "jobs=1", "--first-seed"]
+    for seed in range(20):
+        arguments = ["evaluate", "decima", "--policy", "mine", "--explain", "4", *chain, str(seed)]
+        assert main(arguments) == 0
+        if "never had more than one stage to choose from" in capsys.readouterr().out:
+            return
+    pytest.fail("no toy job is a chain")
+
+
+# ----------------------------------------------------------------------------------- replay
+
+
+def test_replay_with_a_learned_policy(
+    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = ["--policy", "decima-batch", "--policy", "weighted-fair", "--seed", "3", *TINY[2:]]
+    record = said(capsys, "replay", "dag_scheduling", *both, "-o", "page.html")
+    assert list(record["policies"]) == ["decima-batch", "weighted-fair"]
+    result = find_policy("decima-batch").policy.run(TINY_SETTINGS, 3, load_workload(TINY_SETTINGS))
+    assert record["policies"]["decima-batch"]["jct"] == result.mean_jct_s
+    assert '"name":"decima-batch"' in (here / "page.html").read_text()
+
+
+def test_a_run_is_replayed_on_what_it_was_trained_on(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(here / "run", "best", environment={"workload": "toy", "jobs": 5, "executors": 3})
+    record = said(capsys, "replay", "run", "-o", "page.html")
+    ours, best = record["policies"]
+    assert ours == "run"
+    assert "toy · 5 jobs at once · 3 executors · seed 0" in (here / "page.html").read_text()
+    settings = DagSchedulingSettings(workload="toy", jobs=5, executors=3)
+    from loadmaster.envs.dag_scheduling import episode
+    from loadmaster.envs.dag_scheduling.baselines import BASELINES
+
+    means = {name: episode.run_episode(name, settings, 0).mean_jct_s for name in BASELINES}
+    assert record["policies"][best]["jct"] == min(means.values())
+    record = said(
+        capsys, "replay", "run", "--policy", "fifo", "--set", "executors=2", "-o", "p.html"
+    )
+    assert list(record["policies"]) == ["run", "fifo"]
+    assert "toy · 5 jobs at once · 2 executors" in (here / "p.html").read_text()
+
+
+def test_a_gap_that_is_set_takes_the_place_of_a_load(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = {"workload": "toy", "arrivals": "poisson", "jobs": 3, "load": 0.5, "executors": 2}
+    make_bundle(here / "mine", environment=stream)
+    assert main(["replay", "mine", "--set", "interarrival_s=9", "-o", "page.html"]) == 0
+    assert "4 jobs, one every 9 s" in (here / "page.html").read_text()
+
+
+def test_a_system_is_replayed_by_its_pretrained_policy(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = said(capsys, "replay", "decima", *TINY[2:])
+    assert next(iter(record["policies"])) == "decima-batch"
+    assert len(record["policies"]) == 2
+
+
+# ----------------------------------------------------------------------------------- export
+
+
+def test_export_gives_a_bundle_of_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(here / "run", "best", "last", environment={"executors": 8})
+    assert main(["export", "run", "bundles/decima-mine"]) == 0
+    shown = capsys.readouterr().out
+    assert "decima-mine, a policy of decima, trained on tpch-like, 20 jobs at once, 8" in shown
+    assert "validation: 91.25" in shown
+    assert "Bundle: bundles/decima-mine" in shown
+    made, source = load_bundle(here / "bundles" / "decima-mine"), load_bundle(here / "run" / "best")
+    assert (made.name, source.name) == ("decima-mine", "run")
+    assert made.sha256 == source.sha256
+    assert made.trained == source.trained
+    record = said(capsys, "export", "run", "last", "--which", "last", "--name", "late")
+    assert record["name"] == "late"
+    assert record["sha256"] == load_bundle(here / "run" / "last").sha256 != source.sha256
+
+
+@pytest.mark.usefixtures("no_charts")
+def test_figures_travel_with_the_weights_they_belong_to(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(here / "run", "best", "last")
+    judged = ["--policy", "run", "--against", "fair,fifo", "--output", "out"]
+    record = said(capsys, "evaluate", "decima", *judged, *TINY)
+    kept = said(capsys, "export", "run", "mine", "--evaluation", "out/summary.json")
+    (entry,) = kept["results"]["evaluations"]
+    assert entry["mean"] == record["policies"]["run"]["jct"]["mean"]
+    assert entry["best_baseline"] == record["best_baseline"]
+    assert entry["difference_percent"] == record["differences"]["run"]["percent"]
+    assert entry["seeds"] == "0 to 1"
+    card = (here / "mine" / "README.md").read_text()
+    assert "| tpch-like, 4 jobs at once, 8 executors | jct, s |" in card
+    last = ["export", "run", "other", "--which", "last", "--evaluation"]
+    assert "does not judge these weights" in complaint(capsys, *last, "out/summary.json")
+    assert "cannot read out/none.json" in complaint(capsys, *last, "out/none.json")
+    (here / "out" / "odd.json").write_text('{"learned": 3}')
+    assert "expected the summary.json of" in complaint(capsys, *last, "out/odd.json")
+    assert not (here / "other").exists()
+
+
+# ------------------------------------------------------------------------------------- list
+
+
+def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (shipped / "decima-slow" / "weights.safetensors").unlink()  # lists read manifests alone
+    listing = said(capsys, "list")
+    assert set(listing) == {"systems", "environments", "pretrained"}
+    names = ["decima-batch", "decima-fast", "decima-makespan", "decima-slow"]
+    assert listing["pretrained"] == names
+    (system,) = listing["systems"]
+    assert (system["id"], system["environment"]) == ("decima", "dag_scheduling")
+    assert [entry["id"] for entry in system["pretrained"]] == names
+    assert system["pretrained"][2]["trained_on"].endswith("objective makespan")
+    assert main(["list"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "decima-fast decima, trained on tpch-like, 201 jobs, one every 15 s on average" in shown
+
+
+def test_a_list_survives_a_strange_bundle(
+    shipped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (shipped / "decima-slow" / "manifest.json").write_text("?")
+    file = shipped / "decima-fast" / "manifest.json"
+    record = json.loads(file.read_text())
+    record["trained"] = {"environment": {"workload": "\x1b[31m\ud800", "executors": 3}}
+    file.write_text(json.dumps(record))
+    batch = shipped / "decima-batch" / "manifest.json"
+    batch.write_text(batch.read_text().replace('"environment": {}', '"environment": {"x": 1}'))
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "settings that this installation does not know" in " ".join(shown.split())
+
+
+def test_no_policy_but_nothing_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "pretrained policies: none yet" in capsys.readouterr().out
