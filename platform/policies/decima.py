@@ -12,6 +12,7 @@ from loadmaster.models.decima.training import trained_on, training_settings
 if TYPE_CHECKING:  # lists ask what a bundle was trained on: that needs neither torch nor numba
     from loadmaster.models.bundle import Bundle
     from loadmaster.models.manifest import Manifest
+    from loadmaster.platform.policies import Policies
     from loadmaster.platform.policies.decima_policy import DecimaPolicy
 
 # What may differ between training and use without making another kind of problem of it.
@@ -69,4 +70,4 @@ def _gap_s(settings: DagSchedulingSettings) -> float:
     return mean_gap_s(settings, load_workload(settings))
 
 
-POLICIES = DecimaPolicies()
+POLICIES: Policies = DecimaPolicies()

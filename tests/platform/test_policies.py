@@ -18,7 +18,7 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.platform import systems
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
-from loadmaster.platform.policies import decima
+from loadmaster.platform.policies.decima import DecimaPolicies
 from loadmaster.platform.policies.decima_policy import DecimaPolicy, spread
 from loadmaster.platform.policies.find import best_pretrained, find_policy
 from loadmaster.platform.rollouts.decima import run_episode
@@ -151,7 +151,7 @@ def test_a_damaged_one_that_ships_is_passed_over(shipped: Path) -> None:
 @pytest.fixture
 def policy(tmp_path: Path) -> DecimaPolicy:
     bundle = load_bundle(make_bundle(tmp_path / "policy"))
-    return decima.POLICIES.load(bundle)
+    return DecimaPolicies().load(bundle)
 
 
 def test_the_loaded_network_runs_its_own_episodes(policy: DecimaPolicy) -> None:
@@ -217,7 +217,7 @@ def test_probabilities_are_those_of_the_network(policy: DecimaPolicy) -> None:
 
 def test_a_network_without_limits_explains_none(tmp_path: Path) -> None:
     bundle = load_bundle(make_bundle(tmp_path / "free", limits=False))
-    policy = decima.POLICIES.load(bundle)
+    policy = DecimaPolicies().load(bundle)
     workload = load_workload(TINY_SETTINGS)
     for explanation in policy.explain(TINY_SETTINGS, 0, workload, 3):
         assert explanation.record["limits"] == []
