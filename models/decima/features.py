@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.models.decima.sweep import stable_order
 
 STAGE_INPUTS = 10
 JOB_INPUTS = 4
@@ -48,30 +49,32 @@ class StageBatch(NamedTuple):
 
 def pack(observation: dict[str, Tensor]) -> StageBatch:
     """Drop the padding of a batch: what one observation holds then costs nothing in another."""
-    stages, jobs, cluster = observation["stages"], observation["jobs"], observation["cluster"]
-    edges = observation["edges"]
+    cluster = observation["cluster"]
     stage_counts = cluster[:, seen.STAGES].long()  # (B,)
-    job_counts = cluster[:, seen.JOBS].long()
+    # Where an episode is over there are no jobs; one blank row keeps such a moment in its place.
+    job_counts = cluster[:, seen.JOBS].long().clamp(min=1)
     row_observation, row_place = _rows_in_use(stage_counts)
     job_observation, job_place = _rows_in_use(job_counts)
     edge_observation, edge_place = _rows_in_use(cluster[:, seen.EDGES].long())
-    height = stages[row_observation, row_place, seen.HEIGHT].long()
-    height, order = height.sort(stable=True)
-    place_of = torch.empty_like(order)
-    place_of[order] = torch.arange(len(order), device=order.device)
+    height = observation["stages"][row_observation, row_place, seen.HEIGHT].long()
+    order = stable_order(height)
     row_observation, row_place = row_observation[order], row_place[order]
+    new_row = torch.empty_like(order)
+    new_row[order] = torch.arange(len(order), device=order.device)
     first_row = stage_counts.cumsum(0) - stage_counts
     first_job = job_counts.cumsum(0) - job_counts
-    ends = edges[edge_observation, edge_place].long() + first_row[edge_observation, None]
-    ends = place_of[ends]
-    row_job = observation["stage_job"][row_observation, row_place] + first_job[row_observation]
-    free = cluster[job_observation, seen.FREE_EXECUTORS]
-    job_inputs = _job_inputs(jobs[job_observation, job_place], free)
+    ends = _taken(observation["edges"], edge_observation, edge_place)
+    ends = new_row[ends + first_row[edge_observation, None]]
+    row_job = _taken(observation["stage_job"], row_observation, row_place)
+    row_job = row_job + first_job[row_observation]
+    jobs = _taken(observation["jobs"], job_observation, job_place)
+    job_inputs = _job_inputs(jobs, cluster[job_observation, seen.FREE_EXECUTORS])
+    stages = _taken(observation["stages"], row_observation, row_place)
     total = cluster[row_observation, seen.TOTAL_EXECUTORS]
     return StageBatch(
-        inputs=_stage_inputs(stages[row_observation, row_place], job_inputs[row_job], total),
-        height=height,
-        schedulable=observation["schedulable"][row_observation, row_place] > 0,
+        inputs=_stage_inputs(stages, job_inputs.index_select(0, row_job), total),
+        height=height[order],
+        schedulable=_taken(observation["schedulable"], row_observation, row_place) > 0,
         row_job=row_job,
         row_observation=row_observation,
         row_place=row_place,
@@ -89,6 +92,11 @@ def _rows_in_use(counts: Tensor) -> tuple[Tensor, Tensor]:
     owner = torch.repeat_interleave(each, counts)
     starts = counts.cumsum(0) - counts
     return owner, torch.arange(len(owner), device=counts.device) - starts[owner]
+
+
+def _taken(table: Tensor, observation: Tensor, row: Tensor) -> Tensor:
+    """table[observation, row], row by row instead of number by number."""
+    return table.flatten(0, 1).index_select(0, observation * table.shape[1] + row)
 
 
 def _job_inputs(job: Tensor, free: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -57,14 +57,14 @@ class DagEncoder(nn.Module):
         sweep = plan_sweep(batch.height, batch.parent, batch.child)
         embedded: list[Tensor] = []
         heard: list[list[Tensor]] = [[] for _ in sweep.rows]
-        for height, rows in enumerate(own.split(sweep.rows)):
+        for height, rows in enumerate(torch.split(own, sweep.rows)):
             if height > 0:
                 told = torch.zeros_like(rows)
                 told = told.index_add(0, sweep.listeners[height], torch.cat(heard[height]))
                 rows = rows + self.update(told)
             embedded.append(rows)
             sent = self.message(rows.index_select(0, sweep.speakers[height]))
-            for above, part in enumerate(sent.split(sweep.sent[height])):
+            for above, part in enumerate(torch.split(sent, sweep.sent[height])):
                 heard[above].append(part)
         return torch.cat(embedded)
 
@@ -104,7 +104,7 @@ class DecimaNetwork(nn.Module):
             embedded.job.index_select(0, batch.row_job.index_select(0, legal)),
             embedded.cluster.index_select(0, owner),
         ]
-        found = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
+        found: Tensor = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
         place = owner * stages + batch.row_place.index_select(0, legal)
         scores = found.new_full((len(embedded.cluster) * stages,), ILLEGAL)
         return scores.index_copy(0, place, found).view(-1, stages)
@@ -128,11 +128,12 @@ class DecimaNetwork(nn.Module):
         known = torch.cat(
             [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
         )
-        # The first layer in two parts: what is known once an observation, then the level.
-        first: nn.Linear = self.score_limit[0]
+        # The first layer in two parts: what is known, once an observation, and the level.
+        first = cast(nn.Linear, self.score_limit[0])
         shared = nn.functional.linear(known, first.weight[:, :-1], first.bias)
         hidden = torch.addcmul(shared[:, None], (level / total)[:, :, None], first.weight[:, -1])
-        scores = self.score_limit[1:](hidden).squeeze(2)
+        hidden = self.score_limit[1](hidden).flatten(0, 1)  # (B * limits, 32)
+        scores = self.score_limit[2:](hidden).view(-1, limits)
         lowest = observation["jobs"][each, place, seen.MIN_LIMIT]
         legal = (level >= lowest[:, None]) & (level <= total)
         return torch.where(legal, scores, ILLEGAL)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,17 +25,27 @@ class Sweep(NamedTuple):
 
 def plan_sweep(height: Tensor, parent: Tensor, child: Tensor) -> Sweep:
     """From the rows' heights (never falling) and the edges between them."""
-    counts = torch.bincount(height)  # (L,)
+    counts = torch.bincount(height, minlength=1)  # (L,)
     levels = len(counts)
     within = torch.arange(len(height), device=height.device) - (counts.cumsum(0) - counts)[height]
     above, below = height[parent], height[child]
-    by_speaker = torch.argsort(below * levels + above, stable=True)
-    by_listener = torch.argsort(above * levels + below, stable=True)
-    sent = torch.bincount(below * levels + above, minlength=levels * levels).view(levels, levels)
-    table: list[list[int]] = sent.tolist()
+    ways = below * levels + above
+    sent = torch.bincount(ways, minlength=levels * levels).view(levels, levels)
+    by_speaker = stable_order(ways)
+    by_listener = stable_order(above * levels + below)
     return Sweep(
         rows=counts.tolist(),
-        speakers=within[child[by_speaker]].split([sum(row) for row in table]),
-        sent=table,
-        listeners=within[parent[by_listener]].split([sum(c) for c in zip(*table, strict=True)]),
+        speakers=torch.split(within[child[by_speaker]], sent.sum(1).tolist()),
+        sent=sent.tolist(),
+        listeners=torch.split(within[parent[by_listener]], sent.sum(0).tolist()),
     )
+
+
+def stable_order(keys: Tensor) -> Tensor:
+    """What sorts small whole numbers, those that are equal in the order they came."""
+    if keys.device.type != "cpu":
+        return torch.argsort(keys, stable=True)
+    numbers = keys.numpy()
+    if numbers.max(initial=0) <= np.iinfo(np.int16).max:
+        numbers = numbers.astype(np.int16)  # numpy then counts instead of comparing: 7 times faster
+    return torch.from_numpy(np.argsort(numbers, kind="stable"))

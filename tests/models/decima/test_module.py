@@ -1,0 +1,161 @@
+"""Decima as an RLModule: alone, and in RLlib's own sampling loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+import loadmaster.envs  # noqa: F401 (registers the environment)
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.errors import InputError
+from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
+from loadmaster.models.decima.module import ENTROPY, DecimaModule
+
+EXECUTORS = 6
+SETTINGS: dict[str, Any] = {
+    "workload": "toy", "jobs": 3, "executors": EXECUTORS,
+    "max_jobs": 3, "max_stages": 14, "max_edges": 16,
+}  # fmt: skip
+
+
+def module_of(**network: Any) -> DecimaModule:
+    torch.manual_seed(4)
+    env = DagSchedulingEnv(**SETTINGS)
+    return DecimaModule(
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        model_config={"network": network, "limits": EXECUTORS},
+    )
+
+
+def moments(count: int = 12) -> list[dict[str, Any]]:
+    """The first observation of several episodes."""
+    env = DagSchedulingEnv(**SETTINGS)
+    return [env.reset(seed=seed)[0] for seed in range(count)]
+
+
+def batch_of(observations: list[dict[str, Any]]) -> dict[str, Any]:
+    tables = {
+        name: torch.as_tensor(np.stack([one[name] for one in observations]))
+        for name in observations[0]
+    }
+    return {Columns.OBS: tables}
+
+
+@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}])
+def test_three_passes_tell_one_story(network: dict[str, Any]) -> None:
+    module, observations = module_of(**network), moments()
+    batch = batch_of(observations)
+    for decided in (module.forward_exploration(batch), module.forward_inference(batch)):
+        actions, log = decided[Columns.ACTIONS], decided[Columns.ACTION_LOGP]
+        assert actions.shape == (len(observations), 2)
+        assert actions.dtype == torch.int64
+        trained = module.forward_train({**batch, Columns.ACTIONS: actions})
+        torch.testing.assert_close(trained[Columns.ACTION_LOGP], log)
+        assert trained[Columns.ACTION_LOGP].requires_grad
+        for one, (row, limit) in zip(observations, actions.tolist(), strict=True):
+            assert one["schedulable"][row] == 1
+            lowest = one["jobs"][one["stage_job"][row], seen.MIN_LIMIT]
+            assert lowest <= limit <= EXECUTORS
+
+
+def test_it_is_the_policy_of_the_compiled_loop() -> None:
+    module, observations = module_of(), moments()
+    weights = weights_of(module.network)
+    room = scratch_for(module.network, 14, 3, EXECUTORS)
+    best = module.forward_inference(batch_of(observations))
+    for i, one in enumerate(observations):
+        row, limit, log = decide(Observation(**one), weights, room, -1.0, -1.0)
+        assert best[Columns.ACTIONS][i].tolist() == [row, limit]
+        assert float(best[Columns.ACTION_LOGP][i]) == pytest.approx(log, abs=1e-5)
+
+
+def test_entropy_by_enumeration() -> None:
+    module = module_of()
+    observation = moments(1)[0]
+    stage_logs: dict[int, float] = {}
+    for row in np.flatnonzero(observation["schedulable"][:-1]):
+        low = max(1, int(observation["jobs"][observation["stage_job"][row], seen.MIN_LIMIT]))
+        limits = np.arange(low, EXECUTORS + 1)
+        batch = batch_of([observation] * len(limits))
+        batch[Columns.ACTIONS] = torch.tensor([[row, limit] for limit in limits])
+        with torch.no_grad():
+            trained = module.forward_train(batch)
+        joint = trained[Columns.ACTION_LOGP].double().numpy()
+        stage_logs[row] = float(np.log(np.exp(joint).sum()))
+        of_limits = joint - stage_logs[row]
+        limit_entropy = -(np.exp(of_limits) * of_limits).sum()
+        stage_entropy = float(trained[ENTROPY][0]) - limit_entropy
+    logs = np.array(list(stage_logs.values()))
+    assert np.exp(logs).sum() == pytest.approx(1, abs=1e-5)
+    assert stage_entropy == pytest.approx(-(np.exp(logs) * logs).sum(), abs=1e-5)
+
+
+def test_without_limits_only_the_stage_is_open() -> None:
+    module, batch = module_of(limits=False), batch_of(moments())
+    decided = module.forward_exploration(batch)
+    assert (decided[Columns.ACTIONS][:, 1] == EXECUTORS).all()
+    with torch.no_grad():
+        trained = module.forward_train({**batch, Columns.ACTIONS: decided[Columns.ACTIONS]})
+        logs = module.network(batch[Columns.OBS])[0].log_softmax(1)
+    torch.testing.assert_close(trained[ENTROPY], -(logs.exp() * logs).sum(1))
+
+
+def test_an_episode_that_is_over_does_no_harm() -> None:
+    """RLlib also asks about the last observation, and throws the answer away."""
+    module, observations = module_of(), moments(3)
+    over = {name: np.zeros_like(table) for name, table in observations[0].items()}
+    over["cluster"][seen.TOTAL_EXECUTORS] = EXECUTORS
+    assert module.forward_exploration(batch_of([over]))[Columns.ACTIONS].shape == (1, 2)
+    alone = module.forward_inference(batch_of(observations))[Columns.ACTION_LOGP]
+    mixed = module.forward_inference(batch_of([observations[0], over, *observations[1:], over]))
+    torch.testing.assert_close(mixed[Columns.ACTION_LOGP][[0, 2, 3]], alone)
+
+
+def test_a_wrong_setting_is_named() -> None:
+    with pytest.raises(InputError, match="did you mean 'width'"):
+        module_of(widht=8)
+
+
+@pytest.mark.parametrize("environments", [1, 3])
+def test_rllibs_own_runner_samples_with_it(environments: int) -> None:
+    config = (
+        PPOConfig()
+        .environment("loadmaster/DagScheduling-v0", env_config=SETTINGS)
+        .env_runners(num_env_runners=0, num_envs_per_env_runner=environments)
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=DecimaModule, model_config={"network": {}, "limits": EXECUTORS}
+            )
+        )
+    )
+    runner = SingleAgentEnvRunner(config=config)
+    episodes = runner.sample(num_timesteps=60)
+    learner = module_of()
+    learner.set_state(runner.module.get_state())
+    runner.stop()
+    assert sum(len(episode) for episode in episodes) >= 60
+    assert any(episode.is_terminated for episode in episodes)
+    for episode in episodes:
+        infos = episode.get_infos()[1:]
+        assert all(info["legal"] for info in infos)
+        observations, actions = episode.get_observations(), episode.get_actions()
+        batch = {
+            Columns.OBS: {
+                name: torch.as_tensor(table[:-1]) for name, table in observations.items()
+            },
+            Columns.ACTIONS: torch.as_tensor(actions),
+        }
+        with torch.no_grad():
+            trained = learner.forward_train(batch)
+        logs = torch.as_tensor(episode.get_extra_model_outputs(Columns.ACTION_LOGP))
+        torch.testing.assert_close(trained[Columns.ACTION_LOGP], logs, atol=1e-5, rtol=0)
