@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -475,6 +477,18 @@ def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]
     assert main(["list"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "decima-fast decima, trained on tpch-like, 201 jobs, one every 15 s on average" in shown
+
+
+def test_a_list_stays_quick(shipped: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom loadmaster.platform import systems\n"
+        f"systems.pretrained_folder = lambda: Path({str(shipped)!r})\n"
+        "from loadmaster.platform.cli.list import listing\n"
+        "assert len(listing()['pretrained']) == 4\n"
+        "print({'torch', 'numba', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_a_list_survives_a_strange_bundle(
