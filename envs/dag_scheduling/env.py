@@ -30,6 +30,11 @@ from loadmaster.envs.settings import build_settings
 ObservationDict = dict[str, NDArray[Any]]
 
 
+def action_space(settings: DagSchedulingSettings) -> spaces.MultiDiscrete:
+    """A stage's row, or the one behind the last for idling; and the job's parallelism limit."""
+    return spaces.MultiDiscrete([settings.max_stages + 1, settings.total_executors], start=[0, 1])
+
+
 class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]]):
     """Schedule jobs that are DAGs of stages on a cluster of executors.
 
@@ -78,9 +83,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         self.settings = build_settings(DagSchedulingSettings, settings)
         self.workload = workload_bank or load_workload(self.settings)
         self.observation_space = observation_space(self.settings)
-        self.action_space = spaces.MultiDiscrete(
-            [self.settings.max_stages + 1, self.settings.total_executors], start=[0, 1]
-        )
+        self.action_space = action_space(self.settings)
         self._record = record
         self._seed = 0
         self._state: SimState | None = None

@@ -29,6 +29,9 @@ class Command(NamedTuple):
 COMMANDS = {
     "list": Command("list", "list_everything", "List systems, environments and policies."),
     "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
+    "train": Command("train", "train", "Train a policy in parallel rollout workers on Ray."),
+    "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
+    "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),

@@ -2,82 +2,144 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner, part
+from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
-from loadmaster.envs.dag_scheduling.observation import (
-    FITS,
-    Observation,
-    blank_observation,
-    observe,
-    too_large,
-)
-from loadmaster.envs.dag_scheduling.rollout import initial_state
+from loadmaster.envs.dag_scheduling.observation import Observation, observe
+from loadmaster.envs.dag_scheduling.rollout import initial_state, room_for
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
-from loadmaster.envs.dag_scheduling.vector import view_of
 from loadmaster.models.decima.kernel import Scratch, Weights, decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.platform.rllib.advantages import Rollout
+from loadmaster.platform.rllib.columns import Ragged
+from loadmaster.platform.rllib.recording import Recording
 from loadmaster.platform.rollouts.decima import unit_draw
-from loadmaster.platform.training.input_driven import Rollout
 
 _FULL = -1  # no room for another decision
+_FIRST_ROOM = 256  # decisions; it doubles when it is used up
+
+# Columns of `Tape.facts`.
+LOG_PROBABILITY, TIME_MS, JOB_MS = 0, 1, 2
+# Places in `Tape.used`.
+STEPS, KEPT, STAGE_ROWS, JOB_ROWS, EDGE_ROWS = range(5)
 
 
-@dataclass(frozen=True)
-class Recording:
-    """One rollout: T decisions."""
+class Tape(NamedTuple):
+    """What a rollout leaves: a row for every decision, and the tables of those kept, end to end."""
 
-    observations: Observation  # every table with a leading axis of T
-    actions: NDArray[np.int64]  # (T, 2) stage row, limit
-    log_probability: NDArray[np.float64]  # (T,)
-    rollout: Rollout
-    mean_jct_s: float  # over finished jobs
-    truncated: bool
+    used: NDArray[np.int64]  # (5,) rows in use: decisions, kept ones, and of the three tables
+    facts: NDArray[np.float64]  # (steps, 3)
+    kept: NDArray[np.int64]  # (steps,) which decision it was
+    actions: NDArray[np.int64]  # (steps, 2) stage row, limit
+    counts: NDArray[np.int64]  # (steps, 3) its rows of stages, jobs, edges
+    cluster: NDArray[np.float32]  # (steps, CLUSTER_FEATURES)
+    stages: NDArray[np.float32]  # (stage rows, STAGE_FEATURES)
+    stage_job: NDArray[np.int32]  # (stage rows,)
+    schedulable: NDArray[np.int8]  # (stage rows,)
+    jobs: NDArray[np.float32]  # (job rows, JOB_FEATURES)
+    edges: NDArray[np.int32]  # (edge rows, 2)
+
+
+def blank_tape(decisions: int, stages: int, jobs: int, edges: int) -> Tape:
+    return Tape(
+        used=np.zeros(5, np.int64),
+        facts=np.zeros((decisions, 3)),
+        kept=np.zeros(decisions, np.int64),
+        actions=np.zeros((decisions, 2), np.int64),
+        counts=np.zeros((decisions, 3), np.int64),
+        cluster=np.zeros((decisions, seen.CLUSTER_FEATURES), np.float32),
+        stages=np.zeros((stages, seen.STAGE_FEATURES), np.float32),
+        stage_job=np.zeros(stages, np.int32),
+        schedulable=np.zeros(stages, np.int8),
+        jobs=np.zeros((jobs, seen.JOB_FEATURES), np.float32),
+        edges=np.zeros((edges, 2), np.int32),
+    )
+
+
+def longer(tape: Tape) -> Tape:
+    """Twice the room, the same contents."""
+    rows = [tape.used, *(np.concatenate([t, np.zeros_like(t)]) for t in tape[1:])]
+    return Tape._make(rows)
 
 
 @compiled
 def record_network(
     state: SimState,
     bank: JobBank,
-    views: Observation,
+    view: Observation,
     rows: NDArray[np.int64],
     weights: Weights,
     room: Scratch,
     luck: int,
-    actions: NDArray[np.int64],
-    facts: NDArray[np.float64],
-) -> tuple[int, int, int]:
-    """Fill one row a decision; the decisions made, the status, and whether the last view fitted.
-
-    `facts` rows: log-probability, time in ms, job-ms so far.
-    """
-    step = 0
+    keep: float,
+    tape: Tape,
+) -> int:
+    """Let the network decide, filling the tape, until the episode ends or the tape does."""
+    used = tape.used
     while True:
+        # Before the simulator moves, so that a longer tape goes on where this one ended.
+        if (
+            used[STEPS] == len(tape.facts)
+            or used[STAGE_ROWS] + len(view.stages) > len(tape.stages)
+            or used[JOB_ROWS] + len(view.jobs) > len(tape.jobs)
+            or used[EDGE_ROWS] + len(view.edges) > len(tape.edges)
+        ):
+            return _FULL
         status = advance(state, bank)
         if status != at.DECIDE:
-            return step, status, FITS
-        if step == len(actions):
-            return step, _FULL, FITS
-        view = view_of(views, step)
-        fit = observe(state, bank, view, rows)
-        if fit != FITS:
-            return step, status, fit
-        stage_draw, limit_draw = unit_draw(luck, 2 * step), unit_draw(luck, 2 * step + 1)
+            return status
+        observe(state, bank, view, rows)
+        step = used[STEPS]
+        stage_draw, limit_draw = unit_draw(luck, 3 * step), unit_draw(luck, 3 * step + 1)
         row, limit, log_probability = decide(view, weights, room, stage_draw, limit_draw)
-        actions[step, 0], actions[step, 1] = row, limit
-        facts[step, 0] = log_probability
-        facts[step, 1] = state.clock[at.NOW]
-        facts[step, 2] = state.clock[at.JOB_MS]
+        tape.facts[step, LOG_PROBABILITY] = log_probability
+        tape.facts[step, TIME_MS] = state.clock[at.NOW]
+        tape.facts[step, JOB_MS] = state.clock[at.JOB_MS]
+        if unit_draw(luck, 3 * step + 2) < keep:
+            keep_view(view, tape, step, row, limit)
         apply_action(state, bank, view, rows, row, limit)
-        step += 1
+        used[STEPS] = step + 1
+
+
+@part
+def keep_view(view: Observation, tape: Tape, step: int, row: int, limit: int) -> None:
+    """Copy the rows in use to the tape's end."""
+    used = tape.used
+    place = used[KEPT]
+    stages, jobs = int(view.cluster[seen.STAGES]), int(view.cluster[seen.JOBS])
+    edges = int(view.cluster[seen.EDGES])
+    tape.kept[place] = step
+    tape.actions[place, 0], tape.actions[place, 1] = row, limit
+    tape.counts[place, 0], tape.counts[place, 1], tape.counts[place, 2] = stages, jobs, edges
+    for i in range(seen.CLUSTER_FEATURES):
+        tape.cluster[place, i] = view.cluster[i]
+    for i in range(stages):
+        tape.stage_job[used[STAGE_ROWS] + i] = view.stage_job[i]
+        tape.schedulable[used[STAGE_ROWS] + i] = view.schedulable[i]
+    copy_rows(view.stages, tape.stages, used[STAGE_ROWS], stages)
+    copy_rows(view.jobs, tape.jobs, used[JOB_ROWS], jobs)
+    copy_rows(view.edges, tape.edges, used[EDGE_ROWS], edges)
+    used[KEPT] += 1
+    used[STAGE_ROWS] += stages
+    used[JOB_ROWS] += jobs
+    used[EDGE_ROWS] += edges
+
+
+@inner
+def copy_rows(source: NDArray[Any], target: NDArray[Any], start: int, count: int) -> None:
+    """Cell by cell: to assign a whole row, a compiled function would have to allocate."""
+    for i in range(count):
+        for j in range(source.shape[1]):
+            target[start + i, j] = source[i, j]
 
 
 def record_rollout(
@@ -86,45 +148,58 @@ def record_rollout(
     seed: int,
     workload: Workload,
     luck: int,
-    decisions_max: int = 1024,
+    keep: float = 1.0,
 ) -> Recording:
     """Sample one rollout of the episode of `seed`; `luck` makes it differ from its fellows."""
     weights = weights_of(network)
+    state = initial_state(settings, workload, seed, slots=settings.total_jobs)
+    view, rows = room_for(state, workload.bank)
+    room = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
+    tables = (len(view.stages), len(view.jobs), len(view.edges))
+    # A table holds one observation of the greatest size, and many of the usual one.
+    tape = blank_tape(_FIRST_ROOM, *(size + 16 * _FIRST_ROOM for size in tables))
     while True:
-        state = initial_state(settings, workload, seed, slots=settings.total_jobs)
-        blank = blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
-        views = Observation._make(
-            np.zeros((decisions_max, *table.shape), table.dtype) for table in blank
+        status = record_network(
+            state, workload.bank, view, rows, weights, room, luck, keep, tape
         )
-        room = scratch_for(
-            network, settings.max_stages, settings.max_jobs, settings.total_executors
-        )
-        rows = np.zeros(settings.max_stages, np.int64)
-        actions = np.zeros((decisions_max, 2), np.int64)
-        facts = np.zeros((decisions_max, 3))
-        count, status, fit = record_network(
-            state, workload.bank, views, rows, weights, room, luck, actions, facts
-        )
-        if fit != FITS:
-            raise too_large(fit, settings, float(state.clock[at.NOW]) / 1000)
         if status != _FULL:
-            break
-        decisions_max *= 2  # the same seed and luck give the same rollout, with room for all of it
-    end = np.array([state.clock[at.NOW], state.clock[at.JOB_MS]], np.float64)
-    counter = 2 if settings.objective == "jct" else 1
-    passed = np.append(facts[:count, counter], end[counter - 1])
+            return recording_of(tape, state, settings)
+        tape = longer(tape)
+
+
+def recording_of(tape: Tape, state: SimState, settings: DagSchedulingSettings) -> Recording:
+    steps, kept, stages, jobs, edges = (int(count) for count in tape.used)
+    facts, counts = tape.facts[:steps], tape.counts[:kept]
+    counter, end_ms = JOB_MS, state.clock[at.JOB_MS]
+    if settings.objective == "makespan":
+        counter, end_ms = TIME_MS, state.clock[at.NOW]
+    passed = np.append(facts[:, counter], end_ms)
     passed[0] = 0  # what passed before the first decision joins its reward
+    chosen = tape.kept[:kept].copy()
     done = state.completed_ms != at.NONE
     jct_ms = (state.completed_ms - state.arrivals[:, 0])[done]
+    per_stage, per_job, per_edge = counts[:, 0].copy(), counts[:, 1].copy(), counts[:, 2].copy()
     return Recording(
-        observations=Observation._make(table[:count] for table in views),
-        actions=actions[:count],
-        log_probability=facts[:count, 0],
+        observations={
+            "stages": Ragged(tape.stages[:stages].copy(), per_stage),
+            "stage_job": Ragged(tape.stage_job[:stages].copy(), per_stage),
+            # The place behind the last stage stands for idling, which no network chooses.
+            "schedulable": Ragged(tape.schedulable[:stages].copy(), per_stage, spare=1),
+            "jobs": Ragged(tape.jobs[:jobs].copy(), per_job),
+            "edges": Ragged(tape.edges[:edges].copy(), per_edge),
+            "cluster": tape.cluster[:kept].copy(),
+        },
+        actions=tape.actions[:kept].copy(),
+        log_probability=facts[chosen, LOG_PROBABILITY],
+        kept=chosen,
         rollout=Rollout(
-            time_s=facts[:count, 1] / 1000,
+            time_s=facts[:, TIME_MS] / 1000,
             reward=-np.diff(passed) / 1000,
-            end_s=float(end[0]) / 1000,
+            end_s=float(state.clock[at.NOW]) / 1000,
         ),
-        mean_jct_s=float(jct_ms.mean()) / 1000 if len(jct_ms) else float("nan"),
-        truncated=status == at.HORIZON,
+        figures={
+            "jct_s": float(jct_ms.mean()) / 1000 if len(jct_ms) else float("nan"),
+            "makespan_s": float(state.clock[at.NOW]) / 1000,
+            "jobs_finished": float(done.sum()),
+        },
     )

@@ -11,7 +11,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.platform.rollouts.decima_recording import Recording, record_rollout
-from loadmaster.platform.training.input_driven import (
+from loadmaster.platform.rllib.advantages import (
     Rollout,
     differential_rewards,
     group_advantages,

@@ -1,0 +1,75 @@
+"""A Ray to work in: one of our own, which ends with the command, or a cluster somebody runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from loadmaster.envs.errors import InputError
+
+AUTH_TOKEN = "RAY_AUTH_TOKEN"
+
+
+@contextmanager
+def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
+    """Connected to Ray while it lasts; a session that is already open is used and left open."""
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    if address is not None:
+        with _joined(address):
+            yield
+        return
+    # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
+    folder = tempfile.mkdtemp(prefix="lm-ray-")
+    with _own_token():
+        try:
+            ray.init(
+                address="local",
+                num_cpus=max(cpus or 0, os.cpu_count() or 1),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _temp_dir=folder,
+            )
+            yield
+        finally:
+            ray.shutdown()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (ConnectionError, ValueError, RuntimeError) as fault:
+        reason = " ".join(str(fault).split())
+        raise InputError(
+            f"--address {address!r}: no Ray cluster answered ({reason[:200]}); expected "
+            "'auto' or the host:port of a running head"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _own_token() -> Iterator[None]:
+    """Ray would write a token to the home folder; a session that ends with us needs none there."""
+    if AUTH_TOKEN in os.environ:
+        yield
+        return
+    os.environ[AUTH_TOKEN] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        del os.environ[AUTH_TOKEN]

@@ -1,0 +1,284 @@
+"""Learning from groups of rollouts that share their input, on RLlib's workers and learners."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+from ray.rllib.algorithms.algorithm import Algorithm
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+from ray.rllib.core import (
+    COMPONENT_LEARNER,
+    COMPONENT_RL_MODULE,
+    DEFAULT_MODULE_ID,
+)
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+from ray.rllib.utils.metrics import LEARNER_RESULTS
+
+from loadmaster.platform.rllib.advantages import Rollout, differential_rewards, group_advantages
+from loadmaster.platform.rllib.columns import joined
+from loadmaster.platform.rllib.learner import InputDrivenLearner
+from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine
+from loadmaster.platform.rllib.runner import EngineRunner
+
+ROLLOUTS = "rollouts"  # where an iteration's figures are in RLlib's results
+REWARD_RATE = "reward_rate"
+RATE_MEMORY = 0.9  # of the running mean of rewards per second
+FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others are for judging
+TRIES = 5  # to get any rollout at all while workers are being replaced
+
+
+class InputDrivenConfig(AlgorithmConfig):
+    """RLlib's config, and the three records that say how to roll out and learn."""
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or InputDriven)
+        self.engine: Callable[[], RolloutEngine] | None = None
+        self.groups: Any = None
+        self.learning: Any = None
+        self.env_runner_cls = EngineRunner
+        # A worker that dies is replaced, and the iteration goes on with what the others brought.
+        self.restart_failed_env_runners = True
+        self.ignore_env_runner_failures = False
+        self.env_runner_health_probe_timeout_s = 10.0
+        self.env_runner_restore_timeout_s = 60.0
+        self.max_requests_in_flight_per_env_runner = 4
+        self.create_local_env_runner = True
+
+    def input_driven(
+        self,
+        *,
+        engine: Any = NotProvided,
+        groups: Any = NotProvided,
+        learning: Any = NotProvided,
+    ) -> InputDrivenConfig:
+        """`engine` builds a RolloutEngine, in the process that needs one."""
+        for name, value in (("engine", engine), ("groups", groups), ("learning", learning)):
+            if value is not NotProvided:
+                setattr(self, name, value)
+        return self
+
+    def build_engine(self) -> RolloutEngine:
+        assert self.engine is not None, "input_driven(engine=...) was not called"
+        return self.engine()
+
+    def get_default_learner_class(self) -> type:
+        return InputDrivenLearner
+
+    def get_default_rl_module_spec(self) -> RLModuleSpec:
+        """Empty: a system says what its module is, there is no default that would fit."""
+        return RLModuleSpec()
+
+
+class InputDriven(Algorithm):
+    """One iteration: draw input sequences, roll each out several times, learn from the differences.
+
+    Whatever is drawn depends on the seed and the iteration alone, so a run that was killed and
+    resumed goes on exactly as if nothing had happened.
+    """
+
+    def setup(self, config: Any) -> None:
+        self.reward_rate: float | None = None  # running mean of rewards per second
+        super().setup(config)
+
+    def _setup_logdir(self) -> None:
+        """Where Tune gives no folder RLlib makes one in the home folder; ours leaves no trace."""
+        if self._storage:
+            super()._setup_logdir()
+        else:
+            self._scratch = tempfile.TemporaryDirectory(prefix="lm-algorithm-")
+            self._logdir = self._scratch.name
+
+    @classmethod
+    def get_default_config(cls) -> InputDrivenConfig:
+        return InputDrivenConfig()
+
+    def training_step(self) -> None:
+        began = time.perf_counter()
+        groups = self._roll_out(self._draw_assignments())
+        rolled_out = time.perf_counter()
+        recordings = [recording for group in groups for recording in group]
+        advantages = self._advantages(groups)
+        learning, iteration = self.config.learning, self.iteration
+        results = self._update(
+            learning_batches(recordings, advantages, max(1, self.config.num_learners)),
+            num_epochs=learning.epochs,
+            minibatches=learning.minibatches,
+            learning_rate=learning.learning_rate.at(iteration),
+            entropy_weight=learning.entropy.at(iteration),
+            shuffle_seed=self._number(iteration),
+        )
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        figures = figures_of(recordings)
+        figures["rollout_seconds"] = rolled_out - began
+        figures["update_seconds"] = time.perf_counter() - rolled_out
+        for name, value in figures.items():
+            self.metrics.log_value((ROLLOUTS, name), value, window=1)
+
+    def judge(self, seeds: Sequence[int]) -> list[float]:
+        """The greedy policy's metric on each of these episodes, spread over the workers."""
+        found: dict[int, float] = {}
+        for _ in range(TRIES):
+            todo = [seed for seed in seeds if seed not in found]
+            for part, values in self._on_workers("judge", todo):
+                found.update(zip(part, values, strict=True))
+            if len(found) == len(seeds):
+                return [found[seed] for seed in seeds]
+        raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
+
+    def _draw_assignments(self) -> list[Assignment]:
+        groups, horizon = self.config.groups, self.config.learning.horizon
+        rng = np.random.default_rng([self.config.seed or 0, self.iteration])
+        sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
+        lucks = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
+        horizon_s = horizon.at(self.iteration) if horizon else None
+        return [
+            Assignment(int(sequence), int(luck), groups.keep, horizon_s)
+            for sequence, own in zip(sequences, lucks, strict=True)
+            for luck in own
+        ]
+
+    def _roll_out(self, assignments: Sequence[Assignment]) -> list[list[Recording]]:
+        """Groups of two or more recordings of one sequence.
+
+        What a dying worker did not deliver is left out; a group needs two to compare.
+        """
+        for _ in range(TRIES):
+            delivered: dict[Assignment, Recording] = {}
+            for part, recordings in self._on_workers("roll_out", assignments):
+                delivered.update(zip(part, recordings, strict=True))
+            by_sequence: dict[int, list[Recording]] = {}
+            for assignment in assignments:  # in the order asked for, whoever answered first
+                if assignment in delivered:
+                    by_sequence.setdefault(assignment.sequence, []).append(delivered[assignment])
+            groups = [group for group in by_sequence.values() if len(group) >= 2]
+            if groups:
+                return groups
+            self.restore_env_runners(self.env_runner_group)
+        raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
+
+    def _on_workers(
+        self, method: str, work: Sequence[Any]
+    ) -> list[tuple[Sequence[Any], list[Any]]]:
+        """Deal the work out to the healthy workers; what each was given, and what it answered."""
+        group = self.env_runner_group
+        weights = self._weights()
+        workers = group.healthy_env_runner_ids()
+        if not group.num_remote_env_runners():
+            return [(work, getattr(group.local_env_runner, method)(weights, work))]
+        if not workers:
+            self.restore_env_runners(group)
+            workers = group.healthy_env_runner_ids()
+        parts = [list(work[place :: len(workers)]) for place in range(len(workers))]
+        shared = ray.put(weights)
+        busy = [(worker, part) for worker, part in zip(workers, parts, strict=True) if part]
+
+        # The part comes back with the answer: RLlib drops the answers of workers that failed. It
+        # passes each worker arguments of its own only to methods called by name.
+        return list(
+            group.foreach_env_runner(
+                "answer",
+                kwargs=[
+                    {"method": method, "weights": shared, "part": part} for _, part in busy
+                ],
+                remote_worker_ids=[worker for worker, _ in busy],
+                local_env_runner=False,
+            )
+        )
+
+    def _weights(self) -> Any:
+        state = self.learner_group.get_state(
+            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
+        )
+        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+
+    def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+        """(decisions learnt from,) normalised over the iteration."""
+        learning = self.config.learning
+        rollouts = [[recording.rollout for recording in group] for group in groups]
+        if learning.differential:
+            rate = self._reward_rate(rollouts)
+            rollouts = [[less(rollout, rate) for rollout in group] for group in rollouts]
+        if learning.baseline == "time":
+            rollouts = [[rollout for group in rollouts for rollout in group]]
+        found = [
+            advantage
+            for group in rollouts
+            for advantage in group_advantages(group, learning.discount_per_s)
+        ]
+        recordings = [recording for group in groups for recording in group]
+        whole = np.concatenate(
+            [advantage[own.kept] for advantage, own in zip(found, recordings, strict=True)]
+        )
+        return ((whole - whole.mean()) / (whole.std() + 1e-8)).astype(np.float32)
+
+    def _reward_rate(self, groups: Sequence[Sequence[Rollout]]) -> float:
+        rollouts = [rollout for group in groups for rollout in group]
+        now = sum(float(r.reward.sum()) for r in rollouts) / sum(r.end_s for r in rollouts)
+        before = now if self.reward_rate is None else self.reward_rate
+        self.reward_rate = RATE_MEMORY * before + (1 - RATE_MEMORY) * now
+        return self.reward_rate
+
+    def _update(self, batches: list[Any], **settings: Any) -> Any:
+        if self.learner_group.is_local:
+            return self.learner_group.update(batch=batches[0], **settings)
+        return self.learner_group.update(batches=batches, **settings)
+
+    def _number(self, iteration: int) -> int:
+        return int(np.random.default_rng([self.config.seed or 0, iteration, 1]).integers(1 << 31))
+
+    def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state(components, **settings)
+        state[REWARD_RATE] = self.reward_rate
+        return state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
+
+
+def learning_batches(
+    recordings: Sequence[Recording], advantages: NDArray[np.float32], learners: int
+) -> list[dict[str, Any]]:
+    """The recorded decisions as columns, in as many parts as there are learners."""
+    starts = np.cumsum([0, *(len(recording.kept) for recording in recordings)])
+    batches = []
+    for own in np.array_split(np.arange(len(recordings)), learners):
+        part = [recordings[place] for place in own]
+        columns = joined([
+            {
+                Columns.OBS: recording.observations,
+                Columns.ACTIONS: recording.actions,
+                Columns.ACTION_LOGP: recording.log_probability.astype(np.float32),
+                Columns.ADVANTAGES: advantages[starts[place] : starts[place + 1]],
+            }
+            for place, recording in zip(own, part, strict=True)
+        ])  # fmt: skip
+        batches.append(columns)
+    return batches
+
+
+def figures_of(recordings: Sequence[Recording]) -> dict[str, float]:
+    """An iteration in numbers: returns with their spread, and the environment's own figures."""
+    returns = [float(recording.rollout.reward.sum()) for recording in recordings]
+    found = {
+        "decisions": float(sum(recording.decisions for recording in recordings)),
+        "learnt_from": float(sum(len(recording.kept) for recording in recordings)),
+        "rollouts": float(len(recordings)),
+        "return_mean": float(np.mean(returns)),
+        "return_spread": float(np.std(returns)),
+    }
+    for name in recordings[0].figures:
+        found[name] = float(np.nanmean([recording.figures[name] for recording in recordings]))
+    return found
+
+
+def less(rollout: Rollout, rate: float) -> Rollout:
+    """The same rollout with differential rewards."""
+    return Rollout(rollout.time_s, differential_rewards(rollout, rate), rollout.end_s)

@@ -1,0 +1,107 @@
+"""A learner for rollouts whose advantages are known before the update: REINFORCE, and PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.learner.torch.torch_learner import TorchLearner
+from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
+from torch import Tensor
+
+from loadmaster.platform.rllib.columns import on_device, taken
+
+ENTROPY = "entropy"  # what a module may return from its training pass, beside its log-probability
+
+
+class InputDrivenLearner(TorchLearner):
+    """Policy gradient without a critic: the baseline came from the other rollouts.
+
+    A module either gives the log-probability of the batch's actions and the entropy itself, or
+    parameters of its distribution, as usual in RLlib.
+    """
+
+    def _create_iterator_if_necessary(
+        self,
+        *,
+        training_data: Any,
+        num_epochs: int = 1,
+        minibatches: int = 1,
+        learning_rate: float | None = None,
+        entropy_weight: float = 0.0,
+        shuffle_seed: int = 0,
+        **_: Any,
+    ) -> Iterator[MultiAgentBatch]:
+        self._entropy_weight = entropy_weight
+        if learning_rate is not None:
+            for _name, optimizer in self.get_optimizers_for_module(DEFAULT_MODULE_ID):
+                self._set_optimizer_lr(optimizer, learning_rate)
+        self._tallies: dict[str, list[Tensor]] = {}
+        return self._minibatches(training_data.batch, num_epochs, minibatches, shuffle_seed)
+
+    def _minibatches(
+        self, columns: Any, epochs: int, minibatches: int, seed: int
+    ) -> Iterator[MultiAgentBatch]:
+        """Every decision once an epoch, in an order that depends on nothing but the seed."""
+        tensors = on_device(columns, self.device)
+        count = len(columns[Columns.ADVANTAGES])
+        shuffle = torch.Generator().manual_seed(seed)
+        for _ in range(epochs):
+            order = torch.randperm(count, generator=shuffle).to(self.device)
+            for rows in order.tensor_split(min(minibatches, count)):
+                batch = SampleBatch(taken(tensors, rows))
+                yield MultiAgentBatch({DEFAULT_MODULE_ID: batch}, env_steps=len(rows))
+            if self.config.learning.method == "ppo" and self._moved() > self._kl_limit:
+                return
+
+    @property
+    def _kl_limit(self) -> float:
+        return float(self.config.learning.stop_at_kl)
+
+    def _moved(self) -> float:
+        """How far the policy is from the one that acted, after the last minibatch."""
+        return float(self._tallies["kl"][-1])
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: Any, batch: Any, fwd_out: dict[str, Tensor]
+    ) -> Tensor:
+        log_probability, entropy = self._judged(module_id, batch, fwd_out)
+        advantage = batch[Columns.ADVANTAGES]
+        log_ratio = log_probability - batch[Columns.ACTION_LOGP]
+        ratio = log_ratio.exp()
+        if config.learning.method == "ppo":
+            clip = config.learning.clip
+            bounded = ratio.clamp(1 - clip, 1 + clip)
+            # PPO (Schulman et al. 2017), eq. 7, with the input-driven advantage.
+            gain = torch.min(ratio * advantage, bounded * advantage).mean()
+        else:
+            # REINFORCE: grad log pi(a|s) * advantage.
+            gain = (log_probability * advantage).mean()
+        self._tally("entropy", entropy.mean())
+        self._tally("kl", (ratio - 1 - log_ratio).mean())  # Schulman's estimate, never below 0
+        return -gain - self._entropy_weight * entropy.mean()
+
+    def _judged(
+        self, module_id: str, batch: Any, fwd_out: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        if Columns.ACTION_LOGP in fwd_out:
+            return fwd_out[Columns.ACTION_LOGP], fwd_out[ENTROPY]
+        kind = self.module[module_id].unwrapped().get_train_action_dist_cls()
+        distribution = kind.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
+        return distribution.logp(batch[Columns.ACTIONS]), distribution.entropy()
+
+    def _tally(self, name: str, value: Tensor) -> None:
+        self._tallies.setdefault(name, []).append(value.detach())
+
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        super().after_gradient_based_update(timesteps=timesteps)
+        for name, values in self._tallies.items():
+            mean = float(torch.stack(values).mean())
+            self.metrics.log_value((DEFAULT_MODULE_ID, name), mean, window=1)
+
+    @classmethod
+    def rl_module_required_apis(cls) -> list[type]:
+        return []

@@ -1,0 +1,92 @@
+"""What a user may set about a training run; every system adds its environment and network."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import model_validator
+
+from loadmaster.envs.settings import Settings
+
+
+class Schedule(Settings):
+    """A number that moves in a straight line from `first` to `last`, then stays."""
+
+    first: NonNegativeFloat
+    last: NonNegativeFloat
+    iterations: NonNegativeInt = 0  # how long it moves; 0: it is `last` from the start
+
+    def at(self, iteration: int) -> float:
+        """The value in iteration 0, 1, .."""
+        if iteration >= self.iterations:
+            return self.last
+        return self.first + (self.last - self.first) * iteration / self.iterations
+
+
+class Rollouts(Settings):
+    """Who rolls out, and how much in every iteration."""
+
+    workers: NonNegativeInt = 2  # processes; 0: in the learner's own process
+    sequences: PositiveInt = 4  # input sequences an iteration
+    per_sequence: int = Field(default=4, ge=2)  # rollouts that share one, and its baseline
+    keep: float = Field(default=1.0, gt=0, le=1)  # share of decisions learnt from, drawn at random
+
+
+class Learning(Settings):
+    """How the policy is updated from the rollouts."""
+
+    iterations: PositiveInt = 200
+    minutes: PositiveFloat | None = None  # the run ends after these, should they come first
+    method: Literal["ppo", "reinforce"] = "ppo"
+    baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
+    learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
+    entropy: Schedule = Schedule(first=0.04, last=0.003, iterations=60)
+    epochs: PositiveInt = 3  # passes over the rollouts (ppo)
+    minibatches: PositiveInt = 4  # per pass
+    clip: PositiveFloat = 0.2  # of the probability ratio (ppo)
+    stop_at_kl: PositiveFloat = 0.03  # no further pass once the policy has moved this far (ppo)
+    gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
+    discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
+    differential: bool = False  # rewards less their mean rate: for streams without an end
+    horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
+
+    @model_validator(mode="after")
+    def _reinforce_once(self) -> Self:
+        """REINFORCE is only right for the policy that acted: one step on all of it."""
+        if self.method == "reinforce" and not (self.epochs == 1 and self.minibatches == 1):
+            if {"epochs", "minibatches"} & self.model_fields_set:
+                raise ValueError("reinforce takes one step an iteration; expected epochs=1, "
+                                 "minibatches=1, or neither set")  # fmt: skip
+            return self.model_copy(update={"epochs": 1, "minibatches": 1})
+        return self
+
+
+class Validation(Settings):
+    """How the run judges itself while it learns, on sequences it never learns from."""
+
+    every: PositiveInt = 10  # iterations
+    sequences: PositiveInt = 12
+    first_seed: NonNegativeInt = 900_000_000  # training draws its seeds below this
+
+
+class Keeping(Settings):
+    """What a run leaves behind."""
+
+    every: PositiveInt = 10  # iterations between checkpoints
+    last: PositiveInt = 3  # how many to keep
+
+
+class Resources(Settings):
+    gpus: NonNegativeInt = 0  # for the learner
+
+
+class TrainingConfig(Settings):
+    """Base of every system's configuration."""
+
+    seed: NonNegativeInt = 0
+    rollouts: Rollouts = Rollouts()
+    training: Learning = Learning()
+    validation: Validation = Validation()
+    checkpoints: Keeping = Keeping()
+    resources: Resources = Resources()

@@ -1,0 +1,190 @@
+"""A training run from its folder to its last iteration, in a way that survives being stopped."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadmaster.models.bundle import save_bundle
+from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.platform.training.tracking import Tracker
+from loadmaster.platform.training.trainer import Trainer
+
+
+@dataclass
+class Progress:
+    """What a display needs: the latest figures, and the curve so far."""
+
+    metric: str
+    iterations: int  # in all
+    baselines: Mapping[str, float]  # the metric of each on the validation sequences
+    began: float
+    figures: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)  # iteration, validation
+    first_iteration: int = 0  # of this session: a resumed run begins later
+
+    @property
+    def best_baseline(self) -> tuple[str, float]:
+        return min(self.baselines.items(), key=lambda pair: pair[1])
+
+    @property
+    def best(self) -> tuple[int, float]:
+        return min(self.curve, key=lambda point: point[1])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    progress: Progress
+    interrupted: bool
+
+
+def run(
+    trainer: Trainer,
+    folder: RunFolder,
+    trackers: Sequence[Tracker],
+    show: Callable[[Progress], None],
+) -> Outcome:
+    """Train to the end, or until somebody asks to stop; either leaves a checkpoint."""
+    config = trainer.config
+    progress = Progress(
+        metric=trainer.recipe.metric(config),
+        iterations=config.training.iterations,
+        baselines=trainer.recipe.baselines(config, trainer.validation_seeds),
+        began=time.monotonic(),
+        first_iteration=trainer.iteration,
+    )
+    for row in folder.rows():
+        _note(progress, row)
+    show(progress)
+    if trainer.iteration == 0:
+        _log(trackers, progress, {"iteration": 0.0, "validation": trainer.validate()})
+        keep_policy(trainer, folder, progress)
+    show(progress)
+    saved = trainer.iteration
+    minutes = config.training.minutes
+    end = progress.began + 60 * minutes if minutes else float("inf")
+    with _stop_requests() as stop:
+        while (
+            trainer.iteration < config.training.iterations
+            and time.monotonic() < end
+            and not stop.is_set()
+        ):
+            figures = trainer.step()
+            _log(trackers, progress, figures)
+            show(progress)
+            if "validation" in figures:
+                keep_policy(trainer, folder, progress)
+            if trainer.iteration % config.checkpoints.every == 0:
+                checkpoint(trainer, folder)
+                saved = trainer.iteration
+        interrupted = stop.is_set() and trainer.iteration < config.training.iterations
+        if saved < trainer.iteration:
+            checkpoint(trainer, folder)
+        keep_policy(trainer, folder, progress)
+    status = "interrupted" if interrupted else "finished"
+    _update_manifest(folder, status, trainer, progress)
+    return Outcome(progress, interrupted)
+
+
+def checkpoint(trainer: Trainer, folder: RunFolder) -> None:
+    trainer.save(folder.checkpoint_of(trainer.iteration))
+    for old in folder.checkpoints()[: -trainer.config.checkpoints.last]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def keep_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None:
+    """The policy as a bundle: the latest, and where it is the best so far, that as well."""
+    _save(trainer, folder, progress, "last")
+    if progress.best[0] == trainer.iteration:
+        _save(trainer, folder, progress, "best")
+
+
+def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -> None:
+    manifest, config = folder.manifest, trainer.config
+    dumped = config.model_dump(mode="json")
+    found = dict(progress.curve).get(trainer.iteration)
+    baseline, reached = progress.best_baseline
+    results: dict[str, Any] = {
+        "metric": progress.metric,
+        "validation": found,
+        "validation_sequences": len(trainer.validation_seeds),
+        "best_baseline": baseline,
+        "best_baseline_validation": reached,
+    }
+    save_bundle(
+        folder.path / which,
+        name=folder.path.name,
+        system=trainer.recipe.system,
+        network=trainer.recipe.network(config),
+        weights=trainer.weights(),
+        trained={
+            "environment": config.model_dump(mode="json", exclude_defaults=True).get(
+                "environment", {}
+            ),
+            "config": dumped,
+            "seed": config.seed,
+            "iterations": trainer.iteration,
+            "decisions": trainer.decisions,
+            "command": manifest["command"],
+            "machine": manifest["machine"],
+            "revision": manifest["revision"],
+            "date": manifest["started"],
+        },
+        results=results,
+        replace=True,
+    )
+
+
+def _note(progress: Progress, figures: Mapping[str, float]) -> None:
+    progress.figures = {**progress.figures, **figures}
+    if "validation" in figures:
+        progress.curve.append((int(figures["iteration"]), figures["validation"]))
+
+
+def _log(trackers: Sequence[Tracker], progress: Progress, figures: Mapping[str, float]) -> None:
+    _note(progress, figures)
+    for tracker in trackers:
+        tracker.log(int(figures["iteration"]), figures)
+
+
+def _update_manifest(
+    folder: RunFolder, status: str, trainer: Trainer, progress: Progress
+) -> None:
+    iteration, value = progress.best
+    reached = {
+        "status": status,
+        "iterations": trainer.iteration,
+        "decisions": trainer.decisions,
+        "metric": progress.metric,
+        "best": {"iteration": iteration, "validation": value},
+        "baselines": dict(progress.baselines),
+    }
+    folder.write_manifest(json.loads(json.dumps({**folder.manifest, **reached})))
+
+
+@contextmanager
+def _stop_requests() -> Iterator[threading.Event]:
+    """The first Ctrl-C or TERM ends the run after its iteration; a second one ends it at once."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop  # signals reach the main thread alone
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

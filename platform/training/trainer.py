@@ -1,0 +1,102 @@
+"""One RLlib algorithm, driven an iteration at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.recipe import Recipe
+
+
+class Trainer:
+    """A run's learning, without its bookkeeping: what the training loop and a sweep both drive."""
+
+    def __init__(self, recipe: Recipe, config: TrainingConfig) -> None:
+        self.recipe, self.config = recipe, config
+        recipe.compile(config)
+        torch.set_num_threads(os.cpu_count() or 1)  # in a Ray actor there would be one
+        with quiet_rllib():
+            self.algorithm: Any = recipe.algorithm(config).build_algo()
+        self.decisions = 0  # in all, over the whole run
+        first = config.validation.first_seed
+        self.validation_seeds = range(first, first + config.validation.sequences)
+
+    @property
+    def iteration(self) -> int:
+        """How many are done."""
+        return int(self.algorithm.iteration)
+
+    def step(self) -> dict[str, float]:
+        """One iteration; its figures by name."""
+        began = time.perf_counter()
+        with quiet_rllib():
+            result = self.algorithm.train()
+        seconds = time.perf_counter() - began
+        rolled: dict[str, float] = result["rollouts"]
+        learnt = result["learners"]["default_policy"]
+        self.decisions += int(rolled["decisions"])
+        figures = {
+            "iteration": float(self.iteration),
+            "seconds": seconds,
+            "decisions_in_all": float(self.decisions),
+            "decisions_per_s": rolled["decisions"] / seconds,
+            "entropy": float(learnt["entropy"]),
+            "kl": float(learnt["kl"]),
+            "gradient_norm": float(learnt["gradients_default_optimizer_global_norm"]),
+            **{name: float(value) for name, value in rolled.items()},
+        }
+        if self.iteration % self.config.validation.every == 0:
+            figures["validation"] = self.validate()
+        return figures
+
+    def validate(self) -> float:
+        """The greedy policy's metric, as a mean over sequences it never learns from."""
+        return float(np.mean(self.algorithm.judge(self.validation_seeds)))
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        module = self.algorithm.learner_group.get_state(
+            components="learner/rl_module", inference_only=True
+        )["learner"]["rl_module"]["default_policy"]
+        return {
+            name.removeprefix("network."): torch.as_tensor(np.array(value))
+            for name, value in module.items()
+        }
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint that is there whole or not at all."""
+        partial = folder.with_name(f".{folder.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        with quiet_rllib():
+            self.algorithm.save_to_path(str(partial.resolve()))
+        (partial / "decisions").write_text(str(self.decisions))
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+
+    def restore(self, folder: Path) -> None:
+        with quiet_rllib():
+            self.algorithm.restore_from_path(str(folder.resolve()))
+        self.decisions = int((folder / "decisions").read_text())
+
+    def stop(self) -> None:
+        with quiet_rllib():
+            self.algorithm.stop()
+
+
+class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)
+    """RLlib warns of its own future and of settings nobody set; a user can do nothing with it."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        logging.getLogger("ray.rllib").setLevel(logging.ERROR)
+        logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)
+        logging.getLogger("ray.tune").setLevel(logging.ERROR)
