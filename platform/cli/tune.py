@@ -1,0 +1,175 @@
+"""`loadmaster tune`: search a system's settings, as a sweep file says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from loadmaster.platform.cli.options import Assignments
+
+if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from loadmaster.platform.sweeps.file import Sweep
+    from loadmaster.platform.sweeps.records import Outcome, Record
+
+
+def tune(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE", help="A sweep: tune_configs/<system>/<name>.yaml."),
+    ] = None,
+    trials: Annotated[
+        int | None, typer.Option(metavar="N", help="How many. [default: the file's]")
+    ] = None,
+    assignments: Assignments = None,
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A running Ray cluster. [default: start one here]"),
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Go on with an interrupted sweep.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For results. [default: sweeps/...]")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check the file; run nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Search a system's settings, as a sweep file says.
+
+    Trains many trials side by side on Ray, stops the bad ones early, and writes the best
+    configuration as best.yaml, which `loadmaster train SYSTEM --config` takes. Ctrl-C leaves a
+    sweep that --resume continues. --set changes what all trials share; a searched setting that
+    is set is no longer searched.
+
+    Example:
+
+        loadmaster tune tune_configs/decima/asha.yaml
+
+        loadmaster tune tune_configs/decima/asha.yaml --trials 8 --set training.iterations=100
+
+        loadmaster tune --resume sweeps/decima-asha-20260301-120000
+    """
+    import datetime
+    import math
+    import os
+
+    # Before torch is loaded: threads that spin while they wait would take the other trials' cores.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from rich.console import Console
+
+    from loadmaster.envs.errors import InputError
+    from loadmaster.platform.ray_session import ray_session
+    from loadmaster.platform.sweeps.file import load_sweep
+    from loadmaster.platform.sweeps.folder import SweepFolder, check_is_new
+    from loadmaster.platform.training.provenance import provenance
+
+    if resume is not None:
+        if file or assignments or trials is not None or output:
+            raise InputError("--resume goes on as it was started; expected no FILE or option "
+                             "that changes the sweep")  # fmt: skip
+        folder, sweep = SweepFolder.open(resume)
+        path = folder.path
+    else:
+        if file is None:
+            raise InputError("which sweep? expected FILE, or --resume FOLDER")
+        sweep = load_sweep(file, assignments or [], trials)
+        now = datetime.datetime.now()
+        path = output or Path("sweeps") / f"{sweep.name}-{now:%Y%m%d-%H%M%S}"
+        check_is_new(path)
+    if check:
+        print_plan(sweep, as_json)
+        return
+    progress = Console(stderr=True, highlight=False)
+    with (
+        progress.status("starting Ray") as status,
+        ray_session(address, math.ceil(sweep.needs["CPU"])),
+    ):
+        from loadmaster.platform.sweeps.run import run_sweep, shortage
+        from loadmaster.platform.sweeps.table import TrialDisplay
+
+        if lacking := shortage(sweep):
+            if address is None:
+                raise InputError(f"{lacking}; expected a larger machine, or --address")
+            progress.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
+        if resume is None:
+            folder = SweepFolder.create(path, sweep, provenance())
+        status.stop()
+        with TrialDisplay(sweep, progress) as display:
+            outcome = run_sweep(sweep, folder, display)
+    print_outcome(sweep, outcome, path, as_json)
+
+
+def print_plan(sweep: Sweep, as_json: bool) -> None:
+    import json
+
+    searched = [dimension.name for dimension in sweep.space.dimensions]
+    if as_json:
+        found = {
+            "sweep": sweep.name,
+            "system": sweep.system.name,
+            "trials": sweep.settings.trials,
+            "iterations": sweep.iterations,
+            "searched": searched,
+            "needs": sweep.needs,
+        }
+        print(json.dumps(found, indent=2))
+        return
+    print(
+        f"{sweep.name} is sound: {sweep.settings.trials} trials of up to {sweep.iterations} "
+        f"iterations, searching {', '.join(searched)}"
+    )
+
+
+def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -> None:
+    """The result on stdout, what to do next, and the exit code."""
+    import json
+    import sys
+
+    from rich.console import Console
+
+    from loadmaster.platform.sweeps.records import BEST
+    from loadmaster.platform.sweeps.space import in_words
+    from loadmaster.platform.sweeps.table import trial_table
+
+    best = outcome.best(sweep)
+    if as_json:
+        found = {
+            "sweep": sweep.name,
+            "system": sweep.system.name,
+            "folder": str(folder),
+            "metric": sweep.metric,
+            "interrupted": outcome.interrupted,
+            "best": None if best is None else {**_as_json(best), "config": str(folder / BEST)},
+            "trials": [_as_json(record) for record in outcome.records],
+        }
+        print(json.dumps(found, indent=2))
+    else:
+        console = Console(highlight=False)
+        if not console.is_terminal:
+            console.width = 160
+        console.print(trial_table(sweep, outcome.records))
+        if best is not None:
+            drawn = ", ".join(f"{name}={in_words(v)}" for name, v in best.parameters.items())
+            print(f"Best: {best.name}, {sweep.metric} {best.value:.5g}, with {drawn}")
+            print(f"Train with it: loadmaster train {sweep.system.name} --config {folder / BEST}")
+        print(f"Trials and state: {folder}")
+    if outcome.interrupted:
+        print(f"go on with: loadmaster tune --resume {folder}", file=sys.stderr)
+        raise typer.Exit(130)
+    if best is None:
+        failed = next((record for record in outcome.records if record.fault), None)
+        reason = f"; {failed.name}: {failed.fault}" if failed else ""
+        print(f"no trial was judged{reason}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    import math
+    from dataclasses import asdict
+
+    found = asdict(record)
+    if record.value is not None and not math.isfinite(record.value):
+        found["value"] = None
+    return found

@@ -1,0 +1,108 @@
+"""A system's configuration seen as a tree of settings that a sweep may set or search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from loadmaster.envs.errors import InputError, unknown_name
+
+Path = tuple[str, ...]  # of a setting: ("training", "clip")
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A setting somebody gave a value."""
+
+    path: Path
+    value: Any
+    where: str  # "file:line", or the option it came from
+
+    def fault(self, message: str) -> InputError:
+        joint = " " if self.where.startswith("--") else ": "
+        return InputError(f"{self.where}{joint}{'.'.join(self.path)}: {message}")
+
+
+def leaves(
+    kind: type[BaseModel],
+    values: Mapping[str, Any],
+    where: Callable[[Path], str],
+    is_leaf: Callable[[Any], bool] = lambda value: False,
+    path: Path = (),
+) -> Iterator[Leaf]:
+    """Every value in the nested mapping, each checked to be a setting of `kind`.
+
+    A mapping is a group of settings where the tree has a group, unless `is_leaf` claims it.
+    """
+    for key, value in values.items():
+        leaf = Leaf((*path, key), value, where((*path, key)))
+        if key not in kind.model_fields:
+            group = f"setting of {'.'.join(path)}" if path else "setting"
+            raise leaf.fault(str(unknown_name(group, key, kind.model_fields)))
+        inner = group_of(kind, key)
+        if inner is not None and isinstance(value, Mapping) and not is_leaf(value):
+            yield from leaves(inner, value, where, is_leaf, leaf.path)
+        else:
+            yield leaf
+
+
+def group_of(kind: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """The settings below `key`, if it is a group of settings; an optional group is one too."""
+    annotation = kind.model_fields[key].annotation
+    for option in (annotation, *get_args(annotation)):
+        if isinstance(option, type) and issubclass(option, BaseModel):
+            return option
+    return None
+
+
+def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+    """The mapping that has each value at its path."""
+    tree: dict[str, Any] = {}
+    for path, value in values:
+        branch = tree
+        for key in path[:-1]:
+            branch = branch.setdefault(key, {})
+        branch[path[-1]] = value
+    return tree
+
+
+def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` on top of what the default itself sets.
+
+    Validated alone, a group that is given in part would lose the rest of its default: of
+    `learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)` nothing but `last` may be set.
+    """
+    merged = default.model_dump(exclude_unset=True)
+    for key, value in values.items():
+        inner = getattr(default, key, None)
+        if isinstance(inner, BaseModel) and isinstance(value, Mapping):
+            merged[key] = over_defaults(inner, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+@dataclass(frozen=True)
+class Complaint:
+    """What a configuration was refused for: the setting, as far as it is known, and why."""
+
+    path: Path
+    message: str
+
+
+def complaint(kind: type[BaseModel], values: Mapping[str, Any]) -> Complaint | None:
+    """The first thing wrong with a configuration; None if it is sound."""
+    try:
+        kind.model_validate(values)
+    except ValidationError as fault:
+        first = fault.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "int_from_float":
+            message = "expected a whole number: randint or choice"
+        if first["type"] == "model_type":
+            message = f"is a group of settings; expected one of them, or a mapping ({message})"
+        return Complaint(tuple(str(part) for part in first["loc"]), message)
+    return None

@@ -1,0 +1,197 @@
+"""What a sweep searches: settings with a range to draw from, in plain words.
+
+training.clip: {uniform: [0.1, 0.3]}             any number between the two
+training.gradient_clip: {loguniform: [0.1, 10]}  each power of ten is as likely
+rollouts.keep: {quniform: [0.2, 1.0, 0.2]}       a multiple of the third
+rollouts.per_sequence: {randint: [2, 8]}         a whole number, both ends included
+training.method: {choice: [ppo, reinforce]}      one of these, of any kind
+training.epochs: 3                               fixed
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+from loadmaster.envs.errors import unknown_name
+from loadmaster.platform.sweeps.config_tree import Leaf, Path, complaint, nested, over_defaults
+from loadmaster.platform.training.config import TrainingConfig
+
+KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
+DIGITS = 4  # of a drawn number: what best.yaml says is exactly what ran
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One searched setting."""
+
+    leaf: Leaf
+    kind: str
+    arguments: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.leaf.path)
+
+    @property
+    def numeric(self) -> bool:
+        return self.kind != "choice"
+
+    def probes(self) -> tuple[Any, ...]:
+        """Values that must be sound for all to be: the choices, or the ends and one between."""
+        if not self.numeric:
+            return self.arguments
+        low, high = self.arguments[:2]
+        if self.kind == "randint":
+            return (low, high)
+        if self.kind == "quniform":
+            return (low, self.settle(low + self.arguments[2]), high)
+        return (low, self.settle(low + 0.382 * (high - low)), high)
+
+    def settle(self, drawn: Any) -> Any:
+        """The value to use: within the range, and with as many digits as a person reads."""
+        if not self.numeric:
+            return drawn
+        low, high = self.arguments[:2]
+        inside = min(max(drawn, low), high)
+        if self.kind == "randint":
+            return round(inside)
+        if self.kind == "quniform":
+            step = self.arguments[2]
+            inside = round(inside / step) * step
+            if all(isinstance(argument, int) for argument in self.arguments):
+                return inside
+        return min(max(float(f"{inside:.{DIGITS}g}"), low), high)
+
+    def domain(self) -> Any:
+        """The same for Tune."""
+        from ray import tune
+
+        if self.kind == "choice":
+            return tune.choice(list(self.arguments))
+        if self.kind == "randint":
+            low, high = self.arguments
+            return tune.randint(low, high + 1)
+        return getattr(tune, self.kind)(*self.arguments)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Configurations of one system: what is fixed, and what is drawn."""
+
+    kind: type[TrainingConfig]
+    fixed: tuple[Leaf, ...]
+    dimensions: tuple[Dimension, ...]
+
+    def settle(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Drawn values by the settings' names, as they are used."""
+        return {d.name: d.settle(drawn[d.name]) for d in self.dimensions}
+
+    def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
+        """The configuration of one trial."""
+        settled = self.settle(drawn)
+        return self.kind.model_validate(
+            self.values({d.leaf.path: settled[d.name] for d in self.dimensions})
+        )
+
+    def check(self) -> None:
+        """Refuse what would fail as a trial: alone, and each dimension together with each other."""
+        if found := complaint(self.kind, self.values()):
+            raise _nearest(self.fixed, found.path).fault(found.message)
+        for dimension in self.dimensions:
+            for value in dimension.probes():
+                if found := complaint(self.kind, self.values({dimension.leaf.path: value})):
+                    raise dimension.leaf.fault(f"may become {in_words(value)}: {found.message}")
+        for one, other in itertools.combinations(self.dimensions, 2):
+            for a, b in itertools.product(one.probes(), other.probes()):
+                both = {one.leaf.path: a, other.leaf.path: b}
+                if found := complaint(self.kind, self.values(both)):
+                    case = f"may become {in_words(b)} while {one.name} is {in_words(a)}"
+                    raise other.leaf.fault(f"{case}: {found.message}")
+
+    def most(self, path: Path) -> float:
+        """The highest a numeric setting may become."""
+        for dimension in self.dimensions:
+            if dimension.leaf.path == path:
+                return float(max(dimension.probes()))
+        value: Any = self.kind.model_validate(self.values())
+        for key in path:
+            value = getattr(value, key)
+        return float(value)
+
+    def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
+        """What is fixed and what was drawn, as a tree."""
+        given = nested([*((leaf.path, leaf.value) for leaf in self.fixed), *drawn.items()])
+        return over_defaults(self.kind(), given)
+
+
+def is_distribution(value: Any) -> bool:
+    return isinstance(value, Mapping) and len(value) == 1 and next(iter(value)) in KINDS
+
+
+def dimension(leaf: Leaf) -> Dimension:
+    """The range in a leaf that holds a distribution."""
+    ((kind, arguments),) = leaf.value.items()
+    if not isinstance(arguments, list) or not arguments:
+        raise leaf.fault(f"{kind} takes a list; expected {_form(kind)}")
+    if kind == "choice":
+        return Dimension(leaf, kind, tuple(arguments))
+    numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
+    if len(numbers) != len(arguments) or not all(math.isfinite(n) for n in numbers):
+        raise leaf.fault(f"{kind} takes numbers, not {arguments}; expected {_form(kind)}")
+    if len(numbers) != KINDS[kind]:
+        raise leaf.fault(f"{kind} takes {KINDS[kind]} numbers, not {arguments}")
+    low, high = numbers[:2]
+    if not low < high:
+        raise leaf.fault(f"the range {arguments} is empty; expected the lower end first")
+    if kind == "loguniform" and low <= 0:
+        raise leaf.fault(f"loguniform from {low} is impossible; expected more than 0")
+    if kind == "randint" and not all(isinstance(n, int) for n in numbers):
+        raise leaf.fault(f"randint takes whole numbers, not {arguments}")
+    if kind == "quniform":
+        step = numbers[2]
+        if not 0 < step <= high - low or not all(_divides(step, end) for end in (low, high)):
+            raise leaf.fault(f"expected both ends of {arguments} to be multiples of the step")
+    return Dimension(leaf, kind, tuple(arguments))
+
+
+def not_a_distribution(leaf: Leaf) -> Exception:
+    """The error for a mapping where a number was expected: most likely a misspelt word."""
+    word = next(iter(leaf.value), "")
+    if len(leaf.value) == 1 and word not in KINDS:
+        return leaf.fault(str(unknown_name("distribution", str(word), KINDS)))
+    return leaf.fault(f"expected a value, or one of {', '.join(_form(kind) for kind in KINDS)}")
+
+
+def _nearest(fixed: tuple[Leaf, ...], path: Path) -> Leaf:
+    """The leaf a complaint is about: the one that shares most of its path."""
+
+    def shared(leaf: Leaf) -> int:
+        pairs = zip(leaf.path, path, strict=False)
+        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+    return max(fixed, key=shared)
+
+
+def _divides(step: float, number: float) -> bool:
+    return math.isclose(number / step, round(number / step), abs_tol=1e-9)
+
+
+def _form(kind: str) -> str:
+    inside = {"quniform": "a, b, step", "choice": "a, b, .."}.get(kind, "a, b")
+    return f"{{{kind}: [{inside}]}}"
+
+
+def in_words(value: Any) -> str:
+    """A value as a person would write it in a sweep file."""
+    if isinstance(value, float):
+        return f"{value:.{DIGITS}g}"
+    if isinstance(value, dict | list):
+        return yaml.safe_dump(value, default_flow_style=True, width=1000).strip()
+    return str(value)

@@ -1,0 +1,29 @@
+"""What tests of sweeps share: a system that learns in milliseconds, and files of its sweeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadmaster.platform import systems
+from tests.platform.sweeps.example_system import EXAMPLE
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system `example` is registered."""
+    monkeypatch.setattr(systems, "BUILT_IN", (*systems.BUILT_IN, EXAMPLE))
+
+
+@pytest.fixture
+def sweep_file(tmp_path: Path, example: None) -> Callable[[str], Path]:
+    """Writes a sweep file of the system `example`; what is given comes after three lines."""
+
+    def write(rest: str) -> Path:
+        path = tmp_path / "hill.yaml"
+        path.write_text(f"# a comment\nsystem: example\npurpose: Walk down\n{rest}")
+        return path
+
+    return write

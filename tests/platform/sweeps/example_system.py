@@ -1,0 +1,87 @@
+"""A system that learns in milliseconds: it walks down x^2, as its learning rate lets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import Settings
+from loadmaster.platform.systems import System
+from loadmaster.platform.training.config import TrainingConfig
+
+
+class Hill(Settings):
+    start: float = 10.0
+    pause_s: float = 0.0  # an iteration
+    stumble_at: int | None = None  # the process dies there, once
+    folder: Path | None = None  # where it notes that it has
+    forbidden: bool = False
+    name: str = "gentle"
+
+
+class Shoes(Settings):
+    size: int = 8
+
+
+class ExampleTraining(TrainingConfig):
+    environment: Hill = Hill()
+    network: Shoes = Shoes()
+
+
+class ExampleTrainer:
+    """The interface of Trainer, and nothing behind it but one number."""
+
+    def __init__(self, recipe: SimpleNamespace, config: ExampleTraining) -> None:
+        assert recipe is RECIPE
+        if config.environment.forbidden:
+            raise InputError("this hill is closed; expected another")
+        self.config = config
+        self.iteration = 0
+        self.x = config.environment.start
+
+    def step(self) -> dict[str, float]:
+        time.sleep(self.config.environment.pause_s)
+        self.iteration += 1
+        self._stumble()
+        self.x -= 2 * self.config.training.learning_rate.at(self.iteration) * self.x
+        figures = {"iteration": float(self.iteration), "return_mean": -(self.x**2)}
+        if self.iteration % self.config.validation.every == 0:
+            figures["validation"] = abs(self.x) if abs(self.x) < 1e6 else float("nan")
+        return figures
+
+    def _stumble(self) -> None:
+        hill = self.config.environment
+        if hill.stumble_at == self.iteration and hill.folder:
+            note = hill.folder / "stumbled"
+            if not note.exists():
+                note.touch()
+                os._exit(1)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir()
+        (folder / "x.json").write_text(json.dumps([self.iteration, self.x]))
+
+    def restore(self, folder: Path) -> None:
+        self.iteration, self.x = json.loads((folder / "x.json").read_text())
+
+    def stop(self) -> None:
+        pass
+
+
+def check(config: ExampleTraining) -> None:
+    if config.environment.name != "gentle":
+        raise InputError(f"unknown hill {config.environment.name!r}; did you mean 'gentle'?")
+
+
+RECIPE = SimpleNamespace(system="example", config_class=ExampleTraining, check=check)
+TRAINER = f"{__name__}:ExampleTrainer"
+EXAMPLE = System(
+    name="example",
+    environment="dag_scheduling",
+    summary="Walks down a hill.",
+    recipe_at=f"{__name__}:RECIPE",
+)

@@ -1,0 +1,339 @@
+"""Sweeps in a Ray: early stopping, copies, faults, Ctrl-C, and what is left on disk."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import typer
+from rich.console import Console
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.cli.tune import print_outcome
+from loadmaster.platform.sweeps import run
+from loadmaster.platform.sweeps.file import Sweep, load_sweep
+from loadmaster.platform.sweeps.folder import SweepFolder
+from loadmaster.platform.sweeps.records import Outcome, Record
+from loadmaster.platform.sweeps.table import TrialDisplay, trial_table
+from loadmaster.platform.training.files import read_config
+from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
+
+RATE = "training.learning_rate.last"
+QUICK = "base: {validation.every: 2, rollouts.workers: 0}\n"
+ASHA = f"""{QUICK}
+space: {{training.learning_rate.last: {{loguniform: [1e-3, 0.5]}}}}
+trials: 6
+scheduler: {{asha: {{grace_iterations: 2, reduction: 2}}}}
+stop: {{iterations: 8}}
+"""
+
+
+def silent(sweep: Sweep) -> TrialDisplay:
+    return TrialDisplay(sweep, Console(file=StringIO(), width=200))
+
+
+def start(path: Path) -> tuple[Sweep, Outcome]:
+    """Run the sweep in a file from its beginning to its end."""
+    sweep = load_sweep(path)
+    folder = SweepFolder.create(path.parent / "out", sweep, {"command": "loadmaster tune hill"})
+    return sweep, run.run_sweep(sweep, folder, silent(sweep), TRAINER)
+
+
+@pytest.fixture
+def by_example(monkeypatch: pytest.MonkeyPatch, example: None) -> None:
+    """The command line trains the example system with its own trainer."""
+    monkeypatch.setattr(run, "run_sweep", partial(run.run_sweep, trainer_at=TRAINER))
+
+
+def test_asha_finds_the_best(
+    sweep_file: Callable[[str], Path],
+    by_example: None,
+    ray_session: None,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    path = sweep_file(ASHA)
+    out = path.parent / "out"
+    options = ["--trials", "5", "--set", "environment.start=20", "--output", str(out)]
+    assert main(["tune", str(path), *options, "--json"]) == 0
+    shown, said = capfd.readouterr()
+    found = json.loads(shown)  # Tune held its tongue
+    assert (found["system"], found["folder"], found["interrupted"]) == ("example", str(out), False)
+    trials, best = found["trials"], found["best"]
+    assert [trial["name"] for trial in trials] == [f"trial-{n:03d}" for n in range(1, 6)]
+    # Some were not worth their eight iterations.
+    assert {trial["state"] for trial in trials} == {"finished", "stopped"}
+    # x shrinks by 1 - 2 rate an iteration: the nearer the rate is to a half, the better.
+    rate = best["parameters"][RATE]
+    assert rate == max(trial["parameters"][RATE] for trial in trials)
+    assert best["value"] == pytest.approx(20 * (1 - 2 * rate) ** 8)
+    assert (best["iterations"], best["state"]) == (8, "finished")
+    assert f"{best['name']}: started with {RATE}={rate:.4g}\n" in said
+    assert f"{best['name']}: finished\n" in said
+
+    with (out / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial"] for row in rows] == [trial["name"] for trial in trials]
+    row = next(row for row in rows if row["trial"] == best["name"])
+    assert float(row[RATE]) == rate
+    assert float(row["validation"]) == pytest.approx(best["value"], rel=1e-5)
+    assert (row["state"], row["iterations"]) == ("finished", "8")
+    manifest = json.loads((out / "sweep.json").read_text())
+    assert {"command", "revision", "machine", "versions", "set", "trials"} <= set(manifest)
+    assert f"# Found:   {manifest['command']}\n" in (out / "best.yaml").read_text()
+    config = build_settings(ExampleTraining, read_config(out / "best.yaml"))
+    assert config == load_sweep(path, ["environment.start=20"]).space.config({RATE: rate})
+
+    assert main(["tune", "--resume", str(out)]) == 0  # it is over: told again, nothing trained
+    shown = capfd.readouterr().out
+    assert f"Best: {best['name']}, validation {best['value']:.5g}" in shown
+    assert f"loadmaster train example --config {out / 'best.yaml'}" in shown
+
+
+def test_interrupted_and_resumed(
+    sweep_file: Callable[[str], Path],
+    by_example: None,
+    ray_session: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pressed, handler = threading.Event(), signal.getsignal(signal.SIGINT)
+    update = TrialDisplay.update
+
+    def update_and_press(display: TrialDisplay, records: Sequence[Record]) -> None:
+        """Ctrl-C, once, when two trials have been judged."""
+        update(display, records)
+        if not pressed.is_set() and sum(record.iterations > 0 for record in records) >= 2:
+            pressed.set()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(TrialDisplay, "update", update_and_press)
+    path = sweep_file(ASHA.replace("rollouts", "environment.pause_s: 0.02, rollouts"))
+    out = path.parent / "out"
+    assert main(["tune", str(path), "--output", str(out), "--json"]) == 130
+    shown, said = capsys.readouterr()
+    before = {trial["name"]: trial for trial in json.loads(shown)["trials"]}
+    assert "stopping; Ctrl-C again to leave at once\n" in said
+    assert f"go on with: loadmaster tune --resume {out}\n" in said
+    assert {"running", "waiting"} & {trial["state"] for trial in before.values()}
+    assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
+
+    assert main(["tune", "--resume", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    after = {trial["name"]: trial for trial in found["trials"]}
+    assert len(after) == 6
+    assert {trial["state"] for trial in after.values()} == {"finished", "stopped"}
+    for name, trial in before.items():
+        assert after[name]["parameters"] == trial["parameters"]
+        if trial["state"] in ("finished", "stopped"):
+            assert after[name] == trial  # nobody ran twice
+    assert found["best"]["iterations"] == 8
+
+
+def test_rungs_outlive_an_interruption(sweep_file: Callable[[str], Path]) -> None:
+    """A resumed ASHA judges by all trials; Tune alone would start with empty rungs."""
+    sweep = load_sweep(sweep_file(ASHA))
+    first, second = run._scheduler(sweep), run._scheduler(sweep)
+    early, late = SimpleNamespace(trial_id="early"), SimpleNamespace(trial_id="late")
+    for scheduler in (first, second):
+        scheduler.set_search_properties("validation", "min")
+    first.on_trial_add(None, early)
+    reached = {"iteration": 2, "validation": 1.0}
+    assert first.on_trial_result(None, early, reached) == "CONTINUE"
+    state = run.Watch(sweep, first, silent(sweep)).get_state()
+    assert state is not None
+    run.Watch(sweep, second, silent(sweep)).set_state(state)
+    second.on_trial_add(None, late)
+    worse = {"iteration": 2, "validation": 5.0}
+    assert second.on_trial_result(None, late, worse) == "STOP"
+
+
+def test_trials_that_die_fail_or_diverge(
+    sweep_file: Callable[[str], Path], ray_session: None, tmp_path: Path
+) -> None:
+    path = sweep_file(f"""
+base:
+  validation.every: 1
+  rollouts.workers: 0
+  environment: {{stumble_at: 3, folder: {tmp_path}}}
+space:
+  training.learning_rate.last: {{choice: [0.1, 300, 0.2]}}
+  environment.forbidden: {{choice: [true, false, false]}}
+trials: 3
+searcher: {{random: {{seed: 1}}}}  # which draws one of each kind
+stop: {{iterations: 5}}
+""")
+    sweep, outcome = start(path)
+    by_state: dict[str, list[Record]] = {}
+    for record in outcome.records:
+        by_state.setdefault(record.state, []).append(record)
+    assert set(by_state) == {"finished", "failed", "diverged"}
+    assert (tmp_path / "stumbled").exists()  # a process died, and its trial went on in another
+    for record in by_state["failed"]:
+        assert record.parameters["environment.forbidden"] is True
+        assert record.fault == "this hill is closed; expected another"
+    for record in by_state["diverged"]:
+        assert record.parameters["training.learning_rate.last"] == 300
+        assert record.iterations < 5
+    best = outcome.best(sweep)
+    assert best is not None
+    assert best.state == "finished"
+    for record in by_state["finished"]:
+        rate = record.parameters["training.learning_rate.last"]
+        assert record.value == pytest.approx(10 * (1 - 2 * rate) ** 5)
+
+
+def test_pbt_copies_the_best(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+    path = sweep_file("""
+base: {validation.every: 1, rollouts.workers: 0, environment.pause_s: 0.01}
+space: {training.learning_rate.last: {choice: [1e-5, 0.3]}}
+trials: 2
+searcher: {random: {seed: 2}}  # which draws one of each
+scheduler: {pbt: {every_iterations: 2, quantile: 0.5, resample: 0}}
+stop: {iterations: 12}
+""")
+    _, outcome = start(path)
+    # The slow one alone would still be at 10: it went on from a copy of the other.
+    assert all(record.value is not None and record.value < 5 for record in outcome.records)
+    assert all(record.iterations == 12 for record in outcome.records)
+
+
+def test_optuna_draws(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+    path = sweep_file(f"""{QUICK}
+space:
+  training.learning_rate: {{choice: [{{last: 0.1}}, {{first: 1, last: 0.3}}]}}
+  training.clip: {{loguniform: [0.1, 1]}}
+  rollouts.per_sequence: {{quniform: [2, 6, 2]}}
+  training.epochs: {{randint: [1, 3]}}
+trials: 3
+searcher: {{optuna: {{seed: 1}}}}
+resources: {{concurrent: 1}}
+stop: {{iterations: 2}}
+""")
+    sweep, outcome = start(path)
+    assert [record.state for record in outcome.records] == ["finished"] * 3
+    for record in outcome.records:
+        config = sweep.space.config(record.parameters)
+        assert config.training.learning_rate.last in (0.1, 0.3)
+        assert 0.1 <= config.training.clip <= 1
+        assert config.rollouts.per_sequence in (2, 4, 6)
+        assert config.training.epochs in (1, 2, 3)
+
+
+def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
+    now = 100.0
+    sweep = load_sweep(
+        sweep_file(
+            "space: {training.clip: {uniform: [1, 2]}}\n"
+            "stop: {iterations: 20, minutes: 2, validation_below: 3}"
+        )
+    )
+    limits = run.Limits(sweep, clock=lambda: now)
+    assert not limits.stop_all()
+    assert not limits("a", {"iteration": 19, "validation": 3.0})
+    assert limits("a", {"iteration": 20, "validation": 4.0})
+    now += 119
+    assert not limits.stop_all()
+    now += 2
+    assert limits.stop_all()
+    afresh = run.Limits(sweep, clock=lambda: now)
+    afresh.__dict__.update(limits.__getstate__())
+    assert not afresh.stop_all()  # resumed, it has its minutes anew
+    afresh("b", {"iteration": 1, "validation": 2.9})
+    assert afresh.stop_all()
+
+
+def record(name: str, state: str, value: float | None = None, fault: str = "") -> Record:
+    return Record(name, {RATE: 0.1}, 4, value, state, 1.0, fault)
+
+
+def test_nothing_but_failures(
+    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = load_sweep(sweep_file(ASHA))
+    failed = record("trial-001", "failed", fault="this hill is closed; expected another")
+    diverged = record("trial-002", "diverged", math.inf)
+    with pytest.raises(typer.Exit) as left:
+        print_outcome(sweep, Outcome((failed, diverged), False), Path("out"), as_json=True)
+    assert left.value.exit_code == 1
+    shown, said = capsys.readouterr()
+    assert [trial["value"] for trial in json.loads(shown)["trials"]] == [None, None]
+    assert said == "no trial was judged; trial-001: this hill is closed; expected another\n"
+
+
+def test_a_small_window_shows_what_runs_and_what_is_best(
+    sweep_file: Callable[[str], Path],
+) -> None:
+    sweep = load_sweep(sweep_file(ASHA))
+    records = [record(f"trial-{n:03d}", "stopped", float(n)) for n in range(9, 0, -1)]
+    records += [record("trial-010", "running"), record("trial-011", "waiting")]
+    console = Console(file=StringIO(), width=80, force_terminal=True, height=8)
+    with TrialDisplay(sweep, console) as display:
+        display.update(records)
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert re.findall(r"trial-(\d+)", shown)[-3:] == ["002", "001", "010"]
+    assert "9 of 6 trials over" in shown
+    assert trial_table(sweep, records).row_count == 11
+
+
+def test_checking_runs_nothing(
+    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = sweep_file(ASHA)
+    assert main(["tune", str(path), "--check", "--output", str(path.parent / "out")]) == 0
+    shown = capsys.readouterr().out
+    assert "example-hill is sound: 6 trials of up to 8 iterations" in shown
+    assert main(["tune", str(path), "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["searched"] == ["training.learning_rate.last"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected FILE, or --resume"),
+        (["none.yaml"], "none.yaml: No such file"),
+        (["hill.yaml", "--trials", "0"], "--trials is 0"),
+        (["hill.yaml", "--output", "."], "exists already"),
+        (["hill.yaml", "--set", "training.clp=1"], "--set training.clp: "),
+        (["--resume", "."], "is not a sweep"),
+        (["--resume", "damaged"], "sweep.json is damaged"),
+        (["hill.yaml", "--resume", "."], "goes on as it was started"),
+        (["bad.yaml"], "bad.yaml:2: space: "),
+        (["greedy.yaml"], "a trial takes 1 GPUs and there are 0"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str],
+    message: str,
+    sweep_file: Callable[[str], Path],
+    ray_session: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = sweep_file(ASHA)
+    monkeypatch.chdir(path.parent)
+    Path("bad.yaml").write_text("{system: example, purpose: x,\nspace: 3}")
+    Path("greedy.yaml").write_text(path.read_text().replace("{val", "{resources.gpus: 1, val"))
+    Path("damaged").mkdir()
+    Path("damaged/sweep.json").write_text("{}")
+    before = sorted(path.parent.rglob("*"))
+    assert main(["tune", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith("error: ")
+    assert message in err, err
+    assert sorted(path.parent.rglob("*")) == before
