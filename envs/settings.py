@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -49,6 +49,43 @@ def build_settings(kind: type[SettingsType], values: Mapping[str, Any]) -> Setti
         first = fault.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise unknown_name("setting", path, kind.model_fields) from None
+            raise unknown_name("setting", path, _siblings(kind, first["loc"])) from None
         message = first["msg"].removeprefix("Value error, ")
         raise InputError(f"setting {path or 'combination'}: {message}") from None
+
+
+def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` on top of what the default itself sets.
+
+    Validated alone, a group that is given in part would lose the rest of its default: of
+    `learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)` only `last` may be set.
+    """
+    tree = default.model_dump(exclude_unset=True)
+    for key, value in values.items():
+        inside = getattr(default, key, None)
+        if isinstance(inside, BaseModel) and isinstance(value, Mapping):
+            tree[key] = over_defaults(inside, value)
+        else:
+            tree[key] = value
+    return tree
+
+
+def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
+    """The settings there are where `path` ends, with their full names."""
+    for key in path[:-1]:
+        field = kind.model_fields.get(str(key))
+        inside = _model_of(field.annotation) if field is not None else None
+        if inside is None:
+            break  # inside a list or a free mapping: no names are known there
+        kind = inside
+    prefix = "".join(f"{key}." for key in path[:-1])
+    return [f"{prefix}{name}" for name in kind.model_fields]
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The record in `Record` or `Record | None`."""
+    choices = get_args(annotation) or (annotation,)
+    for choice in choices:
+        if isinstance(choice, type) and issubclass(choice, BaseModel):
+            return choice
+    return None

@@ -116,9 +116,9 @@ def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
     import torch
 
     from loadmaster.envs.errors import InputError
-    from loadmaster.envs.settings import build_settings
+    from loadmaster.envs.settings import build_settings, over_defaults
 
-    settings = build_settings(recipe.config_class, values)
+    settings = build_settings(recipe.config_class, over_defaults(recipe.config_class(), values))
     if settings.resources.gpus and not torch.cuda.is_available():
         raise InputError(
             f"resources.gpus is {settings.resources.gpus} but torch sees no GPU here; expected 0"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -168,7 +168,7 @@ class InputDriven(Algorithm):
     ) -> list[tuple[Sequence[Any], list[Any]]]:
         """Deal the work out to the healthy workers; what each was given, and what it answered."""
         group = self.env_runner_group
-        weights = self._weights()
+        weights = self.module_weights()
         workers = group.healthy_env_runner_ids()
         if not group.num_remote_env_runners():
             return [(work, getattr(group.local_env_runner, method)(weights, work))]
@@ -192,11 +192,17 @@ class InputDriven(Algorithm):
             )
         )
 
-    def _weights(self) -> Any:
+    def module_weights(self) -> Any:
+        """As numpy arrays, by name."""
         state = self.learner_group.get_state(
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )
         return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+
+    def set_module_weights(self, weights: Mapping[str, Any]) -> None:
+        """Begin with these; workers are sent them with their next request."""
+        module = {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: dict(weights)}}
+        self.learner_group.set_state({COMPONENT_LEARNER: module})
 
     def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
         """(decisions learnt from,) normalised over the iteration."""

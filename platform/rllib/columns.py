@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,26 +30,47 @@ class Ragged:
 
 
 @dataclass(frozen=True)
+class Layout:
+    """Where the items of each row are. Columns with the same counts share one."""
+
+    counts: Tensor  # (K,) in the driver's memory: sizes are needed there, and a device must not wait
+    starts: Tensor  # (K,)
+
+    def places(self, rows: Tensor, device: Any) -> Places:
+        counts = self.counts[rows]
+        total = int(counts.sum())
+        row = torch.repeat_interleave(torch.arange(len(rows)), counts, output_size=total)
+        within = torch.arange(total) - (counts.cumsum(0) - counts)[row]
+        source = self.starts[rows][row] + within
+        longest = int(counts.max()) if len(rows) else 0
+        return Places(
+            *(index.to(device, non_blocking=True) for index in (row, within, source)), longest
+        )
+
+
+class Places(NamedTuple):
+    """Of a minibatch's items: which row and place they go to, and where they come from."""
+
+    row: Tensor  # (items,)
+    place: Tensor  # (items,)
+    source: Tensor  # (items,)
+    longest: int
+
+
+@dataclass(frozen=True)
 class RaggedTensor:
     """A ragged column on a device."""
 
     items: Tensor  # (R, ...)
-    counts: Tensor  # (K,)
-    starts: Tensor  # (K,) where each row's items begin
+    layout: Layout
     spare: int
 
-    def __getitem__(self, rows: Tensor) -> Tensor:
-        """(len(rows), longest + spare, ...) with zeros behind each row's own items."""
-        counts = self.counts[rows]
-        total = int(counts.sum())
-        device = self.items.device
-        row = torch.repeat_interleave(torch.arange(len(rows), device=device), counts)
-        first = counts.cumsum(0) - counts
-        place = torch.arange(total, device=device) - first[row]
-        longest = int(counts.max()) if len(rows) else 0
-        padded = self.items.new_zeros(len(rows), longest + self.spare, *self.items.shape[1:])
-        padded[row, place] = self.items[self.starts[rows][row] + place]
-        return padded
+    def padded(self, rows: int, places: Places) -> Tensor:
+        """(rows, longest + spare, ...) with zeros behind each row's own items."""
+        shape = (rows, places.longest + self.spare, *self.items.shape[1:])
+        whole = self.items.new_zeros(shape)
+        whole[places.row, places.place] = self.items[places.source]
+        return whole
 
 
 Column = NDArray[Any] | Ragged
@@ -77,22 +98,43 @@ def joined(parts: Sequence[Columns]) -> dict[str, Any]:
 
 def on_device(columns: Columns, device: Any) -> TensorColumns:
     """The same columns as tensors: one copy, of which every minibatch then takes its rows."""
+    return _on_device(columns, device, {})
+
+
+def _on_device(columns: Columns, device: Any, layouts: dict[bytes, Layout]) -> TensorColumns:
     tensors: TensorColumns = {}
     for name, column in columns.items():
         if isinstance(column, Mapping):
-            tensors[name] = on_device(column, device)
+            tensors[name] = _on_device(column, device, layouts)
         elif isinstance(column, Ragged):
-            counts = torch.as_tensor(column.counts, device=device)
+            known = column.counts.tobytes()
+            if known not in layouts:
+                counts = torch.as_tensor(column.counts)
+                layouts[known] = Layout(counts, counts.cumsum(0) - counts)
             items = torch.as_tensor(column.items, device=device)
-            tensors[name] = RaggedTensor(items, counts, counts.cumsum(0) - counts, column.spare)
+            tensors[name] = RaggedTensor(items, layouts[known], column.spare)
         else:
             tensors[name] = torch.as_tensor(column, device=device)
     return tensors
 
 
-def taken(tensors: TensorColumns, rows: Tensor) -> TensorColumns:
-    """Some rows of every column, ragged ones padded."""
-    return {
-        name: taken(column, rows) if isinstance(column, dict) else column[rows]
-        for name, column in tensors.items()
-    }
+def taken(tensors: TensorColumns, rows: Tensor, device: Any) -> TensorColumns:
+    """Some rows of every column, ragged ones padded; `rows` is in the driver's memory."""
+    return _taken(tensors, rows, rows.to(device, non_blocking=True), device, {})
+
+
+def _taken(
+    tensors: TensorColumns, rows: Tensor, there: Tensor, device: Any, known: dict[int, Places]
+) -> TensorColumns:
+    part: TensorColumns = {}
+    for name, column in tensors.items():
+        if isinstance(column, dict):
+            part[name] = _taken(column, rows, there, device, known)
+        elif isinstance(column, RaggedTensor):
+            layout = column.layout
+            if id(layout) not in known:
+                known[id(layout)] = layout.places(rows, device)
+            part[name] = column.padded(len(rows), known[id(layout)])
+        else:
+            part[name] = column[there]
+    return part

@@ -50,9 +50,9 @@ class InputDrivenLearner(TorchLearner):
         count = len(columns[Columns.ADVANTAGES])
         shuffle = torch.Generator().manual_seed(seed)
         for _ in range(epochs):
-            order = torch.randperm(count, generator=shuffle).to(self.device)
+            order = torch.randperm(count, generator=shuffle)
             for rows in order.tensor_split(min(minibatches, count)):
-                batch = SampleBatch(taken(tensors, rows))
+                batch = SampleBatch(taken(tensors, rows, self.device))
                 yield MultiAgentBatch({DEFAULT_MODULE_ID: batch}, env_steps=len(rows))
             if self.config.learning.method == "ppo" and self._moved() > self._kl_limit:
                 return

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic import model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from loadmaster.envs.settings import Settings
 
@@ -38,6 +44,7 @@ class Learning(Settings):
 
     iterations: PositiveInt = 200
     minutes: PositiveFloat | None = None  # the run ends after these, should they come first
+    start: str | None = None  # a policy to begin with: pretrained, a bundle's or run's folder
     method: Literal["ppo", "reinforce"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
     learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
@@ -51,15 +58,19 @@ class Learning(Settings):
     differential: bool = False  # rewards less their mean rate: for streams without an end
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 
-    @model_validator(mode="after")
-    def _reinforce_once(self) -> Self:
+    @model_validator(mode="before")
+    @classmethod
+    def _reinforce_once(cls, values: Any) -> Any:
         """REINFORCE is only right for the policy that acted: one step on all of it."""
-        if self.method == "reinforce" and not (self.epochs == 1 and self.minibatches == 1):
-            if {"epochs", "minibatches"} & self.model_fields_set:
-                raise ValueError("reinforce takes one step an iteration; expected epochs=1, "
-                                 "minibatches=1, or neither set")  # fmt: skip
-            return self.model_copy(update={"epochs": 1, "minibatches": 1})
-        return self
+        if isinstance(values, dict) and values.get("method") == "reinforce":
+            given = {name: values.get(name, 1) for name in ("epochs", "minibatches")}
+            if set(given.values()) != {1}:
+                raise ValueError(
+                    "reinforce takes one step an iteration; expected epochs=1 and minibatches=1, "
+                    "or neither"
+                )
+            return {**values, **given}
+        return values
 
 
 class Validation(Settings):

@@ -7,14 +7,20 @@ import os
 import shutil
 import time
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.policies.find import find_policy
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
+
+
+NETWORK = "network."  # how a module calls the part of it that a bundle holds
 
 
 class Trainer:
@@ -23,9 +29,12 @@ class Trainer:
     def __init__(self, recipe: Recipe, config: TrainingConfig) -> None:
         self.recipe, self.config = recipe, config
         recipe.compile(config)
-        torch.set_num_threads(os.cpu_count() or 1)  # in a Ray actor there would be one
+        start = starting_weights(recipe, config)
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
         with quiet_rllib():
             self.algorithm: Any = recipe.algorithm(config).build_algo()
+        if start is not None:
+            self._set_weights(start)
         self.decisions = 0  # in all, over the whole run
         first = config.validation.first_seed
         self.validation_seeds = range(first, first + config.validation.sequences)
@@ -63,13 +72,15 @@ class Trainer:
         return float(np.mean(self.algorithm.judge(self.validation_seeds)))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        module = self.algorithm.learner_group.get_state(
-            components="learner/rl_module", inference_only=True
-        )["learner"]["rl_module"]["default_policy"]
+        """The network's, by its own names."""
         return {
-            name.removeprefix("network."): torch.as_tensor(np.array(value))
-            for name, value in module.items()
+            name.removeprefix(NETWORK): torch.as_tensor(np.array(value))
+            for name, value in self.algorithm.module_weights().items()
         }
+
+    def _set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        named = {f"{NETWORK}{name}": value.numpy() for name, value in weights.items()}
+        self.algorithm.set_module_weights(named)
 
     def save(self, folder: Path) -> None:
         """A checkpoint that is there whole or not at all."""
@@ -89,6 +100,24 @@ class Trainer:
     def stop(self) -> None:
         with quiet_rllib():
             self.algorithm.stop()
+
+
+def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
+    """Those of the policy in training.start, which must be of the same kind."""
+    if config.training.start is None:
+        return None
+    bundle = find_policy(config.training.start).bundle
+    if bundle.system != recipe.system:
+        raise InputError(
+            f"training.start {config.training.start!r} is a policy of {bundle.system!r}; "
+            f"expected one of {recipe.system!r}"
+        )
+    if bundle.network != recipe.network(config):
+        raise InputError(
+            f"training.start {config.training.start!r} has the network {bundle.network}; "
+            f"expected the configured one, {recipe.network(config)}"
+        )
+    return dict(bundle.weights)
 
 
 class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)

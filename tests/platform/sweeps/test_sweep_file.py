@@ -77,6 +77,22 @@ stop: {iterations: 30, minutes: 2.5, validation_below: 1}
     assert (config.training.epochs, config.training.gradient_clip) == (2, 0.7)
 
 
+def test_settings_that_go_together(sweep_file: Callable[[str], Path]) -> None:
+    """A choice may set several of a group; the others stay as base has them."""
+    path = sweep_file(
+        "base: {rollouts.workers: 0}\n"
+        "space:\n"
+        "  rollouts: {choice: [{sequences: 8, per_sequence: 2}, {sequences: 2}]}\n"
+        "  rollouts.keep: {uniform: [0.5, 1]}\n"
+    )
+    space = load_sweep(path).space
+    assert {dimension.name for dimension in space.dimensions} == {"rollouts", "rollouts.keep"}
+    for choice, expected in {8: (0, 8, 2, 0.7), 2: (0, 2, 4, 0.7)}.items():
+        drawn = next(c for c in space.dimensions[0].arguments if c["sequences"] == choice)
+        found = space.config({"rollouts": drawn, "rollouts.keep": 0.7}).rollouts
+        assert (found.workers, found.sequences, found.per_sequence, found.keep) == expected
+
+
 @pytest.mark.parametrize("word", ["none", "fifo", "null"])
 def test_no_scheduler_in_words(word: str, sweep_file: Callable[[str], Path]) -> None:
     scheduler = load_sweep(sweep_file(f"{SPACE}scheduler: {word}")).settings.scheduler

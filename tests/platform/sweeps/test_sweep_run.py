@@ -196,11 +196,12 @@ stop: {{iterations: 5}}
 
 def test_pbt_copies_the_best(sweep_file: Callable[[str], Path], ray_session: None) -> None:
     path = sweep_file("""
-base: {validation.every: 1, rollouts.workers: 0, environment.pause_s: 0.01}
+base: {validation.every: 1, rollouts.workers: 0}
 space: {training.learning_rate.last: {choice: [1e-5, 0.3]}}
 trials: 2
 searcher: {random: {seed: 2}}  # which draws one of each
 scheduler: {pbt: {every_iterations: 2, quantile: 0.5, resample: 0}}
+resources: {cpus_per_trial: 2}  # of two: they take turns
 stop: {iterations: 12}
 """)
     _, outcome = start(path)

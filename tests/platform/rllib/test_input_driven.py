@@ -1,0 +1,76 @@
+"""Learning from groups that share an input, in an environment that has nothing to do with Decima."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.platform.rllib.recording import Assignment
+from loadmaster.platform.training.config import Learning, Schedule
+from tests.platform.rllib.tolls import STEPS, LaneModule, Tolls, make_engine, tolls_config
+
+SEEDS = range(100, 120)
+RATE = Schedule(first=0.05, last=0.05)
+
+
+def excess(costs: list[float]) -> float:
+    """What wrong lanes cost, the tolls taken off: 0 is perfect, 2/3 a blind guess, per step."""
+    paid = []
+    for seed, cost in zip(SEEDS, costs, strict=True):
+        env = Tolls()
+        env.reset(seed=seed)
+        paid.append(cost - env.tolls.sum())
+    return float(np.mean(paid)) / STEPS
+
+
+def train(learning: Learning, iterations: int) -> float:
+    algorithm: Any = tolls_config(learning).build_algo()
+    try:
+        for _ in range(iterations):
+            algorithm.train()
+        return excess(algorithm.judge(SEEDS))
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("method", ["ppo", "reinforce"])
+def test_both_methods_learn(method: str) -> None:
+    learning = Learning(
+        method=method, learning_rate=RATE, entropy=Schedule(first=0, last=0), gradient_clip=10
+    )
+    assert train(learning, 25) < 0.05
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_without_the_shared_input_the_tolls_drown_the_lesson() -> None:
+    learning = Learning(
+        method="reinforce", learning_rate=RATE, entropy=Schedule(first=0, last=0), gradient_clip=10
+    )
+    blind = learning.model_copy(update={"baseline": "time"})
+    assert train(learning, 8) < 0.5 * train(blind, 8)
+
+
+def test_the_engine_cuts_whole_episodes() -> None:
+    module = LaneModule(
+        observation_space=Tolls.observation_space,
+        action_space=Tolls.action_space,
+        model_config={},
+    )
+    engine = make_engine()
+    same, other = Assignment(7, luck=1), Assignment(8, luck=2, keep=0.5)
+    first, second, third = engine.roll_out(module, [same, Assignment(7, luck=3), other])
+    assert first.decisions == second.decisions == STEPS
+    assert first.rollout.end_s == STEPS
+    observations = first.observations
+    assert isinstance(observations, np.ndarray)
+    assert isinstance(second.observations, np.ndarray)
+    assert np.array_equal(observations, second.observations)  # the same input
+    assert len(third.kept) < STEPS
+    env = Tolls()
+    env.reset(seed=7)
+    chosen = first.actions
+    rewards = -env.tolls - (chosen != env.open[:STEPS])
+    assert first.rollout.reward == pytest.approx(rewards)
