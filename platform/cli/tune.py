@@ -10,8 +10,8 @@ import typer
 from loadmaster.platform.cli.options import Assignments
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
-    from loadmaster.platform.sweeps.file import Sweep
     from loadmaster.platform.sweeps.records import Outcome, Record
+    from loadmaster.platform.sweeps.sweep import Sweep
 
 
 def tune(

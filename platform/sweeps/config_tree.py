@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.platform.training.files import merged
 
 Path = tuple[str, ...]  # of a setting: ("training", "clip")
 
@@ -39,6 +40,9 @@ def leaves(
     """
     for key, value in values.items():
         leaf = Leaf((*path, key), value, where((*path, key)))
+        if path and key not in kind.model_fields and is_leaf({key: value}):
+            yield Leaf(path, {key: value}, leaf.where)  # of the group itself, beside its members
+            continue
         if key not in kind.model_fields:
             group = f"setting of {'.'.join(path)}" if path else "setting"
             raise leaf.fault(str(unknown_name(group, key, kind.model_fields)))
@@ -59,13 +63,12 @@ def group_of(kind: type[BaseModel], key: str) -> type[BaseModel] | None:
 
 
 def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
-    """The mapping that has each value at its path."""
+    """The mapping that has each value at its path; groups given as a whole join their parts."""
     tree: dict[str, Any] = {}
     for path, value in values:
-        branch = tree
-        for key in path[:-1]:
-            branch = branch.setdefault(key, {})
-        branch[path[-1]] = value
+        for key in reversed(path):
+            value = {key: value}
+        tree = merged(tree, value)
     return tree
 
 

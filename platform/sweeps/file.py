@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
+from loadmaster.platform.sweeps.checks import check_environment, check_together
 from loadmaster.platform.sweeps.config_tree import Leaf, complaint, leaves
+from loadmaster.platform.sweeps.config_tree import Path as ConfigPath
 from loadmaster.platform.sweeps.marked_yaml import Document, read_document
 from loadmaster.platform.sweeps.settings import SweepSettings
 from loadmaster.platform.sweeps.space import (
@@ -18,45 +18,14 @@ from loadmaster.platform.sweeps.space import (
     Dimension,
     Space,
     dimension,
-    in_words,
     is_distribution,
     not_a_distribution,
 )
+from loadmaster.platform.sweeps.sweep import Sweep
 from loadmaster.platform.systems import System, find_system
 
 if TYPE_CHECKING:
     from loadmaster.platform.training.config import TrainingConfig
-    from loadmaster.platform.training.recipe import Recipe
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A sweep that is ready to run."""
-
-    name: str
-    text: str  # of the file
-    settings: SweepSettings
-    system: System
-    space: Space
-    assignments: tuple[str, ...]  # from the command line, on top of the file
-    iterations: int  # of a trial that nobody stops
-
-    @property
-    def metric(self) -> str:
-        return self.settings.metric
-
-    @property
-    def needs(self) -> dict[str, float]:
-        """What Ray must have for the largest trial."""
-        resources, most = self.settings.resources, self.space.most
-        cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
-        return {
-            "CPU": 1 + most(("rollouts", "workers")) if cpus is None else cpus,
-            "GPU": most(("resources", "gpus")) if gpus is None else gpus,
-        }
-
-    def better(self, one: float, other: float) -> bool:
-        return one < other if self.settings.mode == "min" else one > other
 
 
 def load_sweep(
@@ -77,7 +46,7 @@ def load_sweep(
     space = _space(document, settings, recipe.config_class, assignments)
     space.check()
     base = space.kind.model_validate(space.values())
-    _check_environment(document, space, recipe)
+    check_environment(document, space, recipe)
     asha = settings.scheduler.asha
     iterations = (
         settings.stop.iterations
@@ -93,7 +62,7 @@ def load_sweep(
         assignments=tuple(assignments),
         iterations=iterations,
     )
-    _check_together(document, sweep, base)
+    check_together(document, sweep, base)
     return sweep
 
 
@@ -153,71 +122,17 @@ def _space(
 
 
 def _overlap(one: Leaf, other: Leaf) -> bool:
-    """Whether one is the other, or a group that holds it."""
-    return all(a == b for a, b in zip(one.path, other.path, strict=False))
+    """Whether both would give the same setting a value."""
+    return any(
+        all(a == b for a, b in zip(mine, theirs, strict=False))
+        for mine in _given(one)
+        for theirs in _given(other)
+    )
 
 
-def _check_environment(document: Document, space: Space, recipe: Recipe) -> None:
-    """What only the system itself knows, such as whether a workload is there."""
-    try:
-        recipe.check(space.kind.model_validate(space.values()))
-    except InputError as fault:
-        raise document.fault(("base", "environment"), str(fault)) from None
-    for found in space.dimensions:
-        for value in found.probes() if found.leaf.path[0] == "environment" else ():
-            try:
-                recipe.check(space.kind.model_validate(space.values({found.leaf.path: value})))
-            except InputError as fault:
-                raise found.leaf.fault(f"may become {in_words(value)}: {fault}") from None
-
-
-def _check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> None:
-    """What is sound by itself, but not with the rest of the file."""
-    settings = sweep.settings
-    asha, pbt = settings.scheduler.asha, settings.scheduler.pbt
-    every = base.validation.every if settings.metric == "validation" else 1
-    if sweep.iterations < every:
-        raise document.fault(
-            ("stop", "iterations"),
-            f"{sweep.iterations} iterations end before the first validation, which is every "
-            f"{every}; expected more, or validation.every: {sweep.iterations} in base",
-        )
-    if asha and asha.max_iterations and asha.max_iterations > sweep.iterations:
-        raise document.fault(
-            ("scheduler", "asha", "max_iterations"),
-            f"{asha.max_iterations} is beyond stop.iterations, {sweep.iterations}",
-        )
-    if asha and not every <= asha.grace_iterations <= (asha.max_iterations or sweep.iterations):
-        raise document.fault(
-            ("scheduler", "asha", "grace_iterations"),
-            f"expected {every} (the first validation) to {sweep.iterations} (a trial's end)",
-        )
-    if sweep.iterations % every:
-        raise document.fault(
-            ("stop", "iterations"),
-            f"{sweep.iterations} is no multiple of validation.every, {every}: the end of a trial "
-            "would go unjudged",
-        )
-    if settings.searcher.optuna and importlib.util.find_spec("optuna") is None:
-        raise document.fault(
-            ("searcher",),
-            "Optuna is not installed; expected pip install 'loadmaster[optuna]', or random",
-        )
-    if pbt:
-        if settings.searcher.optuna:
-            raise document.fault(("searcher",), "pbt draws by itself; expected random")
-        for found in sweep.space.dimensions:
-            if found.leaf.path[0] == "network":
-                raise found.leaf.fault("pbt copies weights between trials, so networks must agree")
-    cpus, gpus = settings.resources.cpus_per_trial, settings.resources.gpus_per_trial
-    workers = sweep.space.most(("rollouts", "workers"))
-    if cpus is not None and cpus <= workers:
-        raise document.fault(
-            ("resources", "cpus_per_trial"),
-            f"{cpus:g} is too few for a learner and {workers:g} rollout workers; expected "
-            f"{workers + 1:g}, or fewer rollouts.workers in base",
-        )
-    if gpus and not sweep.space.most(("resources", "gpus")):
-        raise document.fault(
-            ("resources", "gpus_per_trial"), "nothing would use it; expected resources.gpus in base"
-        )
+def _given(leaf: Leaf) -> list[ConfigPath]:
+    """The settings that a leaf gives a value; a choice between mappings may give several."""
+    choices = leaf.value.get("choice") if is_distribution(leaf.value) else None
+    if not isinstance(choices, list) or not all(isinstance(c, dict) and c for c in choices):
+        return [leaf.path]
+    return [(*leaf.path, key) for choice in choices for key in choice]

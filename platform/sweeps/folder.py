@@ -17,7 +17,8 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.evaluation.files import written_at_once
-from loadmaster.platform.sweeps.file import Sweep, load_sweep
+from loadmaster.platform.sweeps.file import load_sweep
+from loadmaster.platform.sweeps.sweep import Sweep
 
 FILE, MANIFEST = "sweep.yaml", "sweep.json"
 

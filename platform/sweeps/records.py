@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from loadmaster.platform.files import written_whole
-from loadmaster.platform.sweeps.file import Sweep
 from loadmaster.platform.sweeps.space import in_words
+from loadmaster.platform.sweeps.sweep import Sweep
 
 BEST, TRIALS = "best.yaml", "trials.csv"
 

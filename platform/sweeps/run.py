@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import os
-import signal
-import tempfile
-import threading
-import time
-import warnings
-from collections.abc import Callable, Iterator
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -20,16 +10,14 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
 
-from loadmaster.platform.sweeps.file import Sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, Record, record_of, write_best, write_trials
+from loadmaster.platform.sweeps.records import Outcome, write_best, write_trials
+from loadmaster.platform.sweeps.sweep import Sweep
 from loadmaster.platform.sweeps.table import TrialDisplay
 from loadmaster.platform.sweeps.trial import TRAINER, Trial, TrialPlan
+from loadmaster.platform.sweeps.watch import Limits, Watch, hushed, signals_restored
 
-ENVIRONMENT = {
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a sweep file are from where it was started
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one greets even when it is told to be silent
-}
+KEPT = 4  # checkpoints a trial
 RETRIES = 1  # of a trial that fails, from its last checkpoint: machines come and go
 
 
@@ -56,7 +44,7 @@ def run_sweep(
     watch = Watch(sweep, scheduler, display)
     concurrent = sweep.settings.resources.concurrent
     numbers = count(folder.trials_made + 1)
-    with _hushed(), _signals_restored():
+    with hushed(), signals_restored():
         # Not tune.Tuner: a restored one brings back yesterday's display and clock as pickles.
         tune.run(
             trainable,
@@ -71,7 +59,7 @@ def run_sweep(
             search_alg=_searcher(sweep),
             max_concurrent_trials=concurrent if sweep.settings.searcher.optuna else None,
             stop=Limits(sweep),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=2, checkpoint_frequency=1),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=KEPT, checkpoint_frequency=1),
             max_failures=RETRIES,
             raise_on_failed_trial=False,
             reuse_actors=True,
@@ -93,81 +81,6 @@ def shortage(sweep: Sweep) -> str | None:
         if need > have.get(kind, 0.0):
             return f"a trial takes {need:g} {kind}s and there are {have.get(kind, 0.0):g}"
     return None
-
-
-class Limits(tune.Stopper):  # type: ignore[misc]
-    """When a trial, and when the sweep, has had enough."""
-
-    def __init__(self, sweep: Sweep, clock: Callable[[], float] = time.monotonic) -> None:
-        stop = sweep.settings.stop
-        self.iterations, self.below = sweep.iterations, stop.validation_below
-        self.seconds = None if stop.minutes is None else 60 * stop.minutes
-        self.clock = clock
-        self.began: float | None = None
-        self.reached = False
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        if self.below is not None and result.get("validation", self.below) < self.below:
-            self.reached = True
-        return bool(result["iteration"] >= self.iterations)
-
-    def stop_all(self) -> bool:
-        if self.began is None:
-            self.began = self.clock()
-        late = self.seconds is not None and self.clock() - self.began >= self.seconds
-        return late or self.reached
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A sweep that is resumed has its minutes anew."""
-        return {**self.__dict__, "began": None}
-
-
-class Watch(tune.Callback):  # type: ignore[misc]
-    """Follows the trials for the display, and notices Ctrl-C."""
-
-    def __init__(self, sweep: Sweep, scheduler: Any, display: TrialDisplay) -> None:
-        self.sweep, self.scheduler, self.display = sweep, scheduler, display
-        self.records: list[Record] = []
-        self.interrupted = False
-
-    def setup(self, **info: Any) -> None:
-        """Tune has just put its own handler in place; it does the stopping, we do the talking."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        stop: Any = signal.getsignal(signal.SIGINT)
-
-        def interrupt(number: int, frame: Any) -> None:
-            self.interrupted = True
-            self.display.say("stopping; Ctrl-C again to leave at once")
-            stop(number, frame)
-
-        signal.signal(signal.SIGINT, interrupt)
-
-    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self._look_at(trials)
-
-    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        if not self.interrupted:  # else all would seem to be over
-            self._look_at(trials)
-
-    def _look_at(self, trials: list[Any]) -> None:
-        over = {record.name: record for record in self.records if record.over}
-        found = [over.get(Path(t.path).name) or record_of(t, self.sweep) for t in trials]
-        self.records = sorted(found, key=lambda record: record.name)
-        self.display.update(self.records)
-
-    def get_state(self) -> dict[str, Any] | None:
-        """ASHA's rungs: resumed without them, it would compare late trials with no one."""
-        if not isinstance(self.scheduler, ASHAScheduler):
-            return None
-        with tempfile.NamedTemporaryFile() as file:
-            self.scheduler.save(file.name)
-            return {"rungs": Path(file.name).read_bytes()}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        with tempfile.NamedTemporaryFile() as file:
-            Path(file.name).write_bytes(state["rungs"])
-            self.scheduler.restore(file.name)
 
 
 def _scheduler(sweep: Sweep) -> Any:
@@ -205,42 +118,3 @@ def _searcher(sweep: Sweep) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return OptunaSearch(sampler=optuna.samplers.TPESampler(seed=searcher.seed))
-
-
-@contextlib.contextmanager
-def _hushed() -> Iterator[None]:
-    """Tune talks much, and of its own files; what matters of it is in the display."""
-    names = ("ray.tune", "ray.train", "ray.air", "ray.rllib", "tensorboardX")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update(ENVIRONMENT)
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextlib.contextmanager
-def _signals_restored() -> Iterator[None]:
-    """Tune leaves its handlers behind."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

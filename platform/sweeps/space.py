@@ -117,13 +117,16 @@ class Space:
 
     def most(self, path: Path) -> float:
         """The highest a numeric setting may become."""
-        for dimension in self.dimensions:
-            if dimension.leaf.path == path:
-                return float(max(dimension.probes()))
-        value: Any = self.kind.model_validate(self.values())
-        for key in path:
-            value = getattr(value, key)
-        return float(value)
+        drawn: list[dict[Path, Any]] = [
+            {d.leaf.path: v} for d in self.dimensions for v in d.probes()
+        ]
+        values = []
+        for one in ({}, *drawn):
+            value: Any = self.kind.model_validate(self.values(one))
+            for key in path:
+                value = getattr(value, key)
+            values.append(float(value))
+        return max(values)
 
     def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
         """What is fixed and what was drawn, as a tree."""

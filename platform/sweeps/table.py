@@ -12,9 +12,9 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from loadmaster.platform.sweeps.file import Sweep
 from loadmaster.platform.sweeps.records import Record
 from loadmaster.platform.sweeps.space import in_words
+from loadmaster.platform.sweeps.sweep import Sweep
 
 COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "diverged": "red"}
 PERIOD_S = 0.25  # between two looks of the live table
@@ -110,12 +110,9 @@ def _rank(sweep: Sweep, record: Record) -> tuple[bool, float]:
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Names without the groups, as far as they stay different."""
-    for kept in range(1, max(name.count(".") for name in names) + 2):
-        short = [".".join(name.split(".")[-kept:]) for name in names]
-        if len(set(short)) == len(short):
-            return short
-    return list(names)
+    """Names without their outermost group, where that leaves them different."""
+    short = [name.split(".", 1)[-1] for name in names]
+    return short if len(set(short)) == len(short) else list(names)
 
 
 def _line(record: Record, before: Record | None, metric: str) -> str | None:

@@ -80,6 +80,17 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         self.trainer.save(Path(checkpoint_dir) / "trainer")
 
+    def restore(self, saved: Any) -> None:
+        """From the checkpoint that Tune has on record, or the next that is left.
+
+        A sweep that was killed, or a trial that copies another, may be behind the checkpoints:
+        those on record have then given way to newer ones.
+        """
+        on_record = Path(saved.checkpoint.path)
+        if not on_record.exists() and (left := sorted(on_record.parent.glob("checkpoint_*"))):
+            saved.checkpoint = tune.Checkpoint.from_directory(str(left[0]))
+        super().restore(saved)
+
     def load_checkpoint(self, checkpoint_dir: str) -> None:
         self.trainer.restore(Path(checkpoint_dir) / "trainer")
 

@@ -332,6 +332,12 @@ FAULTS = {  # the rest of a file; where and what is complained of
         "resources.cpus_per_trial",
         "too few for a learner and 2 rollout workers",
     ),
+    "too few processors for one of the choices": (
+        "space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
+        5,
+        "resources.cpus_per_trial",
+        "5 rollout workers",
+    ),
     "a GPU nobody uses": (
         SPACE + "resources: {gpus_per_trial: 1}",
         5,

@@ -23,10 +23,12 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.cli.tune import print_outcome
 from loadmaster.platform.sweeps import run
-from loadmaster.platform.sweeps.file import Sweep, load_sweep
+from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.records import Outcome, Record
+from loadmaster.platform.sweeps.sweep import Sweep
 from loadmaster.platform.sweeps.table import TrialDisplay, trial_table
+from loadmaster.platform.sweeps.watch import Limits, Watch
 from loadmaster.platform.training.files import read_config
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
@@ -151,9 +153,9 @@ def test_rungs_outlive_an_interruption(sweep_file: Callable[[str], Path]) -> Non
     first.on_trial_add(None, early)
     reached = {"iteration": 2, "validation": 1.0}
     assert first.on_trial_result(None, early, reached) == "CONTINUE"
-    state = run.Watch(sweep, first, silent(sweep)).get_state()
+    state = Watch(sweep, first, silent(sweep)).get_state()
     assert state is not None
-    run.Watch(sweep, second, silent(sweep)).set_state(state)
+    Watch(sweep, second, silent(sweep)).set_state(state)
     second.on_trial_add(None, late)
     worse = {"iteration": 2, "validation": 5.0}
     assert second.on_trial_result(None, late, worse) == "STOP"
@@ -240,7 +242,7 @@ def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
             "stop: {iterations: 20, minutes: 2, validation_below: 3}"
         )
     )
-    limits = run.Limits(sweep, clock=lambda: now)
+    limits = Limits(sweep, clock=lambda: now)
     assert not limits.stop_all()
     assert not limits("a", {"iteration": 19, "validation": 3.0})
     assert limits("a", {"iteration": 20, "validation": 4.0})
@@ -248,7 +250,7 @@ def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
     assert not limits.stop_all()
     now += 2
     assert limits.stop_all()
-    afresh = run.Limits(sweep, clock=lambda: now)
+    afresh = Limits(sweep, clock=lambda: now)
     afresh.__dict__.update(limits.__getstate__())
     assert not afresh.stop_all()  # resumed, it has its minutes anew
     afresh("b", {"iteration": 1, "validation": 2.9})

@@ -1,0 +1,40 @@
+"""The tiny sweep of Decima, as it is shipped: real training, real checkpoints, in seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.systems import find_system
+from loadmaster.platform.training.files import read_config
+
+
+def test_the_tiny_sweep(
+    root: Path,
+    tmp_path: Path,
+    ray_session: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(root)
+    out = tmp_path / "tiny"
+    assert main(["tune", "tune_configs/decima/tiny.yaml", "--output", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [trial["state"] for trial in found["trials"] if trial["fault"]] == []
+    assert len(found["trials"]) == 4
+    assert all(trial["value"] > 0 for trial in found["trials"])
+    best = found["best"]
+    assert best["value"] == min(trial["value"] for trial in found["trials"])
+    config = build_settings(
+        find_system("decima").recipe.config_class, read_config(out / "best.yaml")
+    )
+    assert config.environment.workload == "toy"
+    assert config.training.epochs == best["parameters"]["training.epochs"]
+    rate = best["parameters"]["training.learning_rate.last"]
+    assert config.training.learning_rate.at(0) == rate
+    saved = list((out / "tune" / best["name"]).glob("checkpoint_*/trainer/rllib_checkpoint.json"))
+    assert saved, "the best trial left no checkpoint"

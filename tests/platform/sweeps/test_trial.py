@@ -1,0 +1,101 @@
+"""One trial by itself, without a Ray: when it reports, what it reserves, how it comes back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Checkpoint
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.sweeps.file import load_sweep
+from loadmaster.platform.sweeps.trial import Trial, TrialPlan
+from tests.platform.sweeps.example_system import TRAINER
+
+RATE = "training.learning_rate.last"
+
+
+@pytest.fixture
+def plan(sweep_file: Callable[[str], Path]) -> Callable[..., TrialPlan]:
+    def build(rest: str = "") -> TrialPlan:
+        sweep = load_sweep(sweep_file(f"space: {{{RATE}: {{choice: [0.1, 0.2, 300]}}}}\n{rest}"))
+        settings = sweep.settings
+        return TrialPlan(
+            sweep.system, sweep.space, sweep.metric, settings.mode, settings.resources, TRAINER
+        )
+
+    return build
+
+
+def trial(plan: TrialPlan, rate: float = 0.1) -> Any:
+    class Local(Trial):
+        def setup(self, config: dict[str, Any]) -> None:
+            super().setup(config, plan)
+
+    return Local({RATE: rate})
+
+
+def test_it_reports_when_it_is_judged(plan: Callable[..., TrialPlan]) -> None:
+    running = trial(plan("base: {validation.every: 4}"))
+    assert [running.step()["iteration"] for _ in range(3)] == [4, 8, 12]
+    often = trial(plan("base: {validation.every: 4}\nmetric: return_mean\nmode: max"))
+    assert [often.step()["iteration"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_metric_that_never_comes(plan: Callable[..., TrialPlan]) -> None:
+    with pytest.raises(InputError, match=r"'retrun_mean' is never reported; .* return_mean"):
+        trial(plan("metric: retrun_mean")).step()
+
+
+def test_divergence_ends_it_with_the_worst_there_is(plan: Callable[..., TrialPlan]) -> None:
+    report = trial(plan("base: {validation.every: 5}"), rate=300).step()
+    assert report["validation"] == math.inf
+    assert report["done"] is True
+
+
+def test_another_trial_in_the_same_process(plan: Callable[..., TrialPlan]) -> None:
+    running = trial(plan("base: {validation.every: 1}"))
+    running.step()
+    assert running.reset_config({RATE: 0.2})
+    assert running.step()["validation"] == pytest.approx(10 * (1 - 2 * 0.2))
+
+
+def test_it_comes_back_though_its_checkpoint_gave_way_to_newer_ones(
+    plan: Callable[..., TrialPlan], tmp_path: Path
+) -> None:
+    running = trial(plan("base: {validation.every: 1}"))
+    for number in (7, 8, 9):
+        running.step()
+        (tmp_path / f"checkpoint_{number:06d}").mkdir()
+        running.save_checkpoint(str(tmp_path / f"checkpoint_{number:06d}"))
+    for on_record, expected in ((8, 3), (9, 4), (5, 2)):
+        path = tmp_path / f"checkpoint_{on_record:06d}"
+        back = trial(plan("base: {validation.every: 1}"))
+        back.restore(_TrainingResult(checkpoint=Checkpoint(str(path)), metrics={}))
+        assert back.step()["iteration"] == expected
+
+
+@pytest.mark.parametrize(
+    ("rest", "expected"),
+    [
+        ("base: {rollouts.workers: 0}", [{"CPU": 1}]),
+        ("base: {rollouts.workers: 2}", [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}]),
+        (
+            "base: {rollouts.workers: 1}\nresources: {cpus_per_trial: 2.5}",
+            [{"CPU": 1.5}, {"CPU": 1}],
+        ),
+        (
+            "base: {rollouts.workers: 0, resources.gpus: 1}\nresources: {gpus_per_trial: 0.5}",
+            [{"CPU": 1, "GPU": 0.5}],
+        ),
+        ("base: {rollouts.workers: 0, resources.gpus: 2}", [{"CPU": 1, "GPU": 2}]),
+    ],
+)
+def test_what_it_reserves(
+    rest: str, expected: list[dict[str, float]], plan: Callable[..., TrialPlan]
+) -> None:
+    assert plan(rest).bundles({RATE: 0.1}) == expected
