@@ -34,6 +34,15 @@ def test_every_shipped_sweep_is_sound(root: Path, monkeypatch: pytest.MonkeyPatc
         assert sweep.system.name == path.parent.name
 
 
+@pytest.mark.parametrize("page", ["tune_configs/README.md", "docs/sweeps.md"])
+def test_examples_in_the_pages_are_sound(page: str, root: Path, tmp_path: Path) -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (root / page).read_text(), re.DOTALL)
+    if "system:" not in example:
+        example = f"system: decima\npurpose: An example\n{example}"
+    (tmp_path / "example.yaml").write_text(example)
+    assert load_sweep(tmp_path / "example.yaml").space.dimensions
+
+
 def test_a_sweep_in_full(sweep_file: Callable[[str], Path]) -> None:
     sweep = load_sweep(
         sweep_file("""
