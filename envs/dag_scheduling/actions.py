@@ -30,6 +30,18 @@ def executors_granted(view: Observation, row: int, limit: int) -> int:
 
 
 @compiled
+def useful_limits(view: Observation, row: int) -> tuple[int, int]:
+    """The lowest limit that places an executor, and the one beyond which no more are granted.
+
+    Most rounds have a single executor to place; there one limit is as good as any other, and a
+    policy that had to choose among them all would mostly learn noise.
+    """
+    lowest = max(int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), 1)
+    placed = min(int(view.stages[row, seen.UNASSIGNED]), int(view.stages[row, seen.FITTING]))
+    return lowest, min(lowest + max(placed, 1) - 1, int(view.cluster[seen.TOTAL_EXECUTORS]))
+
+
+@compiled
 def apply_action(
     state: SimState, bank: JobBank, view: Observation, rows: NDArray[np.int64], row: int, limit: int
 ) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling.actions import executors_granted
+from loadmaster.envs.dag_scheduling.actions import executors_granted, useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima.kernel import SCORE_LIMIT, Scratch, Weights, decide
 
@@ -44,7 +44,7 @@ class Reasons:
     total_executors: int
     jobs: int  # in the system
     schedulable: int  # stages that could have been chosen
-    lowest_limit: int  # of the chosen stage's job; every limit from there to all executors is one
+    useful_limits: int  # of the chosen stage's job, that differ in what they place
     stages: tuple[StageScore, ...]  # the likeliest ones, best first
     limits: tuple[LimitScore, ...]  # likewise; empty where the network sets none
     row: int  # the stage chosen
@@ -59,15 +59,15 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
     legal = np.flatnonzero(view.schedulable[:stages] == 1)
     chances = _probabilities(room.stage_scores[legal])
     total = int(view.cluster[seen.TOTAL_EXECUTORS])
-    lowest = max(int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), 1)
+    lowest, highest = useful_limits(view, row)
     sets_limits = weights.shape[SCORE_LIMIT, 0, 0] > 0
-    limit_chances = _probabilities(room.limit_scores[lowest - 1 : total if sets_limits else 0])
+    limit_chances = _probabilities(room.limit_scores[lowest - 1 : highest if sets_limits else 0])
     return Reasons(
         free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
         total_executors=total,
         jobs=int(view.cluster[seen.JOBS]),
         schedulable=len(legal),
-        lowest_limit=lowest,
+        useful_limits=highest - lowest + 1,
         stages=tuple(
             StageScore(
                 row=int(legal[place]),

@@ -15,6 +15,7 @@ from torch import nn
 
 from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
@@ -118,9 +119,9 @@ def decide(
     job = view.stage_job[row]
     if weights.shape[SCORE_LIMIT, 0, 0] == 0:
         return row, total, stage_log
-    lowest = max(int(view.jobs[job, seen.MIN_LIMIT]), 1)
-    score_limits(weights, room, job, lowest, total)
-    place, limit_log = choose(room.limit_scores, lowest - 1, total, limit_draw)
+    lowest, highest = useful_limits(view, row)
+    score_limits(weights, room, job, lowest, highest, total)
+    place, limit_log = choose(room.limit_scores, lowest - 1, highest, limit_draw)
     return row, place + 1, stage_log + limit_log
 
 
@@ -217,9 +218,11 @@ def score_stages(view: Observation, weights: Weights, room: Scratch) -> None:
 
 
 @part
-def score_limits(weights: Weights, room: Scratch, job: int, lowest: int, total: int) -> None:
+def score_limits(
+    weights: Weights, room: Scratch, job: int, lowest: int, highest: int, total: int
+) -> None:
     width, layer = room.stage.shape[1], room.layer
-    for limit in range(lowest, total + 1):
+    for limit in range(lowest, highest + 1):
         fill(layer, 0, room.job_inputs[job])
         fill(layer, features.JOB_INPUTS, room.job[job])
         fill(layer, features.JOB_INPUTS + width, room.cluster)

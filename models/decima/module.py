@@ -17,7 +17,7 @@ from loadmaster.models.decima.settings import DecimaSettings
 ENTROPY = "entropy"  # RLlib has no column of that name
 
 
-class DecimaModule(TorchRLModule):  # type: ignore[misc]
+class DecimaModule(TorchRLModule):
     """A decision is (stage row, limit); observations are padded tables, of any size.
 
     The limit depends on the stage, so the two are drawn here, one after the other, and RLlib is

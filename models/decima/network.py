@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -117,26 +117,31 @@ class DecimaNetwork(nn.Module):
         stage: Tensor,
         limits: int,
     ) -> Tensor:
-        """(B, limits): scores of the limits 1, 2 .. for the job of each observation's `stage`."""
+        """(B, limits): scores of the limits 1, 2 .. for the job of each observation's `stage`.
+
+        Those that would place no executor, or no more than a lower one, are ILLEGAL and cost
+        nothing: few are left, and only those are scored.
+        """
         each = torch.arange(len(stage), device=stage.device)
-        level = torch.arange(1, limits + 1, device=stage.device)
-        total = observation["cluster"][:, seen.TOTAL_EXECUTORS, None]
+        total = observation["cluster"][:, seen.TOTAL_EXECUTORS].long()
+        scores = observation["cluster"].new_full((len(stage), limits), ILLEGAL)
         if self.score_limit is None:
-            return torch.where(level == total, 0.0, ILLEGAL)
+            return scores.index_put((each, total - 1), scores.new_zeros(()))
         place = observation["stage_job"][each, stage].long()
+        chosen = observation["stages"][each, stage]
+        placed = torch.minimum(chosen[:, seen.UNASSIGNED], chosen[:, seen.FITTING]).long()
+        lowest = observation["jobs"][each, place, seen.MIN_LIMIT].long().clamp(min=1)
+        useful = torch.minimum(placed.clamp(min=1), total - lowest + 1).clamp(min=1)
+        owner = torch.repeat_interleave(each, useful)
+        within = torch.arange(len(owner), device=owner.device) - (useful.cumsum(0) - useful)[owner]
+        level = lowest[owner] + within  # (L,) of all observations, end to end
         job = batch.first_job + place
         known = torch.cat(
             [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
         )
-        # The first layer in two parts: what is known, once an observation, and the level.
-        first = cast(nn.Linear, self.score_limit[0])
-        shared = nn.functional.linear(known, first.weight[:, :-1], first.bias)
-        hidden = torch.addcmul(shared[:, None], (level / total)[:, :, None], first.weight[:, -1])
-        hidden = self.score_limit[1](hidden).flatten(0, 1)  # (B * limits, 32)
-        scores = self.score_limit[2:](hidden).view(-1, limits)
-        lowest = observation["jobs"][each, place, seen.MIN_LIMIT]
-        legal = (level >= lowest[:, None]) & (level <= total)
-        return torch.where(legal, scores, ILLEGAL)
+        share = (level / total[owner])[:, None]
+        found = self.score_limit(torch.cat([known.index_select(0, owner), share], dim=1))
+        return scores.index_put((owner, level - 1), found.squeeze(1))
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
         """Stage scores (B, N), and what `limit_scores` needs once a stage is chosen."""

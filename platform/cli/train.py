@@ -90,9 +90,7 @@ def train(
         settings = built(recipe, values)
         folder = create(output, system, settings)
     console = Console(stderr=True, highlight=False)
-    outcome = run_training(
-        recipe, settings, folder, resume is not None, address, mlflow, console
-    )
+    outcome = run_training(recipe, settings, folder, resume is not None, address, mlflow, console)
     report(outcome, folder, as_json)
 
 

@@ -90,7 +90,7 @@ def _limit_options(reasons: Reasons) -> Options:
         cells=tuple(() for _ in limits),
         probabilities=tuple(score.probability for score in reasons.limits),
         chosen=limits.index(reasons.limit),
-        others=reasons.total_executors - reasons.lowest_limit + 1 - len(limits),
+        others=reasons.useful_limits - len(limits),
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ class Rollout:
     time_s: Floats  # (T,) when each decision was made, never falling
     reward: Floats  # (T,) from that decision to the next
     end_s: float  # when the last reward was complete
+    outlook: Floats | None = None  # (T, P) what the state says of the return to come, as features
 
 
 def differential_rewards(rollout: Rollout, rate: float) -> Floats:
@@ -73,6 +75,72 @@ def group_advantages(group: Sequence[Rollout], discount_per_s: float = 0.0) -> l
         returns_to_go(rollout, discount_per_s) - baseline
         for rollout, baseline in zip(group, baselines, strict=True)
     ]
+
+
+def bootstrapped_advantages(
+    groups: Sequence[Sequence[Rollout]], discount_per_s: float, memory_s: float
+) -> list[Floats]:
+    """For each rollout of every group, (T,): generalised advantages over what a state promises.
+
+    Rollouts of one sequence drift apart: at the same moment one has more work left than another,
+    by earlier decisions, and a baseline of the moment alone would blame the later ones for it. So
+    the baseline is corrected by how a state's outlook differs from the others' at that moment, in
+    a linear fit over the whole iteration. The corrected baseline serves as a value function, and a
+    decision is held responsible for `memory_s` seconds instead of for all that follows: the
+    advantage of Schulman et al. (2016), eq. 16, with a decay in time instead of steps.
+    """
+    compared = [_compared(group, own, discount_per_s) for group in groups for own in group]
+    slope = _fit([c.unusual for c in compared], [c.left - c.baseline for c in compared])
+    advantages = []
+    for each in compared:
+        value = np.append(each.baseline + each.unusual @ slope, 0.0)
+        times = np.append(each.rollout.time_s, each.rollout.end_s)
+        fade = np.exp(-discount_per_s * np.diff(times))
+        surprise = each.rollout.reward + fade * value[1:] - value[:-1]
+        decay = fade * np.exp(-np.diff(times) / memory_s)
+        advantage, following = np.zeros(len(surprise)), 0.0
+        for step in range(len(surprise) - 1, -1, -1):
+            following = surprise[step] + decay[step] * following
+            advantage[step] = following
+        advantages.append(advantage)
+    return advantages
+
+
+class _Compared(NamedTuple):
+    """A rollout beside the others of its group."""
+
+    rollout: Rollout
+    left: Floats  # (T,) its return to go
+    baseline: Floats  # (T,) the others' at the same moments
+    unusual: Floats  # (T, P) its outlook less the others'
+
+
+def _compared(group: Sequence[Rollout], own: Rollout, discount_per_s: float) -> _Compared:
+    others = [rollout for rollout in group if rollout is not own]
+    left = returns_to_go(own, discount_per_s)
+    curves = [_return_left(rollout, discount_per_s) for rollout in others]
+    baseline = np.mean([np.interp(own.time_s, *curve) for curve in curves], axis=0)
+    if own.outlook is None:
+        return _Compared(own, left, baseline, np.zeros((len(left), 0)))
+    usual = np.mean([_outlook_at(rollout, own.time_s) for rollout in others], axis=0)
+    return _Compared(own, left, baseline, own.outlook - usual)
+
+
+def _outlook_at(rollout: Rollout, moments: Floats) -> Floats:
+    """(moments, P) between decisions on straight lines; 0 after the end."""
+    assert rollout.outlook is not None
+    times = np.append(rollout.time_s, max(rollout.end_s, rollout.time_s[-1] + 1e-9))
+    features = np.vstack([rollout.outlook, np.zeros(rollout.outlook.shape[1])])
+    return np.stack([np.interp(moments, times, feature) for feature in features.T], axis=1)
+
+
+def _fit(unusual: Sequence[Floats], residual: Sequence[Floats]) -> Floats:
+    """(P,) least squares with a touch of ridge, for features that say nothing or the same."""
+    features, target = np.concatenate(unusual), np.concatenate(residual)
+    scale = features.std(axis=0) + 1e-12
+    scaled = features / scale
+    ridge = 1e-6 * len(scaled) * np.eye(scaled.shape[1])
+    return np.asarray(np.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ target) / scale)
 
 
 def _return_left(rollout: Rollout, discount_per_s: float) -> tuple[Floats, Floats]:

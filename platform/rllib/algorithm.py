@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,12 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
-from loadmaster.platform.rllib.advantages import Rollout, differential_rewards, group_advantages
+from loadmaster.platform.rllib.advantages import (
+    Rollout,
+    bootstrapped_advantages,
+    differential_rewards,
+    group_advantages,
+)
 from loadmaster.platform.rllib.columns import joined
 from loadmaster.platform.rllib.learner import InputDrivenLearner
 from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine
@@ -184,9 +190,7 @@ class InputDriven(Algorithm):
         return list(
             group.foreach_env_runner(
                 "answer",
-                kwargs=[
-                    {"method": method, "weights": shared, "part": part} for _, part in busy
-                ],
+                kwargs=[{"method": method, "weights": shared, "part": part} for _, part in busy],
                 remote_worker_ids=[worker for worker, _ in busy],
                 local_env_runner=False,
             )
@@ -213,16 +217,20 @@ class InputDriven(Algorithm):
             rollouts = [[less(rollout, rate) for rollout in group] for group in rollouts]
         if learning.baseline == "time":
             rollouts = [[rollout for group in rollouts for rollout in group]]
-        found = [
-            advantage
-            for group in rollouts
-            for advantage in group_advantages(group, learning.discount_per_s)
-        ]
+        if learning.memory_s is not None:
+            found = bootstrapped_advantages(rollouts, learning.discount_per_s, learning.memory_s)
+        else:
+            found = [
+                advantage
+                for group in rollouts
+                for advantage in group_advantages(group, learning.discount_per_s)
+            ]
         recordings = [recording for group in groups for recording in group]
         whole = np.concatenate(
             [advantage[own.kept] for advantage, own in zip(found, recordings, strict=True)]
         )
-        return ((whole - whole.mean()) / (whole.std() + 1e-8)).astype(np.float32)
+        normal = (whole - whole.mean()) / (whole.std() + 1e-8)
+        return np.asarray(normal, np.float32)
 
     def _reward_rate(self, groups: Sequence[Sequence[Rollout]]) -> float:
         rollouts = [rollout for group in groups for rollout in group]
@@ -287,4 +295,4 @@ def figures_of(recordings: Sequence[Recording]) -> dict[str, float]:
 
 def less(rollout: Rollout, rate: float) -> Rollout:
     """The same rollout with differential rewards."""
-    return Rollout(rollout.time_s, differential_rewards(rollout, rate), rollout.end_s)
+    return replace(rollout, reward=differential_rewards(rollout, rate))

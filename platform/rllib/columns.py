@@ -33,7 +33,8 @@ class Ragged:
 class Layout:
     """Where the items of each row are. Columns with the same counts share one."""
 
-    counts: Tensor  # (K,) in the driver's memory: sizes are needed there, and a device must not wait
+    # Both in the driver's memory: it needs the sizes, and a device must not be waited for.
+    counts: Tensor  # (K,)
     starts: Tensor  # (K,)
 
     def places(self, rows: Tensor, device: Any) -> Places:
@@ -43,9 +44,7 @@ class Layout:
         within = torch.arange(total) - (counts.cumsum(0) - counts)[row]
         source = self.starts[rows][row] + within
         longest = int(counts.max()) if len(rows) else 0
-        return Places(
-            *(index.to(device, non_blocking=True) for index in (row, within, source)), longest
-        )
+        return Places(row.to(device), within.to(device), source.to(device), longest)
 
 
 class Places(NamedTuple):

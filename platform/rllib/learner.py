@@ -82,7 +82,8 @@ class InputDrivenLearner(TorchLearner):
             gain = (log_probability * advantage).mean()
         self._tally("entropy", entropy.mean())
         self._tally("kl", (ratio - 1 - log_ratio).mean())  # Schulman's estimate, never below 0
-        return -gain - self._entropy_weight * entropy.mean()
+        loss: Tensor = -gain - self._entropy_weight * entropy.mean()
+        return loss
 
     def _judged(
         self, module_id: str, batch: Any, fwd_out: dict[str, Tensor]

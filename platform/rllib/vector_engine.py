@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -72,28 +72,22 @@ class VectorEngine:
             ended = running & (terminated | truncated)
             ends[ended] = time_s[ended]
             running &= ~ended
-        tables, actions, logs, rewards, times = zip(*frames, strict=True)
-        return _Film(
-            {name: np.stack([each[name] for each in tables]) for name in tables[0]},
-            np.stack(actions), np.stack(logs), np.stack(rewards), np.stack(times), lengths, ends,
-        )  # fmt: skip
+        tables = [frame[0] for frame in frames]
+        rest = [np.stack([frame[place] for frame in frames]) for place in range(1, 5)]
+        shown = {name: np.stack([each[name] for each in tables]) for name in tables[0]}
+        return _Film(shown, *rest, lengths, ends)
 
 
-class _Film:
+class _Film(NamedTuple):
     """All environments side by side: S steps, B environments."""
 
-    def __init__(
-        self,
-        tables: Mapping[str, NDArray[Any]],  # (S, B, ...)
-        actions: NDArray[Any],  # (S, B, ...)
-        log_probability: NDArray[Any],  # (S, B)
-        rewards: NDArray[Any],  # (S, B)
-        time_s: NDArray[Any],  # (S, B)
-        lengths: NDArray[np.int64],  # (B,) what follows belongs to no episode
-        ends: NDArray[Any],  # (B,)
-    ) -> None:
-        self.tables, self.actions, self.log_probability = tables, actions, log_probability
-        self.rewards, self.time_s, self.lengths, self.ends = rewards, time_s, lengths, ends
+    tables: Mapping[str, NDArray[Any]]  # (S, B, ...)
+    actions: NDArray[Any]  # (S, B, ...)
+    log_probability: NDArray[Any]  # (S, B)
+    rewards: NDArray[Any]  # (S, B)
+    time_s: NDArray[Any]  # (S, B)
+    lengths: NDArray[np.int64]  # (B,) what follows belongs to no episode
+    ends: NDArray[Any]  # (B,)
 
 
 def _cut(film: _Film, index: int, rng: np.random.Generator, keep: float) -> Recording:

@@ -29,6 +29,7 @@ _FIRST_ROOM = 256  # decisions; it doubles when it is used up
 
 # Columns of `Tape.facts`.
 LOG_PROBABILITY, TIME_MS, JOB_MS = 0, 1, 2
+OUTLOOK = 3  # jobs, seconds of work, and job-seconds if the shortest jobs went first
 # Places in `Tape.used`.
 STEPS, KEPT, STAGE_ROWS, JOB_ROWS, EDGE_ROWS = range(5)
 
@@ -38,6 +39,7 @@ class Tape(NamedTuple):
 
     used: NDArray[np.int64]  # (5,) rows in use: decisions, kept ones, and of the three tables
     facts: NDArray[np.float64]  # (steps, 3)
+    outlook: NDArray[np.float64]  # (steps, OUTLOOK)
     kept: NDArray[np.int64]  # (steps,) which decision it was
     actions: NDArray[np.int64]  # (steps, 2) stage row, limit
     counts: NDArray[np.int64]  # (steps, 3) its rows of stages, jobs, edges
@@ -53,6 +55,7 @@ def blank_tape(decisions: int, stages: int, jobs: int, edges: int) -> Tape:
     return Tape(
         used=np.zeros(5, np.int64),
         facts=np.zeros((decisions, 3)),
+        outlook=np.zeros((decisions, OUTLOOK)),
         kept=np.zeros(decisions, np.int64),
         actions=np.zeros((decisions, 2), np.int64),
         counts=np.zeros((decisions, 3), np.int64),
@@ -104,10 +107,28 @@ def record_network(
         tape.facts[step, LOG_PROBABILITY] = log_probability
         tape.facts[step, TIME_MS] = state.clock[at.NOW]
         tape.facts[step, JOB_MS] = state.clock[at.JOB_MS]
+        look_ahead(view, tape.outlook[step])
         if unit_draw(luck, 3 * step + 2) < keep:
             keep_view(view, tape, step, row, limit)
         apply_action(state, bank, view, rows, row, limit)
         used[STEPS] = step + 1
+
+
+@part
+def look_ahead(view: Observation, outlook: NDArray[np.float64]) -> None:
+    """What the state promises, whoever decides: features of the return to come.
+
+    If all executors worked on the job with the least work left, then on the next, jobs would wait
+    sum over pairs of the smaller of their works, each job paired with itself as well.
+    """
+    jobs, total = int(view.cluster[seen.JOBS]), view.cluster[seen.TOTAL_EXECUTORS]
+    work, waiting = 0.0, 0.0
+    for first in range(jobs):
+        own = view.jobs[first, seen.WORK_LEFT_S]
+        work += own
+        for second in range(first + 1):
+            waiting += min(own, view.jobs[second, seen.WORK_LEFT_S])
+    outlook[0], outlook[1], outlook[2] = jobs, work / total, waiting / total
 
 
 @part
@@ -159,9 +180,7 @@ def record_rollout(
     # A table holds one observation of the greatest size, and many of the usual one.
     tape = blank_tape(_FIRST_ROOM, *(size + 16 * _FIRST_ROOM for size in tables))
     while True:
-        status = record_network(
-            state, workload.bank, view, rows, weights, room, luck, keep, tape
-        )
+        status = record_network(state, workload.bank, view, rows, weights, room, luck, keep, tape)
         if status != _FULL:
             return recording_of(tape, state, settings)
         tape = longer(tape)
@@ -196,6 +215,7 @@ def recording_of(tape: Tape, state: SimState, settings: DagSchedulingSettings) -
             time_s=facts[:, TIME_MS] / 1000,
             reward=-np.diff(passed) / 1000,
             end_s=float(state.clock[at.NOW]) / 1000,
+            outlook=tape.outlook[:steps].copy(),
         ),
         figures={
             "jct_s": float(jct_ms.mean()) / 1000 if len(jct_ms) else float("nan"),

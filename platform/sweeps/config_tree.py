@@ -72,22 +72,6 @@ def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
     return tree
 
 
-def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` on top of what the default itself sets.
-
-    Validated alone, a group that is given in part would lose the rest of its default: of
-    `learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)` nothing but `last` may be set.
-    """
-    merged = default.model_dump(exclude_unset=True)
-    for key, value in values.items():
-        inner = getattr(default, key, None)
-        if isinstance(inner, BaseModel) and isinstance(value, Mapping):
-            merged[key] = over_defaults(inner, value)
-        else:
-            merged[key] = value
-    return merged
-
-
 @dataclass(frozen=True)
 class Complaint:
     """What a configuration was refused for: the setting, as far as it is known, and why."""

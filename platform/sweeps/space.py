@@ -20,7 +20,8 @@ from typing import Any
 import yaml
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.platform.sweeps.config_tree import Leaf, Path, complaint, nested, over_defaults
+from loadmaster.envs.settings import over_defaults
+from loadmaster.platform.sweeps.config_tree import Leaf, Path, complaint, nested
 from loadmaster.platform.training.config import TrainingConfig
 
 KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}

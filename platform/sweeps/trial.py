@@ -42,7 +42,7 @@ class TrialPlan:
         return [learner, *({"CPU": 1.0} for _ in range(workers))]
 
 
-class Trial(tune.Trainable):  # type: ignore[misc]
+class Trial(tune.Trainable):
     """Drives a Trainer from one judgement to the next, and reports each.
 
     A report is not an iteration: the metric comes with every validation only, and schedulers and

@@ -27,7 +27,7 @@ ENVIRONMENT = {
 }
 
 
-class Limits(tune.Stopper):  # type: ignore[misc]
+class Limits(tune.Stopper):
     """When a trial, and when the sweep, has had enough."""
 
     def __init__(self, sweep: Sweep, clock: Callable[[], float] = time.monotonic) -> None:
@@ -54,7 +54,7 @@ class Limits(tune.Stopper):  # type: ignore[misc]
         return {**self.__dict__, "began": None}
 
 
-class Watch(tune.Callback):  # type: ignore[misc]
+class Watch(tune.Callback):
     """Follows the trials for the display, and notices Ctrl-C."""
 
     def __init__(self, sweep: Sweep, scheduler: Any, display: TrialDisplay) -> None:

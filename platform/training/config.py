@@ -55,6 +55,7 @@ class Learning(Settings):
     stop_at_kl: PositiveFloat = 0.03  # no further pass once the policy has moved this far (ppo)
     gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
     discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
+    memory_s: PositiveFloat | None = None  # how long a decision answers for what follows
     differential: bool = False  # rewards less their mean rate: for streams without an end
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 

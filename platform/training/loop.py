@@ -154,9 +154,7 @@ def _log(trackers: Sequence[Tracker], progress: Progress, figures: Mapping[str, 
         tracker.log(int(figures["iteration"]), figures)
 
 
-def _update_manifest(
-    folder: RunFolder, status: str, trainer: Trainer, progress: Progress
-) -> None:
+def _update_manifest(folder: RunFolder, status: str, trainer: Trainer, progress: Progress) -> None:
     iteration, value = progress.best
     reached = {
         "status": status,

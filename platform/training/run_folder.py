@@ -1,11 +1,11 @@
 """What a run leaves on disk, and how it is found again.
 
-    RUN/config.yaml            what was set; `loadmaster train SYSTEM --config` takes it
-        manifest.json          versions, seed, command, git revision, machine, how far it got
-        metrics.csv            a row an iteration
-        tensorboard/           the same for TensorBoard
-        checkpoints/iteration-000120/   RLlib's; of the last few
-        best/, last/           bundles: the policy that validated best, and the latest
+RUN/config.yaml            what was set; `loadmaster train SYSTEM --config` takes it
+    manifest.json          versions, seed, command, git revision, machine, how far it got
+    metrics.csv            a row an iteration
+    tensorboard/           the same for TensorBoard
+    checkpoints/iteration-000120/   RLlib's; of the last few
+    best/, last/           bundles: the policy that validated best, and the latest
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ from loadmaster.platform.policies.find import find_policy
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
 
-
 NETWORK = "network."  # how a module calls the part of it that a bundle holds
 
 

@@ -10,7 +10,6 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.platform.rollouts.decima_recording import Recording, record_rollout
 from loadmaster.platform.rllib.advantages import (
     Rollout,
     differential_rewards,
@@ -18,6 +17,7 @@ from loadmaster.platform.rllib.advantages import (
     group_baselines,
     returns_to_go,
 )
+from loadmaster.platform.rollouts.decima_recording import Recording, record_rollout
 
 
 def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:

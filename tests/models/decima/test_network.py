@@ -10,7 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling.actions import sample_legal_action
+from loadmaster.envs.dag_scheduling.actions import (
+    executors_granted,
+    sample_legal_action,
+    useful_limits,
+)
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
 from loadmaster.models.decima.features import pack
@@ -159,10 +163,19 @@ def test_illegal_rows_and_limits_cannot_be_chosen(
     stage, limit = log_probabilities(network, observations, rows)
     legal = torch.as_tensor(observations["schedulable"][:, :-1] == 1)
     assert (stage.exp()[~legal] == 0).all()
+    several = 0
     for i, row in enumerate(rows):
-        lowest = int(observations["jobs"][i, observations["stage_job"][i, row], seen.MIN_LIMIT])
+        view = Observation(**{name: table[i] for name, table in observations.items()})
+        granted = [executors_granted(view, row, level) for level in range(1, 51)]
+        lowest, highest = useful_limits(view, row)
         assert (limit[i, : lowest - 1].exp() == 0).all()
-        assert (limit[i, lowest - 1 :] > ILLEGAL / 2).all()
+        assert (limit[i, lowest - 1 : highest] > ILLEGAL / 2).all()
+        assert (limit[i, highest:].exp() == 0).all()
+        # What can be chosen differs in what it places, and what cannot places nothing else.
+        assert granted[lowest - 1 : highest] == list(range(1, highest - lowest + 2))
+        assert set(granted) == set(granted[lowest - 1 : highest])
+        several += highest > lowest
+    assert several > 0
 
 
 def test_gradients_reach_every_weight(network: DecimaNetwork, observations: Tables) -> None:
@@ -170,7 +183,10 @@ def test_gradients_reach_every_weight(network: DecimaNetwork, observations: Tabl
     scores, batch, embedded = network(observation)
     rows = torch.as_tensor(first_legal(observations))
     limits = network.limit_scores(observation, batch, embedded, rows, 50)
-    loss = scores.log_softmax(1)[:, :1].clamp(min=-50).sum() + limits.log_softmax(1)[:, -1].sum()
+    loss = (
+        scores.log_softmax(1)[:, :1].clamp(min=-50).sum()
+        + limits.log_softmax(1).clamp(min=-50).pow(2).sum()
+    )
     loss.backward()
     for name, weight in network.named_parameters():
         assert weight.grad is not None, name

@@ -1,4 +1,4 @@
-"""Learning from groups that share an input, in an environment that has nothing to do with Decima."""
+"""Learning from groups that share an input, in an environment that knows nothing of Decima."""
 
 from __future__ import annotations
 

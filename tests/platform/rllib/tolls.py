@@ -65,9 +65,7 @@ def make_engine() -> VectorEngine:
 
 def tolls_config(learning: Learning, workers: int = 0) -> InputDrivenConfig:
     config = InputDrivenConfig()
-    config.environment(
-        observation_space=Tolls.observation_space, action_space=Tolls.action_space
-    )
+    config.environment(observation_space=Tolls.observation_space, action_space=Tolls.action_space)
     config.env_runners(num_env_runners=workers)
     config.learners(num_learners=0)
     config.training(lr=0.05)
