@@ -19,7 +19,7 @@ from loadmaster.models.decima.features import JOB_INPUTS, STAGE_INPUTS, StageBat
 from loadmaster.models.decima.network import DagEncoder
 from loadmaster.models.decima.settings import DecimaSettings
 
-DURATION = 5  # which input of a stage tells its task duration
+DURATION = 6  # which input of a stage tells its task duration
 PER_PATH = 1 / 5  # targets of about one
 
 

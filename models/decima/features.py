@@ -3,6 +3,8 @@
 Decima's own five features of a stage are executors at the job, whether they are the free ones,
 the free ones, work left and tasks left; its authors' slides add the task's duration, the
 executors at the stage and whether it could start now. A job has the first three, and its work.
+A job's stages see its work as well, as a logarithm: jobs differ a thousandfold, and which is the
+shorter of two is the first thing a scheduler asks.
 Two more matter where executors differ: how many of the free ones could run the stage, and what
 share of the cluster never could, so that a scarce executor can be kept for those who need it.
 """
@@ -17,13 +19,15 @@ from torch import Tensor
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.models.decima.sweep import stable_order
 
-STAGE_INPUTS = 10
-JOB_INPUTS = 4
+STAGE_INPUTS = 11
+JOB_INPUTS = 5
+SHARED = 4  # of a job's inputs, that each of its stages has as well
 
 PER_EXECUTOR = 1 / 20
 PER_TASK = 1 / 200
 PER_WORK_S = 1 / 100
 PER_JOB_WORK_S = 1 / 1000
+PER_LOG_WORK = 1 / 4
 PER_DURATION_S = 1 / 2
 SOURCE, NOT_SOURCE = 2.0, -2.0
 
@@ -102,8 +106,9 @@ def _taken(table: Tensor, observation: Tensor, row: Tensor) -> Tensor:
 def _job_inputs(job: Tensor, free: Tensor) -> Tensor:
     source = job[:, seen.IS_SOURCE] * (SOURCE - NOT_SOURCE) + NOT_SOURCE
     held = job[:, seen.EXECUTORS] * PER_EXECUTOR
-    work = job[:, seen.WORK_LEFT_S] * PER_JOB_WORK_S
-    return torch.stack([held, source, free * PER_EXECUTOR, work], dim=1)
+    work = job[:, seen.WORK_LEFT_S]
+    size = torch.log1p(work) * PER_LOG_WORK
+    return torch.stack([held, source, free * PER_EXECUTOR, size, work * PER_JOB_WORK_S], dim=1)
 
 
 def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
@@ -118,4 +123,4 @@ def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
         stage[:, seen.FITTING] * PER_EXECUTOR,
         1 - stage[:, seen.ABLE] / total,
     ]
-    return torch.cat([job[:, :3], torch.stack(own, dim=1)], dim=1)
+    return torch.cat([job[:, :SHARED], torch.stack(own, dim=1)], dim=1)

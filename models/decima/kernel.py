@@ -25,6 +25,7 @@ LAYERS_MAX = 4
 
 # How features.py scales, as numbers a compiled function can hold.
 _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
+_LOG_WORK = np.float32(features.PER_LOG_WORK)
 _WORK, _JOB_WORK = np.float32(features.PER_WORK_S), np.float32(features.PER_JOB_WORK_S)
 _DURATION = np.float32(features.PER_DURATION_S)
 _SOURCE, _NOT_SOURCE = np.float32(features.SOURCE), np.float32(features.NOT_SOURCE)
@@ -134,18 +135,20 @@ def read_inputs(view: Observation, room: Scratch) -> None:
         room.job_inputs[job, 0] = view.jobs[job, seen.EXECUTORS] * _EXECUTOR
         room.job_inputs[job, 1] = _SOURCE if own else _NOT_SOURCE
         room.job_inputs[job, 2] = free
-        room.job_inputs[job, 3] = view.jobs[job, seen.WORK_LEFT_S] * _JOB_WORK
+        work = view.jobs[job, seen.WORK_LEFT_S]
+        room.job_inputs[job, 3] = np.log1p(work) * _LOG_WORK
+        room.job_inputs[job, 4] = work * _JOB_WORK
     for row in range(int(view.cluster[seen.STAGES])):
         stage, inputs = view.stages[row], room.inputs[row]
-        for shared in range(3):
+        for shared in range(features.SHARED):
             inputs[shared] = room.job_inputs[view.stage_job[row], shared]
-        inputs[3] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
-        inputs[4] = stage[seen.UNSTARTED] * _TASK
-        inputs[5] = stage[seen.MEAN_S] * _DURATION
-        inputs[6] = stage[seen.RUNNING] * _EXECUTOR
-        inputs[7] = stage[seen.RUNNABLE]
-        inputs[8] = stage[seen.FITTING] * _EXECUTOR
-        inputs[9] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
+        inputs[4] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
+        inputs[5] = stage[seen.UNSTARTED] * _TASK
+        inputs[6] = stage[seen.MEAN_S] * _DURATION
+        inputs[7] = stage[seen.RUNNING] * _EXECUTOR
+        inputs[8] = stage[seen.RUNNABLE]
+        inputs[9] = stage[seen.FITTING] * _EXECUTOR
+        inputs[10] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
 
 
 @part

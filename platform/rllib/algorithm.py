@@ -107,12 +107,21 @@ class InputDriven(Algorithm):
 
     def training_step(self) -> None:
         began = time.perf_counter()
-        groups = self._roll_out(self._draw_assignments())
+        groups = self.roll_out(self._draw_assignments())
         rolled_out = time.perf_counter()
+        self.metrics.aggregate(self.learn(groups), key=LEARNER_RESULTS)
+        figures = figures_of([recording for group in groups for recording in group])
+        figures["rollout_seconds"] = rolled_out - began
+        figures["update_seconds"] = time.perf_counter() - rolled_out
+        for name, value in figures.items():
+            self.metrics.log_value((ROLLOUTS, name), value, window=1)
+
+    def learn(self, groups: Sequence[Sequence[Recording]]) -> Any:
+        """One update from groups that shared their input; the learner's results."""
+        learning, iteration = self.config.learning, self.iteration
         recordings = [recording for group in groups for recording in group]
         advantages = self._advantages(groups)
-        learning, iteration = self.config.learning, self.iteration
-        results = self._update(
+        return self._update(
             learning_batches(recordings, advantages, max(1, self.config.num_learners)),
             num_epochs=learning.epochs,
             minibatches=learning.minibatches,
@@ -120,12 +129,6 @@ class InputDriven(Algorithm):
             entropy_weight=learning.entropy.at(iteration),
             shuffle_seed=self._number(iteration),
         )
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
-        figures = figures_of(recordings)
-        figures["rollout_seconds"] = rolled_out - began
-        figures["update_seconds"] = time.perf_counter() - rolled_out
-        for name, value in figures.items():
-            self.metrics.log_value((ROLLOUTS, name), value, window=1)
 
     def judge(self, seeds: Sequence[int]) -> list[float]:
         """The greedy policy's metric on each of these episodes, spread over the workers."""
@@ -150,7 +153,7 @@ class InputDriven(Algorithm):
             for luck in own
         ]
 
-    def _roll_out(self, assignments: Sequence[Assignment]) -> list[list[Recording]]:
+    def roll_out(self, assignments: Sequence[Assignment]) -> list[list[Recording]]:
         """Groups of two or more recordings of one sequence.
 
         What a dying worker did not deliver is left out; a group needs two to compare.

@@ -40,9 +40,13 @@ class Layout:
     def places(self, rows: Tensor, device: Any) -> Places:
         counts = self.counts[rows]
         total = int(counts.sum())
-        row = torch.repeat_interleave(torch.arange(len(rows)), counts, output_size=total)
-        within = torch.arange(total) - (counts.cumsum(0) - counts)[row]
-        source = self.starts[rows][row] + within
+
+        def spread(values: Tensor) -> Tensor:
+            return torch.repeat_interleave(values, counts, output_size=total)
+
+        row = spread(torch.arange(len(rows)))
+        within = torch.arange(total) - spread(counts.cumsum(0) - counts)
+        source = spread(self.starts[rows]) + within
         longest = int(counts.max()) if len(rows) else 0
         return Places(row.to(device), within.to(device), source.to(device), longest)
 
@@ -66,10 +70,12 @@ class RaggedTensor:
 
     def padded(self, rows: int, places: Places) -> Tensor:
         """(rows, longest + spare, ...) with zeros behind each row's own items."""
-        shape = (rows, places.longest + self.spare, *self.items.shape[1:])
-        whole = self.items.new_zeros(shape)
-        whole[places.row, places.place] = self.items[places.source]
-        return whole
+        width, item = places.longest + self.spare, self.items.shape[1:]
+        whole = self.items.new_zeros((rows * width, *item))
+        # By item: to index by (row, place) would address every number of an item by itself.
+        target = places.row * width + places.place
+        whole.index_copy_(0, target, self.items.index_select(0, places.source))
+        return whole.view(rows, width, *item)
 
 
 Column = NDArray[Any] | Ragged

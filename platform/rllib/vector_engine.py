@@ -73,9 +73,11 @@ class VectorEngine:
             ends[ended] = time_s[ended]
             running &= ~ended
         tables = [frame[0] for frame in frames]
-        rest = [np.stack([frame[place] for frame in frames]) for place in range(1, 5)]
+        actions, logs, rewards, times = (
+            np.stack([frame[place] for frame in frames]) for place in range(1, 5)
+        )
         shown = {name: np.stack([each[name] for each in tables]) for name in tables[0]}
-        return _Film(shown, *rest, lengths, ends)
+        return _Film(shown, actions, logs, rewards, times, lengths, ends)
 
 
 class _Film(NamedTuple):
