@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
-from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.platform.rllib.advantages import (
     Rollout,
+    bootstrapped_advantages,
     differential_rewards,
     group_advantages,
     group_baselines,
     returns_to_go,
 )
+from loadmaster.platform.rllib.columns import on_device, taken
 from loadmaster.platform.rollouts.decima_recording import Recording, record_rollout
 
 
@@ -61,19 +65,45 @@ def test_one_alone_has_no_baseline() -> None:
         group_baselines([rollout([0], [-1], 1)])
 
 
+def test_with_endless_memory_and_no_outlook_nothing_is_bootstrapped() -> None:
+    group = [rollout([0, 2, 7], [-1, -2, -1], 9), rollout([0, 4], [-2, -4], 10)]
+    for discount in (0.0, 0.1):
+        plain = group_advantages(group, discount)
+        for before, after in zip(
+            plain, bootstrapped_advantages([group], discount, memory_s=1e12), strict=True
+        ):
+            assert after == pytest.approx(before)
+
+
+def test_short_memory_holds_a_decision_to_what_follows_at_once() -> None:
+    # Both pay 1 at every step but one pays 5 in its last: the first decisions are not to blame.
+    steady, late = rollout([0, 10, 20], [-1, -1, -1], 30), rollout([0, 10, 20], [-1, -1, -5], 30)
+    _, advantage = bootstrapped_advantages([[steady, late]], 0.0, memory_s=0.1)
+    assert advantage == pytest.approx([0, 0, -4], abs=1e-9)
+
+
+def test_what_the_outlook_foresees_is_no_surprise() -> None:
+    """Each has work left that it must pay for; how much was settled before the first decision."""
+    group = [
+        Rollout(np.array([0.0, 1.0]), np.array([-work, -work]), 2.0, np.array([[2 * work], [work]]))
+        for work in (1.0, 2.0, 4.0)
+    ]
+    for advantage in bootstrapped_advantages([group], 0.0, memory_s=100.0):
+        assert advantage == pytest.approx([0, 0], abs=1e-4)
+    blind = [dataclasses.replace(each, outlook=None) for each in group]
+    assert abs(bootstrapped_advantages([blind], 0.0, memory_s=100.0)[2]).max() > 2
+
+
 SETTINGS = DagSchedulingSettings(
     workload="toy", arrivals="poisson", jobs=6, interarrival_s=5, executors=3,
-    max_jobs=7, max_stages=28, max_edges=40,
 )  # fmt: skip
 GROUPS, SIZE = 150, 4
 
 
 def gradient(network: DecimaNetwork, recording: Recording, weight: np.ndarray) -> np.ndarray:
     """Of sum(weight * log-probability) by the last layers' weights: REINFORCE's estimate."""
-    tables = {
-        field: torch.as_tensor(getattr(recording.observations, field))
-        for field in Observation._fields
-    }
+    everything = torch.arange(len(recording.kept))
+    tables = taken(on_device({"obs": recording.observations}, "cpu"), everything, "cpu")["obs"]
     actions = torch.as_tensor(recording.actions)
     scores, batch, embedded = network(tables)
     limits = network.limit_scores(tables, batch, embedded, actions[:, 0], 3)
@@ -91,24 +121,34 @@ def gradient(network: DecimaNetwork, recording: Recording, weight: np.ndarray) -
 def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> None:
     torch.manual_seed(1)
     network, workload = DecimaNetwork(), load_workload(SETTINGS)
-    plain, relieved = [], []
-    for group in range(GROUPS):
-        recordings = [
+    groups = [
+        [
             record_rollout(network, SETTINGS, group, workload, luck=group * SIZE + member)
             for member in range(SIZE)
         ]
-        advantages = group_advantages([r.rollout for r in recordings])
-        for recording, advantage in zip(recordings, advantages, strict=True):
-            plain.append(gradient(network, recording, returns_to_go(recording.rollout)))
-            relieved.append(gradient(network, recording, advantage))
-    # Rollouts of a group share their input; groups are independent.
-    by_group = (GROUPS, SIZE, -1)
-    without = np.reshape(plain, by_group).mean(axis=1)
-    with_baseline = np.reshape(relieved, by_group).mean(axis=1)
-    difference = without - with_baseline
+        for group in range(GROUPS)
+    ]
+    rollouts = [[recording.rollout for recording in group] for group in groups]
+
+    def gradients(weights: list[Any]) -> np.ndarray:
+        """(GROUPS, weights) of groups, which are independent; their rollouts share an input."""
+        recordings = [recording for group in groups for recording in group]
+        found = [gradient(network, *pair) for pair in zip(recordings, weights, strict=True)]
+        return np.reshape(found, (GROUPS, SIZE, -1)).mean(axis=1)
+
+    without = gradients([returns_to_go(each) for group in rollouts for each in group])
+    baseline = gradients([each for group in rollouts for each in group_advantages(group)])
+    bootstrapped = gradients(bootstrapped_advantages(rollouts, 0.0, memory_s=30.0))
+    difference = without - baseline
     error = difference.std(axis=0, ddof=1) / np.sqrt(GROUPS)
     assert (np.abs(difference.mean(axis=0)) < 4 * error).all()  # the same mean: unbiased
-    factor = without.var(axis=0).sum() / with_baseline.var(axis=0).sum()
+    factor = without.var(axis=0).sum() / baseline.var(axis=0).sum()
+    further = baseline.var(axis=0).sum() / bootstrapped.var(axis=0).sum()
     record_property("variance_factor", round(float(factor), 1))
     print(f"variance without the baseline over variance with it: {factor:.1f}")
+    print(f"and over variance with bootstrapped advantages, 30 s: another {further:.1f}")
     assert factor > 3
+    assert further > 1
+    # A short memory may lean to one side, but not turn the gradient around.
+    means = baseline.mean(axis=0), bootstrapped.mean(axis=0)
+    assert float(np.dot(*means)) / (np.linalg.norm(means[0]) * np.linalg.norm(means[1])) > 0.5
