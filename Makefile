@@ -11,13 +11,16 @@ help:  ## this list
 setup:  ## a .venv with the versions in constraints.txt; the other targets call this
 	@.ci/set-up
 
-demo: setup  ## compare the schedulers on the built-in workload, then film one comparison
-	@echo "demo 1/2: every scheduler on the same 20 job sequences"
-	@.venv/bin/loadmaster evaluate dag_scheduling --against all --seeds 20 --output results/demo
-	@echo "demo 2/2: two of them side by side"
-	@.venv/bin/loadmaster replay dag_scheduling --policy weighted-fair --policy fifo \
-		-o results/demo/replay.html
-	@echo "demo: open results/demo/replay.html in a browser; tables and plots are in results/demo"
+demo: setup  ## judge the trained policy, film it, then train another from scratch
+	@echo "demo 1/3: a trained policy and every heuristic on the same 20 job sequences"
+	@.venv/bin/loadmaster evaluate decima --against all --seeds 20 --output results/demo
+	@echo "demo 2/3: the policy and the best heuristic side by side"
+	@.venv/bin/loadmaster replay decima -o results/demo/replay.html
+	@echo "demo 3/3: two minutes of training from scratch"
+	@rm -rf results/demo-run
+	@.venv/bin/loadmaster train decima --set training.minutes=2 --output results/demo-run
+	@echo "demo: open results/demo/replay.html in a browser; tables and plots are in results/demo,"
+	@echo "demo: the learning curve is results/demo-run/curve.png"
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
