@@ -2,45 +2,100 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from loadmaster.platform.bench.results import Figure
+    from loadmaster.platform.bench.scaling import Point
 
 GROUPS = {
     "simulators": "loadmaster.platform.bench.simulators",
     "rollouts": "loadmaster.platform.bench.rollouts",
     "encoder": "loadmaster.platform.bench.encoder",
 }
+SCALING = "scaling"  # takes minutes and many cores: only where it is asked for
+SYSTEM = "decima"  # whose scaling is measured where none is named
+WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
 
 def bench(
     group: Annotated[
-        str, typer.Argument(metavar="GROUP", help=f"{', '.join(GROUPS)}, or all.")
+        str, typer.Argument(metavar="GROUP", help=f"{', '.join(GROUPS)}, {SCALING}, or all.")
     ] = "all",
+    system: Annotated[
+        str | None,
+        typer.Argument(metavar="SYSTEM", help="For rollouts and scaling. [default: all; decima]"),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(metavar="N,N", help="For scaling. [default: of 1,2,4,8,14 up to the cores]"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For scaling. [default: results/bench/scaling]"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Measure speed against published figures.
 
     Runs one thing at a time and prints what it reached beside the figure a peer is known for.
+    `scaling` measures training with more and more rollout workers, and draws a chart.
 
     Example:
 
         loadmaster bench simulators --json
+
+        loadmaster bench rollouts decima
+
+        loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
     """
-    import json
-    from dataclasses import asdict
+    # Before torch is loaded: as `loadmaster train` does, whose speed is measured here.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    from loadmaster.envs.errors import InputError, unknown_name
+
+    names = (*GROUPS, SCALING, "all")
+    if group not in names:
+        raise unknown_name("benchmark", group, names)
+    if system is not None and group not in ("rollouts", SCALING):
+        raise InputError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
+    if group == SCALING:
+        bench_scaling(system or SYSTEM, workers, output, as_json)
+        return
+    for option, value in (("--workers", workers), ("--output", output)):
+        if value is not None:
+            raise InputError(f"{group} takes no {option}; expected it with `bench {SCALING}` only")
+    figures = measured(group, system)
+    if as_json:
+        print(json.dumps({"results": [asdict(figure) for figure in figures]}, indent=2))
+    else:
+        print_figures(figures)
+
+
+def measured(group: str, system: str | None) -> list[Figure]:
     from importlib import import_module
 
-    from rich.console import Console
-    from rich.table import Table
-
-    from loadmaster.envs.errors import unknown_name
-    from loadmaster.platform.bench.results import Figure
-
-    if group not in (*GROUPS, "all"):
-        raise unknown_name("benchmark", group, (*GROUPS, "all"))
-    progress = Console(stderr=True, highlight=False)
     figures: list[Figure] = []
+    with telling() as say:
+        for name in GROUPS if group == "all" else (group,):
+            measure = import_module(GROUPS[name]).measure
+            figures += measure(say) if system is None else measure(say, system)
+    return figures
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """A function to say what is being measured, on stderr."""
+    from rich.console import Console
+
+    progress = Console(stderr=True, highlight=False)
     with progress.status("starting") as status:
 
         def say(step: str) -> None:
@@ -48,11 +103,50 @@ def bench(
             if not progress.is_terminal:
                 progress.print(step)
 
-        for name in GROUPS if group == "all" else (group,):
-            figures += import_module(GROUPS[name]).measure(say)
+        yield say
+
+
+def bench_scaling(system: str, workers: str | None, output: Path | None, as_json: bool) -> None:
+    from loadmaster.platform.bench.scaling import figures_of, measure_scaling, scaling_config
+    from loadmaster.platform.bench.scaling_files import write_scaling
+    from loadmaster.platform.evaluation.files import written_at_once
+
+    sizes = numbers_of_workers(workers)
+    config = scaling_config(system)
+    folder = output or Path("results/bench/scaling")
+    with written_at_once(folder) as scratch, telling() as say:
+        points = measure_scaling(system, sizes, config, say)
+        title = f"Training {system} with more rollout workers on {os.cpu_count()} cores"
+        write_scaling(points, title, scratch)
+    files = [str(folder / name) for name in ("scaling.csv", "scaling.png")]
     if as_json:
-        print(json.dumps({"results": [asdict(figure) for figure in figures]}, indent=2))
+        results = [asdict(figure) for figure in figures_of(system, points)]
+        print(json.dumps({"results": results, "files": files}, indent=2))
         return
+    print_scaling(points)
+    print(f"Files: {', '.join(files)}")
+
+
+def numbers_of_workers(given: str | None) -> list[int]:
+    """Those of --workers, fewest first."""
+    from loadmaster.envs.errors import InputError
+
+    if given is None:
+        return [count for count in WORKERS if count <= (os.cpu_count() or 1)]
+    try:
+        found = sorted({int(part) for part in given.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1:
+        raise InputError(
+            f"--workers is {given!r}; expected numbers from 1 on with commas between, as in 1,2,4"
+        )
+    return found
+
+
+def print_figures(figures: Sequence[Figure]) -> None:
+    from rich.table import Table
+
     table = Table("benchmark", "measured", "unit", "peer", "ratio", "peer is", box=None)
     for column in (1, 3, 4):
         table.columns[column].justify = "right"
@@ -65,6 +159,30 @@ def bench(
             f"{figure.ratio:,.0f}x" if figure.ratio is not None else "",
             figure.peer_name,
         )
+    _print(table)
+
+
+def print_scaling(points: Sequence[Point]) -> None:
+    from rich.table import Table
+
+    headings = ("workers", "rollouts, decisions/s", "efficiency")
+    table = Table(*headings, "whole iterations, decisions/s", "efficiency", box=None)
+    for column in table.columns:
+        column.justify = "right"
+    for point in points:
+        table.add_row(
+            str(point.workers),
+            _number(point.rollouts_per_s),
+            f"{100 * point.rollout_efficiency:.0f}%",
+            _number(point.iterations_per_s),
+            f"{100 * point.iteration_efficiency:.0f}%",
+        )
+    _print(table)
+
+
+def _print(table: object) -> None:
+    from rich.console import Console
+
     console = Console()
     if not console.is_terminal:
         console.width = 140

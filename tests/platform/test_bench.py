@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,8 +42,155 @@ def test_a_program_of_its_own_is_run_and_read() -> None:
     assert simulators._in_fresh_process("print(3.5)") == 3.5
 
 
-def test_unknown_group_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "simulator"]) == 2
-    assert capsys.readouterr().err == (
-        "error: unknown benchmark 'simulator'; did you mean 'simulators'?\n"
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["simulator"], "unknown benchmark 'simulator'; did you mean 'simulators'?"),
+        (["rollouts", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
+        (["scaling", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
+        (
+            ["encoder", "decima"],
+            "encoder takes no system; expected `loadmaster bench rollouts decima`",
+        ),
+        (
+            ["rollouts", "--workers", "2"],
+            "rollouts takes no --workers; expected it with `bench scaling` only",
+        ),
+        (
+            ["scaling", "--workers", "1,two"],
+            "--workers is '1,two'; expected numbers from 1 on with commas between, as in 1,2,4",
+        ),
+        (
+            ["scaling", "--workers", "0,2"],
+            "--workers is '0,2'; expected numbers from 1 on with commas between, as in 1,2,4",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def tiny_training() -> Any:
+    """Toy jobs, few rollouts: seconds instead of minutes."""
+    from loadmaster.platform.training.decima import DecimaTraining
+
+    return DecimaTraining.model_validate({
+        "environment": {"workload": "toy", "jobs": 3, "executors": 4},
+        "rollouts": {"sequences": 2, "per_sequence": 2, "workers": 1},
+        "training": {"epochs": 2, "minibatches": 2},
+    })  # fmt: skip
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_rollouts_are_measured_beside_the_stock_runner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadmaster.platform.bench import decima
+
+    tiny = decima.Effort(
+        tiny_training(), episodes=4, stock=(1, 3), vector=2, rounds=1, decisions=20, iterations=1
     )
+    monkeypatch.setattr(decima, "EFFORT", tiny)
+    assert main(["bench", "rollouts", "decima", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
+    assert list(found) == [
+        "rollout/decisions_per_s",
+        "rollout/unrecorded/decisions_per_s",
+        "rollout/vector_engine/envs-2/decisions_per_s",
+        "rollout/stock_runner/envs-1/decisions_per_s",
+        "rollout/stock_runner/envs-3/decisions_per_s",
+        "rollout/stock_runner_decisions_per_s",
+        "rollout/times_stock_runner",
+        "decision/100-stages/p50_ms",
+        "decision/100-stages/p99_ms",
+        "training/seconds_per_1000_decisions",
+        "training/rollout_seconds_per_1000_decisions",
+        "training/update_seconds_per_1000_decisions",
+    ]
+    assert all(value > 0 for value in found.values())
+    stock = found["rollout/stock_runner_decisions_per_s"]
+    assert stock == max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 3))
+    ratio = found["rollout/decisions_per_s"] / stock
+    assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
+    parts = [f"training/{part}_seconds_per_1000_decisions" for part in ("rollout", "update")]
+    whole = found["training/seconds_per_1000_decisions"]
+    assert sum(found[part] for part in parts) <= whole
+    assert found["decision/100-stages/p50_ms"] <= found["decision/100-stages/p99_ms"]
+
+
+def test_the_stock_runner_makes_the_decisions_it_is_asked_for() -> None:
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+    from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+    from loadmaster.models.decima.module import DecimaModule
+    from loadmaster.platform.bench.decima import GYM_ID, padded_settings
+    from loadmaster.platform.bench.stock_runner import StockRunner
+
+    settings = tiny_training().environment
+    padded = padded_settings(settings, DagSchedulingEnv(workload="toy", jobs=3).workload)
+    assert padded["max_jobs"] == 3
+    env = DagSchedulingEnv(**padded)
+    spec = RLModuleSpec(
+        module_class=DecimaModule,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        model_config={"network": {}, "limits": 4},
+    )
+    module = spec.build()
+    runner = StockRunner(GYM_ID, padded, spec, module, environments=2)
+    for steps in (5, 70):
+        made = runner.sample(steps)
+        assert 2 * steps <= made <= 2 * steps + 2 * 50
+    theirs = runner._runner.module.get_state()
+    assert all((theirs[name] == value).all() for name, value in module.get_state().items())
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_scaling_is_measured_written_and_drawn(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from loadmaster.platform.bench import scaling
+
+    monkeypatch.setattr(scaling, "SECONDS", 0.2)
+    monkeypatch.setattr(scaling, "scaling_config", lambda system: tiny_training())
+    folder = tmp_path / "scaling"
+    arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
+    assert main(arguments) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
+    with (folder / "scaling.csv").open() as file:
+        rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    assert [row["workers"] for row in rows] == [1, 2]
+    one, two = rows
+    assert one["rollout_efficiency"] == one["iteration_efficiency"] == 1
+    for column, efficiency in (
+        ("rollouts_per_s", "rollout_efficiency"),
+        ("iterations_per_s", "iteration_efficiency"),
+    ):
+        assert two[column] / (2 * one[column]) == pytest.approx(two[efficiency], abs=1e-3)
+    values = {result["name"]: result["value"] for result in printed["results"]}
+    speed = values["decima/scaling/workers-2/rollout_decisions_per_s"]
+    assert speed == pytest.approx(two["rollouts_per_s"], abs=1e-3)
+    assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scaling"]
+
+
+def test_every_size_does_the_same_work_per_worker() -> None:
+    from loadmaster.platform.bench import scaling
+
+    config = tiny_training()
+    batches = scaling._batches(config, sequences=6)
+    first, second = next(batches), next(batches)
+    assert len(first) == len(second) == 6 * config.rollouts.per_sequence
+    assert not {own.sequence for own in first} & {own.sequence for own in second}
+    assert scaling.scaling_config("decima").training.stop_at_kl == float("inf")

@@ -1,0 +1,184 @@
+"""Decima's speed: rollouts beside RLlib's own runner, training, and single decisions.
+
+Rollouts are timed by this thread's CPU time, torch held to one thread, and by turns: what a busy
+machine does to one contender it then does to all. Untrained weights cost what trained ones do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.jobs import Workload
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.rollout import initial_state, room_for
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
+from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
+from loadmaster.models.decima.module import DecimaModule
+from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.platform.bench.results import Figure
+from loadmaster.platform.bench.stock_runner import StockRunner
+from loadmaster.platform.bench.training import training_speed
+from loadmaster.platform.rllib.recording import Assignment, RolloutEngine
+from loadmaster.platform.rllib.vector_engine import VectorEngine
+from loadmaster.platform.rollouts.decima import run_episode
+from loadmaster.platform.rollouts.decima_engine import DecimaEngine
+from loadmaster.platform.training.decima import RECIPE, DecimaTraining
+
+GYM_ID = "loadmaster/DagScheduling-v0"
+PEER = "spark-sched-sim, its Decima"
+PEER_TRAINING = {"seconds": 17.0, "rollout_seconds": 14.5, "update_seconds": 2.6}
+PER_S = "decisions/s"
+OURS, UNRECORDED, STOCK = "", "unrecorded/", "stock_runner/"  # in names of figures
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    training: DecimaTraining = field(default_factory=DecimaTraining)
+    episodes: int = 20  # in our own engine
+    stock: tuple[int, ...] = (1, 16, 64)  # environments of a stock runner; the fastest counts
+    vector: int = 16  # environments of a vector engine
+    rounds: int = 2  # turns of every contender
+    decisions: int = 5000  # one at a time
+    iterations: int = 4  # of training, after one to warm up
+
+
+EFFORT = Effort()
+
+
+def measure(say: Callable[[str], None]) -> Iterator[Figure]:
+    effort = EFFORT
+    torch.manual_seed(0)
+    with one_thread():
+        yield from rollout_speeds(effort, say)
+        say("decima: one decision at a time, 100 stages")
+        yield from single_decisions(DecimaNetwork(effort.training.network), effort.decisions)
+    say("decima: training, rollouts and updates")
+    yield from training_speed(RECIPE, effort.training, effort.iterations, PEER, PEER_TRAINING)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
+    """Sampled decisions, the same environment and module for all."""
+    speeds = measured_by_turns(contenders(effort), effort.rounds, say)
+    for name, speed in speeds.items():
+        peer = (97.0, PEER) if name in (OURS, UNRECORDED) else (None, "")
+        yield Figure(f"decima/rollout/{name}decisions_per_s", speed, PER_S, *peer)
+    best = max(speed for name, speed in speeds.items() if name.startswith(STOCK))
+    yield Figure("decima/rollout/stock_runner_decisions_per_s", best, PER_S)
+    yield Figure("decima/rollout/times_stock_runner", speeds[OURS] / best, "times")
+
+
+def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
+    """Ways to roll out, each ready to run and to say how many decisions it made."""
+    environment, network = effort.training.environment, effort.training.network
+    engine = DecimaEngine(environment)
+    workload, padded = engine.workload, padded_settings(environment, engine.workload)
+    single = DagSchedulingEnv(workload, **padded)
+    spec = RLModuleSpec(
+        module_class=DecimaModule,
+        observation_space=single.observation_space,
+        action_space=single.action_space,
+        model_config={"network": network.model_dump(), "limits": environment.total_executors},
+    )
+    module = spec.build()
+    seeds = range(effort.episodes)
+
+    def recorded(way: RolloutEngine, count: int) -> int:
+        made = way.roll_out(module, [Assignment(seed, luck=seed) for seed in range(count)])
+        return sum(recording.decisions for recording in made)
+
+    def unrecorded() -> int:
+        episodes = (run_episode(module.network, environment, s, workload, luck=s) for s in seeds)
+        return sum(episode.decisions for episode in episodes)
+
+    unrecorded()  # compiles, where that was never done
+    by_vector = VectorEngine(
+        lambda count, _: DagSchedulingVectorEnv(count, workload, copy=False, **padded)
+    )
+    ways: dict[str, Callable[[], int]] = {
+        OURS: partial(recorded, engine, effort.episodes),
+        UNRECORDED: unrecorded,
+        f"vector_engine/envs-{effort.vector}/": partial(recorded, by_vector, effort.vector),
+    }
+    # About an episode for each environment: early decisions see more stages than late ones.
+    steps = recorded(engine, effort.episodes) // effort.episodes
+    for count in effort.stock:
+        runner = StockRunner(GYM_ID, padded, spec, module, count)
+        ways[f"{STOCK}envs-{count}/"] = partial(runner.sample, steps)
+    return ways
+
+
+def padded_settings(environment: DagSchedulingSettings, workload: Workload) -> dict[str, Any]:
+    """With observations just large enough for any episode: padding is what RLlib asks for."""
+    start = initial_state(environment, workload, seed=0, slots=environment.total_jobs)
+    room, _ = room_for(start, workload.bank)
+    return {
+        **environment.model_dump(exclude_unset=True),
+        "max_stages": len(room.stages),
+        "max_jobs": len(room.jobs),
+        "max_edges": len(room.edges),
+    }
+
+
+def measured_by_turns(
+    ways: dict[str, Callable[[], int]], rounds: int, say: Callable[[str], None]
+) -> dict[str, float]:
+    """Decisions per second of CPU time, each over all its turns."""
+    decisions, spent = dict.fromkeys(ways, 0), dict.fromkeys(ways, 0.0)
+    for turn in range(rounds):
+        for name, roll_out in ways.items():
+            say(f"decima: rollouts, turn {turn + 1} of {rounds}: {name.strip('/') or 'compiled'}")
+            began = time.thread_time()
+            decisions[name] += roll_out()
+            spent[name] += time.thread_time() - began
+    return {name: decisions[name] / spent[name] for name in ways}
+
+
+def single_decisions(network: DecimaNetwork, decisions: int) -> Iterator[Figure]:
+    """From tables to decision, as a caller in Python sees it."""
+    env = DagSchedulingEnv(jobs=20)
+    observation, _ = env.reset(seed=3)
+    while observation["cluster"][seen.STAGES] > 100:
+        stage = int(np.argmax(observation["schedulable"]))
+        observation = env.step(np.array([stage, 10]))[0]
+    view = Observation(**observation)
+    weights = weights_of(network)
+    room = scratch_for(network, len(view.stage_job), len(view.jobs), executors=50)
+    decide(view, weights, room, 0.5, 0.5)
+    spent = []
+    for _ in range(decisions):
+        began = time.perf_counter()
+        decide(view, weights, room, 0.5, 0.5)
+        spent.append(1000 * (time.perf_counter() - began))
+    for percentile, peer in ((50, 7.75), (99, 14.8)):
+        yield Figure(
+            f"decima/decision/100-stages/p{percentile}_ms",
+            float(np.percentile(spent, percentile)),
+            "ms",
+            peer,
+            f"{PEER} ({'mean' if percentile == 50 else 'p99'})",
+            higher_is_better=False,
+        )

@@ -1,0 +1,48 @@
+"""RLlib's own environment runner, as a yardstick for ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+
+from loadmaster.envs.registry import register_environments
+from loadmaster.platform.training.trainer import quiet_rllib
+
+FRAGMENT = 50  # steps of an environment in one request, RLlib's usual order of magnitude
+
+
+class StockRunner:
+    """One in this process, with environments that are stepped in one call, as it allows."""
+
+    def __init__(
+        self, gym_id: str, settings: Mapping[str, Any], spec: Any, module: Any, environments: int
+    ) -> None:
+        register_environments()
+        config = PPOConfig()  # any will do: they all sample with this runner
+        config.environment(gym_id, env_config=dict(settings))
+        config.env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=environments,
+            gym_env_vectorize_mode=gymnasium.VectorizeMode.VECTOR_ENTRY_POINT,
+        )
+        config.rl_module(rl_module_spec=spec)
+        config.debugging(seed=0, log_level="ERROR")
+        self.environments = environments
+        with quiet_rllib():
+            self._runner = SingleAgentEnvRunner(config=config, worker_index=0)
+            self._runner.module.set_state(module.get_state())
+            self._runner.sample(num_timesteps=environments)
+
+    def sample(self, steps: int) -> int:
+        """About `steps` decisions in every environment, from its start; how many in all."""
+        made = 0
+        with quiet_rllib():
+            while made < steps * self.environments:
+                wanted = min(FRAGMENT, steps) * self.environments
+                episodes = self._runner.sample(num_timesteps=wanted, force_reset=made == 0)
+                made += sum(len(episode) for episode in episodes)
+        return made
