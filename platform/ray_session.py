@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from loadmaster.envs.errors import InputError
 
 AUTH_TOKEN = "RAY_AUTH_TOKEN"
+ANSWER_S = 5.0  # how long a cluster may take to open a connection
 
 
 @contextmanager
@@ -48,6 +50,7 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
 def _joined(address: str) -> Iterator[None]:
     import ray
 
+    _check_answers(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as fault:
@@ -60,6 +63,23 @@ def _joined(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try a dead address for many minutes, and not hear Ctrl-C meanwhile."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise InputError(f"--address {address!r}: expected 'auto' or host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as fault:
+        reason = getattr(fault, "strerror", None) or str(fault)
+        raise InputError(
+            f"--address {address!r}: no Ray cluster answers there ({reason}); expected 'auto' or "
+            "the host:port of a running head"
+        ) from None
 
 
 @contextmanager

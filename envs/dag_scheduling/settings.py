@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -44,14 +44,22 @@ class DagSchedulingSettings(Settings):
     max_stages: PositiveInt = 1000  # rows for stages in the observation
     max_edges: PositiveInt = 2000  # rows for the edges between them
 
+    @model_validator(mode="before")
+    @classmethod
+    def _executors_follow(cls, values: Any) -> Any:
+        """From the classes, where they are not given: settings written out must read back."""
+        classes = values.get("executor_classes") if isinstance(values, dict) else None
+        if not isinstance(classes, list | tuple) or "executors" in values:
+            return values
+        counts = [dict(c).get("count") for c in classes if isinstance(c, dict | ExecutorClass)]
+        if not counts or not all(isinstance(count, int) and count > 0 for count in counts):
+            return values  # what is wrong there is said there
+        return {**values, "executors": sum(counts)}
+
     @model_validator(mode="after")
     def _classes_add_up(self) -> DagSchedulingSettings:
         total = sum(group.count for group in self.executor_classes)
-        if (
-            self.executor_classes
-            and "executors" in self.model_fields_set
-            and total != self.executors
-        ):
+        if self.executor_classes and total != self.executors:
             raise ValueError(
                 f"executor_classes count {total} executors but executors={self.executors}; "
                 "expected the same number, or only one of the two"

@@ -25,6 +25,7 @@ def changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
     classes = settings.executor_classes
     if classes:
+        values.pop("executors", None)  # they follow
         values["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
     return [
         (name, f"{value:g}" if isinstance(value, float) else str(value))

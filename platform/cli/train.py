@@ -13,6 +13,8 @@ import typer
 
 from loadmaster.platform.cli.options import Assignments
 
+INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
+
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.config import TrainingConfig
     from loadmaster.platform.training.loop import Outcome
@@ -52,7 +54,8 @@ def train(
     """Train a policy in parallel rollout workers on Ray.
 
     Leaves a run folder: config, metrics (CSV and TensorBoard), checkpoints, and the best policy
-    as a bundle. Ctrl-C saves a checkpoint and says how to go on.
+    as a bundle. Ctrl-C ends the iteration, saves a checkpoint and says how to go on; again, it
+    stops at once. Exit codes: 0 trained to the end, 2 bad input, 130 stopped before the end.
 
     Example:
 
@@ -65,12 +68,13 @@ def train(
     # Before torch is loaded. Its threads would otherwise spin while they wait, on the cores that
     # the rollout workers need: updates took twenty times as long on two busy cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from rich.console import Console
-
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.systems import find_system
     from loadmaster.platform.training.run_folder import RunFolder
+    from loadmaster.platform.training.tracking import mlflow_client
 
+    if mlflow is not None:
+        mlflow_client()
     if resume is not None:
         refused = {"--config": config, "--output": output}
         for option, value in refused.items():
@@ -80,6 +84,7 @@ def train(
         named = folder.manifest["system"]
         if system not in (None, named):
             raise InputError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
+        folder.latest_checkpoint()
         recipe = find_system(named).recipe
         settings = resumed_config(folder, recipe, assignments or [], workers, gpus)
     else:
@@ -87,11 +92,14 @@ def train(
             raise InputError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
         recipe = find_system(system).recipe
         values = given_values(config, assignments or [], workers, gpus)
-        settings = built(recipe, values)
+        settings = new_config(recipe, values)
         folder = create(output, system, settings)
-    console = Console(stderr=True, highlight=False)
-    outcome = run_training(recipe, settings, folder, resume is not None, address, mlflow, console)
+    from loadmaster.platform.training.launch import launch
+
+    outcome = launch(recipe, settings, folder, resume is not None, address, mlflow)
     report(outcome, folder, as_json)
+    if outcome.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def given_values(
@@ -125,6 +133,14 @@ def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
     return settings
 
 
+def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
+    from loadmaster.platform.training.trainer import starting_weights
+
+    settings = built(recipe, values)
+    starting_weights(recipe, settings)  # refused before Ray starts
+    return settings
+
+
 def resumed_config(
     folder: RunFolder,
     recipe: Recipe,
@@ -134,9 +150,13 @@ def resumed_config(
 ) -> TrainingConfig:
     """The run's own config; what is set now goes over it (more iterations, other workers)."""
     from loadmaster.platform.training.files import merged
+    from loadmaster.platform.training.resume import check_same_run
 
-    own = folder.config(recipe.config_class).model_dump(mode="json")
-    return built(recipe, merged(own, given_values(None, assignments, workers, gpus)))
+    own = folder.config(recipe.config_class)
+    given = given_values(None, assignments, workers, gpus)
+    settings = built(recipe, merged(own.model_dump(mode="json"), given))
+    check_same_run(own, settings, folder.path)
+    return settings
 
 
 def create(output: Path | None, system: str, settings: TrainingConfig) -> RunFolder:
@@ -149,45 +169,6 @@ def create(output: Path | None, system: str, settings: TrainingConfig) -> RunFol
     return RunFolder.create(path, settings, manifest)
 
 
-def run_training(
-    recipe: Recipe,
-    settings: TrainingConfig,
-    folder: RunFolder,
-    resumed: bool,
-    address: str | None,
-    mlflow: str | None,
-    console: Any,
-) -> Outcome:
-    from loadmaster.platform.ray_session import ray_session
-    from loadmaster.platform.training.display import display
-    from loadmaster.platform.training.loop import run
-    from loadmaster.platform.training.tracking import trackers_for
-    from loadmaster.platform.training.trainer import Trainer
-
-    if resumed:
-        folder.latest_checkpoint()  # refuse before Ray starts
-    with console.status(f"starting Ray with {settings.rollouts.workers} rollout workers"):
-        session = ray_session(address, settings.rollouts.workers + 1)
-        session.__enter__()
-    try:
-        with console.status("compiling (first time only) and building the learner"):
-            trainer = Trainer(recipe, settings)
-        try:
-            if resumed:
-                trainer.restore(folder.latest_checkpoint())
-                folder.rewind(trainer.iteration)
-            trackers = trackers_for(folder, settings, trainer.iteration, mlflow)
-            with display(console, f"training {recipe.system} in {folder.path}") as show:
-                outcome = run(trainer, folder, trackers, show)
-            for tracker in trackers:
-                tracker.close()
-            return outcome
-        finally:
-            trainer.stop()
-    finally:
-        session.__exit__(None, None, None)
-
-
 def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     from loadmaster.platform.training.curve import draw_curve
     from loadmaster.platform.training.display import WORDS, percent
@@ -195,11 +176,11 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     progress = outcome.progress
     picture = draw_curve(folder)
     iteration, best = progress.best
-    name, baseline = progress.best_baseline
     if as_json:
         print(json.dumps({
             "run": str(folder.path),
             "interrupted": outcome.interrupted,
+            "iterations": int(progress.figures["iteration"]),
             "metric": progress.metric,
             "untrained": progress.curve[0][1],
             "best": {"iteration": iteration, "value": best},
@@ -209,10 +190,12 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
         return
     word = WORDS.get(progress.metric, progress.metric)
     print(
-        f"{word} on {len(progress.curve)} validations: {progress.curve[0][1]:.1f} s untrained, "
-        f"{best:.1f} s best (iteration {iteration}); {name} {baseline:.1f} s, "
-        f"{percent(best, baseline)}"
+        f"{word} on {progress.sequences} unseen sequences: {progress.curve[0][1]:.1f} s at first, "
+        f"{best:.1f} s at best (iteration {iteration})"
     )
+    if progress.best_baseline is not None:
+        name, baseline = progress.best_baseline
+        print(f"{name}, the best baseline: {baseline:.1f} s; the policy {percent(best, baseline)}")
     print(f"Run: {folder.path}; learning curve: {picture}")
     if outcome.interrupted:
         print(f"Stopped before the end. Go on: loadmaster train --resume {folder.path}")

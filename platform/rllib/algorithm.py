@@ -111,6 +111,7 @@ class InputDriven(Algorithm):
         rolled_out = time.perf_counter()
         self.metrics.aggregate(self.learn(groups), key=LEARNER_RESULTS)
         figures = figures_of([recording for group in groups for recording in group])
+        figures["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
         figures["rollout_seconds"] = rolled_out - began
         figures["update_seconds"] = time.perf_counter() - rolled_out
         for name, value in figures.items():

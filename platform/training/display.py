@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
@@ -15,7 +15,7 @@ from rich.text import Text
 from loadmaster.platform.training.loop import Progress
 
 BARS = "▁▂▃▄▅▆▇█"
-CURVE_WIDTH = 40
+WIDTH, CURVE_WIDTH = 76, 40
 LINE_EVERY_S = 10.0  # where nobody watches a terminal
 WORDS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
 
@@ -24,12 +24,8 @@ WORDS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
 def display(console: Console, title: str) -> Iterator[Callable[[Progress], None]]:
     """Gives a function to call whenever there is news."""
     if console.is_terminal:
-        with Live(console=console, refresh_per_second=4, transient=False) as live:
-
-            def refresh(progress: Progress) -> None:
-                live.update(panel(progress, title, time.monotonic()))
-
-            yield refresh
+        with _live(console, title) as show:
+            yield show
         return
     said = [-LINE_EVERY_S, -1]
 
@@ -40,6 +36,23 @@ def display(console: Console, title: str) -> Iterator[Callable[[Progress], None]
             console.print(line(progress, now), soft_wrap=True, highlight=False)
 
     yield say
+
+
+@contextmanager
+def _live(console: Console, title: str) -> Iterator[Callable[[Progress], None]]:
+    """A panel that is drawn anew four times a second: its clock runs, also in long iterations."""
+    shown: list[Progress] = []
+
+    def draw() -> RenderableType:
+        return panel(shown[-1], title, time.monotonic()) if shown else ""
+
+    with Live(get_renderable=draw, console=console, refresh_per_second=4) as live:
+
+        def show(progress: Progress) -> None:
+            shown[:] = [progress]
+            live.refresh()
+
+        yield show
 
 
 def line(progress: Progress, now: float) -> str:
@@ -54,15 +67,25 @@ def line(progress: Progress, now: float) -> str:
         ]
     if progress.curve:
         parts.append(against_baseline(progress))
-    left = time_left(progress, now)
-    return "  ".join([*parts, left] if left else parts)
+    parts += [part for part in (missing_workers(progress), time_left(progress, now)) if part]
+    return "  ".join(parts)
 
 
 def against_baseline(progress: Progress) -> str:
-    name, baseline = progress.best_baseline
     value = progress.curve[-1][1]
-    word = WORDS.get(progress.metric, progress.metric)
-    return f"{word} {value:.1f} s ({name} {baseline:.1f}, {percent(value, baseline)})"
+    word = f"{WORDS.get(progress.metric, progress.metric)} {value:.1f} s"
+    if progress.best_baseline is None:
+        return word
+    name, baseline = progress.best_baseline
+    return f"{word} ({name} {baseline:.1f}, {percent(value, baseline)})"
+
+
+def missing_workers(progress: Progress) -> str:
+    """Of those that died and are not back yet."""
+    working = int(progress.figures.get("workers", progress.workers))
+    if working >= progress.workers:
+        return ""
+    return f"{working} of {progress.workers} workers, replacing the others"
 
 
 def percent(value: float, reference: float) -> str:
@@ -70,12 +93,17 @@ def percent(value: float, reference: float) -> str:
 
 
 def time_left(progress: Progress, now: float) -> str:
-    done = int(progress.figures.get("iteration", 0)) - progress.first_iteration
+    iteration = int(progress.figures.get("iteration", 0))
+    if progress.ended or iteration >= progress.iterations:
+        return f"{clock(now - progress.began)} in all"
+    if progress.stopping:
+        return "stopping after this iteration (Ctrl-C again: at once)"
+    done = iteration - progress.first_iteration
     if done <= 0:
         return ""
-    left = progress.iterations - done - progress.first_iteration
-    seconds = (now - progress.began) / done * left
-    return f"{clock(seconds)} left" if left else f"{clock(now - progress.began)} in all"
+    pace = (progress.noted - progress.began) / done
+    left = pace * (progress.iterations - iteration) - (now - progress.noted)
+    return f"{clock(max(0.0, min(left, progress.ends - now)))} left"
 
 
 def clock(seconds: float) -> str:
@@ -99,13 +127,20 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", justify="right")
     table.add_column()
-    table.add_row("iteration", f"{int(figures.get('iteration', 0))} of {progress.iterations}")
+    iteration = f"{int(figures.get('iteration', 0))} of {progress.iterations}"
+    if "return_mean" in figures:
+        iteration += (
+            f", {figures['rollout_seconds']:.2f} s rolling out "
+            f"and {figures['update_seconds']:.2f} s learning"
+        )
+    table.add_row("iteration", iteration)
+    if missing_workers(progress):
+        table.add_row("workers", missing_workers(progress))
     if "return_mean" in figures:
         table.add_row(
             "rollouts",
-            f"{figures['decisions_per_s']:,.0f} decisions/s, {figures['decisions_in_all']:,.0f} "
-            f"in all ({figures['rollout_seconds']:.2f} s rolling out, "
-            f"{figures['update_seconds']:.2f} s learning)",
+            f"{figures['decisions_per_s']:,.0f} decisions/s, "
+            f"{figures['decisions_in_all']:,.0f} in all",
         )
         table.add_row("return", f"{figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
         table.add_row("entropy", f"{figures['entropy']:.2f}")
@@ -116,4 +151,4 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
         curve.append(f"  {values[0]:.1f} to {min(values):.1f}", style="dim")
         table.add_row("", curve)
     table.add_row("time", time_left(progress, now) or "starting")
-    return Panel(Group(table), title=title, title_align="left", expand=False)
+    return Panel(table, title=Text(title), title_align="left", width=WIDTH)

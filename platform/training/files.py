@@ -15,9 +15,9 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as fault:
-        raise InputError(f"--config {path}: {fault.strerror}; expected a YAML file") from None
+        raise InputError(f"cannot read {path}: {fault.strerror}; expected a YAML file") from None
     except UnicodeDecodeError:
-        raise InputError(f"--config {path} is not text; expected a YAML file") from None
+        raise InputError(f"{path} is not text; expected a YAML file") from None
     except yaml.YAMLError as fault:
         mark = getattr(fault, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import signal
 import threading
@@ -24,15 +25,21 @@ class Progress:
 
     metric: str
     iterations: int  # in all
-    baselines: Mapping[str, float]  # the metric of each on the validation sequences
     began: float
+    ends: float = math.inf  # when its minutes are over, on the clock of `began`
+    workers: int = 0  # that should roll out
+    sequences: int = 0  # validated on
+    first_iteration: int = 0  # of this session: a resumed run begins later
+    stopping: bool = False  # somebody asked for it; the iteration under way is finished first
+    ended: bool = False
+    noted: float = 0.0  # when the latest figures came
+    baselines: Mapping[str, float] = field(default_factory=dict)  # the metric, same sequences
     figures: dict[str, float] = field(default_factory=dict)
     curve: list[tuple[int, float]] = field(default_factory=list)  # iteration, validation
-    first_iteration: int = 0  # of this session: a resumed run begins later
 
     @property
-    def best_baseline(self) -> tuple[str, float]:
-        return min(self.baselines.items(), key=lambda pair: pair[1])
+    def best_baseline(self) -> tuple[str, float] | None:
+        return min(self.baselines.items(), key=lambda pair: pair[1], default=None)
 
     @property
     def best(self) -> tuple[int, float]:
@@ -53,30 +60,37 @@ def run(
 ) -> Outcome:
     """Train to the end, or until somebody asks to stop; either leaves a checkpoint."""
     config = trainer.config
+    now, minutes = time.monotonic(), config.training.minutes
     progress = Progress(
         metric=trainer.recipe.metric(config),
         iterations=config.training.iterations,
-        baselines=trainer.recipe.baselines(config, trainer.validation_seeds),
-        began=time.monotonic(),
+        began=now,
+        ends=now + 60 * minutes if minutes else math.inf,
+        workers=config.rollouts.workers,
+        sequences=len(trainer.validation_seeds),
         first_iteration=trainer.iteration,
     )
     for row in folder.rows():
         _note(progress, row)
-    show(progress)
-    if trainer.iteration == 0:
-        _log(trackers, progress, {"iteration": 0.0, "validation": trainer.validate()})
-        keep_policy(trainer, folder, progress)
-    show(progress)
-    saved = trainer.iteration
-    minutes = config.training.minutes
-    end = progress.began + 60 * minutes if minutes else float("inf")
-    with _stop_requests() as stop:
-        while (
-            trainer.iteration < config.training.iterations
-            and time.monotonic() < end
-            and not stop.is_set()
-        ):
+
+    def over() -> bool:
+        return trainer.iteration >= progress.iterations or time.monotonic() >= progress.ends
+
+    with _stop_requests(progress):
+        show(progress)
+        progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
+        if not progress.curve:
+            first = {"iteration": float(trainer.iteration), "validation": trainer.validate()}
+            _log(trackers, progress, first)
+            keep_policy(trainer, folder, progress)
+            checkpoint(trainer, folder)  # from here on, a run that is killed can be resumed
+        show(progress)
+        saved, done = trainer.iteration, over()
+        while not done and not progress.stopping:
             figures = trainer.step()
+            done = over()
+            if done and "validation" not in figures:
+                figures["validation"] = trainer.validate()
             _log(trackers, progress, figures)
             show(progress)
             if "validation" in figures:
@@ -84,10 +98,12 @@ def run(
             if trainer.iteration % config.checkpoints.every == 0:
                 checkpoint(trainer, folder)
                 saved = trainer.iteration
-        interrupted = stop.is_set() and trainer.iteration < config.training.iterations
+        interrupted = progress.stopping and not done
         if saved < trainer.iteration:
             checkpoint(trainer, folder)
         keep_policy(trainer, folder, progress)
+        progress.ended = True
+        show(progress)
     status = "interrupted" if interrupted else "finished"
     _update_manifest(folder, status, trainer, progress)
     return Outcome(progress, interrupted)
@@ -110,14 +126,14 @@ def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -
     manifest, config = folder.manifest, trainer.config
     dumped = config.model_dump(mode="json")
     found = dict(progress.curve).get(trainer.iteration)
-    baseline, reached = progress.best_baseline
     results: dict[str, Any] = {
         "metric": progress.metric,
         "validation": found,
-        "validation_sequences": len(trainer.validation_seeds),
-        "best_baseline": baseline,
-        "best_baseline_validation": reached,
+        "validation_sequences": progress.sequences,
     }
+    if progress.best_baseline is not None:
+        baseline, reached = progress.best_baseline
+        results |= {"best_baseline": baseline, "best_baseline_validation": reached}
     save_bundle(
         folder.path / which,
         name=folder.path.name,
@@ -132,10 +148,8 @@ def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -
             "seed": config.seed,
             "iterations": trainer.iteration,
             "decisions": trainer.decisions,
-            "command": manifest["command"],
-            "machine": manifest["machine"],
-            "revision": manifest["revision"],
-            "date": manifest["started"],
+            **{name: manifest.get(name) for name in ("command", "machine", "revision")},
+            "date": manifest.get("started"),
         },
         results=results,
         replace=True,
@@ -144,6 +158,7 @@ def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -
 
 def _note(progress: Progress, figures: Mapping[str, float]) -> None:
     progress.figures = {**progress.figures, **figures}
+    progress.noted = time.monotonic()
     if "validation" in figures:
         progress.curve.append((int(figures["iteration"]), figures["validation"]))
 
@@ -168,21 +183,20 @@ def _update_manifest(folder: RunFolder, status: str, trainer: Trainer, progress:
 
 
 @contextmanager
-def _stop_requests() -> Iterator[threading.Event]:
+def _stop_requests(progress: Progress) -> Iterator[None]:
     """The first Ctrl-C or TERM ends the run after its iteration; a second one ends it at once."""
-    stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield stop  # signals reach the main thread alone
+        yield  # signals reach the main thread alone
         return
 
     def ask(number: int, frame: Any) -> None:
-        if stop.is_set():
+        if progress.stopping:
             raise KeyboardInterrupt
-        stop.set()
+        progress.stopping = True
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

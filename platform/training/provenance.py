@@ -21,8 +21,12 @@ def provenance() -> dict[str, Any]:
         "command": command(),
         "revision": revision(),
         "machine": machine(),
-        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "started": now(),
     }
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def command() -> str:

@@ -4,17 +4,21 @@ RUN/config.yaml            what was set; `loadmaster train SYSTEM --config` take
     manifest.json          versions, seed, command, git revision, machine, how far it got
     metrics.csv            a row an iteration
     tensorboard/           the same for TensorBoard
+    curve.png              validation over decisions, drawn at the end
     checkpoints/iteration-000120/   RLlib's; of the last few
     best/, last/           bundles: the policy that validated best, and the latest
+    ray.log                what Ray printed meanwhile
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +27,19 @@ import yaml
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.files import read_config
+from loadmaster.platform.training.provenance import command, now
 
 CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
+RAY_LOG = "ray.log"
 
 
 class RunFolder:
     """A run's files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         self.path = path
+        self._made = made  # folders above it that were not there before, the nearest first
 
     @classmethod
     def create(cls, path: Path, config: TrainingConfig, manifest: Mapping[str, Any]) -> RunFolder:
@@ -39,11 +47,26 @@ class RunFolder:
             raise InputError(
                 f"{str(path)!r} exists already; expected a new folder, or --resume {path}"
             )
-        (path / "checkpoints").mkdir(parents=True)
-        run = cls(path)
+        run = cls(path, [parent for parent in path.parents if not parent.exists()])
+        try:
+            (path / "checkpoints").mkdir(parents=True)
+        except OSError as fault:
+            raise InputError(
+                f"cannot make the run's folder {str(path)!r}: {fault.strerror}; "
+                "expected a new folder where one can be made"
+            ) from None
         run.write_config(config)
         run.write_manifest(manifest)
         return run
+
+    def discard(self) -> None:
+        """Of a run that was refused, or stopped, before it began: as if it had not been asked."""
+        if self.rows():
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another run may be in there
+            for folder in self._made:
+                folder.rmdir()
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -65,8 +88,7 @@ class RunFolder:
         return found
 
     def config(self, kind: type[TrainingConfig]) -> TrainingConfig:
-        values = yaml.safe_load((self.path / CONFIG).read_text(encoding="utf-8"))
-        return build_settings(kind, values)
+        return build_settings(kind, read_config(self.path / CONFIG))
 
     def write_config(self, config: TrainingConfig) -> None:
         self._write(CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -82,7 +104,10 @@ class RunFolder:
     def latest_checkpoint(self) -> Path:
         found = self.checkpoints()
         if not found:
-            raise InputError(f"{str(self.path)!r} has no checkpoint yet; nothing to resume from")
+            raise InputError(
+                f"{str(self.path)!r} has no checkpoint, so there is nothing to resume; "
+                "expected a run that came to its first"
+            )
         return found[-1]
 
     def checkpoint_of(self, iteration: int) -> Path:
@@ -93,11 +118,23 @@ class RunFolder:
         path = self.path / METRICS
         if not path.is_file():
             return []
-        with path.open(encoding="utf-8", newline="") as file:
-            return [
-                {name: float(value) for name, value in row.items() if name and value}
-                for row in csv.DictReader(file)
-            ]
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a cut line is no row
+        rows = csv.DictReader(whole.splitlines())
+        try:
+            return [_figures(row) for row in rows]
+        except ValueError:
+            raise InputError(
+                f"{path}:{rows.line_num}: not a row of figures; the run is damaged"
+            ) from None
+
+    def go_on(self, config: TrainingConfig, iteration: int) -> None:
+        """Resumed after `iteration`, maybe with other settings; the manifest remembers."""
+        self.rewind(iteration)
+        self.write_config(config)
+        manifest = self.manifest
+        again = {"iteration": iteration, "command": command(), "started": now()}
+        resumed = [*manifest.get("resumed", []), again]
+        self.write_manifest({**manifest, "status": "running", "resumed": resumed})
 
     def rewind(self, iteration: int) -> list[dict[str, float]]:
         """Drop the rows past a checkpoint: a killed run got further than it could save."""
@@ -112,6 +149,13 @@ class RunFolder:
         scratch = self.path / f".{name}.{os.getpid()}.partial"
         scratch.write_text(text, encoding="utf-8")
         scratch.replace(self.path / name)
+
+
+def _figures(row: Mapping[str, str]) -> dict[str, float]:
+    figures = {name: float(value) for name, value in row.items() if name and value}
+    if "iteration" not in figures:
+        raise ValueError("a row without its iteration")
+    return figures
 
 
 def cell(value: float | None) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,12 +53,13 @@ class CsvTracker:
 
 
 class TensorBoardTracker:
-    def __init__(self, folder: Path, after: int) -> None:
+    def __init__(self, folder: Path, resumed_after: int | None) -> None:
         from tensorboardX import SummaryWriter
 
         # What a killed run wrote past its checkpoint is hidden: it will be written anew.
-        purge = after + 1 if after else None
-        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
+        purge = None if resumed_after is None else resumed_after + 1
+        # By default it keeps two minutes in memory, which a killed run would lose.
+        self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=purge, flush_secs=1)
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         for name, value in figures.items():
@@ -71,25 +73,53 @@ class TensorBoardTracker:
 class MlflowTracker:
     """An MLflow run of the same name; the extra `loadmaster[mlflow]` brings the client."""
 
-    def __init__(self, uri: str, name: str, parameters: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        uri: str,
+        name: str,
+        parameters: Mapping[str, Any],
+        run_id: str | None = None,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """`run_id`: go on with that run; its parameters were logged and cannot change."""
+        # MLflow would try a server that is gone for four minutes, in every iteration.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+        self._client, self._say, self._lost = mlflow_client(), say, False
         try:
-            import mlflow
-        except ImportError:
-            raise InputError(
-                "--mlflow needs the MLflow client, which is not installed; "
-                "expected: pip install 'loadmaster[mlflow]'"
-            ) from None
-        self._client = mlflow
-        mlflow.set_tracking_uri(uri)
-        mlflow.set_experiment("loadmaster")
-        mlflow.start_run(run_name=name)
-        mlflow.log_params(dict(parameters))
+            self._client.set_tracking_uri(uri)
+            self._client.set_experiment("loadmaster")
+            self.run_id: str = self._client.start_run(run_id=run_id, run_name=name).info.run_id
+            if run_id is None:
+                self._client.log_params(dict(parameters))
+        except Exception as fault:  # MLflow has kinds of its own for every transport
+            raise InputError(f"--mlflow {uri!r} does not take the run: {str(fault)[:200]}") from None
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        self._client.log_metrics(dict(figures), step=iteration)
+        """A server that is gone is no reason to stop learning."""
+        if not self._lost:
+            self._try(lambda: self._client.log_metrics(dict(figures), step=iteration))
 
     def close(self) -> None:
-        self._client.end_run()
+        if not self._lost:
+            self._try(self._client.end_run)
+
+    def _try(self, call: Callable[[], Any]) -> None:
+        try:
+            call()
+        except Exception as fault:
+            self._lost = True
+            self._say(f"MLflow no longer answers, the run goes on without it: {fault}")
+
+
+def mlflow_client() -> Any:
+    try:
+        import mlflow
+    except ImportError:
+        raise InputError(
+            "--mlflow needs the MLflow client, which is not installed; "
+            "expected: pip install 'loadmaster[mlflow]'"
+        ) from None
+    return mlflow
 
 
 def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -104,11 +134,23 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def trackers_for(
-    folder: RunFolder, config: TrainingConfig, after: int, mlflow: str | None
+    folder: RunFolder,
+    config: TrainingConfig,
+    resumed_after: int | None,
+    mlflow: str | None,
+    say: Callable[[str], None],
 ) -> list[Tracker]:
-    """CSV and TensorBoard, and MLflow where its address is given; `after` iterations are done."""
-    found: list[Tracker] = [CsvTracker(folder.path), TensorBoardTracker(folder.path, after)]
+    """CSV and TensorBoard, and MLflow where its address is given."""
+    found: list[Tracker] = [
+        CsvTracker(folder.path),
+        TensorBoardTracker(folder.path, resumed_after),
+    ]
     if mlflow is not None:
+        manifest = folder.manifest
+        known = manifest.get("mlflow", {})
+        run_id = known.get("run") if known.get("uri") == mlflow else None
         parameters = flattened(config.model_dump(mode="json"))
-        found.append(MlflowTracker(mlflow, folder.path.name, parameters))
+        tracker = MlflowTracker(mlflow, folder.path.name, parameters, run_id, say)
+        folder.write_manifest({**manifest, "mlflow": {"uri": mlflow, "run": tracker.run_id}})
+        found.append(tracker)
     return found

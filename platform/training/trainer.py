@@ -25,10 +25,11 @@ NETWORK = "network."  # how a module calls the part of it that a bundle holds
 class Trainer:
     """A run's learning, without its bookkeeping: what the training loop and a sweep both drive."""
 
-    def __init__(self, recipe: Recipe, config: TrainingConfig) -> None:
+    def __init__(self, recipe: Recipe, config: TrainingConfig, resumed: bool = False) -> None:
+        """`resumed`: a checkpoint follows, so nobody needs the policy in training.start."""
         self.recipe, self.config = recipe, config
         recipe.compile(config)
-        start = starting_weights(recipe, config)
+        start = None if resumed else starting_weights(recipe, config)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
         with quiet_rllib():
             self.algorithm: Any = recipe.algorithm(config).build_algo()
@@ -92,9 +93,16 @@ class Trainer:
         partial.rename(folder)
 
     def restore(self, folder: Path) -> None:
-        with quiet_rllib():
-            self.algorithm.restore_from_path(str(folder.resolve()))
-        self.decisions = int((folder / "decisions").read_text())
+        try:
+            with quiet_rllib():
+                self.algorithm.restore_from_path(str(folder.resolve()))
+            self.decisions = int((folder / "decisions").read_text())
+        except Exception as fault:  # a pickle that was cut can fail in any way
+            reason = f"{type(fault).__name__}: {fault}"[:200]
+            raise InputError(
+                f"the checkpoint {folder} cannot be restored ({reason}); "
+                "expected a whole one: without this folder the one before it is taken"
+            ) from fault
 
     def stop(self) -> None:
         with quiet_rllib():

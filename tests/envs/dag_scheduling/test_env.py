@@ -11,6 +11,7 @@ import pytest
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import sample_legal_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import constant, workload_of
@@ -65,6 +66,13 @@ def test_classes_that_agree_with_the_number_of_executors() -> None:
     assert env.action_space.contains(np.array([0, 5]))
     assert not env.action_space.contains(np.array([0, 6]))
     assert not env.action_space.contains(np.array([0, 0]))
+
+
+def test_settings_written_out_read_back() -> None:
+    classes = [{"count": 3}, {"count": 2, "memory": 0.5}]
+    settings = DagSchedulingSettings.model_validate({"executor_classes": classes})
+    assert settings.executors == 5
+    assert DagSchedulingSettings.model_validate(settings.model_dump(mode="json")) == settings
 
 
 def test_a_stage_that_fits_nowhere_is_refused() -> None:

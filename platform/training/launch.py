@@ -1,0 +1,72 @@
+"""A run's surroundings: Ray, the trainer, the trackers and the display, each ended in its turn."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import ray
+from rich.console import Console
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray_output import ray_output_in
+from loadmaster.platform.ray_session import ray_session
+from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.display import display
+from loadmaster.platform.training.loop import Outcome, run
+from loadmaster.platform.training.recipe import Recipe
+from loadmaster.platform.training.run_folder import RAY_LOG, RunFolder
+from loadmaster.platform.training.tracking import trackers_for
+from loadmaster.platform.training.trainer import Trainer
+
+
+def launch(
+    recipe: Recipe,
+    config: TrainingConfig,
+    folder: RunFolder,
+    resumed: bool,
+    address: str | None,
+    mlflow: str | None,
+) -> Outcome:
+    """Train, to the end or until somebody asks to stop. Progress goes to stderr."""
+    try:
+        return _launch(recipe, config, folder, resumed, address, mlflow)
+    except (InputError, KeyboardInterrupt):
+        if not resumed:
+            folder.discard()
+        raise
+    except Exception as fault:
+        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
+        raise
+
+
+def _launch(
+    recipe: Recipe,
+    config: TrainingConfig,
+    folder: RunFolder,
+    resumed: bool,
+    address: str | None,
+    mlflow: str | None,
+) -> Outcome:
+    checkpoint = folder.latest_checkpoint() if resumed else None
+    workers = config.rollouts.workers
+    with ray_output_in(folder.path / RAY_LOG) as stderr, ExitStack() as stack:
+        console = Console(file=stderr, highlight=False, markup=False)
+        with console.status("starting Ray" if address is None else f"joining {address}"):
+            stack.enter_context(ray_session(address, workers + 1))
+        if (there := ray.cluster_resources().get("CPU", 0)) < workers:
+            console.print(
+                f"{workers} workers need a CPU each, the cluster has {there:.0f}: waiting"
+            )
+        with console.status(f"compiling (first time only), starting {workers} rollout workers"):
+            trainer = Trainer(recipe, config, resumed)
+            stack.callback(trainer.stop)
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
+                folder.go_on(config, trainer.iteration)
+        after = trainer.iteration if resumed else None
+        trackers = trackers_for(folder, config, after, mlflow, console.print)
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        title = f"training {recipe.system} in {folder.path}"
+        show = stack.enter_context(display(console, title))
+        return run(trainer, folder, trackers, show)

@@ -1,0 +1,81 @@
+"""What a user may set about a run: schedules, methods, and settings given in part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings, over_defaults, parse_assignments
+from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
+from loadmaster.platform.training.decima import DecimaTraining
+
+
+def from_assignments(*assignments: str) -> DecimaTraining:
+    """As `loadmaster train decima --set ...` does."""
+    values = over_defaults(DecimaTraining(), parse_assignments(assignments))
+    return build_settings(DecimaTraining, values)
+
+
+def test_a_schedule_moves_in_a_straight_line_and_stays() -> None:
+    falling = Schedule(first=1.0, last=0.2, iterations=4)
+    assert [falling.at(i) for i in range(7)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+    assert Schedule(first=5, last=2).at(0) == 2
+
+
+def test_reinforce_takes_one_step_on_everything() -> None:
+    learning = build_settings(Learning, {"method": "reinforce"})
+    assert (learning.epochs, learning.minibatches) == (1, 1)
+    assert build_settings(Learning, {}).epochs > 1
+    with pytest.raises(InputError, match="reinforce takes one step"):
+        build_settings(Learning, {"method": "reinforce", "epochs": 3})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ("training.entrop.last=1", "unknown setting 'training.entrop'; did you mean"),
+        ("training.entropy.lats=1", "'training.entropy.lats'; did you mean 'training.entropy.last'"),
+        ("enviroment.jobs=3", "unknown setting 'enviroment'; did you mean 'environment'"),
+        ("environment.job=3", "'environment.job'; did you mean 'environment.jobs'"),
+        ("rollouts.workers=-1", "setting rollouts.workers: "),
+        ("rollouts.per_sequence=1", "setting rollouts.per_sequence: "),
+        ("rollouts.keep=0", "setting rollouts.keep: "),
+        ("training.method=a2c", "setting training.method: "),
+        ("training.iterations=.nan", "setting training.iterations: "),
+        ("training.learning_rate.first=.inf", "setting training.learning_rate.first: "),
+    ],
+)
+def test_a_wrong_setting_is_named(assignment: str, complaint: str) -> None:
+    with pytest.raises(InputError) as refused:
+        from_assignments(assignment)
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_group_that_is_set_in_part_keeps_the_rest_of_its_default() -> None:
+    default = DecimaTraining().training.entropy
+    found = from_assignments("training.entropy.last=0.01", "training.learning_rate.last=5e-4")
+    assert found.training.entropy == default.model_copy(update={"last": 0.01})
+    assert found.training.learning_rate == Schedule(first=1e-3, last=5e-4)
+    assert found.training.horizon is None
+    with pytest.raises(InputError, match="setting training.horizon.first: Field required"):
+        from_assignments("training.horizon.last=100")  # its default has no parts
+
+
+def test_records_are_frozen_and_written_values_read_back() -> None:
+    config = from_assignments("training.method=reinforce", "training.horizon={first: 1, last: 2}")
+    assert build_settings(DecimaTraining, config.model_dump(mode="json")) == config
+    with pytest.raises(ValueError, match="frozen"):
+        config.seed = 3  # type: ignore[misc]
+
+
+def test_a_system_adds_its_own_and_changes_nothing_else() -> None:
+    shared: dict[str, Any] = TrainingConfig().model_dump()
+    assert DecimaTraining().model_dump() == {
+        **shared,
+        "environment": DecimaTraining().environment.model_dump(),
+        "network": DecimaTraining().network.model_dump(),
+    }
+    assert shared["rollouts"] == Rollouts().model_dump()

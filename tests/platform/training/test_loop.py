@@ -1,0 +1,174 @@
+"""The loop around a trainer: what it writes when, and how it stops. Ray is not needed for that."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import load_bundle
+from loadmaster.models.networks import find_family
+from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.platform.training.loop import Outcome, Progress, run
+from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.platform.training.tracking import CsvTracker
+
+VALIDATIONS = {0: 100.0, 4: 70.0, 8: 80.0, 10: 75.0}
+
+
+class PlannedTrainer:
+    """Learns what VALIDATIONS says, and does in iteration i what `during[i]` says."""
+
+    def __init__(self, config: DecimaTraining, during: dict[int, Callable[[], None]]) -> None:
+        self.config, self.during = config, during
+        self.iteration, self.decisions = 0, 0
+        self.validation_seeds = range(5)
+        self.network = find_family("decima").build({})
+        self.recipe: Any = SimpleNamespace(
+            system="decima",
+            metric=lambda config: "jct_s",
+            baselines=lambda config, seeds: {"fair": 90.0, "fifo": 95.0},
+            network=lambda config: config.network.model_dump(),
+        )
+
+    def step(self) -> dict[str, float]:
+        self.iteration += 1
+        self.decisions += 10
+        self.during.get(self.iteration, lambda: None)()
+        figures = {"iteration": float(self.iteration), "kl": 0.01 * self.iteration}
+        if self.iteration % self.config.validation.every == 0:
+            figures["validation"] = self.validate()
+        return figures
+
+    def validate(self) -> float:
+        return VALIDATIONS[self.iteration]
+
+    def weights(self) -> Any:
+        return self.network.state_dict()
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+
+
+def config_of(**training: Any) -> DecimaTraining:
+    return build_settings(
+        DecimaTraining,
+        {
+            "training": {"iterations": 10, **training},
+            "validation": {"every": 4, "sequences": 5},
+            "checkpoints": {"every": 3, "last": 2},
+        },
+    )
+
+
+def train(folder: Path, trainer: PlannedTrainer) -> tuple[Outcome, RunFolder]:
+    if folder.exists():
+        where = RunFolder.open(folder)
+    else:
+        where = RunFolder.create(folder, trainer.config, {"system": "decima", "command": "..."})
+    shown: list[Progress] = []
+    trainer_: Any = trainer
+    outcome = run(trainer_, where, [CsvTracker(folder)], shown.append)
+    assert shown[-1] is outcome.progress
+    assert outcome.progress.ended
+    return outcome, where
+
+
+def validated(folder: RunFolder) -> dict[int, float]:
+    return {int(r["iteration"]): r["validation"] for r in folder.rows() if "validation" in r}
+
+
+def checkpoints(folder: RunFolder) -> list[int]:
+    return [int(path.name.removeprefix("iteration-")) for path in folder.checkpoints()]
+
+
+def test_from_the_first_validation_to_the_last(tmp_path: Path) -> None:
+    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), {}))
+    assert not outcome.interrupted
+    assert [row["iteration"] for row in folder.rows()] == list(range(11))
+    assert validated(folder) == VALIDATIONS  # untrained, every fourth, and where it ended
+    assert outcome.progress.best == (4, 70.0)
+    assert outcome.progress.best_baseline == ("fair", 90.0)
+    assert checkpoints(folder) == [9, 10]
+    best, last = (load_bundle(folder.path / which) for which in ("best", "last"))
+    assert (best.trained["iterations"], last.trained["iterations"]) == (4, 10)
+    assert best.results["validation"] == 70.0
+    assert best.results["best_baseline"] == "fair"
+    assert (best.name, best.system) == ("run", "decima")
+    assert folder.manifest["status"] == "finished"
+    assert folder.manifest["best"] == {"iteration": 4, "validation": 70.0}
+    assert folder.manifest["decisions"] == 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_request_ends_the_iteration_first(number: int, tmp_path: Path) -> None:
+    before = signal.getsignal(number)
+    during = {5: lambda: signal.raise_signal(number)}
+    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), during))
+    assert outcome.interrupted
+    assert [row["iteration"] for row in folder.rows()][-1] == 5
+    assert checkpoints(folder) == [3, 5]
+    assert folder.manifest["status"] == "interrupted"
+    assert load_bundle(folder.path / "last").trained["iterations"] == 5
+    assert signal.getsignal(number) == before
+
+
+def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
+    def twice() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    trainer = PlannedTrainer(config_of(), {5: twice})
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", trainer)
+    folder = RunFolder.open(tmp_path / "run")
+    assert [row["iteration"] for row in folder.rows()][-1] == 4
+    assert checkpoints(folder) == [0, 3]  # what a resumed run begins with
+
+
+def test_a_stop_request_in_the_last_iteration_comes_too_late(tmp_path: Path) -> None:
+    during = {10: lambda: signal.raise_signal(signal.SIGINT)}
+    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), during))
+    assert not outcome.interrupted
+    assert folder.manifest["status"] == "finished"
+
+
+def test_a_request_before_the_first_iteration_leaves_a_run_to_resume(tmp_path: Path) -> None:
+    trainer = PlannedTrainer(config_of(), {})
+    trainer.recipe.baselines = lambda config, seeds: signal.raise_signal(signal.SIGINT) or {}
+    outcome, folder = train(tmp_path / "run", trainer)
+    assert outcome.interrupted
+    assert (validated(folder), checkpoints(folder)) == ({0: 100.0}, [0])
+    assert "best_baseline" not in load_bundle(folder.path / "best").results
+
+
+def test_the_minutes_may_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from loadmaster.platform.training import loop
+
+    clock = [50.0]
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+
+    def long() -> None:
+        clock[0] += 61.0
+
+    trainer = PlannedTrainer(config_of(minutes=1), {8: long})
+    outcome, folder = train(tmp_path / "run", trainer)
+    assert not outcome.interrupted
+    assert folder.rows()[-1]["iteration"] == 8
+    assert folder.manifest["status"] == "finished"
+
+
+def test_a_resumed_run_goes_on_with_its_curve(tmp_path: Path) -> None:
+    train(tmp_path / "run", PlannedTrainer(config_of(iterations=4), {}))
+    again = PlannedTrainer(config_of(), {})
+    again.iteration, again.decisions = 4, 40
+    outcome, folder = train(tmp_path / "run", again)
+    assert outcome.progress.first_iteration == 4
+    assert [row["iteration"] for row in folder.rows()] == list(range(11))
+    assert validated(folder) == VALIDATIONS
+    assert load_bundle(folder.path / "best").trained["iterations"] == 4  # from before

@@ -1,0 +1,160 @@
+"""Where figures go: CSV that grows columns, TensorBoard that survives a kill, MLflow if asked."""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.platform.training.tracking import (
+    CsvTracker,
+    MlflowTracker,
+    TensorBoardTracker,
+    flattened,
+    trackers_for,
+)
+from tests.platform.training.event_files import events_in, scalars_in
+
+
+def test_csv_grows_columns_and_keeps_rows(tmp_path: Path) -> None:
+    tracker = CsvTracker(tmp_path)
+    tracker.log(0, {"iteration": 0.0, "validation": 88.5})
+    tracker.log(1, {"iteration": 1.0, "kl": 1e-5, "entropy": 2.5})
+    tracker.log(2, {"iteration": 2.0, "kl": 2e-5, "entropy": 2.25, "validation": 80.125})
+    expected = [
+        {"iteration": "0", "validation": "88.5", "kl": "", "entropy": ""},
+        {"iteration": "1", "validation": "", "kl": "1e-05", "entropy": "2.5"},
+        {"iteration": "2", "validation": "80.125", "kl": "2e-05", "entropy": "2.25"},
+    ]
+    with (tmp_path / "metrics.csv").open() as file:
+        assert list(csv.DictReader(file)) == expected
+    again = CsvTracker(tmp_path)  # a resumed run appends, with the same columns
+    again.log(3, {"iteration": 3.0, "entropy": 2.0})
+    with (tmp_path / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[:3] == expected
+    assert rows[3] == {"iteration": "3", "validation": "", "kl": "", "entropy": "2"}
+    assert [p.name for p in tmp_path.iterdir()] == ["metrics.csv"]
+
+
+def wait_for(condition: Any, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_tensorboard_has_the_figures_before_it_is_closed(tmp_path: Path) -> None:
+    """A run may be killed at any time."""
+    tracker = TensorBoardTracker(tmp_path, resumed_after=None)
+    tracker.log(0, {"iteration": 0.0, "validation": 88.5})
+    tracker.log(1, {"iteration": 1.0, "validation": 80.0, "kl": 0.5})
+    expected = {"validation": [(0, 88.5), (1, 80.0)], "kl": [(1, 0.5)]}
+    wait_for(lambda: scalars_in(tmp_path / "tensorboard") == expected)
+    tracker.close()
+    assert scalars_in(tmp_path / "tensorboard") == expected
+
+
+def test_tensorboard_hides_what_a_resumed_run_does_again(tmp_path: Path) -> None:
+    tracker = TensorBoardTracker(tmp_path, resumed_after=0)
+    tracker.log(1, {"validation": 80.0})
+    tracker.close()
+    marks = [event for event in events_in(tmp_path / "tensorboard") if event.session_log.status]
+    assert [mark.step for mark in marks] == [1]  # TensorBoard drops earlier points from here on
+    new = TensorBoardTracker(tmp_path / "new", resumed_after=None)
+    new.log(0, {"validation": 1.0})
+    new.close()
+    assert not any(e.session_log.status for e in events_in(tmp_path / "new" / "tensorboard"))
+
+
+def test_mlflow_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(InputError, match=r"pip install 'loadmaster\[mlflow\]'"):
+        MlflowTracker("http://localhost:5000", "run", {})
+
+
+class FakeMlflow(ModuleType):
+    """Notes the calls it gets; fails from the call named `fails` on."""
+
+    def __init__(self) -> None:
+        super().__init__("mlflow")
+        self.calls: list[tuple[Any, ...]] = []
+        self.fails = ""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            self.calls.append((name, *arguments, *named.items()))
+            if name == self.fails:
+                raise ConnectionError("nobody answers")
+            return SimpleNamespace(info=SimpleNamespace(run_id="r-17"))
+
+        return call
+
+
+@pytest.fixture
+def mlflow(monkeypatch: pytest.MonkeyPatch) -> FakeMlflow:
+    fake = FakeMlflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # else it would be left set
+    return fake
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "decima-1", DecimaTraining(), {"system": "decima"})
+
+
+def test_mlflow_gets_parameters_and_figures(mlflow: FakeMlflow, run: RunFolder) -> None:
+    trackers = trackers_for(run, DecimaTraining(), None, "sqlite:///m.db", print)
+    for tracker in trackers:
+        tracker.log(4, {"iteration": 4.0, "validation": 80.0})
+        tracker.close()
+    parameters = flattened(DecimaTraining().model_dump(mode="json"))
+    assert mlflow.calls == [
+        ("set_tracking_uri", "sqlite:///m.db"),
+        ("set_experiment", "loadmaster"),
+        ("start_run", ("run_id", None), ("run_name", "decima-1")),
+        ("log_params", parameters),
+        ("log_metrics", {"iteration": 4.0, "validation": 80.0}, ("step", 4)),
+        ("end_run",),
+    ]
+    assert parameters["training.entropy.last"] == DecimaTraining().training.entropy.last
+    assert run.rows() == [{"iteration": 4.0, "validation": 80.0}]
+
+
+def test_a_resumed_run_goes_on_in_mlflow(mlflow: FakeMlflow, run: RunFolder) -> None:
+    trackers_for(run, DecimaTraining(), None, "http://one", print)
+    mlflow.calls.clear()
+    trackers_for(run, DecimaTraining(), 4, "http://one", print)
+    assert ("start_run", ("run_id", "r-17"), ("run_name", "decima-1")) in mlflow.calls
+    assert "log_params" not in [call[0] for call in mlflow.calls]  # MLflow lets none change
+    trackers_for(run, DecimaTraining(), 4, "http://another", print)
+    assert ("start_run", ("run_id", None), ("run_name", "decima-1")) in mlflow.calls
+
+
+def test_an_mlflow_that_refuses_is_told_in_one_line(mlflow: FakeMlflow, run: RunFolder) -> None:
+    mlflow.fails = "set_experiment"
+    with pytest.raises(InputError, match="--mlflow 'http://x' does not take the run: nobody"):
+        trackers_for(run, DecimaTraining(), None, "http://x", print)
+
+
+def test_an_mlflow_that_dies_does_not_end_the_run(mlflow: FakeMlflow, run: RunFolder) -> None:
+    said: list[str] = []
+    *_, tracker = trackers_for(run, DecimaTraining(), None, "http://x", said.append)
+    mlflow.fails = "log_metrics"
+    for iteration in (1, 2):
+        tracker.log(iteration, {"kl": 0.5})
+    tracker.close()
+    assert said == ["MLflow no longer answers, the run goes on without it: nobody answers"]
+    assert [call[0] for call in mlflow.calls].count("log_metrics") == 1
