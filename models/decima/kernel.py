@@ -22,6 +22,8 @@ from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4
+LANES = 8  # columns are computed in multiples of this
+INPUTS = 4  # and inputs of a layer are read so many at a time
 
 # How features.py scales, as numbers a compiled function can hold.
 _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
@@ -33,25 +35,32 @@ _SLOPE, _ILLEGAL, _ONE = np.float32(SLOPE), np.float32(ILLEGAL), np.float32(1)
 
 
 class Weights(NamedTuple):
-    """All layers of all seven perceptrons, padded to the widest, W."""
+    """All layers of all seven perceptrons, padded with 0 to the widest, W."""
 
-    matrix: NDArray[np.float32]  # (7, LAYERS_MAX, W, W) from input (row) to output (column)
+    matrix: NDArray[np.float32]  # (7, LAYERS_MAX, W, W) to output (row) from input (column)
     bias: NDArray[np.float32]  # (7, LAYERS_MAX, W)
     # Row 0: how many layers, none of a part the network has not; then inputs and outputs of each.
     shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2)
 
 
 class Scratch(NamedTuple):
-    """Room for one decision: N stages, M jobs, E limits, D numbers an embedding."""
+    """Room for one decision: N stages, M jobs, E limits, D numbers an embedding.
 
-    inputs: NDArray[np.float32]  # (N, STAGE_INPUTS)
-    stage: NDArray[np.float32]  # (N, D)
-    heard: NDArray[np.float32]  # (N, D)
-    job_inputs: NDArray[np.float32]  # (M, JOB_INPUTS)
-    job: NDArray[np.float32]  # (M, D)
+    Tables have a column for each stage, leaves first: a layer then is a few long loops over all
+    stages, or those of a level, and these vectorise: three times faster than stage by stage.
+    """
+
+    row: NDArray[np.int64]  # (N,) the observation's row of each column
+    column: NDArray[np.int64]  # (N,) and the other way round
+    level_end: NDArray[np.int64]  # (N + 1,) the column behind the last of each height
+    inputs: NDArray[np.float32]  # (STAGE_INPUTS, N)
+    stage: NDArray[np.float32]  # (D, N)
+    heard: NDArray[np.float32]  # (D, N)
+    job_inputs: NDArray[np.float32]  # (JOB_INPUTS, M)
+    job: NDArray[np.float32]  # (D, M)
     cluster: NDArray[np.float32]  # (D,)
-    layer: NDArray[np.float32]  # (2, widest) what goes into a layer, and what comes out
-    stage_scores: NDArray[np.float32]  # (N,)
+    layer: NDArray[np.float32]  # (2, W, columns) what goes into a layer, and what comes out
+    stage_scores: NDArray[np.float32]  # (N,) by row
     limit_scores: NDArray[np.float32]  # (E,)
 
 
@@ -75,30 +84,35 @@ def weights_of(network: DecimaNetwork) -> Weights:
         shape[which, 0] = len(layers)
         for place, layer in enumerate(layers):
             given, made = layer.in_features, layer.out_features
-            matrix[which, place, :given, :made] = layer.weight.detach().cpu().numpy().T
+            matrix[which, place, :made, :given] = layer.weight.detach().cpu().numpy()
             bias[which, place, :made] = layer.bias.detach().cpu().numpy()
             shape[which, 1 + place] = given, made
     return Weights(matrix, bias, shape)
 
 
 def _widest(network: DecimaNetwork) -> int:
-    return max(
+    widest = max(
         max(layer.in_features, layer.out_features)
         for layer in network.modules()
         if isinstance(layer, nn.Linear)
     )
+    return INPUTS * -(-widest // INPUTS)
 
 
 def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
     width = network.encoder.width
+    columns = LANES * -(-max(stages, jobs, executors) // LANES)
     return Scratch(
-        inputs=np.zeros((stages, features.STAGE_INPUTS), np.float32),
-        stage=np.zeros((stages, width), np.float32),
-        heard=np.zeros((stages, width), np.float32),
-        job_inputs=np.zeros((jobs, features.JOB_INPUTS), np.float32),
-        job=np.zeros((jobs, width), np.float32),
+        row=np.zeros(stages, np.int64),
+        column=np.zeros(stages, np.int64),
+        level_end=np.zeros(stages + 1, np.int64),
+        inputs=np.zeros((features.STAGE_INPUTS, stages), np.float32),
+        stage=np.zeros((width, stages), np.float32),
+        heard=np.zeros((width, stages), np.float32),
+        job_inputs=np.zeros((features.JOB_INPUTS, jobs), np.float32),
+        job=np.zeros((width, jobs), np.float32),
         cluster=np.zeros(width, np.float32),
-        layer=np.zeros((2, _widest(network)), np.float32),
+        layer=np.zeros((2, _widest(network), columns), np.float32),
         stage_scores=np.zeros(stages, np.float32),
         limit_scores=np.zeros(executors, np.float32),
     )
@@ -112,6 +126,7 @@ def decide(
 
     Draws in [0, 1) sample from the policy; draws below 0 take the best-scored stage and limit.
     """
+    order_stages(view, room)
     read_inputs(view, room)
     embed(view, weights, room)
     score_stages(view, weights, room)
@@ -127,136 +142,184 @@ def decide(
 
 
 @part
+def order_stages(view: Observation, room: Scratch) -> None:
+    """Leaves first: which column each row has. Counted, not compared."""
+    stages, ends = int(view.cluster[seen.STAGES]), room.level_end
+    ends[: stages + 1] = 0
+    for row in range(stages):
+        ends[int(view.stages[row, seen.HEIGHT]) + 1] += 1
+    for level in range(stages):
+        ends[level + 1] += ends[level]
+    for row in range(stages):
+        height = int(view.stages[row, seen.HEIGHT])
+        column = ends[height]
+        room.row[column], room.column[row] = row, column
+        ends[height] = column + 1
+
+
+@part
 def read_inputs(view: Observation, room: Scratch) -> None:
-    """features.py, one row at a time."""
+    """features.py, one stage at a time."""
     free = view.cluster[seen.FREE_EXECUTORS] * _EXECUTOR
     for job in range(int(view.cluster[seen.JOBS])):
         own = view.jobs[job, seen.IS_SOURCE] == 1
-        room.job_inputs[job, 0] = view.jobs[job, seen.EXECUTORS] * _EXECUTOR
-        room.job_inputs[job, 1] = _SOURCE if own else _NOT_SOURCE
-        room.job_inputs[job, 2] = free
+        room.job_inputs[0, job] = view.jobs[job, seen.EXECUTORS] * _EXECUTOR
+        room.job_inputs[1, job] = _SOURCE if own else _NOT_SOURCE
+        room.job_inputs[2, job] = free
         work = view.jobs[job, seen.WORK_LEFT_S]
-        room.job_inputs[job, 3] = np.log1p(work) * _LOG_WORK
-        room.job_inputs[job, 4] = work * _JOB_WORK
-    for row in range(int(view.cluster[seen.STAGES])):
-        stage, inputs = view.stages[row], room.inputs[row]
+        room.job_inputs[3, job] = np.log1p(work) * _LOG_WORK
+        room.job_inputs[4, job] = work * _JOB_WORK
+    inputs = room.inputs
+    for column in range(int(view.cluster[seen.STAGES])):
+        row = room.row[column]
+        stage = view.stages[row]
         for shared in range(features.SHARED):
-            inputs[shared] = room.job_inputs[view.stage_job[row], shared]
-        inputs[4] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
-        inputs[5] = stage[seen.UNSTARTED] * _TASK
-        inputs[6] = stage[seen.MEAN_S] * _DURATION
-        inputs[7] = stage[seen.RUNNING] * _EXECUTOR
-        inputs[8] = stage[seen.RUNNABLE]
-        inputs[9] = stage[seen.FITTING] * _EXECUTOR
-        inputs[10] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
+            inputs[shared, column] = room.job_inputs[shared, view.stage_job[row]]
+        inputs[4, column] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
+        inputs[5, column] = stage[seen.UNSTARTED] * _TASK
+        inputs[6, column] = stage[seen.MEAN_S] * _DURATION
+        inputs[7, column] = stage[seen.RUNNING] * _EXECUTOR
+        inputs[8, column] = stage[seen.RUNNABLE]
+        inputs[9, column] = stage[seen.FITTING] * _EXECUTOR
+        inputs[10, column] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
 
 
 @part
 def embed(view: Observation, weights: Weights, room: Scratch) -> None:
     """Stages, which then hear of one another (eq. 1); jobs and the cluster as sums."""
     stages, jobs = int(view.cluster[seen.STAGES]), int(view.cluster[seen.JOBS])
-    width, layer = room.stage.shape[1], room.layer
-    room.job[:jobs] = 0
-    room.cluster[:] = 0
-    for row in range(stages):
-        fill(layer, 0, room.inputs[row])
-        out = perceptron(weights, PREPARE, layer)
-        for i in range(width):
-            room.stage[row, i] = layer[out, i]
+    width, layer = len(room.stage), room.layer
+    fill(layer, 0, room.inputs, 0, stages)
+    out = perceptron(weights, PREPARE, layer, stages)
+    for i in range(width):
+        for column in range(stages):
+            room.stage[i, column] = layer[out, i, column]
     if weights.shape[MESSAGE, 0, 0] > 0:
         pass_messages(view, weights, room)
-    for row in range(stages):
-        fill(layer, 0, room.inputs[row])
-        fill(layer, features.STAGE_INPUTS, room.stage[row])
-        out = perceptron(weights, SUMMARISE_STAGE, layer)
-        for i in range(width):
-            room.job[view.stage_job[row], i] += layer[out, i]
-    for job in range(jobs):
-        fill(layer, 0, room.job[job])
-        out = perceptron(weights, SUMMARISE_JOB, layer)
-        for i in range(width):
-            room.cluster[i] += layer[out, i]
+    fill(layer, 0, room.inputs, 0, stages)
+    fill(layer, features.STAGE_INPUTS, room.stage, 0, stages)
+    out = perceptron(weights, SUMMARISE_STAGE, layer, stages)
+    for i in range(width):
+        room.job[i, :jobs] = 0
+        for column in range(stages):
+            room.job[i, view.stage_job[room.row[column]]] += layer[out, i, column]
+    fill(layer, 0, room.job, 0, jobs)
+    out = perceptron(weights, SUMMARISE_JOB, layer, jobs)
+    for i in range(width):
+        room.cluster[i] = 0
+        for job in range(jobs):
+            room.cluster[i] += layer[out, i, job]
 
 
 @part
 def pass_messages(view: Observation, weights: Weights, room: Scratch) -> None:
     """A level at a time, leaves first: it hears what was said below, then speaks itself."""
     stages, edges = int(view.cluster[seen.STAGES]), int(view.cluster[seen.EDGES])
-    width, layer = room.stage.shape[1], room.layer
-    room.heard[:stages] = 0
-    highest = 0
-    for row in range(stages):
-        highest = max(highest, int(view.stages[row, seen.HEIGHT]))
-    for height in range(highest + 1):
+    width, layer = len(room.stage), room.layer
+    for i in range(width):
+        room.heard[i, :stages] = 0
+    height, first = 0, 0
+    while first < stages:
+        end = room.level_end[height]
+        count = end - first
         if height > 0:
-            for row in range(stages):
-                if view.stages[row, seen.HEIGHT] == height:
-                    fill(layer, 0, room.heard[row])
-                    out = perceptron(weights, UPDATE, layer)
+            fill(layer, 0, room.heard, first, count)
+            out = perceptron(weights, UPDATE, layer, count)
+            for i in range(width):
+                for column in range(count):
+                    room.stage[i, first + column] += layer[out, i, column]
+        if end < stages:
+            fill(layer, 0, room.stage, first, count)
+            out = perceptron(weights, MESSAGE, layer, count)
+            for edge in range(edges):
+                child = room.column[view.edges[edge, 1]]
+                if first <= child < end:
+                    parent = room.column[view.edges[edge, 0]]
                     for i in range(width):
-                        room.stage[row, i] += layer[out, i]
-        child = -1
-        out = 0
-        for edge in range(edges):
-            if view.stages[view.edges[edge, 1], seen.HEIGHT] == height:
-                if view.edges[edge, 1] != child:
-                    child = view.edges[edge, 1]
-                    fill(layer, 0, room.stage[child])
-                    out = perceptron(weights, MESSAGE, layer)
-                for i in range(width):
-                    room.heard[view.edges[edge, 0], i] += layer[out, i]
+                        room.heard[i, parent] += layer[out, i, child - first]
+        height, first = height + 1, end
 
 
 @part
 def score_stages(view: Observation, weights: Weights, room: Scratch) -> None:
-    width, layer = room.stage.shape[1], room.layer
+    width, layer = len(room.stage), room.layer
+    legal = 0
     for row in range(int(view.cluster[seen.STAGES])):
         room.stage_scores[row] = _ILLEGAL
         if view.schedulable[row] == 1:
-            fill(layer, 0, room.inputs[row])
-            fill(layer, features.STAGE_INPUTS, room.stage[row])
-            fill(layer, features.STAGE_INPUTS + width, room.job[view.stage_job[row]])
-            fill(layer, features.STAGE_INPUTS + 2 * width, room.cluster)
-            room.stage_scores[row] = layer[perceptron(weights, SCORE_STAGE, layer), 0]
+            column, job = room.column[row], view.stage_job[row]
+            for i in range(features.STAGE_INPUTS):
+                layer[0, i, legal] = room.inputs[i, column]
+            for i in range(width):
+                layer[0, features.STAGE_INPUTS + i, legal] = room.stage[i, column]
+                layer[0, features.STAGE_INPUTS + width + i, legal] = room.job[i, job]
+                layer[0, features.STAGE_INPUTS + 2 * width + i, legal] = room.cluster[i]
+            legal += 1
+    out = perceptron(weights, SCORE_STAGE, layer, legal)
+    legal = 0
+    for row in range(int(view.cluster[seen.STAGES])):
+        if view.schedulable[row] == 1:
+            room.stage_scores[row] = layer[out, 0, legal]
+            legal += 1
 
 
 @part
 def score_limits(
     weights: Weights, room: Scratch, job: int, lowest: int, highest: int, total: int
 ) -> None:
-    width, layer = room.stage.shape[1], room.layer
-    for limit in range(lowest, highest + 1):
-        fill(layer, 0, room.job_inputs[job])
-        fill(layer, features.JOB_INPUTS, room.job[job])
-        fill(layer, features.JOB_INPUTS + width, room.cluster)
-        layer[0, features.JOB_INPUTS + 2 * width] = np.float32(limit) / np.float32(total)
-        room.limit_scores[limit - 1] = layer[perceptron(weights, SCORE_LIMIT, layer), 0]
+    width, layer, count = len(room.stage), room.layer, highest - lowest + 1
+    for column in range(count):
+        for i in range(features.JOB_INPUTS):
+            layer[0, i, column] = room.job_inputs[i, job]
+        for i in range(width):
+            layer[0, features.JOB_INPUTS + i, column] = room.job[i, job]
+            layer[0, features.JOB_INPUTS + width + i, column] = room.cluster[i]
+        share = np.float32(lowest + column) / np.float32(total)
+        layer[0, features.JOB_INPUTS + 2 * width, column] = share
+    out = perceptron(weights, SCORE_LIMIT, layer, count)
+    for column in range(count):
+        room.limit_scores[lowest + column - 1] = layer[out, 0, column]
 
 
 @inner
-def fill(layer: NDArray[np.float32], start: int, values: NDArray[np.float32]) -> None:
-    for i in range(len(values)):
-        layer[0, start + i] = values[i]
+def fill(
+    layer: NDArray[np.float32], start: int, table: NDArray[np.float32], first: int, count: int
+) -> None:
+    """Some columns of a table as what goes into a layer, from its row `start` on."""
+    for i in range(len(table)):
+        for column in range(count):
+            layer[0, start + i, column] = table[i, first + column]
 
 
 @inner
-def perceptron(weights: Weights, which: int, layer: NDArray[np.float32]) -> int:
-    """Run layer[0] through the perceptron; in which row of `layer` the result is."""
-    matrix, bias = weights.matrix[which], weights.bias[which]
+def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: int) -> int:
+    """Run the first `count` columns of layer[0] through; in which half of `layer` they come out.
+
+    Columns up to the next multiple of LANES are computed as well, and mean nothing.
+    """
     source, layers = 0, weights.shape[which, 0, 0]
+    columns = LANES * ((count + LANES - 1) // LANES)
     for place in range(layers):
         given, made = weights.shape[which, 1 + place, 0], weights.shape[which, 1 + place, 1]
         target = 1 - source
+        x, groups = layer[source], (given + INPUTS - 1) // INPUTS
+        for i in range(given, INPUTS * groups):
+            x[i, :columns] = 0
         for j in range(made):
-            layer[target, j] = bias[place, j]
-        # Input by input, so that the inner loop runs over independent sums and vectorises.
-        for i in range(given):
-            value = layer[source, i]
-            for j in range(made):
-                layer[target, j] += value * matrix[place, i, j]
-        if place + 1 < layers:
-            for j in range(made):
-                layer[target, j] = max(layer[target, j], _SLOPE * layer[target, j])
+            w, out = weights.matrix[which, place, j], layer[target, j]
+            constant = weights.bias[which, place, j]
+            for column in range(columns):
+                out[column] = constant
+            for group in range(groups):
+                i = INPUTS * group
+                w0, w1, w2, w3 = w[i], w[i + 1], w[i + 2], w[i + 3]
+                x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
+                for column in range(columns):
+                    first = w0 * x0[column] + w1 * x1[column]
+                    out[column] += first + (w2 * x2[column] + w3 * x3[column])
+            if place + 1 < layers:
+                for column in range(columns):
+                    out[column] = max(out[column], _SLOPE * out[column])
         source = target
     return source
 
