@@ -23,7 +23,7 @@ from loadmaster.platform.rllib.algorithm import InputDrivenConfig
 from loadmaster.platform.rollouts import decima as episodes
 from loadmaster.platform.rollouts.decima_engine import DecimaEngine
 from loadmaster.platform.rollouts.decima_recording import record_rollout
-from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
 
 
@@ -32,6 +32,14 @@ class DecimaTraining(TrainingConfig):
 
     environment: DagSchedulingSettings = DagSchedulingSettings()
     network: DecimaSettings = DecimaSettings()
+    rollouts: Rollouts = Rollouts(sequences=4, per_sequence=8, keep=0.5)
+    training: Learning = Learning(
+        learning_rate=Schedule(first=2e-3, last=3e-4, iterations=600),
+        entropy=Schedule(first=2e-3, last=2e-4, iterations=300),
+        epochs=2,
+        minibatches=3,
+        memory_s=30.0,
+    )
 
 
 def algorithm(config: DecimaTraining) -> InputDrivenConfig:
