@@ -92,7 +92,8 @@ class MlflowTracker:
             if run_id is None:
                 self._client.log_params(dict(parameters))
         except Exception as fault:  # MLflow has kinds of its own for every transport
-            raise InputError(f"--mlflow {uri!r} does not take the run: {str(fault)[:200]}") from None
+            reason = str(fault)[:200]
+            raise InputError(f"--mlflow {uri!r} does not take the run: {reason}") from None
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
         """A server that is gone is no reason to stop learning."""

@@ -36,7 +36,7 @@ def test_reinforce_takes_one_step_on_everything() -> None:
     ("assignment", "complaint"),
     [
         ("training.entrop.last=1", "unknown setting 'training.entrop'; did you mean"),
-        ("training.entropy.lats=1", "'training.entropy.lats'; did you mean 'training.entropy.last'"),
+        ("training.entropy.lats=1", "lats'; did you mean 'training.entropy.last'"),
         ("enviroment.jobs=3", "unknown setting 'enviroment'; did you mean 'environment'"),
         ("environment.job=3", "'environment.job'; did you mean 'environment.jobs'"),
         ("rollouts.workers=-1", "setting rollouts.workers: "),
@@ -60,7 +60,7 @@ def test_a_group_that_is_set_in_part_keeps_the_rest_of_its_default() -> None:
     assert found.training.entropy == default.model_copy(update={"last": 0.01})
     assert found.training.learning_rate == Schedule(first=1e-3, last=5e-4)
     assert found.training.horizon is None
-    with pytest.raises(InputError, match="setting training.horizon.first: Field required"):
+    with pytest.raises(InputError, match=r"setting training\.horizon\.first: Field required"):
         from_assignments("training.horizon.last=100")  # its default has no parts
 
 

@@ -3,71 +3,92 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import save_bundle
 from loadmaster.platform.rllib.recording import Assignment, Recording
 from loadmaster.platform.rllib.runner import EngineRunner
 from loadmaster.platform.rollouts.decima_engine import DecimaEngine
 from loadmaster.platform.training.decima import RECIPE, DecimaTraining
-from loadmaster.platform.training.trainer import Trainer
+from loadmaster.platform.training.trainer import Trainer, starting_weights
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
-TINY = {
-    "environment": {"workload": "toy", "jobs": 3, "executors": 4},
-    "rollouts": {"sequences": 2, "per_sequence": 3, "workers": 0},
-    "training": {"iterations": 4, "learning_rate": {"first": 0.01, "last": 0.01}},
-    "validation": {"every": 1, "sequences": 3},
-}
-CLOCKS = ("seconds", "decisions_per_s")
+CLOCKS = ("seconds", "decisions_per_s", "workers")
+SAVED = 2  # the iteration after which the run below was saved
+Row = dict[str, float]
 
 
-def tiny(workers: int = 0) -> DecimaTraining:
-    rollouts = {**TINY["rollouts"], "workers": workers}
-    return DecimaTraining.model_validate({**TINY, "rollouts": rollouts})
+def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
+    return build_settings(
+        DecimaTraining,
+        {
+            "environment": {"workload": "toy", "jobs": 3, "executors": 4},
+            "rollouts": {"sequences": 2, "per_sequence": 3, "workers": workers},
+            "training": {"learning_rate": {"first": 0.01, "last": 0.01}, **training},
+            "validation": {"every": 1, "sequences": 3},
+        },
+    )
 
 
-def without_clocks(figures: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in figures.items() if not name.endswith(CLOCKS)}
+def row_of(trainer: Trainer) -> Row:
+    """One more iteration, without what no two runs have in common."""
+    return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
+
+
+class Uninterrupted(NamedTuple):
+    rows: list[Row]
+    checkpoint: Path  # after iteration SAVED
+    bundle: Path  # the same
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(ray_session: None) -> Iterator[list[dict[str, float]]]:
+def uninterrupted(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """Four iterations without workers; everything else is held against them."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
     trainer = Trainer(RECIPE, tiny())
-    yield [without_clocks(trainer.step()) for _ in range(4)]
+    untrained = trainer.validate()
+    rows = [row_of(trainer) for _ in range(SAVED)]
+    trainer.save(folder / "saved")
+    save_bundle(
+        folder / "bundle",
+        name="begun",
+        system="decima",
+        network=RECIPE.network(trainer.config),
+        weights=trainer.weights(),
+        trained={"environment": {}},
+    )
+    rows += [row_of(trainer) for _ in range(2)]
     trainer.stop()
+    assert rows[SAVED - 1]["validation"] != untrained  # so that weights can be told apart
+    return Uninterrupted(rows, folder / "saved", folder / "bundle")
 
 
-def test_the_number_of_workers_changes_nothing_but_the_time(
-    uninterrupted: list[dict[str, float]],
+def test_a_restored_trainer_and_its_workers_go_on_as_if_nothing_had_happened(
+    uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
-    trainer = Trainer(RECIPE, tiny(workers=2))
+    """RLlib may drop a set_state that is under way; ours get their weights with each request."""
+    trainer = Trainer(RECIPE, tiny(workers=1), resumed=True)
     try:
-        for before in uninterrupted[:2]:
-            assert without_clocks(trainer.step()) == pytest.approx(before)
+        trainer.restore(uninterrupted.checkpoint)
+        assert trainer.iteration == SAVED
+        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+        for before in uninterrupted.rows[SAVED:]:
+            assert row_of(trainer) == pytest.approx(before)
+        with pytest.raises(InputError, match=r"nowhere cannot be restored .* expected a whole one"):
+            trainer.restore(tmp_path / "nowhere")
     finally:
         trainer.stop()
-
-
-def test_a_restored_trainer_goes_on_as_if_nothing_had_happened(
-    uninterrupted: list[dict[str, float]], tmp_path: Path
-) -> None:
-    first = Trainer(RECIPE, tiny())
-    for _ in range(2):
-        first.step()
-    first.save(tmp_path / "saved")
-    first.stop()
-    second = Trainer(RECIPE, tiny())
-    second.restore(tmp_path / "saved")
-    assert second.iteration == 2
-    for before in uninterrupted[2:]:
-        assert without_clocks(second.step()) == pytest.approx(before)
-    second.stop()
 
 
 class DeafRunner(EngineRunner):
@@ -77,97 +98,83 @@ class DeafRunner(EngineRunner):
         pass
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_restored_workers_act_on_the_restored_weights(deaf: bool, tmp_path: Path) -> None:
-    """RLlib may drop a set_state that is under way; ours get their weights with each request.
-
-    With runners that do not listen the same check fails, so it can.
-    """
-    trained = Trainer(RECIPE, tiny(workers=1))
-    untrained = trained.validate()
-    for _ in range(3):
-        trained.step()
-    reached = trained.validate()
-    trained.save(tmp_path / "saved")
-    trained.stop()
-    assert reached != untrained
-    recipe = RECIPE if not deaf else _with_runner(DeafRunner)
-    restored = Trainer(recipe, tiny(workers=1))
+def test_workers_on_weights_of_their_own_would_be_noticed(uninterrupted: Uninterrupted) -> None:
+    """With runners that do not listen the check above fails, so it can."""
+    recipe = replace(
+        RECIPE,
+        algorithm=lambda config: RECIPE.algorithm(config).env_runners(env_runner_cls=DeafRunner),
+    )
+    trainer = Trainer(recipe, tiny(workers=1), resumed=True)
     try:
-        restored.restore(tmp_path / "saved")
-        assert (restored.validate() == pytest.approx(reached)) is not deaf
+        trainer.restore(uninterrupted.checkpoint)
+        assert trainer.validate() != pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
     finally:
-        restored.stop()
-
-
-def _with_runner(runner: type) -> Any:
-    from dataclasses import replace
-
-    def algorithm(config: DecimaTraining) -> Any:
-        return RECIPE.algorithm(config).env_runners(env_runner_cls=runner)
-
-    return replace(RECIPE, algorithm=algorithm)
+        trainer.stop()
 
 
 class MortalEngine(DecimaEngine):
-    """Kills its process in the middle of a rollout, once: the file says that it was done."""
+    """Kills its process in the middle of a rollout where it finds the file, which it removes."""
 
-    def __init__(self, config: DecimaTraining, done: Path) -> None:
+    def __init__(self, config: DecimaTraining, doom: Path) -> None:
         super().__init__(config.environment)
-        self.done = done
+        self.doom = doom
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         recordings = super().roll_out(module, assignments)
         try:
-            self.done.touch(exist_ok=False)
-        except FileExistsError:
+            self.doom.unlink()
+        except FileNotFoundError:
             return recordings
         os.kill(os.getpid(), signal.SIGKILL)
         return recordings
 
 
-def test_a_killed_worker_is_replaced_and_training_goes_on(tmp_path: Path) -> None:
-    from dataclasses import replace
-    from functools import partial
-
-    done = tmp_path / "killed"
+def test_two_workers_do_as_none_and_one_that_is_killed_is_replaced(
+    uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    doom = tmp_path / "doom"
 
     def algorithm(config: DecimaTraining) -> Any:
-        return RECIPE.algorithm(config).input_driven(engine=partial(MortalEngine, config, done))
+        return RECIPE.algorithm(config).input_driven(engine=partial(MortalEngine, config, doom))
 
     trainer = Trainer(replace(RECIPE, algorithm=algorithm), tiny(workers=2))
     try:
-        first = trainer.step()
-        assert done.exists()
-        assert 0 < first["rollouts"] < 6  # the other worker's half was learnt from
-        group = trainer.algorithm.env_runner_group
-        for _ in range(20):
-            trainer.step()
-            if group.num_healthy_remote_env_runners() == 2:
+        for before in uninterrupted.rows[:2]:
+            assert row_of(trainer) == pytest.approx(before)
+        doom.touch()
+        figures = trainer.step()
+        assert not doom.exists()
+        assert 0 < figures["rollouts"] < 6  # the other worker's half was learnt from
+        assert figures["workers"] == 1
+        for _ in range(40):
+            figures = trainer.step()
+            if figures["workers"] == 2:
                 break
-        assert group.num_healthy_remote_env_runners() == 2
+        assert figures["workers"] == 2
         assert trainer.step()["rollouts"] == 6
     finally:
         trainer.stop()
 
 
-def test_a_run_may_start_from_a_policy(tmp_path: Path) -> None:
-    from loadmaster.models.bundle import save_bundle
+def test_a_run_may_start_from_a_policy(uninterrupted: Uninterrupted) -> None:
+    trainer = Trainer(RECIPE, tiny(start=str(uninterrupted.bundle)))
+    try:
+        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+    finally:
+        trainer.stop()
 
-    first = Trainer(RECIPE, tiny())
-    for _ in range(2):
-        first.step()
-    reached = first.validate()
-    save_bundle(
-        tmp_path / "bundle",
-        name="begun",
-        system="decima",
-        network=RECIPE.network(first.config),
-        weights=first.weights(),
-        trained={"environment": {}},
-    )
-    first.stop()
-    training = {**TINY["training"], "start": str(tmp_path / "bundle")}
-    second = Trainer(RECIPE, DecimaTraining.model_validate({**TINY, "training": training}))
-    assert second.validate() == pytest.approx(reached)
-    second.stop()
+
+def test_a_policy_of_another_network_is_no_start(uninterrupted: Uninterrupted) -> None:
+    config = tiny(start=str(uninterrupted.bundle))
+    other = config.model_copy(update={"network": config.network.model_copy(update={"width": 4})})
+    with pytest.raises(InputError, match=r"has the network .*'width': 8.*expected .*'width': 4"):
+        starting_weights(RECIPE, other)
+    with pytest.raises(InputError, match="is a policy of 'decima'; expected one of 'sure'"):
+        starting_weights(replace(RECIPE, system="sure"), config)
+
+
+def test_a_recipe_travels() -> None:
+    """To the processes of a sweep, and its engine to every worker."""
+    built = RECIPE.algorithm(tiny())
+    assert pickle.loads(pickle.dumps(RECIPE)) == RECIPE
+    assert isinstance(pickle.loads(pickle.dumps(built.engine))(), DecimaEngine)
