@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.platform.bench.results import Figure
+from loadmaster.platform.bench.training import every_decision
 from loadmaster.platform.ray_session import ray_session
 from loadmaster.platform.rllib.recording import Assignment, Recording
 from loadmaster.platform.systems import find_system
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.trainer import Trainer, quiet_rllib
 
-SECONDS = 4.0  # of rollouts for each number of workers
+SECONDS = 3.0  # of rollouts for each number of workers
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,8 @@ class Point:
 
 
 def scaling_config(system: str) -> TrainingConfig:
-    """The system's defaults, with every pass of an update made: all sizes do the same work."""
-    config: TrainingConfig = find_system(system).recipe.config_class()
-    learning = config.training.model_copy(update={"stop_at_kl": float("inf")})
-    return config.model_copy(update={"training": learning})
+    """The system's defaults, so that all sizes do the same work."""
+    return every_decision(find_system(system).recipe.config_class())
 
 
 def measure_scaling(

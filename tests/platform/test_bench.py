@@ -193,4 +193,6 @@ def test_every_size_does_the_same_work_per_worker() -> None:
     first, second = next(batches), next(batches)
     assert len(first) == len(second) == 6 * config.rollouts.per_sequence
     assert not {own.sequence for own in first} & {own.sequence for own in second}
-    assert scaling.scaling_config("decima").training.stop_at_kl == float("inf")
+    usual = scaling.scaling_config("decima")
+    assert usual.rollouts.keep == 1
+    assert usual.training.stop_at_kl == float("inf")
