@@ -119,9 +119,10 @@ def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.
             f"training.start {config.training.start!r} is a policy of {bundle.system!r}; "
             f"expected one of {recipe.system!r}"
         )
-    if bundle.network != recipe.network(config):
+    network = {**recipe.network(recipe.config_class()), **bundle.network}
+    if network != recipe.network(config):
         raise InputError(
-            f"training.start {config.training.start!r} has the network {bundle.network}; "
+            f"training.start {config.training.start!r} has the network {network}; "
             f"expected the configured one, {recipe.network(config)}"
         )
     return dict(bundle.weights)

@@ -109,7 +109,69 @@ def arguments(name: str, folder: Path) -> tuple[list[str], list[str]]:
             [*EVALUATE, "--policy", "fair", "--explain", "2"],
             ["--explain", "expected one by --policy"],
         ),
+        **training_cases(folder),
     }[name]
+
+
+def training_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Of `loadmaster train`: all refused before Ray starts."""
+    (folder / "mine.yaml").write_text("seed: 3\ntraining: [iterations\n")
+    (folder / "typo.yaml").write_text("training:\n  iteration: 3\n")
+    train = ["train", "decima", "--set"]
+    start = f"training.start={folder}"
+    return {
+        "no system": (["train"], ["no system given", "--resume RUN"]),
+        "unknown system": (["train", "decema"], ["'decema'", "did you mean 'decima'"]),
+        "unknown key": (
+            [*train, "training.iteration=3"],
+            ["'training.iteration'", "did you mean 'training.iterations'"],
+        ),
+        "unknown key in a file": (
+            ["train", "decima", "--config", f"{folder}/typo.yaml"],
+            ["did you mean 'training.iterations'"],
+        ),
+        "bad YAML": (["train", "decima", "--config", f"{folder}/mine.yaml"], ["mine.yaml:3: "]),
+        "no such config": (
+            ["train", "decima", "--config", f"{folder}/none.yaml"],
+            ["none.yaml: No such file", "expected a YAML file"],
+        ),
+        "workload of a run": ([*train, "environment.workload=tpch-lik"], ["'tpch-like'"]),
+        "run over something": (
+            ["train", "decima", "--output", f"{folder}/tpch"],
+            ["exists already", "--resume"],
+        ),
+        "run in a file": (["train", "decima", "--output", f"{folder}/file/run"], ["file/run"]),
+        "resume of no run": (["train", "--resume", f"{folder}/tpch"], ["is not a run"]),
+        "resume of a run of another": (
+            ["train", "sure", "--resume", f"{folder}/run"],
+            ["is a run of 'decima', not of 'sure'"],
+        ),
+        "resume of a run that never began": (
+            ["train", "--resume", f"{folder}/run"],
+            ["has no checkpoint"],
+        ),
+        "resume elsewhere": (
+            ["train", "--resume", f"{folder}/run", "--output", "other"],
+            ["--output and --resume exclude each other"],
+        ),
+        "another task for a run": (
+            ["train", "--resume", f"{folder}/begun", "--set", "environment.jobs=9"],
+            ["environment.jobs", "cannot become 9", "expected a new run"],
+        ),
+        "no GPU": (["train", "decima", "--gpus", "1"], ["resources.gpus is 1", "expected 0"]),
+        "negative workers": (
+            ["train", "decima", "--workers", "-1"],
+            ["rollouts.workers", "greater than or equal to 0"],
+        ),
+        "start from nothing": ([*train, f"{start}/none"], ["none does not exist"]),
+        "start from no bundle": ([*train, f"{start}/tpch"], ["has no manifest.json"]),
+        "start from a cut bundle": ([*train, f"{start}/bundles/cut"], ["bytes; expected"]),
+        "start from another network": (
+            [*train, f"{start}/bundles/good", "--set", "network.width=4"],
+            ["training.start", "'width': 8", "expected the configured one"],
+        ),
+        "no MLflow": (["train", "decima", "--mlflow", "http://x"], ["loadmaster[mlflow]"]),
+    }
 
 
 def faulty_bundles(folder: Path) -> None:
@@ -128,6 +190,7 @@ def faulty_bundles(folder: Path) -> None:
     cut = Path(shutil.copytree(good, folder / "bundles" / "cut")) / "weights.safetensors"
     cut.write_bytes(cut.read_bytes()[:-8])
     make_run(folder / "run")
+    (make_run(folder / "begun") / "checkpoints" / "iteration-000010").mkdir(parents=True)
     make_run(folder / "trained", "best", "last")
     spoilt = folder / "trained" / "last" / "weights.safetensors"
     spoilt.write_bytes(bytes(spoilt.stat().st_size))
@@ -141,7 +204,12 @@ CASES = [
     "no such bundle", "a file for a bundle", "a folder for a bundle", "cut bundle",
     "foreign bundle", "newer bundle", "bundle of an unknown system", "export of no run",
     "export of a run without a policy", "export over something", "export of a damaged policy",
-    "unwritable bundle", "nothing to explain",
+    "unwritable bundle", "nothing to explain", "no system", "unknown system", "unknown key",
+    "unknown key in a file", "bad YAML", "no such config", "workload of a run",
+    "run over something", "run in a file", "resume of no run", "resume of a run of another",
+    "resume of a run that never began", "resume elsewhere", "another task for a run", "no GPU",
+    "negative workers", "start from nothing", "start from no bundle", "start from a cut bundle",
+    "start from another network", "no MLflow",
 ]  # fmt: skip
 
 
@@ -157,6 +225,7 @@ def test_one_line_and_nothing_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("LOADMASTER_DATA", raising=False)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     line, mentioned = arguments(name, tmp_path)
     work = tmp_path / "work"
     work.mkdir()

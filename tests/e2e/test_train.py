@@ -1,0 +1,278 @@
+"""`loadmaster train` as a user runs it: to the end, stopped, killed, and resumed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import load_bundle
+from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.platform.training.files import read_config
+from tests.platform.training.event_files import scalars_in
+
+COMMAND = [str(Path(sys.executable).with_name("loadmaster")), "train"]
+SETTINGS = {
+    "environment.workload": "toy",
+    "environment.jobs": 3,
+    "environment.executors": 4,
+    "rollouts.sequences": 2,
+    "rollouts.per_sequence": 3,
+    "training.iterations": 12,
+    "training.learning_rate": "{first: 0.01, last: 0.01}",
+    "validation.every": 4,
+    "validation.sequences": 3,
+}
+LAST = 12
+CLOCKS = ("seconds", "decisions_per_s")  # the only columns in which two runs may differ
+PATIENCE_S = 240.0
+
+
+def settings(**changed: Any) -> list[str]:
+    values = {**SETTINGS, **{name.replace("__", "."): value for name, value in changed.items()}}
+    given = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    return ["decima", "--workers", "1", *given]
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+class Command:
+    """`loadmaster train ...` in a process group of its own, as a shell starts it."""
+
+    def __init__(self, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=cwd,
+            env={**os.environ, "NO_COLOR": "1", **(env or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all its descendants: those of its Ray among them."""
+        driver = psutil.Process(self._process.pid)
+        return [driver, *driver.children(recursive=True)]
+
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert self._process.poll() is None, self._process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does: the whole group hears it."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """The driver alone, which gets no chance to tidy up."""
+        self._process.kill()
+
+    def done(self) -> Done:
+        out, err = self._process.communicate(timeout=PATIENCE_S)
+        return Done(self._process.returncode, out, err)
+
+
+def rows_of(run: Path) -> list[dict[str, str]]:
+    """Rows of metrics.csv, as written, without clocks."""
+    with (run / "metrics.csv").open() as file:
+        return [
+            {name: value for name, value in row.items() if not name.endswith(CLOCKS)}
+            for row in csv.DictReader(file)
+        ]
+
+
+def iteration_of(run: Path) -> int:
+    try:
+        return int(rows_of(run)[-1]["iteration"])
+    except (FileNotFoundError, IndexError, TypeError, ValueError):
+        return -1
+
+
+def manifest_of(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "manifest.json").read_text())
+    return found
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+class Finished(NamedTuple):
+    done: Done
+    path: Path
+
+
+@pytest.fixture(scope="module")
+def finished(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """A run from start to finish, on a cluster that somebody else started."""
+    folder = tmp_path_factory.mktemp("train")
+    arguments = [*settings(), *joined(), "--output", "whole", "--json"]
+    return Finished(Command(*arguments, cwd=folder).done(), folder / "whole")
+
+
+def joined() -> list[str]:
+    import ray
+
+    return ["--address", ray.get_runtime_context().gcs_address]
+
+
+def test_a_run_leaves_what_was_promised(finished: Finished) -> None:
+    done, run = finished
+    assert done.code == 0, done.err
+    assert {path.name for path in run.iterdir()} == {
+        "config.yaml", "manifest.json", "metrics.csv", "tensorboard", "checkpoints", "best", "last",
+        "curve.png", "ray.log",
+    }  # fmt: skip
+    config = build_settings(DecimaTraining, read_config(run / "config.yaml"))
+    assert (config.environment.jobs, config.rollouts.workers) == (3, 1)
+    rows = rows_of(run)
+    assert [row["iteration"] for row in rows] == [str(i) for i in range(LAST + 1)]
+    judged = [row["iteration"] for row in rows if row["validation"]]
+    assert judged == ["0", "4", "8", "12"]
+    assert scalars_in(run / "tensorboard")["validation"] == [
+        (int(row["iteration"]), pytest.approx(float(row["validation"])))
+        for row in rows
+        if row["validation"]
+    ]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["iteration-000000", "iteration-000010", "iteration-000012"]
+    assert load_bundle(run / "last").trained["iterations"] == LAST
+    best = min(
+        (float(row["validation"]), int(row["iteration"])) for row in rows if row["validation"]
+    )
+    assert load_bundle(run / "best").trained["iterations"] == best[1]
+    assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+    manifest = manifest_of(run)
+    assert manifest["status"] == "finished"
+    assert manifest["command"].startswith("loadmaster train decima --workers 1")
+    assert {"ray", "torch", "python"} <= set(manifest["versions"])
+    assert {"seed", "machine", "revision", "started", "baselines"} <= set(manifest)
+
+
+def test_a_script_can_read_what_it_prints(finished: Finished) -> None:
+    found = json.loads(finished.done.out)
+    assert found["run"] == "whole"
+    assert (found["interrupted"], found["iterations"]) == (False, LAST)
+    assert found["untrained"] == pytest.approx(float(rows_of(finished.path)[0]["validation"]))
+
+
+def test_nothing_of_ray_is_printed(finished: Finished) -> None:
+    lines = finished.done.err.splitlines()
+    assert [line for line in lines if not line.startswith("iteration ")] == []
+    assert [line.split()[1] for line in lines] == ["0/12", "4/12", "8/12", "12/12"]
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Done, Path, int]]:
+    """The same run, on a Ray of its own, that somebody stops with Ctrl-C early on."""
+    folder = tmp_path_factory.mktemp("stopped")
+    # No checkpoint but those that a stop makes: whatever is done after it is done twice.
+    command = Command(*settings(checkpoints__every=1000), "--output", "run", cwd=folder)
+    run = folder / "run"
+    command.wait_until(lambda: iteration_of(run) >= 2)
+    family = command.family()
+    command.interrupt()
+    done = command.done()
+    assert alive(family) == []
+    return done, run, iteration_of(run)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(stopped: tuple[Done, Path, int]) -> None:
+    done, run, reached = stopped
+    assert done.code == 130
+    assert "Stopped before the end. Go on: loadmaster train --resume run\n" in done.out
+    assert done.err.endswith("interrupted\n")
+    assert "Traceback" not in done.err
+    assert 2 <= reached < LAST
+    assert (run / "checkpoints" / f"iteration-{reached:06d}").is_dir()
+    assert manifest_of(run)["status"] == "interrupted"
+
+
+@pytest.fixture(scope="module")
+def killed(stopped: tuple[Done, Path, int]) -> tuple[list[psutil.Process], Path, int]:
+    """The stopped run, resumed and then killed at a point that no checkpoint knows."""
+    _, run, reached = stopped
+    command = Command("--resume", "run", cwd=run.parent)
+    command.wait_until(lambda: iteration_of(run) >= reached + 2)
+    family = command.family()
+    command.kill()
+    assert command.done().code == -signal.SIGKILL
+    assert reached < iteration_of(run) < LAST
+    assert manifest_of(run)["status"] == "running"
+    assert len(family) > 4  # its Ray
+    return family, run, reached
+
+
+def test_killed_and_resumed_it_continues_the_same_curve(
+    killed: tuple[list[psutil.Process], Path, int], finished: Finished
+) -> None:
+    _, run, reached = killed
+    done = Command("--resume", "run", cwd=run.parent).done()
+    assert done.code == 0, done.err
+    assert rows_of(run) == rows_of(finished.path)
+    assert [again["iteration"] for again in manifest_of(run)["resumed"]] == [reached, reached]
+    assert manifest_of(run)["status"] == "finished"
+    for which in ("best", "last"):
+        one, other = load_bundle(run / which), load_bundle(finished.path / which)
+        assert one.trained["iterations"] == other.trained["iterations"]
+        for name, weights in one.weights.items():
+            assert weights.equal(other.weights[name])
+
+
+def test_a_finished_run_may_go_further(finished: Finished) -> None:
+    before = rows_of(finished.path)
+    further = ["--resume", "whole", "--set", f"training.iterations={LAST + 2}", *joined()]
+    done = Command(*further, cwd=finished.path.parent).done()
+    assert done.code == 0, done.err
+    rows = rows_of(finished.path)
+    assert rows[: LAST + 1] == before
+    assert [row["iteration"] for row in rows[LAST + 1 :]] == [str(LAST + 1), str(LAST + 2)]
+    assert read_config(finished.path / "config.yaml")["training"]["iterations"] == LAST + 2
+    assert manifest_of(finished.path)["iterations"] == LAST + 2
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://127.0.0.1:1"])
+def test_a_cluster_that_does_not_answer(address: str, tmp_path: Path) -> None:
+    done = Command(*settings(), "--address", address, cwd=tmp_path).done()
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: --address {address!r}: ")
+    assert "expected 'auto' or" in done.err
+    assert done.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_before_anything_was_learnt_leaves_nothing(tmp_path: Path) -> None:
+    command = Command(*settings(), cwd=tmp_path)
+    command.wait_until(lambda: (tmp_path / "runs").exists())
+    time.sleep(1.0)  # Ray is starting
+    command.interrupt()
+    done = command.done()
+    assert done.code == 130
+    assert done.err.endswith("interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_runs_on_after_a_kill(
+    killed: tuple[list[psutil.Process], Path, int],
+) -> None:
+    """Ray ends with its driver, however that ended; two of its agents take a minute to notice."""
+    _, left = psutil.wait_procs(killed[0], timeout=PATIENCE_S)
+    assert alive(left) == []
