@@ -50,7 +50,7 @@ def test_without_the_shared_input_the_tolls_drown_the_lesson() -> None:
         method="reinforce", learning_rate=RATE, entropy=Schedule(first=0, last=0), gradient_clip=10
     )
     blind = learning.model_copy(update={"baseline": "time"})
-    assert train(learning, 8) < 0.5 * train(blind, 8)
+    assert train(learning, 16) < 0.5 * train(blind, 16)
 
 
 def test_the_engine_cuts_whole_episodes() -> None:
