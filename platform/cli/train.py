@@ -171,7 +171,7 @@ def create(output: Path | None, system: str, settings: TrainingConfig) -> RunFol
 
 def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     from loadmaster.platform.training.curve import draw_curve
-    from loadmaster.platform.training.display import WORDS, percent
+    from loadmaster.platform.training.wording import percent, unit, word
 
     progress = outcome.progress
     picture = draw_curve(folder)
@@ -188,14 +188,15 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "curve": str(picture),
         }, indent=2))  # fmt: skip
         return
-    word = WORDS.get(progress.metric, progress.metric)
+    metric, s = word(progress.metric), unit(progress.metric)
     print(
-        f"{word} on {progress.sequences} unseen sequences: {progress.curve[0][1]:.1f} s at first, "
-        f"{best:.1f} s at best (iteration {iteration})"
+        f"{metric} on {progress.sequences} unseen sequences: {progress.curve[0][1]:.1f}{s} at "
+        f"first, {best:.1f}{s} at best (iteration {iteration})"
     )
     if progress.best_baseline is not None:
         name, baseline = progress.best_baseline
-        print(f"{name}, the best baseline: {baseline:.1f} s; the policy {percent(best, baseline)}")
+        against = percent(best, baseline)
+        print(f"{name}, the best baseline: {baseline:.1f}{s}; the policy {against}")
     print(f"Run: {folder.path}; learning curve: {picture}")
     if outcome.interrupted:
         print(f"Stopped before the end. Go on: loadmaster train --resume {folder.path}")

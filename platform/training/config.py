@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import (
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from loadmaster.envs.settings import Settings
 
@@ -50,7 +43,7 @@ class Learning(Settings):
     learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
     entropy: Schedule = Schedule(first=0.04, last=0.003, iterations=60)
     epochs: PositiveInt = 3  # passes over the rollouts (ppo)
-    minibatches: PositiveInt = 4  # per pass
+    minibatches: PositiveInt = 4  # per pass (ppo)
     clip: PositiveFloat = 0.2  # of the probability ratio (ppo)
     stop_at_kl: PositiveFloat = 0.03  # no further pass once the policy has moved this far (ppo)
     gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
@@ -59,19 +52,10 @@ class Learning(Settings):
     differential: bool = False  # rewards less their mean rate: for streams without an end
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 
-    @model_validator(mode="before")
-    @classmethod
-    def _reinforce_once(cls, values: Any) -> Any:
-        """REINFORCE is only right for the policy that acted: one step on all of it."""
-        if isinstance(values, dict) and values.get("method") == "reinforce":
-            given = {name: values.get(name, 1) for name in ("epochs", "minibatches")}
-            if set(given.values()) != {1}:
-                raise ValueError(
-                    "reinforce takes one step an iteration; expected epochs=1 and minibatches=1, "
-                    "or neither"
-                )
-            return {**values, **given}
-        return values
+    @property
+    def passes(self) -> tuple[int, int]:
+        """(epochs, minibatches): REINFORCE is only right for the policy that acted, so one step."""
+        return (1, 1) if self.method == "reinforce" else (self.epochs, self.minibatches)
 
 
 class Validation(Settings):

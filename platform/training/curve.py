@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.evaluation.chart_style import DPI, INK, NEWCOMER, PALETTE, QUIET, STYLE
 from loadmaster.platform.training.run_folder import RunFolder
-
-LABELS = {"jct_s": "mean JCT, s", "makespan_s": "makespan, s"}
+from loadmaster.platform.training.wording import unit, word
 
 
 def draw_curve(run: RunFolder) -> Path:
@@ -36,11 +35,15 @@ def draw_curves(runs: Sequence[RunFolder], path: Path) -> None:
             _draw(axes, run, colour)
         _baseline(axes, runs[0])
         axes.set_xlabel("decisions learnt from, in thousands")
-        axes.set_ylabel(LABELS.get(metrics.pop(), "validation"))
+        axes.set_ylabel(_label(metrics.pop()))
         axes.set_title("Greedy policy on sequences it never learns from", loc="left", fontsize=11)
         if len(runs) > 1:
             axes.legend()
         figure.savefig(path, dpi=DPI)
+
+
+def _label(metric: str) -> str:
+    return f"{word(metric)},{unit(metric)}" if unit(metric) else word(metric)
 
 
 def _draw(axes: Axes, run: RunFolder, colour: str) -> None:

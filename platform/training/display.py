@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.platform.training.loop import Progress
+from loadmaster.platform.training.wording import percent, unit, word
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH, CURVE_WIDTH = 76, 40
 LINE_EVERY_S = 10.0  # where nobody watches a terminal
-WORDS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
 
 
 @contextmanager
@@ -73,11 +73,11 @@ def line(progress: Progress, now: float) -> str:
 
 def against_baseline(progress: Progress) -> str:
     value = progress.curve[-1][1]
-    word = f"{WORDS.get(progress.metric, progress.metric)} {value:.1f} s"
+    told = f"{word(progress.metric)} {value:.1f}{unit(progress.metric)}"
     if progress.best_baseline is None:
-        return word
+        return told
     name, baseline = progress.best_baseline
-    return f"{word} ({name} {baseline:.1f}, {percent(value, baseline)})"
+    return f"{told} ({name} {baseline:.1f}, {percent(value, baseline)})"
 
 
 def missing_workers(progress: Progress) -> str:
@@ -86,10 +86,6 @@ def missing_workers(progress: Progress) -> str:
     if working >= progress.workers:
         return ""
     return f"{working} of {progress.workers} workers, replacing the others"
-
-
-def percent(value: float, reference: float) -> str:
-    return f"{100 * (value / reference - 1):+.1f}%"
 
 
 def time_left(progress: Progress, now: float) -> str:

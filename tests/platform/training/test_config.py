@@ -25,11 +25,9 @@ def test_a_schedule_moves_in_a_straight_line_and_stays() -> None:
 
 
 def test_reinforce_takes_one_step_on_everything() -> None:
-    learning = build_settings(Learning, {"method": "reinforce"})
-    assert (learning.epochs, learning.minibatches) == (1, 1)
-    assert build_settings(Learning, {}).epochs > 1
-    with pytest.raises(InputError, match="reinforce takes one step"):
-        build_settings(Learning, {"method": "reinforce", "epochs": 3})
+    learning = build_settings(Learning, {"method": "reinforce", "epochs": 3, "minibatches": 2})
+    assert learning.passes == (1, 1)
+    assert learning.model_copy(update={"method": "ppo"}).passes == (3, 2)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def test_a_line_before_anything_was_learnt() -> None:
 
 def test_a_system_without_baselines() -> None:
     assert "makespan 60.0 s  " in line(progress(metric="makespan_s", baselines={}), 1060.0)
+    assert "  cost 60.0  " in line(progress(metric="cost", baselines={}), 1060.0)
 
 
 def test_the_time_that_is_left() -> None:
