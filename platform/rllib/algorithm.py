@@ -122,10 +122,11 @@ class InputDriven(Algorithm):
         learning, iteration = self.config.learning, self.iteration
         recordings = [recording for group in groups for recording in group]
         advantages = self._advantages(groups)
+        epochs, minibatches = learning.passes
         return self._update(
             learning_batches(recordings, advantages, max(1, self.config.num_learners)),
-            num_epochs=learning.epochs,
-            minibatches=learning.minibatches,
+            num_epochs=epochs,
+            minibatches=minibatches,
             learning_rate=learning.learning_rate.at(iteration),
             entropy_weight=learning.entropy.at(iteration),
             shuffle_seed=self._number(iteration),
