@@ -19,10 +19,10 @@ def ray_output_in(path: Path) -> Iterator[TextIO]:
     Ray speaks from native code, through Python's logging and, from a thread of its own, on stdout.
     Only the streams' descriptors are common to all three.
     """
-    _flush()
-    kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
-    ours = os.fdopen(os.dup(STDERR), "w", encoding="utf-8", errors="replace")
     with path.open("ab") as log:
+        _flush()
+        kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
+        ours = os.fdopen(os.dup(STDERR), "w", encoding="utf-8", errors="replace")
         for number in kept:
             os.dup2(log.fileno(), number)
     try:

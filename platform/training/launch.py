@@ -30,9 +30,11 @@ def launch(
     """Train, to the end or until somebody asks to stop. Progress goes to stderr."""
     try:
         return _launch(recipe, config, folder, resumed, address, mlflow)
-    except (InputError, KeyboardInterrupt):
+    except (InputError, KeyboardInterrupt) as end:
         if not resumed:
             folder.discard()
+        if isinstance(end, KeyboardInterrupt) and folder.path.exists():
+            print(f"Stopped at once. Go on: loadmaster train --resume {folder.path}")
         raise
     except Exception as fault:
         fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
