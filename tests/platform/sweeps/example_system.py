@@ -7,6 +7,9 @@ import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Literal
+
+from pydantic import PositiveInt, model_validator
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
@@ -21,6 +24,15 @@ class Hill(Settings):
     folder: Path | None = None  # where it notes that it has
     forbidden: bool = False
     name: str = "gentle"
+    gait: Literal["walk", "run"] = "run"
+    speed: PositiveInt = 1
+
+    @model_validator(mode="after")
+    def _walk_slowly(self) -> Hill:
+        """Two settings that are sound alone and not together."""
+        if self.gait == "walk" and self.speed > 1:
+            raise ValueError("nobody walks that fast; expected speed=1, or gait=run")
+        return self
 
 
 class Shoes(Settings):

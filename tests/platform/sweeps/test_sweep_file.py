@@ -182,10 +182,10 @@ FAULTS = {  # the rest of a file; where and what is complained of
         "valid integer",
     ),
     "unsound together": (
-        SPACE + "base:\n  training.method: reinforce\n  training.epochs: 3",
+        SPACE + "base:\n  environment.gait: walk\n  environment.speed: 3",
         6,
-        "training.method",
-        "reinforce takes one step",
+        "environment.gait",
+        "nobody walks that fast",
     ),
     "unknown to the system alone": (
         SPACE + "base:\n  environment:\n    name: steep",
@@ -277,11 +277,10 @@ FAULTS = {  # the rest of a file; where and what is complained of
         "may become dqn",
     ),
     "unsound with another": (
-        "space:\n  training.method: {choice: [ppo, reinforce]}\n"
-        "  training.epochs: {randint: [1, 3]}",
+        "space:\n  environment.gait: {choice: [run, walk]}\n  environment.speed: {randint: [1, 3]}",
         6,
-        "training.epochs",
-        "while training.method is reinforce",
+        "environment.speed",
+        "while environment.gait is walk",
     ),
     "nothing to search": ("space: {training.epochs: 3}", 4, "space", "nothing to search"),
     "set and searched": (
