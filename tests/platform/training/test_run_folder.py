@@ -136,7 +136,7 @@ def test_a_resumed_run_remembers_how(run: RunFolder) -> None:
     assert manifest["status"] == "running"
     (again,) = manifest["resumed"]
     assert again["iteration"] == 1
-    assert again["command"].startswith("loadmaster ")
+    assert again["command"].startswith("loadmaster")
     run.go_on(more, 1)
     assert len(run.manifest["resumed"]) == 2
 
