@@ -65,11 +65,11 @@ def _baseline(axes: Axes, run: RunFolder) -> None:
     axes.axhline(baselines[name], color=INK, linewidth=1.2, linestyle=(0, (4, 3)))
     axes.annotate(
         f"{name}, the best baseline: {baselines[name]:.1f}",
-        (1, baselines[name]),
+        (0, baselines[name]),
         xycoords=("axes fraction", "data"),
-        xytext=(-4, 4),
+        xytext=(6, 4),
         textcoords="offset points",
-        ha="right",
+        ha="left",
         color=QUIET,
         fontsize=9,
     )
