@@ -49,22 +49,22 @@ class EnvironmentSpec:
 
     @property
     def settings(self) -> type[Settings]:
-        kind: type[Settings] = _resolve(self.settings_at)
+        kind: type[Settings] = resolve(self.settings_at)
         return kind
 
     @property
     def baseline_records(self) -> Mapping[str, Described]:
-        records: Mapping[str, Described] = _resolve(self.baselines_at)
+        records: Mapping[str, Described] = resolve(self.baselines_at)
         return records
 
     @property
     def workload_records(self) -> Mapping[str, Described]:
-        records: Mapping[str, Described] = _resolve(self.workloads_at)
+        records: Mapping[str, Described] = resolve(self.workloads_at)
         return records
 
     @property
     def sample_legal_action(self) -> LegalActionSampler:
-        sampler: LegalActionSampler = _resolve(self.legal_action_at)
+        sampler: LegalActionSampler = resolve(self.legal_action_at)
         return sampler
 
     @property
@@ -115,6 +115,7 @@ def register_environments() -> None:
             )
 
 
-def _resolve(reference: str) -> Any:
+def resolve(reference: str) -> Any:
+    """What "module:object" refers to, imported now."""
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest as described
 from loadmaster.models.card import model_card
+from loadmaster.models.folders import missing, remove_empty
 from loadmaster.models.manifest import Manifest, manifest_text, plain, read_bounded, read_manifest
 from loadmaster.models.networks import find_family
 
@@ -141,7 +142,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> No
     scratch, old = (
         folder.with_name(f".{folder.name}.{os.getpid()}.{state}") for state in ("partial", "old")
     )
-    made = [parent for parent in folder.parents if not parent.exists()]
+    made = missing(folder.parent)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir()
@@ -161,16 +162,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> No
         for left in (scratch, old):
             shutil.rmtree(left, ignore_errors=True)
         if not folder.exists():
-            _remove_empty(made)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Take back the parents that were made for a bundle, innermost first."""
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
+            remove_empty(made)
 
 
 def _kind(tensor: Tensor) -> str:

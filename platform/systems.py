@@ -6,13 +6,13 @@ A package adds one by an entry point in the group `loadmaster.systems` that refe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.envs.registry import resolve
 
 GROUP = "loadmaster.systems"
 
@@ -30,11 +30,11 @@ class System:
 
     @property
     def recipe(self) -> Any:
-        return _resolve(self.recipe_at)
+        return resolve(self.recipe_at)
 
     @property
     def policies(self) -> Any:
-        return _resolve(self.policies_at)
+        return resolve(self.policies_at)
 
 
 BUILT_IN = (
@@ -75,11 +75,6 @@ def pretrained_policies() -> list[str]:
     if not folder.is_dir():
         return []
     return sorted(b.name for b in folder.iterdir() if (b / "manifest.json").is_file())
-
-
-def _resolve(reference: str) -> Any:
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
 
 
 def _load(entry: EntryPoint) -> System:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.folders import missing, remove_empty
 from loadmaster.platform.evaluation.comparison import Comparison, as_json
 from loadmaster.platform.evaluation.run import Episodes
 
@@ -31,12 +32,12 @@ def written_at_once(folder: Path) -> Iterator[Path]:
         nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(0, f"{nearest.name} is a file, not a folder")
-        made = [p for p in (parent, *parent.parents) if not p.exists()]
+        made = missing(parent)
         parent.mkdir(parents=True, exist_ok=True)
         scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
         scratch.mkdir()
     except OSError as fault:
-        _remove_empty(made)
+        remove_empty(made)
         raise InputError(
             f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
             "expected a folder that can be made or written to"
@@ -50,18 +51,9 @@ def written_at_once(folder: Path) -> Iterator[Path]:
             scratch.rename(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        _remove_empty(made)
+        remove_empty(made)
         raise
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """Take back the parents that were made for the output, innermost first."""
-    for folder in folders:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
 
 
 def episode_table(comparison: Comparison) -> pd.DataFrame:

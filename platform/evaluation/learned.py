@@ -81,17 +81,24 @@ def with_learned(trial: Trial, learned: Learned) -> Trial:
 
 def words(found: Found) -> str:
     """Where it comes from."""
-    shipped = found.folder.parent == registry.pretrained_folder()
-    return f"{'pretrained' if shipped else f'from {found.folder}'}, trained on {found.trained_on}"
+    origin = "pretrained" if _ships(found) else f"from {found.folder}"
+    return f"{origin}, trained on {found.trained_on}"
+
+
+def _ships(found: Found) -> bool:
+    return found.folder.parent == registry.pretrained_folder()
 
 
 def as_records(learned: Mapping[str, Found]) -> dict[str, dict[str, Any]]:
-    """For scripts: enough to know which weights were judged."""
+    """For scripts: enough to know which weights were judged.
+
+    A policy that ships goes by its name: where it is installed differs between machines.
+    """
     return {
         name: {
             "system": found.system.name,
             "bundle": found.manifest.name,
-            "folder": str(found.folder),
+            "folder": found.folder.name if _ships(found) else str(found.folder),
             "sha256": found.manifest.sha256,
             "trained_on": found.trained_on,
         }

@@ -162,7 +162,7 @@ class InputDriven(Algorithm):
         """
         for _ in range(TRIES):
             delivered: dict[Assignment, Recording] = {}
-            for part, recordings in self._on_workers("roll_out", assignments):
+            for part, recordings in self._on_workers("sample", assignments):
                 delivered.update(zip(part, recordings, strict=True))
             by_sequence: dict[int, list[Recording]] = {}
             for assignment in assignments:  # in the order asked for, whoever answered first

@@ -39,10 +39,10 @@ class EngineRunner(EnvRunner, Checkpointable):
         self.module = spec.build()
 
     def answer(self, method: str, weights: Any, part: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        """`roll_out` or `judge`, for a caller that has to know which part was answered."""
+        """`sample` or `judge`, for a caller that has to know which part was answered."""
         return part, getattr(self, method)(weights, part)
 
-    def roll_out(self, weights: Any, assignments: Sequence[Assignment]) -> list[Recording]:
+    def sample(self, weights: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         self._use(weights)
         return self.engine.roll_out(self.module, assignments)
 
@@ -52,9 +52,6 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     def _use(self, weights: Any) -> None:
         self.module.set_state(weights)
-
-    def sample(self, **_: Any) -> list[Recording]:
-        raise NotImplementedError("rollouts are asked for by roll_out, with weights and seeds")
 
     def get_spaces(self) -> dict[str, Any]:
         pair = (self.config.observation_space, self.config.action_space)

@@ -6,13 +6,13 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from ray import tune
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import resolve
 from loadmaster.platform.sweeps.settings import TrialResources
 from loadmaster.platform.sweeps.space import Space
 from loadmaster.platform.systems import System
@@ -55,8 +55,7 @@ class Trial(tune.Trainable):
 
     def _build(self, drawn: Mapping[str, Any]) -> None:
         self.settings = self.plan.space.config(drawn)
-        module, _, name = self.plan.trainer_at.partition(":")
-        self.trainer = getattr(import_module(module), name)(self.plan.system.recipe, self.settings)
+        self.trainer = resolve(self.plan.trainer_at)(self.plan.system.recipe, self.settings)
         # The learner would use every core of the machine, but other trials run beside it.
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(max(1, int(self.plan.bundles(drawn)[0]["CPU"])))

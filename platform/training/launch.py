@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import ray
 from rich.console import Console
@@ -28,30 +29,11 @@ def launch(
     mlflow: str | None,
 ) -> Outcome:
     """Train, to the end or until somebody asks to stop. Progress goes to stderr."""
-    try:
-        return _launch(recipe, config, folder, resumed, address, mlflow)
-    except (InputError, KeyboardInterrupt) as end:
-        if not resumed:
-            folder.discard()
-        if isinstance(end, KeyboardInterrupt) and folder.path.exists():
-            print(f"Stopped at once. Go on: loadmaster train --resume {folder.path}")
-        raise
-    except Exception as fault:
-        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
-        raise
-
-
-def _launch(
-    recipe: Recipe,
-    config: TrainingConfig,
-    folder: RunFolder,
-    resumed: bool,
-    address: str | None,
-    mlflow: str | None,
-) -> Outcome:
     checkpoint = folder.latest_checkpoint() if resumed else None
     workers = config.rollouts.workers
-    with ray_output_in(folder.path / RAY_LOG) as stderr, ExitStack() as stack:
+    with ExitStack() as stack:
+        stack.enter_context(_ending(folder, resumed))
+        stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False, markup=False)
         with console.status("starting Ray" if address is None else f"joining {address}"):
             stack.enter_context(ray_session(address, workers + 1))
@@ -72,3 +54,19 @@ def _launch(
         title = f"training {recipe.system} in {folder.path}"
         show = stack.enter_context(display(console, title))
         return run(trainer, folder, trackers, show)
+
+
+@contextmanager
+def _ending(folder: RunFolder, resumed: bool) -> Iterator[None]:
+    """What is left of a run that could not go on, and what its user is told."""
+    try:
+        yield
+    except (InputError, KeyboardInterrupt) as end:
+        if not resumed:
+            folder.discard()
+        if isinstance(end, KeyboardInterrupt) and folder.path.exists():
+            print(f"Stopped at once. Go on: loadmaster train --resume {folder.path}")
+        raise
+    except Exception as fault:
+        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
+        raise
