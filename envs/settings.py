@@ -74,7 +74,7 @@ def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """The settings there are where `path` ends, with their full names."""
     for key in path[:-1]:
         field = kind.model_fields.get(str(key))
-        inside = _model_of(field.annotation) if field is not None else None
+        inside = record_in(field.annotation) if field is not None else None
         if inside is None:
             break  # inside a list or a free mapping: no names are known there
         kind = inside
@@ -82,7 +82,7 @@ def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     return [f"{prefix}{name}" for name in kind.model_fields]
 
 
-def _model_of(annotation: Any) -> type[BaseModel] | None:
+def record_in(annotation: Any) -> type[BaseModel] | None:
     """The record in `Record` or `Record | None`."""
     choices = get_args(annotation) or (annotation,)
     for choice in choices:

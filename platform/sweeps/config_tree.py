@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.envs.settings import record_in
 from loadmaster.platform.training.files import merged
 
 Path = tuple[str, ...]  # of a setting: ("training", "clip")
@@ -55,11 +56,7 @@ def leaves(
 
 def group_of(kind: type[BaseModel], key: str) -> type[BaseModel] | None:
     """The settings below `key`, if it is a group of settings; an optional group is one too."""
-    annotation = kind.model_fields[key].annotation
-    for option in (annotation, *get_args(annotation)):
-        if isinstance(option, type) and issubclass(option, BaseModel):
-            return option
-    return None
+    return record_in(kind.model_fields[key].annotation)
 
 
 def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
