@@ -214,7 +214,7 @@ class InputDriven(Algorithm):
         self.learner_group.set_state({COMPONENT_LEARNER: module})
 
     def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
-        """(decisions learnt from,) normalised over the iteration."""
+        """(decisions learnt from,) with mean 0 and spread 1."""
         learning = self.config.learning
         rollouts = [[recording.rollout for recording in group] for group in groups]
         if learning.differential:
@@ -230,12 +230,9 @@ class InputDriven(Algorithm):
                 for group in rollouts
                 for advantage in group_advantages(group, learning.discount_per_s)
             ]
-        recordings = [recording for group in groups for recording in group]
-        whole = np.concatenate(
-            [advantage[own.kept] for advantage, own in zip(found, recordings, strict=True)]
-        )
-        normal = (whole - whole.mean()) / (whole.std() + 1e-8)
-        return np.asarray(normal, np.float32)
+        remaining = iter(found)
+        learnt = [[next(remaining)[own.kept] for own in group] for group in groups]
+        return normalised(learnt, alike=learning.scale == "sequence")
 
     def _reward_rate(self, groups: Sequence[Sequence[Rollout]]) -> float:
         rollouts = [rollout for group in groups for rollout in group]
@@ -260,6 +257,19 @@ class InputDriven(Algorithm):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
+
+
+def normalised(groups: Sequence[Sequence[NDArray[np.float64]]], alike: bool) -> NDArray[np.float32]:
+    """All groups' advantages end to end, with mean 0 and spread 1.
+
+    `alike` gives every group the same spread first: a sequence with ten times the jobs waiting has
+    ten times the advantages, and would be most of what an iteration learns from.
+    """
+    ends = [np.concatenate(group) for group in groups]
+    if alike:
+        ends = [end / (end.std() + 1e-8) for end in ends]
+    whole = np.concatenate(ends)
+    return np.asarray((whole - whole.mean()) / (whole.std() + 1e-8), np.float32)
 
 
 def learning_batches(

@@ -40,6 +40,7 @@ class Learning(Settings):
     start: str | None = None  # a policy to begin with: pretrained, a bundle's or run's folder
     method: Literal["ppo", "reinforce"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
+    scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages have spread 1
     learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
     entropy: Schedule = Schedule(first=0.04, last=0.003, iterations=60)
     epochs: PositiveInt = 3  # passes over the rollouts (ppo)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from loadmaster.platform.rllib.algorithm import normalised
 from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.training.config import Learning, Schedule
 from tests.platform.rllib.tolls import STEPS, LaneModule, Tolls, make_engine, tolls_config
@@ -74,3 +75,12 @@ def test_the_engine_cuts_whole_episodes() -> None:
     chosen = first.actions
     rewards = -env.tolls - (chosen != env.open[:STEPS])
     assert first.rollout.reward == pytest.approx(rewards)
+
+
+def test_a_heavy_sequence_may_count_no_more_than_a_light_one() -> None:
+    light, heavy = [np.array([1.0, -1.0]), np.array([2.0])], [np.array([30.0, -10.0, 10.0])]
+    for alike, ratio in ((False, 16.3299 / 1.2472), (True, 1.0)):
+        found = normalised([light, heavy], alike)
+        assert found.mean() == pytest.approx(0, abs=1e-6)
+        assert found.std() == pytest.approx(1, abs=1e-6)
+        assert found[3:].std() / found[:3].std() == pytest.approx(ratio, rel=1e-3)
