@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from loadmaster.models.decima.features import JOB_INPUTS, STAGE_INPUTS, StageBatch
+from loadmaster.models.decima.features import JOB_INPUTS, SHARED, STAGE_INPUTS, StageBatch
 from loadmaster.models.decima.network import DagEncoder
 from loadmaster.models.decima.settings import DecimaSettings
 
-DURATION = 6  # which input of a stage tells its task duration
+DURATION = SHARED + 2  # which input of a stage tells its task duration
 PER_PATH = 1 / 5  # targets of about one
 
 

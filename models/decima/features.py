@@ -3,8 +3,9 @@
 Decima's own five features of a stage are executors at the job, whether they are the free ones,
 the free ones, work left and tasks left; its authors' slides add the task's duration, the
 executors at the stage and whether it could start now. A job has the first three, and its work.
-A job's stages see its work as well, as a logarithm: jobs differ a thousandfold, and which is the
-shorter of two is the first thing a scheduler asks.
+What differs a thousandfold comes as a logarithm as well: the job's work, since which is the
+shorter of two is the first thing a scheduler asks; the longest path ahead; and the executors a job
+has and the jobs there are, since under heavy load a share is one executor or three, not thirty.
 Two more matter where executors differ: how many of the free ones could run the stage, and what
 share of the cluster never could, so that a scarce executor can be kept for those who need it.
 """
@@ -19,15 +20,17 @@ from torch import Tensor
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.models.decima.sweep import stable_order
 
-STAGE_INPUTS = 11
-JOB_INPUTS = 5
-SHARED = 4  # of a job's inputs, that each of its stages has as well
+STAGE_INPUTS = 14
+JOB_INPUTS = 7
+LIMIT_INPUTS = 2
+SHARED = 6  # of a job's inputs, that each of its stages has as well
 
 PER_EXECUTOR = 1 / 20
 PER_TASK = 1 / 200
 PER_WORK_S = 1 / 100
 PER_JOB_WORK_S = 1 / 1000
-PER_LOG_WORK = 1 / 4
+PER_LOG_S = 1 / 4
+PER_LOG_COUNT = 1 / 2
 PER_DURATION_S = 1 / 2
 SOURCE, NOT_SOURCE = 2.0, -2.0
 
@@ -72,7 +75,7 @@ def pack(observation: dict[str, Tensor]) -> StageBatch:
     row_job = _taken(observation["stage_job"], row_observation, row_place)
     row_job = row_job + first_job[row_observation]
     jobs = _taken(observation["jobs"], job_observation, job_place)
-    job_inputs = _job_inputs(jobs, cluster[job_observation, seen.FREE_EXECUTORS])
+    job_inputs = _job_inputs(jobs, cluster.index_select(0, job_observation))
     stages = _taken(observation["stages"], row_observation, row_place)
     total = cluster[row_observation, seen.TOTAL_EXECUTORS]
     return StageBatch(
@@ -103,12 +106,23 @@ def _taken(table: Tensor, observation: Tensor, row: Tensor) -> Tensor:
     return table.flatten(0, 1).index_select(0, observation * table.shape[1] + row)
 
 
-def _job_inputs(job: Tensor, free: Tensor) -> Tensor:
-    source = job[:, seen.IS_SOURCE] * (SOURCE - NOT_SOURCE) + NOT_SOURCE
-    held = job[:, seen.EXECUTORS] * PER_EXECUTOR
-    work = job[:, seen.WORK_LEFT_S]
-    size = torch.log1p(work) * PER_LOG_WORK
-    return torch.stack([held, source, free * PER_EXECUTOR, size, work * PER_JOB_WORK_S], dim=1)
+def _job_inputs(job: Tensor, cluster: Tensor) -> Tensor:
+    held, work = job[:, seen.EXECUTORS], job[:, seen.WORK_LEFT_S]
+    inputs = [
+        held * PER_EXECUTOR,
+        job[:, seen.IS_SOURCE] * (SOURCE - NOT_SOURCE) + NOT_SOURCE,
+        cluster[:, seen.FREE_EXECUTORS] * PER_EXECUTOR,
+        torch.log1p(work) * PER_LOG_S,
+        torch.log1p(held) * PER_LOG_COUNT,
+        torch.log1p(cluster[:, seen.JOBS]) * PER_LOG_COUNT,
+        work * PER_JOB_WORK_S,
+    ]
+    return torch.stack(inputs, dim=1)
+
+
+def limit_inputs(level: Tensor, total: Tensor) -> Tensor:
+    """(L, LIMIT_INPUTS) of limits for a cluster of so many executors."""
+    return torch.stack([level / total, torch.log1p(level.float()) * PER_LOG_COUNT], dim=1)
 
 
 def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
@@ -118,6 +132,7 @@ def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
         unstarted * duration * PER_WORK_S,
         unstarted * PER_TASK,
         duration * PER_DURATION_S,
+        torch.log1p(stage[:, seen.CRITICAL_S]) * PER_LOG_S,
         stage[:, seen.RUNNING] * PER_EXECUTOR,
         stage[:, seen.RUNNABLE],
         stage[:, seen.FITTING] * PER_EXECUTOR,

@@ -27,7 +27,7 @@ INPUTS = 4  # and inputs of a layer are read so many at a time
 
 # How features.py scales, as numbers a compiled function can hold.
 _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
-_LOG_WORK = np.float32(features.PER_LOG_WORK)
+_LOG_S, _LOG_COUNT = np.float32(features.PER_LOG_S), np.float32(features.PER_LOG_COUNT)
 _WORK, _JOB_WORK = np.float32(features.PER_WORK_S), np.float32(features.PER_JOB_WORK_S)
 _DURATION = np.float32(features.PER_DURATION_S)
 _SOURCE, _NOT_SOURCE = np.float32(features.SOURCE), np.float32(features.NOT_SOURCE)
@@ -161,27 +161,31 @@ def order_stages(view: Observation, room: Scratch) -> None:
 def read_inputs(view: Observation, room: Scratch) -> None:
     """features.py, one stage at a time."""
     free = view.cluster[seen.FREE_EXECUTORS] * _EXECUTOR
+    crowd = np.log1p(view.cluster[seen.JOBS]) * _LOG_COUNT
     for job in range(int(view.cluster[seen.JOBS])):
         own = view.jobs[job, seen.IS_SOURCE] == 1
         room.job_inputs[0, job] = view.jobs[job, seen.EXECUTORS] * _EXECUTOR
         room.job_inputs[1, job] = _SOURCE if own else _NOT_SOURCE
         room.job_inputs[2, job] = free
         work = view.jobs[job, seen.WORK_LEFT_S]
-        room.job_inputs[3, job] = np.log1p(work) * _LOG_WORK
-        room.job_inputs[4, job] = work * _JOB_WORK
+        room.job_inputs[3, job] = np.log1p(work) * _LOG_S
+        room.job_inputs[4, job] = np.log1p(view.jobs[job, seen.EXECUTORS]) * _LOG_COUNT
+        room.job_inputs[5, job] = crowd
+        room.job_inputs[6, job] = work * _JOB_WORK
     inputs = room.inputs
     for column in range(int(view.cluster[seen.STAGES])):
         row = room.row[column]
         stage = view.stages[row]
         for shared in range(features.SHARED):
             inputs[shared, column] = room.job_inputs[shared, view.stage_job[row]]
-        inputs[4, column] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
-        inputs[5, column] = stage[seen.UNSTARTED] * _TASK
-        inputs[6, column] = stage[seen.MEAN_S] * _DURATION
-        inputs[7, column] = stage[seen.RUNNING] * _EXECUTOR
-        inputs[8, column] = stage[seen.RUNNABLE]
-        inputs[9, column] = stage[seen.FITTING] * _EXECUTOR
-        inputs[10, column] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
+        inputs[6, column] = stage[seen.UNSTARTED] * stage[seen.MEAN_S] * _WORK
+        inputs[7, column] = stage[seen.UNSTARTED] * _TASK
+        inputs[8, column] = stage[seen.MEAN_S] * _DURATION
+        inputs[9, column] = np.log1p(stage[seen.CRITICAL_S]) * _LOG_S
+        inputs[10, column] = stage[seen.RUNNING] * _EXECUTOR
+        inputs[11, column] = stage[seen.RUNNABLE]
+        inputs[12, column] = stage[seen.FITTING] * _EXECUTOR
+        inputs[13, column] = _ONE - stage[seen.ABLE] / view.cluster[seen.TOTAL_EXECUTORS]
 
 
 @part
@@ -274,8 +278,9 @@ def score_limits(
         for i in range(width):
             layer[0, features.JOB_INPUTS + i, column] = room.job[i, job]
             layer[0, features.JOB_INPUTS + width + i, column] = room.cluster[i]
-        share = np.float32(lowest + column) / np.float32(total)
-        layer[0, features.JOB_INPUTS + 2 * width, column] = share
+        level = np.float32(lowest + column)
+        layer[0, features.JOB_INPUTS + 2 * width, column] = level / np.float32(total)
+        layer[0, features.JOB_INPUTS + 2 * width + 1, column] = np.log1p(level) * _LOG_COUNT
     out = perceptron(weights, SCORE_LIMIT, layer, count)
     for column in range(count):
         room.limit_scores[lowest + column - 1] = layer[out, 0, column]

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.models.decima.features import JOB_INPUTS, STAGE_INPUTS, StageBatch, pack
+from loadmaster.models.decima.features import (
+    JOB_INPUTS,
+    LIMIT_INPUTS,
+    STAGE_INPUTS,
+    StageBatch,
+    limit_inputs,
+    pack,
+)
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.models.decima.sweep import plan_sweep
 
@@ -80,9 +87,8 @@ class DecimaNetwork(nn.Module):
         self.summarise_stage = mlp(STAGE_INPUTS + width, hidden, width, width)
         self.summarise_job = mlp(width, hidden, width, width)
         self.score_stage = mlp(STAGE_INPUTS + 3 * width, 32, 16, 8, 1)
-        self.score_limit = (
-            mlp(JOB_INPUTS + 2 * width + 1, 32, 16, 8, 1) if settings.limits else None
-        )
+        known = JOB_INPUTS + 2 * width + LIMIT_INPUTS
+        self.score_limit = mlp(known, 32, 16, 8, 1) if settings.limits else None
 
     def embed(self, batch: StageBatch, observations: int) -> Embeddings:
         """A job is the sum of its stages, the cluster the sum of its jobs: order cannot matter."""
@@ -139,8 +145,8 @@ class DecimaNetwork(nn.Module):
         known = torch.cat(
             [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
         )
-        share = (level / total[owner])[:, None]
-        found = self.score_limit(torch.cat([known.index_select(0, owner), share], dim=1))
+        of_level = limit_inputs(level, total[owner])
+        found = self.score_limit(torch.cat([known.index_select(0, owner), of_level], dim=1))
         return scores.index_put((owner, level - 1), found.squeeze(1))
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:

@@ -85,7 +85,7 @@ def first_legal(tables: Tables) -> NDArray[np.int64]:
 
 
 def test_about_as_many_weights_as_the_paper(network: DecimaNetwork) -> None:
-    assert sum(weight.numel() for weight in network.parameters()) == pytest.approx(4800, rel=0.1)
+    assert sum(weight.numel() for weight in network.parameters()) == pytest.approx(4800, rel=0.15)
 
 
 def test_a_graph_in_a_batch_scores_as_it_does_alone(
