@@ -34,7 +34,7 @@ from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEn
 from loadmaster.platform.rllib.runner import EngineRunner
 
 ROLLOUTS = "rollouts"  # where an iteration's figures are in RLlib's results
-REWARD_RATE = "reward_rate"
+REWARD_RATE, AVERAGED = "reward_rate", "averaged"
 RATE_MEMORY = 0.9  # of the running mean of rewards per second
 FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others are for judging
 TRIES = 5  # to get any rollout at all while workers are being replaced
@@ -91,6 +91,7 @@ class InputDriven(Algorithm):
 
     def setup(self, config: Any) -> None:
         self.reward_rate: float | None = None  # running mean of rewards per second
+        self.averaged: dict[str, NDArray[Any]] | None = None  # running mean of the weights
         super().setup(config)
 
     def _setup_logdir(self) -> None:
@@ -123,7 +124,7 @@ class InputDriven(Algorithm):
         recordings = [recording for group in groups for recording in group]
         advantages = self._advantages(groups)
         epochs, minibatches = learning.passes
-        return self._update(
+        results = self._update(
             learning_batches(recordings, advantages, max(1, self.config.num_learners)),
             num_epochs=epochs,
             minibatches=minibatches,
@@ -131,13 +132,27 @@ class InputDriven(Algorithm):
             entropy_weight=learning.entropy.at(iteration),
             shuffle_seed=self._number(iteration),
         )
+        self._average(min(iteration + 1, learning.averaging))
+        return results
+
+    def _average(self, iterations: int) -> None:
+        """Polyak and Juditsky (1992): noisy steps lead around a good point; their mean is nearer.
+
+        It forgets as fast as a mean over the last `iterations` does; 1 is the latest weights.
+        """
+        latest = self.module_weights()
+        before = latest if self.averaged is None else self.averaged
+        self.averaged = {
+            name: before[name] + (value - before[name]) / np.float32(iterations)
+            for name, value in latest.items()
+        }
 
     def judge(self, seeds: Sequence[int]) -> list[float]:
         """The greedy policy's metric on each of these episodes, spread over the workers."""
         found: dict[int, float] = {}
         for _ in range(TRIES):
             todo = [seed for seed in seeds if seed not in found]
-            for part, values in self._on_workers("judge", todo):
+            for part, values in self._on_workers("judge", todo, self.policy_weights()):
                 found.update(zip(part, values, strict=True))
             if len(found) == len(seeds):
                 return [found[seed] for seed in seeds]
@@ -162,7 +177,7 @@ class InputDriven(Algorithm):
         """
         for _ in range(TRIES):
             delivered: dict[Assignment, Recording] = {}
-            for part, recordings in self._on_workers("sample", assignments):
+            for part, recordings in self._on_workers("sample", assignments, self.module_weights()):
                 delivered.update(zip(part, recordings, strict=True))
             by_sequence: dict[int, list[Recording]] = {}
             for assignment in assignments:  # in the order asked for, whoever answered first
@@ -175,11 +190,10 @@ class InputDriven(Algorithm):
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
     def _on_workers(
-        self, method: str, work: Sequence[Any]
+        self, method: str, work: Sequence[Any], weights: Any
     ) -> list[tuple[Sequence[Any], list[Any]]]:
         """Deal the work out to the healthy workers; what each was given, and what it answered."""
         group = self.env_runner_group
-        weights = self.module_weights()
         workers = group.healthy_env_runner_ids()
         if not group.num_remote_env_runners():
             return [(work, getattr(group.local_env_runner, method)(weights, work))]
@@ -201,8 +215,12 @@ class InputDriven(Algorithm):
             )
         )
 
+    def policy_weights(self) -> Any:
+        """Of the policy that is judged and kept, by name."""
+        return self.module_weights() if self.averaged is None else self.averaged
+
     def module_weights(self) -> Any:
-        """As numpy arrays, by name."""
+        """Of the policy that acts and learns, as numpy arrays, by name."""
         state = self.learner_group.get_state(
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )
@@ -251,12 +269,13 @@ class InputDriven(Algorithm):
 
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(components, **settings)
-        state[REWARD_RATE] = self.reward_rate
+        state[REWARD_RATE], state[AVERAGED] = self.reward_rate, self.averaged
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
+        self.averaged = state.get(AVERAGED, self.averaged)
 
 
 def normalised(groups: Sequence[Sequence[NDArray[np.float64]]], alike: bool) -> NDArray[np.float32]:

@@ -48,6 +48,7 @@ class Learning(Settings):
     clip: PositiveFloat = 0.2  # of the probability ratio (ppo)
     stop_at_kl: PositiveFloat = 0.03  # no further pass once the policy has moved this far (ppo)
     gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
+    averaging: PositiveInt = 1  # iterations whose mean weights are judged and kept
     discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
     memory_s: PositiveFloat | None = None  # how long a decision answers for what follows
     differential: bool = False  # rewards less their mean rate: for streams without an end

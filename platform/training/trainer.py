@@ -72,10 +72,10 @@ class Trainer:
         return float(np.mean(self.algorithm.judge(self.validation_seeds)))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """The network's, by its own names."""
+        """Of the policy to keep: the network's, by its own names."""
         return {
             name.removeprefix(NETWORK): torch.as_tensor(np.array(value))
-            for name, value in self.algorithm.module_weights().items()
+            for name, value in self.algorithm.policy_weights().items()
         }
 
     def _set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:

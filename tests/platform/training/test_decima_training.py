@@ -178,3 +178,22 @@ def test_a_recipe_travels() -> None:
     built = RECIPE.algorithm(tiny())
     assert pickle.loads(pickle.dumps(RECIPE)) == RECIPE
     assert isinstance(pickle.loads(pickle.dumps(built.engine))(), DecimaEngine)
+
+
+def test_the_policy_kept_is_the_mean_of_the_latest_ones(tmp_path: Path) -> None:
+    trainer, resumed = Trainer(RECIPE, tiny(averaging=3)), Trainer(RECIPE, tiny(averaging=3), True)
+    name, seen = "network.score_stage.0.bias", []
+    try:
+        for _ in range(3):
+            trainer.step()
+            seen.append(trainer.algorithm.module_weights()[name])
+        kept = trainer.weights()["score_stage.0.bias"]
+        assert kept.numpy() == pytest.approx(sum(seen) / 3, abs=1e-6)
+        assert kept.numpy() != pytest.approx(seen[-1], abs=1e-6)
+        trainer.save(tmp_path / "saved")
+        resumed.restore(tmp_path / "saved")
+        assert resumed.validate() == trainer.validate()
+        assert bool((resumed.weights()["score_stage.0.bias"] == kept).all())
+    finally:
+        trainer.stop()
+        resumed.stop()
