@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import IO, TextIO
 
 from loadmaster.envs.errors import InputError
 
@@ -17,11 +18,21 @@ def written_whole(path: Path) -> Iterator[TextIO]:
 
     It is opened at once, so that an unwritable place is refused before the work and not after it.
     """
+    with (
+        bytes_written_whole(path) as file,
+        io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text,
+    ):
+        yield text
+
+
+@contextmanager
+def bytes_written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """The same, for what is not text."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
-        file = scratch.open("w", encoding="utf-8", newline="\n")
+        file = scratch.open("wb")
     except OSError as fault:
         raise InputError(
             f"cannot write --output {str(path)!r}: {fault.strerror}; "

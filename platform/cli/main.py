@@ -30,6 +30,7 @@ COMMANDS = {
     "list": Command("list", "list_everything", "List systems, environments and policies."),
     "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
     "train": Command("train", "train", "Train a policy in parallel rollout workers on Ray."),
+    "curve": Command("curve", "curve", "Draw the learning curves of runs in one picture."),
     "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
     "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),

@@ -79,6 +79,7 @@ def run(
     with _stop_requests(progress):
         show(progress)
         progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
+        _add_to_manifest(folder, _measured(progress))  # so that its curve can be drawn meanwhile
         if not progress.curve:
             first = {"iteration": float(trainer.iteration), "validation": trainer.validate()}
             _log(trackers, progress, first)
@@ -175,11 +176,17 @@ def _update_manifest(folder: RunFolder, status: str, trainer: Trainer, progress:
         "status": status,
         "iterations": trainer.iteration,
         "decisions": trainer.decisions,
-        "metric": progress.metric,
         "best": {"iteration": iteration, "validation": value},
-        "baselines": dict(progress.baselines),
     }
-    folder.write_manifest(json.loads(json.dumps({**folder.manifest, **reached})))
+    _add_to_manifest(folder, reached | _measured(progress))
+
+
+def _measured(progress: Progress) -> dict[str, Any]:
+    return {"metric": progress.metric, "baselines": dict(progress.baselines)}
+
+
+def _add_to_manifest(folder: RunFolder, known: Mapping[str, Any]) -> None:
+    folder.write_manifest(json.loads(json.dumps({**folder.manifest, **known})))
 
 
 @contextmanager

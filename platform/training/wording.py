@@ -14,6 +14,11 @@ def unit(metric: str) -> str:
     return " s" if metric.endswith("_s") else ""
 
 
+def with_unit(metric: str) -> str:
+    """As a heading."""
+    return f"{word(metric)},{unit(metric)}" if unit(metric) else word(metric)
+
+
 def percent(value: float, reference: float) -> str:
     """`value` against `reference`."""
     return f"{100 * (value / reference - 1):+.1f}%"

@@ -105,6 +105,18 @@ def test_from_the_first_validation_to_the_last(tmp_path: Path) -> None:
     assert folder.manifest["decisions"] == 100
 
 
+def test_what_is_measured_is_known_while_it_runs(tmp_path: Path) -> None:
+    known: list[dict[str, Any]] = []
+
+    def look() -> None:
+        known.append(RunFolder.open(tmp_path / "run").manifest)
+
+    train(tmp_path / "run", PlannedTrainer(config_of(), {1: look}))
+    assert known[0]["metric"] == "jct_s"
+    assert known[0]["baselines"] == {"fair": 90.0, "fifo": 95.0}
+    assert known[0]["command"] == "..."
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_request_ends_the_iteration_first(number: int, tmp_path: Path) -> None:
     before = signal.getsignal(number)

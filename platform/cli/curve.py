@@ -1,0 +1,120 @@
+"""`loadmaster curve`: the learning curves of runs in one picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from loadmaster.platform.training.history import History
+
+KINDS = ("png", "svg", "pdf")
+
+
+def curve(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Folders that train made; NAME=RUN names a curve."),
+    ],
+    against: Annotated[
+        Literal["iterations", "decisions", "minutes"],
+        typer.Option(help="What learning is held against: the x axis."),
+    ] = "decisions",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
+    ] = Path("curves.png"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+) -> None:
+    """Draw the learning curves of runs in one picture.
+
+    Takes runs that have ended, were stopped, or still go on. Of a run that is to be kept for its
+    curve alone, manifest.json and metrics.csv are enough.
+
+    Example:
+
+        loadmaster curve runs/decima-1 runs/decima-2 -o curves.png
+
+        loadmaster curve small=runs/decima-1 large=runs/decima-2 --against minutes
+    """
+    import json
+
+    from loadmaster.envs.errors import InputError
+    from loadmaster.platform.files import bytes_written_whole
+    from loadmaster.platform.training.history import common_metric, read_histories
+
+    kind = output.suffix.lower().removeprefix(".")
+    if kind not in KINDS:
+        raise InputError(
+            f"--output {str(output)!r} says no kind of picture; expected a name that ends in one "
+            f"of: {', '.join(f'.{each}' for each in KINDS)}"
+        )
+    histories = read_histories(runs)
+    metric = common_metric(histories)
+    with bytes_written_whole(output) as file:
+        from loadmaster.platform.training.curve import draw_curves
+
+        draw_curves(histories, file, against, kind)
+    if as_json:
+        found = {
+            "picture": str(output),
+            "metric": metric,
+            "against": against,
+            "runs": [_as_json(history) for history in histories],
+        }
+        print(json.dumps(found, indent=2))
+        return
+    print_table(histories, metric)
+    if len({history.best_baseline for history in histories if history.best_baseline}) > 1:
+        print("Their best baselines differ: they were validated on different sequences or tasks.")
+    print(f"Learning curves: {output}")
+
+
+def print_table(histories: Sequence[History], metric: str) -> None:
+    import os
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from loadmaster.platform.training.wording import percent, with_unit
+
+    table = Table(
+        "run", "iterations", f"{with_unit(metric)}: first", "best", "at iteration", box=None
+    )
+    table.add_column("best baseline")
+    table.add_column("against it")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for history in histories:
+        best, baseline = history.best, history.best_baseline
+        table.add_row(
+            escape(history.name),
+            f"{history.iterations:,}",
+            f"{history.points[0].validation:,.1f}",
+            f"{best.validation:,.1f}",
+            f"{best.iterations:,.0f}",
+            f"{escape(baseline[0])} {baseline[1]:,.1f}" if baseline else "-",
+            percent(best.validation, baseline[1]) if baseline and baseline[1] else "-",
+        )
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = 160
+    console.print(table)
+
+
+def _as_json(history: History) -> dict[str, Any]:
+    import math
+
+    best, baseline = history.best, history.best_baseline
+    first = history.points[0].validation
+    return {
+        "name": history.name,
+        "run": str(history.folder),
+        "iterations": history.iterations,
+        "first": first if math.isfinite(first) else None,
+        "best": {"iteration": int(best.iterations), "value": best.validation},
+        "best_baseline": {"name": baseline[0], "value": baseline[1]} if baseline else None,
+    }

@@ -1,0 +1,115 @@
+"""`loadmaster curve`: the picture, the table, the JSON, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+
+from loadmaster.platform.cli.main import main
+from tests.platform.training.made_runs import make_run
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_picture_and_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("runs/one"), 330.0, 60.0, 45.0)
+    make_run(Path("runs/two"), 1080.0, 70.0)
+    assert main(["curve", "runs/one", "[b]two=runs/two"]) == 0
+    shown, said = capsys.readouterr()
+    assert said == ""
+    rows = [line.split() for line in shown.splitlines()]
+    assert rows[1] == ["one", "5", "330.0", "45.0", "4", "fair", "50.0", "-10.0%"]
+    assert rows[2] == ["[b]two", "3", "1,080.0", "70.0", "2", "fair", "50.0", "+40.0%"]
+    assert "mean JCT, s: first" in shown.splitlines()[0]
+    assert shown.splitlines()[3:] == ["Learning curves: curves.png"]
+    assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("one"), math.nan, 60.0)
+    make_run(Path("two"), 80.0, metric=None)
+    options = ["--against", "minutes", "-o", "both.svg", "--json"]
+    assert main(["curve", "one", "name=two", *options]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "picture": "both.svg",
+        "metric": "jct_s",
+        "against": "minutes",
+        "runs": [
+            {
+                "name": "one",
+                "run": "one",
+                "iterations": 3,
+                "first": None,
+                "best": {"iteration": 2, "value": 60.0},
+                "best_baseline": {"name": "fair", "value": 50.0},
+            },
+            {
+                "name": "name",
+                "run": "two",
+                "iterations": 1,
+                "first": 80.0,
+                "best": {"iteration": 0, "value": 80.0},
+                "best_baseline": None,
+            },
+        ],
+    }
+    assert "<svg" in Path("both.svg").read_text()
+
+
+@pytest.mark.parametrize(("ending", "begins"), [("PNG", b"\x89PNG"), ("pdf", b"%PDF")])
+def test_the_name_says_the_kind_of_picture(ending: str, begins: bytes) -> None:
+    make_run(Path("one"), 80.0, 60.0)
+    picture = Path(f"curve.{ending}")
+    picture.write_text("an older one, which is replaced")
+    assert main(["curve", "one", "-o", str(picture)]) == 0
+    assert picture.read_bytes().startswith(begins)
+    assert sorted(path.name for path in Path().iterdir()) == [picture.name, "one"]
+
+
+def test_runs_of_different_tasks_are_pointed_out(capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("one"), 80.0)
+    make_run(Path("two"), 80.0, baselines={"fair": 70.0})
+    make_run(Path("three"), 80.0, baselines={})
+    assert main(["curve", "one", "three"]) == 0
+    assert "differ" not in capsys.readouterr().out
+    assert main(["curve", "one", "two"]) == 0
+    assert "Their best baselines differ: they were validated on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "Missing argument 'RUN...'"),
+        (["none"], "'none' is not a run; expected a folder that `loadmaster train` made"),
+        (["one", "new"], "'new' has no validation yet; nothing to draw"),
+        (["one", "other"], "the runs measure jct_s, makespan_s; expected one metric"),
+        (["one", "x=one", "x=other"], "2 runs are called 'x'"),
+        (["one", "--against", "hours"], "'iterations', 'decisions', 'minutes'"),
+        (["one", "-o", "picture"], "expected a name that ends in one of: .png, .svg, .pdf"),
+        (["one", "-o", "none/curve.png"], "cannot write --output 'none/curve.png'"),
+        (["one", "-o", "folder.png"], "cannot write --output 'folder.png': it is a folder"),
+        (["broken"], "metrics.csv:2: not a row of figures; the run is damaged"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    make_run(Path("one"), 80.0)
+    make_run(Path("new"))
+    make_run(Path("other"), 80.0, metric="makespan_s")
+    shutil.copytree("one", "broken")
+    Path("broken/metrics.csv").write_text("iteration,validation\n0,fast\n")
+    Path("folder.png").mkdir()
+    before = sorted(Path().rglob("*"))
+    assert main(["curve", *arguments]) == 2
+    shown, said = capsys.readouterr()
+    assert shown == ""
+    assert said.startswith("error: ")
+    assert message in said
+    assert said.count("\n") == 1
+    assert sorted(Path().rglob("*")) == before

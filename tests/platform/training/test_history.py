@@ -1,0 +1,125 @@
+"""A run's validations, read from what it has written so far."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.history import (
+    Point,
+    common_metric,
+    read_histories,
+    read_history,
+)
+from loadmaster.platform.training.run_folder import RunFolder
+from tests.platform.training.made_runs import make_run
+
+
+def test_what_had_gone_into_each_validation(tmp_path: Path) -> None:
+    history = read_history(make_run(tmp_path / "one", 80.0, 45.0, 60.0))
+    assert history.points == (
+        Point(0, 0, 0.0, 80.0),
+        Point(2, 2000, 1.0, 45.0),
+        Point(4, 4000, 2.0, 60.0),
+    )
+    assert (history.name, history.metric, history.iterations) == ("one", "jct_s", 5)
+    assert history.best == history.points[1]
+    assert history.best_baseline == ("fair", 50.0)
+
+
+def test_a_run_that_goes_on(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", 80.0, 60.0)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("4,55,30,4000\n5,,3")  # the next row is being written
+    assert [point.validation for point in read_history(run).points] == [80.0, 60.0, 55.0]
+    assert read_history(run).iterations == 4
+
+
+def test_a_run_that_diverged(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", math.nan, 60.0, math.inf, baselines={"fair": math.nan})
+    history = read_history(run)
+    assert history.values == [60.0]
+    assert history.best.iterations == 2
+    assert len(history.points) == 3
+    assert history.best_baseline is None
+
+
+def test_nothing_to_draw_yet(tmp_path: Path) -> None:
+    begun = RunFolder.create(tmp_path / "begun", TrainingConfig(), {"system": "decima"})
+    lost = make_run(tmp_path / "lost", math.nan)
+    for folder in (begun.path, lost, make_run(tmp_path / "empty")):
+        with pytest.raises(InputError, match="has no validation yet; nothing to draw"):
+            read_history(folder)
+
+
+def test_folders_that_are_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "manifest.json").write_text('{"system": "decima"}')
+    for name in ("none", "file", "bundle", "."):
+        with pytest.raises(InputError, match=r"is not a run; expected a folder .*metrics\.csv"):
+            read_history(tmp_path / name)
+
+
+def test_damaged_runs(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", 80.0)
+    (run / "metrics.csv").write_bytes(b"iteration,validation\n0,\xff\n")
+    with pytest.raises(InputError, match=r"metrics\.csv is not text; the run is damaged"):
+        read_history(run)
+    for wrong in ('["fair"]', '{"fair": "slow"}', '{"fair": null}'):
+        (run / "manifest.json").write_text(f'{{"system": "decima", "baselines": {wrong}}}')
+        (run / "metrics.csv").write_text("iteration,validation\n0,80\n")
+        with pytest.raises(InputError, match=r"manifest\.json: baselines are no figures"):
+            read_history(run)
+
+
+def test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a/run", "b/run", "c/lr=0.1"):
+        make_run(Path(folder), 80.0)
+
+    def names(*given: str) -> list[str]:
+        return [history.name for history in read_histories(given)]
+
+    assert names("a/run") == ["run"]
+    assert names("a/run", "b/run", "c/lr=0.1") == ["a/run", "b/run", "lr=0.1"]
+    assert names("small=a/run", "b/run") == ["small", "run"]
+    assert read_histories(["x=c/lr=0.1"])[0].folder == Path("c/lr=0.1")
+    monkeypatch.chdir("a/run")
+    assert names(".") == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["=a"], "'=a' names no run; expected RUN or NAME=RUN"),
+        (["x="], "'x=' names no run; expected RUN or NAME=RUN"),
+        (["x=a", "x=b"], "2 runs are called 'x'; expected different names, as NAME=RUN"),
+        (["a", "a"], "2 runs are called 'a'; expected different names, as NAME=RUN"),
+        (["x=none"], "'none' is not a run"),
+    ],
+)
+def test_names_that_do_not_tell(
+    given: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        make_run(Path(name), 80.0)
+    with pytest.raises(InputError) as fault:
+        read_histories(given)
+    assert message in str(fault.value)
+
+
+def test_one_metric(tmp_path: Path) -> None:
+    runs = {
+        str(metric): read_history(make_run(tmp_path / str(metric), 80.0, metric=metric))
+        for metric in ("jct_s", "makespan_s", None)
+    }
+    assert common_metric([runs["jct_s"], runs["None"]]) == "jct_s"
+    assert common_metric([runs["None"]]) == "validation"
+    with pytest.raises(InputError, match="the runs measure jct_s, makespan_s; expected one"):
+        common_metric(list(runs.values()))
