@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
+RAY_LOG = "ray.log"  # in the folder of a run or a sweep
 STDOUT, STDERR = 1, 2
 
 

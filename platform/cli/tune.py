@@ -52,15 +52,11 @@ def tune(
         loadmaster tune --resume sweeps/decima-asha-20260301-120000
     """
     import datetime
-    import math
     import os
 
     # Before torch is loaded: threads that spin while they wait would take the other trials' cores.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from rich.console import Console
-
     from loadmaster.envs.errors import InputError
-    from loadmaster.platform.ray_session import ray_session
     from loadmaster.platform.sweeps.file import load_sweep
     from loadmaster.platform.sweeps.folder import SweepFolder, check_is_new
     from loadmaster.platform.training.provenance import provenance
@@ -81,23 +77,11 @@ def tune(
     if check:
         print_plan(sweep, as_json)
         return
-    progress = Console(stderr=True, highlight=False)
-    with (
-        progress.status("starting Ray") as status,
-        ray_session(address, math.ceil(sweep.needs["CPU"])),
-    ):
-        from loadmaster.platform.sweeps.run import run_sweep, shortage
-        from loadmaster.platform.sweeps.table import TrialDisplay
+    if resume is None:
+        folder = SweepFolder.create(path, sweep, provenance())
+    from loadmaster.platform.sweeps.launch import launch
 
-        if lacking := shortage(sweep):
-            if address is None:
-                raise InputError(f"{lacking}; expected a larger machine, or --address")
-            progress.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
-        if resume is None:
-            folder = SweepFolder.create(path, sweep, provenance())
-        status.stop()
-        with TrialDisplay(sweep, progress) as display:
-            outcome = run_sweep(sweep, folder, display)
+    outcome = launch(sweep, folder, resume is not None, address)
     print_outcome(sweep, outcome, path, as_json)
 
 

@@ -5,17 +5,20 @@ SWEEP/sweep.yaml    the file it was started from
     tune/           Tune's state, and the trials' checkpoints and curves
     trials.csv      a row a trial
     best.yaml       the best configuration; `loadmaster train SYSTEM --config` takes it
+    ray.log         what Ray printed meanwhile
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.folders import missing, remove_empty
 from loadmaster.platform.evaluation.files import written_at_once
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.sweep import Sweep
@@ -26,12 +29,14 @@ FILE, MANIFEST = "sweep.yaml", "sweep.json"
 class SweepFolder:
     """Where a sweep keeps everything."""
 
-    def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, manifest: Mapping[str, Any], made: Sequence[Path] = ()) -> None:
         self.path, self.manifest = path, manifest
+        self._made = made  # folders above it that were not there before, innermost first
 
     @classmethod
     def create(cls, path: Path, sweep: Sweep, provenance: Mapping[str, Any]) -> SweepFolder:
         check_is_new(path)
+        made = missing(path.parent)
         manifest = {
             "name": sweep.name,
             "set": list(sweep.assignments),
@@ -41,7 +46,14 @@ class SweepFolder:
         with written_at_once(path) as scratch:
             (scratch / FILE).write_text(sweep.text, encoding="utf-8")
             (scratch / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        return cls(path, manifest)
+        return cls(path, manifest, made)
+
+    def discard(self) -> None:
+        """Of a sweep that was refused, or stopped, before it began: as if it had not been asked."""
+        if self.begun or self.trials_made:
+            return
+        shutil.rmtree(self.path, ignore_errors=True)
+        remove_empty(list(self._made))
 
     @classmethod
     def open(cls, path: Path) -> tuple[SweepFolder, Sweep]:

@@ -15,7 +15,7 @@ from loadmaster.platform.sweeps.records import Outcome, write_best, write_trials
 from loadmaster.platform.sweeps.sweep import Sweep
 from loadmaster.platform.sweeps.table import TrialDisplay
 from loadmaster.platform.sweeps.trial import TRAINER, Trial, TrialPlan
-from loadmaster.platform.sweeps.watch import Limits, Watch, hushed, signals_restored
+from loadmaster.platform.sweeps.watch import Limits, Watch, environment_set, signals_restored
 
 KEPT = 4  # checkpoints a trial
 RETRIES = 1  # of a trial that fails, from its last checkpoint: machines come and go
@@ -44,7 +44,7 @@ def run_sweep(
     watch = Watch(sweep, scheduler, display)
     concurrent = sweep.settings.resources.concurrent
     numbers = count(folder.trials_made + 1)
-    with hushed(), signals_restored():
+    with environment_set(), signals_restored():
         # Not tune.Tuner: a restored one brings back yesterday's display and clock as pickles.
         tune.run(
             trainable,

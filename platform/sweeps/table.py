@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from loadmaster.platform.sweeps.records import Record
 from loadmaster.platform.sweeps.space import in_words
@@ -60,7 +61,8 @@ class TrialDisplay:
             self._draw(records)
 
     def say(self, text: str) -> None:
-        self.console.print(text, soft_wrap=True, markup=False)
+        # As Text: markup=False would hold for the live table too, which is drawn anew below it.
+        self.console.print(Text(text), soft_wrap=True)
 
     def _draw(self, records: Sequence[Record]) -> None:
         if self.live:

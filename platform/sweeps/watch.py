@@ -1,15 +1,13 @@
-"""Stands beside Tune while it runs a sweep: its limits, its display, its signals, its silence."""
+"""Stands beside Tune while it runs a sweep: its limits, its display, its signals, its habits."""
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -103,22 +101,13 @@ class Watch(tune.Callback):
 
 
 @contextlib.contextmanager
-def hushed() -> Iterator[None]:
-    """Tune talks much, and of its own files; what matters of it is in the display."""
-    names = ("ray.tune", "ray.train", "ray.air", "ray.rllib", "tensorboardX")
-    loggers = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loggers]
+def environment_set() -> Iterator[None]:
+    """Tune takes some of its settings from there only."""
     before = {name: os.environ.get(name) for name in ENVIRONMENT}
     os.environ.update(ENVIRONMENT)
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
         for name, value in before.items():
             if value is None:
                 del os.environ[name]

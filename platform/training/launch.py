@@ -9,13 +9,13 @@ import ray
 from rich.console import Console
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.ray_output import ray_output_in
+from loadmaster.platform.ray_output import RAY_LOG, ray_output_in
 from loadmaster.platform.ray_session import ray_session
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.display import display
 from loadmaster.platform.training.loop import Outcome, run
 from loadmaster.platform.training.recipe import Recipe
-from loadmaster.platform.training.run_folder import RAY_LOG, RunFolder
+from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import trackers_for
 from loadmaster.platform.training.trainer import Trainer
 

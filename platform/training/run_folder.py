@@ -31,7 +31,6 @@ from loadmaster.platform.training.files import read_config
 from loadmaster.platform.training.provenance import command, now
 
 CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
-RAY_LOG = "ray.log"
 
 
 class RunFolder:

@@ -14,6 +14,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import typer
@@ -107,7 +108,7 @@ def test_interrupted_and_resumed(
     sweep_file: Callable[[str], Path],
     by_example: None,
     ray_session: None,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pressed, handler = threading.Event(), signal.getsignal(signal.SIGINT)
@@ -124,7 +125,7 @@ def test_interrupted_and_resumed(
     path = sweep_file(ASHA.replace("rollouts", "environment.pause_s: 0.02, rollouts"))
     out = path.parent / "out"
     assert main(["tune", str(path), "--output", str(out), "--json"]) == 130
-    shown, said = capsys.readouterr()
+    shown, said = capfd.readouterr()
     before = {trial["name"]: trial for trial in json.loads(shown)["trials"]}
     assert "stopping; Ctrl-C again to leave at once\n" in said
     assert f"go on with: loadmaster tune --resume {out}\n" in said
@@ -132,7 +133,7 @@ def test_interrupted_and_resumed(
     assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
 
     assert main(["tune", "--resume", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(capfd.readouterr().out)
     after = {trial["name"]: trial for trial in found["trials"]}
     assert len(after) == 6
     assert {trial["state"] for trial in after.values()} == {"finished", "stopped"}
@@ -141,6 +142,77 @@ def test_interrupted_and_resumed(
         if trial["state"] in ("finished", "stopped"):
             assert after[name] == trial  # nobody ran twice
     assert found["best"]["iterations"] == 8
+
+
+def test_what_ray_prints_goes_to_a_log(
+    sweep_file: Callable[[str], Path],
+    by_example: None,
+    ray_session: None,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    quiet = run.run_sweep
+
+    def chatty(*arguments: Any) -> Outcome:
+        os.write(1, b"by native code\n")
+        os.system("echo by a child >&2")
+        return quiet(*arguments)
+
+    monkeypatch.setattr(run, "run_sweep", chatty)
+    out = sweep_file(ASHA).parent / "out"
+    told = ["--trials", "1", "--output", str(out), "--json"]
+    assert main(["tune", str(out.parent / "hill.yaml"), *told]) == 0
+    shown, said = capfd.readouterr()
+    assert [trial["name"] for trial in json.loads(shown)["trials"]] == ["trial-001"]
+    lines = said.splitlines()
+    assert lines[0].startswith("trial-001: started with ")
+    assert lines[-1] == "trial-001: finished"
+    assert all(line.startswith("trial-001: ") for line in lines)
+    log = (out / "ray.log").read_text()
+    assert "by native code\n" in log
+    assert "by a child\n" in log
+
+    assert main(["tune", "--resume", str(out)]) == 0
+    assert (out / "ray.log").read_text().count("by native code\n") == 2  # it is kept
+    assert "native" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_stopped_at_once(
+    begun: bool,
+    sweep_file: Callable[[str], Path],
+    ray_session: None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = sweep_file(ASHA)
+    out = path.parent / "new" / "folder" / "out"
+
+    def stop(sweep: Sweep, folder: SweepFolder, display: TrialDisplay) -> Outcome:
+        if begun:
+            folder.tune.mkdir()
+            (folder.tune / "experiment_state-1.json").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "run_sweep", stop)
+    assert main(["tune", str(path), "--output", str(out)]) == 130
+    advice = f"go on with: loadmaster tune --resume {out}\n" if begun else ""
+    assert capsys.readouterr().err == f"{advice}interrupted\n"
+    assert out.exists() == begun
+    assert begun or list(path.parent.iterdir()) == [path]
+
+
+def test_a_fault_of_ours_says_where_to_look(
+    sweep_file: Callable[[str], Path], ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(sweep: Sweep, folder: SweepFolder, display: TrialDisplay) -> Outcome:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(run, "run_sweep", fail)
+    path = sweep_file(ASHA)
+    with pytest.raises(ZeroDivisionError) as fault:
+        main(["tune", str(path), "--output", str(path.parent / "out")])
+    assert fault.value.__notes__ == [f"What Ray printed is in {path.parent / 'out' / 'ray.log'}"]
 
 
 def test_rungs_outlive_an_interruption(sweep_file: Callable[[str], Path]) -> None:
@@ -212,6 +284,7 @@ stop: {iterations: 12}
     assert all(record.iterations == 12 for record in outcome.records)
 
 
+@pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
 def test_optuna_draws(sweep_file: Callable[[str], Path], ray_session: None) -> None:
     path = sweep_file(f"""{QUICK}
 space:
@@ -284,8 +357,11 @@ def test_a_small_window_shows_what_runs_and_what_is_best(
     console = Console(file=StringIO(), width=80, force_terminal=True, height=8)
     with TrialDisplay(sweep, console) as display:
         display.update(records)
+        display.say("[all] stopping")
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
+    assert "[all] stopping" in shown
+    assert "[dim]" not in shown  # the table below it is as it was
     assert re.findall(r"trial-(\d+)", shown)[-3:] == ["002", "001", "010"]
     assert "9 of 6 trials over" in shown
     assert trial_table(sweep, records).row_count == 11
@@ -317,6 +393,8 @@ def test_checking_runs_nothing(
         (["hill.yaml", "--resume", "."], "goes on as it was started"),
         (["bad.yaml"], "bad.yaml:2: space: "),
         (["greedy.yaml"], "a trial takes 1 GPUs and there are 0"),
+        (["greedy.yaml", "--output", "a/b"], "a trial takes 1 GPUs and there are 0"),
+        (["hill.yaml", "--output", "hill.yaml/out"], "cannot write to --output 'hill.yaml/out'"),
     ],
 )
 def test_bad_input(
