@@ -29,12 +29,13 @@ from loadmaster.platform.rllib.advantages import (
     group_advantages,
 )
 from loadmaster.platform.rllib.columns import joined
+from loadmaster.platform.rllib.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rllib.learner import InputDrivenLearner
-from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine
+from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine, Verdict
 from loadmaster.platform.rllib.runner import EngineRunner
 
 ROLLOUTS = "rollouts"  # where an iteration's figures are in RLlib's results
-REWARD_RATE, AVERAGED = "reward_rate", "averaged"
+REWARD_RATE, AVERAGED, SEARCH = "reward_rate", "averaged", "search"
 RATE_MEMORY = 0.9  # of the running mean of rewards per second
 FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others are for judging
 TRIES = 5  # to get any rollout at all while workers are being replaced
@@ -91,6 +92,7 @@ class InputDriven(Algorithm):
 
     def setup(self, config: Any) -> None:
         self.reward_rate: float | None = None  # running mean of rewards per second
+        self.search: WeightSearch | None = None  # where the method is evolution
         self.averaged: dict[str, NDArray[Any]] | None = None  # running mean of the weights
         super().setup(config)
 
@@ -108,13 +110,22 @@ class InputDriven(Algorithm):
 
     def training_step(self) -> None:
         began = time.perf_counter()
+        if self.config.learning.method == "evolution":
+            self._report(self._evolve(), began)
+            return
         groups = self.roll_out(self._draw_assignments())
         rolled_out = time.perf_counter()
         self.metrics.aggregate(self.learn(groups), key=LEARNER_RESULTS)
         figures = figures_of([recording for group in groups for recording in group])
+        self._report(figures, began, rolled_out)
+
+    def _report(
+        self, figures: dict[str, float], began: float, rolled_out: float | None = None
+    ) -> None:
+        now = time.perf_counter()
         figures["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
-        figures["rollout_seconds"] = rolled_out - began
-        figures["update_seconds"] = time.perf_counter() - rolled_out
+        figures["rollout_seconds"] = (rolled_out or now) - began
+        figures["update_seconds"] = now - (rolled_out or now)
         for name, value in figures.items():
             self.metrics.log_value((ROLLOUTS, name), value, window=1)
 
@@ -147,15 +158,47 @@ class InputDriven(Algorithm):
             for name, value in latest.items()
         }
 
+    def _evolve(self) -> dict[str, float]:
+        """One generation: every candidate on the same sequences; its figures."""
+        learning, groups = self.config.learning, self.config.groups
+        if self.search is None:
+            how = learning.evolution
+            self.search = WeightSearch(
+                self.module_weights(),
+                [f"*{pattern}" for pattern in how.weights],
+                how.spread,
+                how.population,
+            )
+        rng = np.random.default_rng([self.config.seed or 0, self.iteration])
+        seeds = rng.integers(FIRST_SEED, END_SEED, groups.sequences).tolist()
+        points, candidates = self.search.candidates(rng)
+        trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
+        verdicts = self._all_of("compare", trials, candidates)
+        costs = np.array([verdict.cost for verdict in verdicts]).reshape(len(seeds), -1).T
+        self.search.search.tell(points, relative_costs(costs))
+        self.set_module_weights(self.search.mean())
+        self._average(min(self.iteration + 1, learning.averaging))
+        return {
+            "decisions": float(sum(verdict.decisions for verdict in verdicts)),
+            "rollouts": float(len(trials)),
+            "cost_mean": float(costs.mean()),
+            "cost_best": float(costs.mean(axis=1).min()),
+            "spread": self.search.search.spread,
+        }
+
     def judge(self, seeds: Sequence[int]) -> list[float]:
         """The greedy policy's metric on each of these episodes, spread over the workers."""
-        found: dict[int, float] = {}
+        return [each.cost for each in self._all_of("judge", seeds, self.policy_weights())]
+
+    def _all_of(self, method: str, work: Sequence[Any], weights: Any) -> list[Verdict]:
+        """A verdict on each, though workers may die on the way."""
+        found: dict[Any, Verdict] = {}
         for _ in range(TRIES):
-            todo = [seed for seed in seeds if seed not in found]
-            for part, values in self._on_workers("judge", todo, self.policy_weights()):
-                found.update(zip(part, values, strict=True))
-            if len(found) == len(seeds):
-                return [found[seed] for seed in seeds]
+            todo = [each for each in work if each not in found]
+            for part, verdicts in self._on_workers(method, todo, weights):
+                found.update(zip(part, verdicts, strict=True))
+            if len(found) == len(work):
+                return [found[each] for each in work]
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
     def _draw_assignments(self) -> list[Assignment]:
@@ -270,12 +313,14 @@ class InputDriven(Algorithm):
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(components, **settings)
         state[REWARD_RATE], state[AVERAGED] = self.reward_rate, self.averaged
+        state[SEARCH] = self.search
         return state
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
         self.averaged = state.get(AVERAGED, self.averaged)
+        self.search = state.get(SEARCH, self.search)
 
 
 def normalised(groups: Sequence[Sequence[NDArray[np.float64]]], alike: bool) -> NDArray[np.float32]:

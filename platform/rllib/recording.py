@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,11 +39,18 @@ class Recording:
         return len(self.rollout.time_s)
 
 
+class Verdict(NamedTuple):
+    """How an episode went."""
+
+    cost: float  # the metric to be lowered
+    decisions: int
+
+
 class RolloutEngine(Protocol):
     """How an environment and a policy are run together; each system may have a faster way."""
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         """Sampled decisions, recorded."""
 
-    def judge(self, module: Any, seeds: Sequence[int]) -> list[float]:
-        """The best decisions on the episodes of `seeds`: the metric to be lowered, for each."""
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
+        """The best decisions on the episodes of `seeds`."""

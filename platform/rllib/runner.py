@@ -16,7 +16,7 @@ from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
 from ray.rllib.utils.checkpoints import Checkpointable
 
-from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine
+from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine, Verdict
 
 
 class EngineRunner(EnvRunner, Checkpointable):
@@ -39,16 +39,25 @@ class EngineRunner(EnvRunner, Checkpointable):
         self.module = spec.build()
 
     def answer(self, method: str, weights: Any, part: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        """`sample` or `judge`, for a caller that has to know which part was answered."""
+        """`sample`, `judge` or `compare`, for a caller that has to know which part was answered."""
         return part, getattr(self, method)(weights, part)
 
     def sample(self, weights: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         self._use(weights)
         return self.engine.roll_out(self.module, assignments)
 
-    def judge(self, weights: Any, seeds: Sequence[int]) -> list[float]:
+    def judge(self, weights: Any, seeds: Sequence[int]) -> list[Verdict]:
         self._use(weights)
         return self.engine.judge(self.module, seeds)
+
+    def compare(self, candidates: Any, trials: Sequence[tuple[int, int]]) -> list[Verdict]:
+        """Each trial is a candidate's number and the seed of an episode."""
+        found: dict[tuple[int, int], Verdict] = {}
+        for candidate in sorted({candidate for candidate, _ in trials}):
+            seeds = [seed for other, seed in trials if other == candidate]
+            verdicts = self.judge(candidates[candidate], seeds)
+            found.update(zip([(candidate, seed) for seed in seeds], verdicts, strict=True))
+        return [found[trial] for trial in trials]
 
     def _use(self, weights: Any) -> None:
         self.module.set_state(weights)

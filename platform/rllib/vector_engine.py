@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
 from loadmaster.platform.rllib.advantages import Rollout
-from loadmaster.platform.rllib.recording import Assignment, Recording
+from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
 
 TIME_S = "time_s"  # in infos: the moment each environment has reached; else steps are seconds
 OBSERVATION = "observation"  # the one column of an observation that is no Dict
@@ -42,12 +42,15 @@ class VectorEngine:
             for index, own in enumerate(assignments)
         ]
 
-    def judge(self, module: Any, seeds: Sequence[int]) -> list[float]:
-        """What the best decisions cost: the return, negated."""
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
+        """What the best decisions cost is the return, negated."""
         envs = self._make(len(seeds), None)
         film = self._film(envs, module.forward_inference, module, list(seeds))
         envs.close()
-        return [-float(film.rewards[:length, i].sum()) for i, length in enumerate(film.lengths)]
+        return [
+            Verdict(-float(film.rewards[:length, i].sum()), int(length))
+            for i, length in enumerate(film.lengths)
+        ]
 
     def _film(
         self, envs: Any, forward: Callable[[Any], Any], module: Any, seeds: list[int]

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.platform.rllib.recording import Assignment, Recording
+from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
 from loadmaster.platform.rollouts.decima import run_episode
 from loadmaster.platform.rollouts.decima_recording import record_rollout
 
@@ -32,13 +32,15 @@ class DecimaEngine:
             for assignment in assignments
         ]
 
-    def judge(self, module: Any, seeds: Sequence[int]) -> list[float]:
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
         results = [
             run_episode(module.network, self.settings, seed, self.workload) for seed in seeds
         ]
-        if self.settings.objective == "makespan":
-            return [result.makespan_s for result in results]
-        return [result.mean_jct_s for result in results]
+        makespan = self.settings.objective == "makespan"
+        return [
+            Verdict(result.makespan_s if makespan else result.mean_jct_s, result.decisions)
+            for result in results
+        ]
 
     def _settings_for(self, assignment: Assignment) -> DagSchedulingSettings:
         if assignment.horizon_s is None:

@@ -32,13 +32,21 @@ class Rollouts(Settings):
     keep: float = Field(default=1.0, gt=0, le=1)  # share of decisions learnt from, drawn at random
 
 
+class Evolution(Settings):
+    """What is searched, and how widely, where the method is evolution."""
+
+    weights: tuple[str, ...] = ("*",)  # names of tables of weights, * for any part of one
+    population: int = Field(default=16, ge=4)  # candidates an iteration
+    spread: PositiveFloat = 0.1  # of the first ones, beside how large the weights of a table are
+
+
 class Learning(Settings):
     """How the policy is updated from the rollouts."""
 
     iterations: PositiveInt = 200
     minutes: PositiveFloat | None = None  # the run ends after these, should they come first
     start: str | None = None  # a policy to begin with: pretrained, a bundle's or run's folder
-    method: Literal["ppo", "reinforce"] = "ppo"
+    method: Literal["ppo", "reinforce", "evolution"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
     scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages have spread 1
     learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
@@ -52,6 +60,7 @@ class Learning(Settings):
     discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
     memory_s: PositiveFloat | None = None  # how long a decision answers for what follows
     differential: bool = False  # rewards less their mean rate: for streams without an end
+    evolution: Evolution = Evolution()
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 
     @property

@@ -65,6 +65,11 @@ def line(progress: Progress, now: float) -> str:
             f"return {figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}",
             f"entropy {figures['entropy']:.2f}",
         ]
+    if "cost_mean" in figures:
+        parts += [
+            f"{figures['decisions_per_s']:,.0f} decisions/s",
+            f"candidates {figures['cost_mean']:,.1f}, best {figures['cost_best']:,.1f}",
+        ]
     if progress.curve:
         parts.append(against_baseline(progress))
     parts += [part for part in (missing_workers(progress), time_left(progress, now)) if part]
@@ -140,6 +145,10 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
         )
         table.add_row("return", f"{figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
         table.add_row("entropy", f"{figures['entropy']:.2f}")
+    if "cost_mean" in figures:
+        table.add_row("trials", f"{figures['decisions_per_s']:,.0f} decisions/s")
+        told = f"{figures['cost_mean']:,.1f} in the mean, {figures['cost_best']:,.1f} at best"
+        table.add_row("candidates", told)
     if progress.curve:
         table.add_row("validation", against_baseline(progress))
         values = [value for _, value in progress.curve]

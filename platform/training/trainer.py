@@ -19,6 +19,11 @@ from loadmaster.platform.policies.find import find_policy
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
 
+LEARNT = {  # our names for a learner's results
+    "entropy": "entropy",
+    "kl": "kl",
+    "gradient_norm": "gradients_default_optimizer_global_norm",
+}
 NETWORK = "network."  # how a module calls the part of it that a bundle holds
 
 
@@ -51,16 +56,14 @@ class Trainer:
             result = self.algorithm.train()
         seconds = time.perf_counter() - began
         rolled: dict[str, float] = result["rollouts"]
-        learnt = result["learners"]["default_policy"]
+        learnt = result.get("learners", {}).get("default_policy", {})
         self.decisions += int(rolled["decisions"])
         figures = {
             "iteration": float(self.iteration),
             "seconds": seconds,
             "decisions_in_all": float(self.decisions),
             "decisions_per_s": rolled["decisions"] / seconds,
-            "entropy": float(learnt["entropy"]),
-            "kl": float(learnt["kl"]),
-            "gradient_norm": float(learnt["gradients_default_optimizer_global_norm"]),
+            **{name: float(learnt[key]) for name, key in LEARNT.items() if key in learnt},
             **{name: float(value) for name, value in rolled.items()},
         }
         if self.iteration % self.config.validation.every == 0:
