@@ -24,6 +24,8 @@ STAGE_INPUTS = 14
 JOB_INPUTS = 7
 LIMIT_INPUTS = 2
 SHARED = 6  # of a job's inputs, that each of its stages has as well
+STAGE_TERMS = STAGE_INPUTS + SHARED
+LIMIT_TERMS = LIMIT_INPUTS * (1 + JOB_INPUTS)
 
 PER_EXECUTOR = 1 / 20
 PER_TASK = 1 / 200
@@ -33,6 +35,7 @@ PER_LOG_S = 1 / 4
 PER_LOG_COUNT = 1 / 2
 PER_DURATION_S = 1 / 2
 SOURCE, NOT_SOURCE = 2.0, -2.0
+IS_SOURCE = 1  # which input says so
 
 
 class StageBatch(NamedTuple):
@@ -123,6 +126,18 @@ def _job_inputs(job: Tensor, cluster: Tensor) -> Tensor:
 def limit_inputs(level: Tensor, total: Tensor) -> Tensor:
     """(L, LIMIT_INPUTS) of limits for a cluster of so many executors."""
     return torch.stack([level / total, torch.log1p(level.float()) * PER_LOG_COUNT], dim=1)
+
+
+def stage_terms(inputs: Tensor) -> Tensor:
+    """(R, STAGE_TERMS): the inputs, and the shared ones once more with the sign of the source."""
+    source = inputs[:, IS_SOURCE, None]
+    return torch.cat([inputs, source * inputs[:, :SHARED]], dim=1)
+
+
+def limit_terms(of_level: Tensor, job_inputs: Tensor) -> Tensor:
+    """(L, LIMIT_TERMS): each input of a level by itself, and times each of the job's."""
+    job = torch.cat([job_inputs.new_ones(len(job_inputs), 1), job_inputs], dim=1)
+    return (of_level[:, :, None] * job[:, None, :]).flatten(1)
 
 
 def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:

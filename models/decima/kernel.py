@@ -41,6 +41,8 @@ class Weights(NamedTuple):
     bias: NDArray[np.float32]  # (7, LAYERS_MAX, W)
     # Row 0: how many layers, none of a part the network has not; then inputs and outputs of each.
     shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2)
+    tilt_stage: NDArray[np.float32]  # (STAGE_TERMS,)
+    tilt_limit: NDArray[np.float32]  # (LIMIT_INPUTS, 1 + JOB_INPUTS)
 
 
 class Scratch(NamedTuple):
@@ -87,7 +89,21 @@ def weights_of(network: DecimaNetwork) -> Weights:
             matrix[which, place, :made, :given] = layer.weight.detach().cpu().numpy()
             bias[which, place, :made] = layer.bias.detach().cpu().numpy()
             shape[which, 1 + place] = given, made
-    return Weights(matrix, bias, shape)
+    return Weights(
+        matrix,
+        bias,
+        shape,
+        tilt_stage=_row(network.tilt_stage, features.STAGE_TERMS),
+        tilt_limit=_row(network.tilt_limit, features.LIMIT_TERMS).reshape(
+            features.LIMIT_INPUTS, -1
+        ),
+    )
+
+
+def _row(layer: nn.Linear | None, size: int) -> NDArray[np.float32]:
+    if layer is None:
+        return np.zeros(size, np.float32)
+    return np.array(layer.weight.detach().cpu().numpy()[0], np.float32)
 
 
 def _widest(network: DecimaNetwork) -> int:
@@ -263,8 +279,29 @@ def score_stages(view: Observation, weights: Weights, room: Scratch) -> None:
     legal = 0
     for row in range(int(view.cluster[seen.STAGES])):
         if view.schedulable[row] == 1:
-            room.stage_scores[row] = layer[out, 0, legal]
+            room.stage_scores[row] = layer[out, 0, legal] + tilt_of(weights, room, row)
             legal += 1
+
+
+@part
+def tilt_of(weights: Weights, room: Scratch, row: int) -> np.float32:
+    """features.stage_terms, weighed."""
+    column = room.column[row]
+    source, tilt = room.inputs[features.IS_SOURCE, column], np.float32(0.0)
+    for i in range(features.STAGE_INPUTS):
+        tilt += weights.tilt_stage[i] * room.inputs[i, column]
+    for i in range(features.SHARED):
+        tilt += weights.tilt_stage[features.STAGE_INPUTS + i] * (source * room.inputs[i, column])
+    return tilt
+
+
+@part
+def slope_of(weights: Weights, room: Scratch, job: int, which: int) -> np.float32:
+    """features.limit_terms, weighed, but for the level's own input."""
+    slope = np.float32(weights.tilt_limit[which, 0])
+    for i in range(features.JOB_INPUTS):
+        slope += weights.tilt_limit[which, 1 + i] * room.job_inputs[i, job]
+    return slope
 
 
 @part
@@ -282,8 +319,11 @@ def score_limits(
         layer[0, features.JOB_INPUTS + 2 * width, column] = level / np.float32(total)
         layer[0, features.JOB_INPUTS + 2 * width + 1, column] = np.log1p(level) * _LOG_COUNT
     out = perceptron(weights, SCORE_LIMIT, layer, count)
+    by_share, by_log = slope_of(weights, room, job, 0), slope_of(weights, room, job, 1)
     for column in range(count):
-        room.limit_scores[lowest + column - 1] = layer[out, 0, column]
+        level = np.float32(lowest + column)
+        tilt = by_share * (level / np.float32(total)) + by_log * (np.log1p(level) * _LOG_COUNT)
+        room.limit_scores[lowest + column - 1] = layer[out, 0, column] + tilt
 
 
 @inner

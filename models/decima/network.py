@@ -12,10 +12,14 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.models.decima.features import (
     JOB_INPUTS,
     LIMIT_INPUTS,
+    LIMIT_TERMS,
     STAGE_INPUTS,
+    STAGE_TERMS,
     StageBatch,
     limit_inputs,
+    limit_terms,
     pack,
+    stage_terms,
 )
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.models.decima.sweep import plan_sweep
@@ -39,6 +43,12 @@ def mlp(*sizes: int) -> nn.Sequential:
     for given, made in pairwise(sizes):
         layers += [nn.Linear(given, made), nn.LeakyReLU(SLOPE, inplace=True)]
     return nn.Sequential(*layers[:-1])
+
+
+def _zeros(terms: int) -> nn.Linear:
+    layer = nn.Linear(terms, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    return layer
 
 
 class DagEncoder(nn.Module):
@@ -89,6 +99,10 @@ class DecimaNetwork(nn.Module):
         self.score_stage = mlp(STAGE_INPUTS + 3 * width, 32, 16, 8, 1)
         known = JOB_INPUTS + 2 * width + LIMIT_INPUTS
         self.score_limit = mlp(known, 32, 16, 8, 1) if settings.limits else None
+        # Straight from the inputs to a score: few weights that each bend all decisions alike, so
+        # that evolution can search them. They begin at 0.
+        self.tilt_stage = _zeros(STAGE_TERMS)
+        self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
 
     def embed(self, batch: StageBatch, observations: int) -> Embeddings:
         """A job is the sum of its stages, the cluster the sum of its jobs: order cannot matter."""
@@ -111,6 +125,7 @@ class DecimaNetwork(nn.Module):
             embedded.cluster.index_select(0, owner),
         ]
         found: Tensor = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
+        found = found + self.tilt_stage(stage_terms(parts[0])).squeeze(1)
         place = owner * stages + batch.row_place.index_select(0, legal)
         scores = found.new_full((len(embedded.cluster) * stages,), ILLEGAL)
         return scores.index_copy(0, place, found).view(-1, stages)
@@ -131,7 +146,7 @@ class DecimaNetwork(nn.Module):
         each = torch.arange(len(stage), device=stage.device)
         total = observation["cluster"][:, seen.TOTAL_EXECUTORS].long()
         scores = observation["cluster"].new_full((len(stage), limits), ILLEGAL)
-        if self.score_limit is None:
+        if self.score_limit is None or self.tilt_limit is None:
             return scores.index_put((each, total - 1), scores.new_zeros(()))
         place = observation["stage_job"][each, stage].long()
         chosen = observation["stages"][each, stage]
@@ -147,6 +162,8 @@ class DecimaNetwork(nn.Module):
         )
         of_level = limit_inputs(level, total[owner])
         found = self.score_limit(torch.cat([known.index_select(0, owner), of_level], dim=1))
+        own_job = batch.job_inputs.index_select(0, job.index_select(0, owner))
+        found = found + self.tilt_limit(limit_terms(of_level, own_job))
         return scores.index_put((owner, level - 1), found.squeeze(1))
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
