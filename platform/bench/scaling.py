@@ -1,25 +1,30 @@
 """How training speeds up with rollout workers, in one run on one machine.
 
-Every worker gets the same amount of work, whatever their number: twice the workers roll out twice
-the sequences. The group of workers grows while it is measured, so each starts only once.
+Two questions for each number of workers. Rollouts alone: every worker gets the same amount, so
+twice the workers roll out twice the sequences. Whole iterations: the very iterations that
+`loadmaster train` begins with, the same for all, so more workers share out the same work.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from loadmaster.platform.bench.results import Figure
-from loadmaster.platform.bench.training import every_decision
 from loadmaster.platform.ray_session import ray_session
 from loadmaster.platform.rllib.recording import Assignment, Recording
-from loadmaster.platform.systems import find_system
 from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.trainer import Trainer, quiet_rllib
+from loadmaster.platform.training.recipe import Recipe
+from loadmaster.platform.training.trainer import Trainer
 
-SECONDS = 3.0  # of rollouts for each number of workers
+SECONDS = 3.0  # of rollouts, and of iterations, for each number of workers
+ITERATIONS = 2  # at the least, however long they take
+ALL = 1.0  # share of decisions recorded in rollouts alone
 
 
 @dataclass(frozen=True)
@@ -27,97 +32,154 @@ class Point:
     """What so many workers reached."""
 
     workers: int
-    rollouts_per_s: float  # decisions, in rollouts alone
-    iterations_per_s: float  # decisions, in whole iterations: rollouts and the update
+    rollout_decisions_per_s: float
     rollout_efficiency: float  # of each worker, beside those of the smallest group
-    iteration_efficiency: float
+    iteration_seconds: float
+    iteration_rollout_seconds: float  # of those; the others are the update
+    iteration_speedup: float  # over the smallest group
 
 
-def scaling_config(system: str) -> TrainingConfig:
-    """The system's defaults, so that all sizes do the same work."""
-    return every_decision(find_system(system).recipe.config_class())
+class Taken(NamedTuple):
+    """What one iteration took."""
+
+    seconds: float
+    rollout_seconds: float
 
 
 def measure_scaling(
-    system: str, workers: Sequence[int], config: TrainingConfig, say: Callable[[str], None]
+    recipe: Recipe,
+    workers: Sequence[int],
+    config: TrainingConfig,
+    say: Callable[[str], None],
+    reached: Callable[[Point], None],
 ) -> list[Point]:
-    """One point for each number of workers, fewest first."""
+    """One point for each number of workers, fewest first; `reached` hears of each at once."""
     sizes = sorted(workers)
-    per_worker = max(1, config.rollouts.sequences // max(1, config.rollouts.workers))
-    first = config.rollouts.model_copy(update={"workers": sizes[0]})
-    say(f"starting Ray and {_workers(sizes[0])}")
-    speeds = []
-    with ray_session(cpus=sizes[-1] + 1):
-        trainer = Trainer(find_system(system).recipe, config.model_copy(update={"rollouts": first}))
-        try:
-            batch = next(_batches(config, per_worker))
-            trainer.algorithm.learn(trainer.algorithm.roll_out(batch))  # the first is slower
+    points: list[Point] = []
+    say(f"starting Ray and {count(sizes[-1])}")
+    with (
+        ray_session(cpus=sizes[-1] + 1),
+        TemporaryDirectory(prefix="lm-bench-") as folder,
+        _trainer(recipe, config, sizes[-1]) as trainer,
+    ):
+        say("warming up: one iteration")
+        trainer.algorithm.roll_out(_one_for_each(sizes[-1], config))  # they load compiled loops
+        trainer.step()
+        start = Path(folder) / "start"
+        trainer.save(start)
+        iterations = None  # as many for all as the first ones find time for
+        with _called_up(trainer.algorithm.env_runner_group) as call_up:
             for size in sizes:
-                missing = size - trainer.algorithm.env_runner_group.num_remote_env_runners()
-                if missing:
-                    say(f"adding {_workers(missing)}")
-                    with quiet_rllib():
-                        trainer.algorithm.env_runner_group.add_workers(missing, validate=True)
-                say(f"{_workers(size)}: rollouts, then one whole iteration")
-                speeds.append(_speeds(trainer.algorithm, config, size * per_worker))
-        finally:
-            trainer.stop()
-    return [
-        Point(
-            size,
-            rollouts,
-            iterations,
-            (rollouts / size) / (speeds[0][0] / sizes[0]),
-            (iterations / size) / (speeds[0][1] / sizes[0]),
-        )
-        for size, (rollouts, iterations) in zip(sizes, speeds, strict=True)
-    ]
+                call_up(size)
+                say(f"{count(size)}: rollouts")
+                speed = _rollout_speed(trainer.algorithm, config, size)
+                say(f"{count(size)}: whole iterations")
+                trainer.restore(start)
+                taken = _iterations(trainer, iterations)
+                iterations = len(taken)
+                points.append(_point(size, speed, taken, points))
+                reached(points[-1])
+    return points
 
 
-def _speeds(algorithm: Any, config: TrainingConfig, sequences: int) -> tuple[float, float]:
-    """Decisions per second on the clock: in rollouts, and in a whole iteration."""
-    batches = _batches(config, sequences)
-    algorithm.roll_out(next(batches))  # workers load their compiled loops
+def _point(size: int, speed: float, taken: Sequence[Taken], before: Sequence[Point]) -> Point:
+    seconds = sum(each.seconds for each in taken) / len(taken)
+    rollouts = sum(each.rollout_seconds for each in taken) / len(taken)
+    if not before:
+        return Point(size, speed, 1.0, seconds, rollouts, 1.0)
+    first = before[0]
+    efficiency = (speed / size) / (first.rollout_decisions_per_s / first.workers)
+    return Point(size, speed, efficiency, seconds, rollouts, first.iteration_seconds / seconds)
+
+
+@contextmanager
+def _trainer(recipe: Recipe, config: TrainingConfig, workers: int) -> Iterator[Trainer]:
+    rollouts = config.rollouts.model_copy(update={"workers": workers})
+    trainer = Trainer(recipe, config.model_copy(update={"rollouts": rollouts}))
+    try:
+        yield trainer
+    finally:
+        trainer.stop()
+
+
+@contextmanager
+def _called_up(group: Any) -> Iterator[Callable[[int], None]]:
+    """Leaves RLlib's group as few of its workers as are called up; the others wait outside.
+
+    All start together, which takes as long as starting one does. At the end they are back in the
+    group, whose own end is theirs.
+    """
+    manager = group._worker_manager  # the group itself would end those that leave it
+    outside = [manager.remove_actor(each) for each in list(manager.actor_ids())]
+
+    def call_up(size: int) -> None:
+        missing = size - manager.num_actors()
+        manager.add_actors([outside.pop() for _ in range(missing)])
+
+    try:
+        yield call_up
+    finally:
+        manager.add_actors(outside)
+
+
+def _rollout_speed(algorithm: Any, config: TrainingConfig, workers: int) -> float:
+    """Decisions per second on the clock: weights out, recordings back, nothing learnt."""
+    batches = _batches(config, workers)
     decisions, began = 0, time.perf_counter()
     while True:
-        groups = algorithm.roll_out(next(batches))
-        decisions += _decisions(groups)
+        groups: list[list[Recording]] = algorithm.roll_out(next(batches))
+        decisions += sum(recording.decisions for group in groups for recording in group)
         spent = time.perf_counter() - began
         if spent >= SECONDS:
-            break
-    began = time.perf_counter()
-    groups = algorithm.roll_out(next(batches))
-    algorithm.learn(groups)
-    return decisions / spent, _decisions(groups) / (time.perf_counter() - began)
+            return decisions / spent
 
 
-def _batches(config: TrainingConfig, sequences: int) -> Iterator[list[Assignment]]:
-    """An iteration's rollouts, again and again, never of the same sequences."""
-    horizon = config.training.horizon
-    horizon_s = horizon.at(0) if horizon else None
+def _batches(config: TrainingConfig, workers: int) -> Iterator[list[Assignment]]:
+    """The same number of sequences for each worker, again and again, never the same sequences."""
+    sequences = workers * max(1, config.rollouts.sequences // max(1, config.rollouts.workers))
     following = 0
     while True:
         yield [
-            Assignment(following + sequence, luck, config.rollouts.keep, horizon_s)
+            Assignment(following + sequence, luck, ALL, _horizon_s(config))
             for sequence in range(sequences)
             for luck in range(config.rollouts.per_sequence)
         ]
         following += sequences
 
 
+def _one_for_each(workers: int, config: TrainingConfig) -> list[Assignment]:
+    """A rollout for each worker, of one sequence: two at least, to be a group."""
+    return [Assignment(0, luck, ALL, _horizon_s(config)) for luck in range(max(2, workers))]
+
+
+def _horizon_s(config: TrainingConfig) -> float | None:
+    horizon = config.training.horizon
+    return horizon.at(0) if horizon else None
+
+
+def _iterations(trainer: Trainer, exactly: int | None) -> list[Taken]:
+    """So many, or as many as are begun in the time there is."""
+    taken: list[Taken] = []
+    while len(taken) != exactly:
+        figures = trainer.step()
+        taken.append(Taken(figures["seconds"], figures["rollout_seconds"]))
+        spent = sum(each.seconds for each in taken)
+        if exactly is None and len(taken) >= ITERATIONS and spent >= SECONDS:
+            break
+    return taken
+
+
 def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
     """The points as a benchmark's lines."""
     for point in points:
         name = f"{system}/scaling/workers-{point.workers}"
-        yield Figure(f"{name}/rollout_decisions_per_s", point.rollouts_per_s, "decisions/s")
-        yield Figure(f"{name}/rollout_efficiency", 100 * point.rollout_efficiency, "%")
-        yield Figure(f"{name}/iteration_decisions_per_s", point.iterations_per_s, "decisions/s")
-        yield Figure(f"{name}/iteration_efficiency", 100 * point.iteration_efficiency, "%")
+        speed, efficiency = point.rollout_decisions_per_s, 100 * point.rollout_efficiency
+        yield Figure(f"{name}/rollout_decisions_per_s", speed, "decisions/s")
+        yield Figure(f"{name}/rollout_efficiency", efficiency, "%")
+        for part in ("iteration_seconds", "iteration_rollout_seconds"):
+            yield Figure(f"{name}/{part}", getattr(point, part), "s", higher_is_better=False)
+        yield Figure(f"{name}/iteration_speedup", point.iteration_speedup, "times")
 
 
-def _decisions(groups: Sequence[Sequence[Recording]]) -> int:
-    return sum(recording.decisions for group in groups for recording in group)
-
-
-def _workers(count: int) -> str:
-    return f"{count} worker{'s' if count > 1 else ''}"
+def count(workers: int) -> str:
+    return f"{workers} worker{'s' if workers > 1 else ''}"

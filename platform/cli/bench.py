@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from rich.console import Console
+    from rich.status import Status
+
     from loadmaster.platform.bench.results import Figure
     from loadmaster.platform.bench.scaling import Point
 
@@ -21,7 +24,7 @@ GROUPS = {
     "rollouts": "loadmaster.platform.bench.rollouts",
     "encoder": "loadmaster.platform.bench.encoder",
 }
-SCALING = "scaling"  # takes minutes and many cores: only where it is asked for
+SCALING = "scaling"  # takes a minute and many cores: only where it is asked for
 SYSTEM = "decima"  # whose scaling is measured where none is named
 WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
@@ -38,6 +41,9 @@ def bench(
         str | None,
         typer.Option(metavar="N,N", help="For scaling. [default: of 1,2,4,8,14 up to the cores]"),
     ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(metavar="N", help="For scaling: GPUs for the learner.")
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="For scaling. [default: results/bench/scaling]"),
@@ -47,7 +53,8 @@ def bench(
     """Measure speed against published figures.
 
     Runs one thing at a time and prints what it reached beside the figure a peer is known for.
-    `scaling` measures training with more and more rollout workers, and draws a chart.
+    `scaling` measures training with more and more rollout workers, and draws a chart; what is
+    measured is told and written at once, so a run that is stopped leaves its points.
 
     Example:
 
@@ -67,9 +74,9 @@ def bench(
     if system is not None and group not in ("rollouts", SCALING):
         raise InputError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
     if group == SCALING:
-        bench_scaling(system or SYSTEM, workers, output, as_json)
+        bench_scaling(system or SYSTEM, workers, gpus, output, as_json)
         return
-    for option, value in (("--workers", workers), ("--output", output)):
+    for option, value in (("--workers", workers), ("--gpus", gpus), ("--output", output)):
         if value is not None:
             raise InputError(f"{group} takes no {option}; expected it with `bench {SCALING}` only")
     figures = measured(group, system)
@@ -83,48 +90,85 @@ def measured(group: str, system: str | None) -> list[Figure]:
     from importlib import import_module
 
     figures: list[Figure] = []
-    with telling() as say:
+    with telling() as progress:
         for name in GROUPS if group == "all" else (group,):
             measure = import_module(GROUPS[name]).measure
-            figures += measure(say) if system is None else measure(say, system)
+            figures += measure(progress.say) if system is None else measure(progress.say, system)
     return figures
 
 
+class Progress:
+    """What is being measured, and what was."""
+
+    def __init__(self, console: Console, status: Status) -> None:
+        self._console, self._status = console, status
+
+    def say(self, step: str) -> None:
+        """Busy with this: on a terminal, until the next."""
+        self._status.update(step)
+        if not self._console.is_terminal:
+            self._console.print(step)
+
+    def tell(self, result: str) -> None:
+        self._console.print(result)
+
+
 @contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
-    """A function to say what is being measured, on stderr."""
+def telling(stderr: TextIO | None = None) -> Iterator[Progress]:
+    """Progress on stderr; `stderr`: where it went, if it goes elsewhere for now."""
     from rich.console import Console
 
-    progress = Console(stderr=True, highlight=False)
-    with progress.status("starting") as status:
-
-        def say(step: str) -> None:
-            status.update(step)
-            if not progress.is_terminal:
-                progress.print(step)
-
-        yield say
+    console = Console(file=stderr, stderr=True, highlight=False, soft_wrap=True)
+    with console.status("starting") as status:
+        yield Progress(console, status)
 
 
-def bench_scaling(system: str, workers: str | None, output: Path | None, as_json: bool) -> None:
-    from loadmaster.platform.bench.scaling import figures_of, measure_scaling, scaling_config
-    from loadmaster.platform.bench.scaling_files import write_scaling
-    from loadmaster.platform.evaluation.files import written_at_once
+def bench_scaling(
+    system: str, workers: str | None, gpus: int | None, output: Path | None, as_json: bool
+) -> None:
+    from loadmaster.platform.bench.scaling import figures_of, measure_scaling
+    from loadmaster.platform.bench.scaling_files import FILES, check_writable, write_scaling
+    from loadmaster.platform.cli.train import given_values, new_config
+    from loadmaster.platform.ray_output import ray_output_in
+    from loadmaster.platform.systems import find_system
 
-    sizes = numbers_of_workers(workers)
-    config = scaling_config(system)
+    sizes, recipe = numbers_of_workers(workers), find_system(system).recipe
+    config = new_config(recipe, given_values(None, [], None, gpus))  # as `loadmaster train` does
     folder = output or Path("results/bench/scaling")
-    with written_at_once(folder) as scratch, telling() as say:
-        points = measure_scaling(system, sizes, config, say)
-        title = f"Training {system} with more rollout workers on {os.cpu_count()} cores"
-        write_scaling(points, title, scratch)
-    files = [str(folder / name) for name in ("scaling.csv", "scaling.png")]
+    title = f"Training {system} with more rollout workers on {hardware(config.resources.gpus)}"
+    points: list[Point] = []
+    check_writable(folder)
+    with ray_output_in(Path(os.devnull)) as stderr, telling(stderr) as progress:
+
+        def reached(point: Point) -> None:
+            points.append(point)
+            progress.tell(in_words(point, points[0].workers))
+            write_scaling(points, title, folder)
+
+        measure_scaling(recipe, sizes, config, progress.say, reached)
+    files = [str(folder / name) for name in FILES]
     if as_json:
         results = [asdict(figure) for figure in figures_of(system, points)]
         print(json.dumps({"results": results, "files": files}, indent=2))
         return
     print_scaling(points)
     print(f"Files: {', '.join(files)}")
+
+
+def hardware(gpus: int) -> str:
+    learner = f" and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
+    return f"{os.cpu_count()} cores{learner}"
+
+
+def in_words(point: Point, fewest: int) -> str:
+    from loadmaster.platform.bench.scaling import count
+
+    rollouts = f"{_number(point.rollout_decisions_per_s)} decisions/s in rollouts"
+    iteration = f"{point.iteration_seconds:.2f} s an iteration"
+    if point.workers > fewest:
+        rollouts += f" ({100 * point.rollout_efficiency:.0f}% of the ideal)"
+        iteration += f" ({point.iteration_speedup:.2f}x as fast as with {fewest})"
+    return f"{count(point.workers)}: {rollouts}, {iteration}"
 
 
 def numbers_of_workers(given: str | None) -> list[int]:
@@ -165,17 +209,19 @@ def print_figures(figures: Sequence[Figure]) -> None:
 def print_scaling(points: Sequence[Point]) -> None:
     from rich.table import Table
 
-    headings = ("workers", "rollouts, decisions/s", "efficiency")
-    table = Table(*headings, "whole iterations, decisions/s", "efficiency", box=None)
+    table = Table("workers", "rollouts, decisions/s", "efficiency", box=None)
+    for heading in ("iteration, s", "of it rollouts, s", "speed-up"):
+        table.add_column(heading)
     for column in table.columns:
         column.justify = "right"
     for point in points:
         table.add_row(
             str(point.workers),
-            _number(point.rollouts_per_s),
+            _number(point.rollout_decisions_per_s),
             f"{100 * point.rollout_efficiency:.0f}%",
-            _number(point.iterations_per_s),
-            f"{100 * point.iteration_efficiency:.0f}%",
+            f"{point.iteration_seconds:.2f}",
+            f"{point.iteration_rollout_seconds:.2f}",
+            f"{point.iteration_speedup:.2f}x",
         )
     _print(table)
 

@@ -57,6 +57,14 @@ def test_a_program_of_its_own_is_run_and_read() -> None:
             "rollouts takes no --workers; expected it with `bench scaling` only",
         ),
         (
+            ["rollouts", "--gpus", "1"],
+            "rollouts takes no --gpus; expected it with `bench scaling` only",
+        ),
+        (
+            ["scaling", "--gpus", "1"],
+            "resources.gpus is 1 but torch sees no GPU here; expected 0",
+        ),
+        (
             ["scaling", "--workers", "1,two"],
             "--workers is '1,two'; expected numbers from 1 on with commas between, as in 1,2,4",
         ),
@@ -73,6 +81,7 @@ def test_bad_input_is_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
     assert main(["bench", *arguments]) == 2
     assert capsys.readouterr().err == f"error: {line}\n"
@@ -157,42 +166,105 @@ def test_the_stock_runner_makes_the_decisions_it_is_asked_for() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_scaling_is_measured_written_and_drawn(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
+    from loadmaster.platform.cli import train
+
+    steps: list[dict[str, float]] = []
+
+    class Watched(scaling.Trainer):
+        def step(self) -> dict[str, float]:
+            steps.append(super().step())
+            return steps[-1]
 
     monkeypatch.setattr(scaling, "SECONDS", 0.2)
-    monkeypatch.setattr(scaling, "scaling_config", lambda system: tiny_training())
+    monkeypatch.setattr(scaling, "Trainer", Watched)
+    monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
     folder = tmp_path / "scaling"
     arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
     assert main(arguments) == 0
-    printed = json.loads(capsys.readouterr().out)
+    shown, said = capfd.readouterr()
+    printed = json.loads(shown)
     assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
-    with (folder / "scaling.csv").open() as file:
-        rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    rows = table_of(folder)
     assert [row["workers"] for row in rows] == [1, 2]
     one, two = rows
-    assert one["rollout_efficiency"] == one["iteration_efficiency"] == 1
-    for column, efficiency in (
-        ("rollouts_per_s", "rollout_efficiency"),
-        ("iterations_per_s", "iteration_efficiency"),
-    ):
-        assert two[column] / (2 * one[column]) == pytest.approx(two[efficiency], abs=1e-3)
+    assert one["rollout_efficiency"] == one["iteration_speedup"] == 1
+    ideal = 2 * one["rollout_decisions_per_s"]
+    efficiency = two["rollout_decisions_per_s"] / ideal
+    assert two["rollout_efficiency"] == pytest.approx(efficiency, abs=1e-3)
+    assert all(0 < row["iteration_rollout_seconds"] < row["iteration_seconds"] for row in rows)
     values = {result["name"]: result["value"] for result in printed["results"]}
-    speed = values["decima/scaling/workers-2/rollout_decisions_per_s"]
-    assert speed == pytest.approx(two["rollouts_per_s"], abs=1e-3)
+    names = ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup")
+    for name in names:
+        assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["scaling"]
+    assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
+    assert f"2 workers: {two['rollout_decisions_per_s']:,.0f} decisions/s in rollouts" in said
+    # After the warm one both sizes did the very same iterations, with as many workers each.
+    alone, both = ([step for step in steps[1:] if step["workers"] == n] for n in (1, 2))
+    assert len(alone) == len(both) >= 2
+    assert len(steps) == 1 + len(alone) + len(both)
+    for name in ("iteration", "decisions", "learnt_from", "return_mean", "kl"):
+        assert [step[name] for step in alone] == pytest.approx([step[name] for step in both])
+    mean = sum(step["seconds"] for step in alone) / len(alone)
+    assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
 
 
-def test_every_size_does_the_same_work_per_worker() -> None:
+def table_of(folder: Path) -> list[dict[str, float]]:
+    with (folder / "scaling.csv").open() as file:
+        return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("reaches", [0, 2])
+def test_a_scaling_bench_that_is_stopped_leaves_its_points(
+    reaches: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from loadmaster.platform.bench import scaling
+
+    def stopped(recipe: Any, workers: Any, config: Any, say: Any, reached: Any) -> None:
+        assert config.model_dump() == recipe.config_class().model_dump()  # as `train` has it
+        for size in workers[:reaches]:
+            reached(scaling.Point(size, 9000.0 * size, 0.9, 3 / size, 1 / size, float(size)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scaling, "measure_scaling", stopped)
+    folder = tmp_path / "results" / "scaling"
+    arguments = ["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]
+    assert main(arguments) == 130
+    if not reaches:
+        assert list(tmp_path.iterdir()) == []
+        return
+    assert [row["workers"] for row in table_of(folder)] == [1, 2]
+    assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
+    said = capfd.readouterr().err
+    assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in said
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    folder = tmp_path / "file" / "scaling"
+    assert main(["bench", "scaling", "--workers", "1", "--output", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: cannot write to --output {str(folder)!r}: Not a directory; "
+        "expected a folder that can be made or written to\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_every_worker_rolls_out_the_same_amount() -> None:
     from loadmaster.platform.bench import scaling
 
     config = tiny_training()
-    batches = scaling._batches(config, sequences=6)
-    first, second = next(batches), next(batches)
-    assert len(first) == len(second) == 6 * config.rollouts.per_sequence
-    assert not {own.sequence for own in first} & {own.sequence for own in second}
-    usual = scaling.scaling_config("decima")
-    assert usual.rollouts.keep == 1
-    assert usual.training.stop_at_kl == float("inf")
+    for workers in (1, 3):
+        batches = scaling._batches(config, workers)
+        first, second = next(batches), next(batches)
+        each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
+        assert len(first) == len(second) == workers * each
+        assert not {own.sequence for own in first} & {own.sequence for own in second}
