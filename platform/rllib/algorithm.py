@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,17 +17,15 @@ from ray.rllib.core import (
     COMPONENT_RL_MODULE,
     DEFAULT_MODULE_ID,
 )
-from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from loadmaster.platform.rllib.advantages import (
     Rollout,
     bootstrapped_advantages,
-    differential_rewards,
     group_advantages,
 )
-from loadmaster.platform.rllib.columns import joined
+from loadmaster.platform.rllib.batches import figures_of, learning_batches, less, normalised
 from loadmaster.platform.rllib.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rllib.learner import InputDrivenLearner
 from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine, Verdict
@@ -321,57 +318,3 @@ class InputDriven(Algorithm):
         self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
         self.averaged = state.get(AVERAGED, self.averaged)
         self.search = state.get(SEARCH, self.search)
-
-
-def normalised(groups: Sequence[Sequence[NDArray[np.float64]]], alike: bool) -> NDArray[np.float32]:
-    """All groups' advantages end to end, with mean 0 and spread 1.
-
-    `alike` gives every group the same spread first: a sequence with ten times the jobs waiting has
-    ten times the advantages, and would be most of what an iteration learns from.
-    """
-    ends = [np.concatenate(group) for group in groups]
-    if alike:
-        ends = [end / (end.std() + 1e-8) for end in ends]
-    whole = np.concatenate(ends)
-    return np.asarray((whole - whole.mean()) / (whole.std() + 1e-8), np.float32)
-
-
-def learning_batches(
-    recordings: Sequence[Recording], advantages: NDArray[np.float32], learners: int
-) -> list[dict[str, Any]]:
-    """The recorded decisions as columns, in as many parts as there are learners."""
-    starts = np.cumsum([0, *(len(recording.kept) for recording in recordings)])
-    batches = []
-    for own in np.array_split(np.arange(len(recordings)), learners):
-        part = [recordings[place] for place in own]
-        columns = joined([
-            {
-                Columns.OBS: recording.observations,
-                Columns.ACTIONS: recording.actions,
-                Columns.ACTION_LOGP: recording.log_probability.astype(np.float32),
-                Columns.ADVANTAGES: advantages[starts[place] : starts[place + 1]],
-            }
-            for place, recording in zip(own, part, strict=True)
-        ])  # fmt: skip
-        batches.append(columns)
-    return batches
-
-
-def figures_of(recordings: Sequence[Recording]) -> dict[str, float]:
-    """An iteration in numbers: returns with their spread, and the environment's own figures."""
-    returns = [float(recording.rollout.reward.sum()) for recording in recordings]
-    found = {
-        "decisions": float(sum(recording.decisions for recording in recordings)),
-        "learnt_from": float(sum(len(recording.kept) for recording in recordings)),
-        "rollouts": float(len(recordings)),
-        "return_mean": float(np.mean(returns)),
-        "return_spread": float(np.std(returns)),
-    }
-    for name in recordings[0].figures:
-        found[name] = float(np.nanmean([recording.figures[name] for recording in recordings]))
-    return found
-
-
-def less(rollout: Rollout, rate: float) -> Rollout:
-    """The same rollout with differential rewards."""
-    return replace(rollout, reward=differential_rewards(rollout, rate))

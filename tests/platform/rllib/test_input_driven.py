@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.platform.rllib.algorithm import normalised
+from loadmaster.platform.rllib.batches import normalised
 from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.training.config import Learning, Schedule
 from tests.platform.rllib.tolls import STEPS, LaneModule, Tolls, make_engine, tolls_config

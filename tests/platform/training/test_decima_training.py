@@ -197,3 +197,25 @@ def test_the_policy_kept_is_the_mean_of_the_latest_ones(tmp_path: Path) -> None:
     finally:
         trainer.stop()
         resumed.stop()
+
+
+def test_evolution_is_resumed_where_it_was(tmp_path: Path) -> None:
+    search = {"weights": ["tilt_*"], "population": 6, "spread": 1.0}
+    config = tiny(method="evolution", evolution=search)
+    trainer, resumed = Trainer(RECIPE, config), Trainer(RECIPE, config, True)
+    try:
+        first = trainer.weights()
+        rows = [row_of(trainer) for _ in range(2)]
+        trainer.save(tmp_path / "saved")
+        rows.append(row_of(trainer))
+        resumed.restore(tmp_path / "saved")
+        assert row_of(resumed) == rows[-1]
+        changed = {
+            name for name, table in trainer.weights().items() if (table != first[name]).any()
+        }
+        assert changed == {"tilt_stage.weight", "tilt_limit.weight"}
+        assert rows[0]["decisions"] > 0
+        assert rows[0]["rollouts"] == 6 * config.rollouts.sequences
+    finally:
+        trainer.stop()
+        resumed.stop()
