@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from types import FrameType
 
 import ray
 from rich.console import Console
@@ -35,13 +38,19 @@ def launch(
         stack.enter_context(_ending(folder, resumed))
         stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False, markup=False)
-        with console.status("starting Ray" if address is None else f"joining {address}"):
+        with (
+            interrupts_heeded(),
+            console.status("starting Ray" if address is None else f"joining {address}"),
+        ):
             stack.enter_context(ray_session(address, workers + 1))
         if (there := ray.cluster_resources().get("CPU", 0)) < workers:
             console.print(
                 f"{workers} workers need a CPU each, the cluster has {there:.0f}: waiting"
             )
-        with console.status(f"compiling (first time only), starting {workers} rollout workers"):
+        with (
+            interrupts_heeded(),
+            console.status(f"compiling (first time only), starting {workers} rollout workers"),
+        ):
             trainer = Trainer(recipe, config, resumed)
             stack.callback(trainer.stop)
             if checkpoint is not None:
@@ -54,6 +63,31 @@ def launch(
         title = f"training {recipe.system} in {folder.path}"
         show = stack.enter_context(display(console, title))
         return run(trainer, folder, trackers, show)
+
+
+@contextmanager
+def interrupts_heeded() -> Iterator[None]:
+    """Ctrl-C ends what is inside at the latest with its end.
+
+    What Ray runs while it starts swallows a KeyboardInterrupt now and then, wherever it happens to
+    be raised.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread alone
+        return
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager
