@@ -275,27 +275,35 @@ def score_stages(view: Observation, weights: Weights, room: Scratch) -> None:
                 layer[0, features.STAGE_INPUTS + width + i, legal] = room.job[i, job]
                 layer[0, features.STAGE_INPUTS + 2 * width + i, legal] = room.cluster[i]
             legal += 1
+    tilt = room.heard[0]  # nobody listens any more
+    tilt_stages(weights, layer[0], legal, tilt)
     out = perceptron(weights, SCORE_STAGE, layer, legal)
     legal = 0
     for row in range(int(view.cluster[seen.STAGES])):
         if view.schedulable[row] == 1:
-            room.stage_scores[row] = layer[out, 0, legal] + tilt_of(weights, room, row)
+            room.stage_scores[row] = layer[out, 0, legal] + tilt[legal]
             legal += 1
 
 
-@part
-def tilt_of(weights: Weights, room: Scratch, row: int) -> np.float32:
-    """features.stage_terms, weighed."""
-    column = room.column[row]
-    source, tilt = room.inputs[features.IS_SOURCE, column], np.float32(0.0)
+@inner
+def tilt_stages(
+    weights: Weights, inputs: NDArray[np.float32], count: int, tilt: NDArray[np.float32]
+) -> None:
+    """features.stage_terms, weighed, for the first `count` columns of `inputs`."""
+    source = inputs[features.IS_SOURCE]
+    for column in range(count):
+        tilt[column] = 0
     for i in range(features.STAGE_INPUTS):
-        tilt += weights.tilt_stage[i] * room.inputs[i, column]
+        own, own_input = weights.tilt_stage[i], inputs[i]
+        for column in range(count):
+            tilt[column] += own * own_input[column]
     for i in range(features.SHARED):
-        tilt += weights.tilt_stage[features.STAGE_INPUTS + i] * (source * room.inputs[i, column])
-    return tilt
+        signed, own_input = weights.tilt_stage[features.STAGE_INPUTS + i], inputs[i]
+        for column in range(count):
+            tilt[column] += signed * (source[column] * own_input[column])
 
 
-@part
+@inner
 def slope_of(weights: Weights, room: Scratch, job: int, which: int) -> np.float32:
     """features.limit_terms, weighed, but for the level's own input."""
     slope = np.float32(weights.tilt_limit[which, 0])
@@ -347,8 +355,9 @@ def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: 
     for place in range(layers):
         given, made = weights.shape[which, 1 + place, 0], weights.shape[which, 1 + place, 1]
         target = 1 - source
-        x, groups = layer[source], (given + INPUTS - 1) // INPUTS
-        for i in range(given, INPUTS * groups):
+        x, groups = layer[source], (given + 1) // INPUTS  # of 4; then one of 2, if any are left
+        pair = given > INPUTS * groups
+        for i in range(given, INPUTS * groups + (2 if pair else 0)):
             x[i, :columns] = 0
         for j in range(made):
             w, out = weights.matrix[which, place, j], layer[target, j]
@@ -362,6 +371,11 @@ def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: 
                 for column in range(columns):
                     first = w0 * x0[column] + w1 * x1[column]
                     out[column] += first + (w2 * x2[column] + w3 * x3[column])
+            if pair:
+                i = INPUTS * groups
+                w0, w1, x0, x1 = w[i], w[i + 1], x[i], x[i + 1]
+                for column in range(columns):
+                    out[column] += w0 * x0[column] + w1 * x1[column]
             if place + 1 < layers:
                 for column in range(columns):
                     out[column] = max(out[column], _SLOPE * out[column])
