@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.interrupts import interrupts_heeded
 
 AUTH_TOKEN = "RAY_AUTH_TOKEN"
 ANSWER_S = 5.0  # how long a cluster may take to open a connection
@@ -32,14 +33,15 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
     folder = tempfile.mkdtemp(prefix="lm-ray-")
     with _own_token():
         try:
-            ray.init(
-                address="local",
-                num_cpus=max(cpus or 0, os.cpu_count() or 1),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                _temp_dir=folder,
-            )
+            with interrupts_heeded():
+                ray.init(
+                    address="local",
+                    num_cpus=max(cpus or 0, os.cpu_count() or 1),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    _temp_dir=folder,
+                )
             yield
         finally:
             ray.shutdown()
@@ -52,7 +54,8 @@ def _joined(address: str) -> Iterator[None]:
 
     _check_answers(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        with interrupts_heeded():
+            ray.init(address=address, log_to_driver=False, logging_level="error")
     except (ConnectionError, ValueError, RuntimeError) as fault:
         reason = " ".join(str(fault).split())
         raise InputError(

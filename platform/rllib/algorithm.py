@@ -140,14 +140,18 @@ class InputDriven(Algorithm):
             entropy_weight=learning.entropy.at(iteration),
             shuffle_seed=self._number(iteration),
         )
-        self._average(min(iteration + 1, learning.averaging))
+        self._average()
         return results
 
-    def _average(self, iterations: int) -> None:
+    def _average(self) -> None:
         """Polyak and Juditsky (1992): noisy steps lead around a good point; their mean is nearer.
 
-        It forgets as fast as a mean over the last `iterations` does; 1 is the latest weights.
+        It forgets as fast as a mean over the last so many iterations does.
         """
+        iterations = min(self.iteration + 1, self.config.learning.averaging)
+        if self.config.learning.averaging == 1:  # the latest weights are all it takes
+            self.averaged = None
+            return
         latest = self.module_weights()
         before = latest if self.averaged is None else self.averaged
         self.averaged = {
@@ -174,7 +178,7 @@ class InputDriven(Algorithm):
         costs = np.array([verdict.cost for verdict in verdicts]).reshape(len(seeds), -1).T
         self.search.search.tell(points, relative_costs(costs))
         self.set_module_weights(self.search.mean())
-        self._average(min(self.iteration + 1, learning.averaging))
+        self._average()
         return {
             "decisions": float(sum(verdict.decisions for verdict in verdicts)),
             "rollouts": float(len(trials)),

@@ -40,8 +40,7 @@ class CovarianceSearch:
 
     def ask(self, rng: np.random.Generator) -> Floats:
         """(population, size) candidates, eq. 38 to 40."""
-        values, vectors = np.linalg.eigh(self.covariance)
-        lengths = np.sqrt(np.maximum(values, 1e-20))
+        lengths, vectors = self._axes()
         draws = rng.standard_normal((self.population, len(self.mean)))
         return np.asarray(self.mean + self.spread * (draws * lengths) @ vectors.T)
 
@@ -56,8 +55,7 @@ class CovarianceSearch:
         # Step size: longer while steps go the same way, eq. 43 and 44.
         memory = (mass + 2) / (size + mass + 5)
         damping = 1 + 2 * max(0.0, np.sqrt((mass - 1) / (size + 1)) - 1) + memory
-        values, vectors = np.linalg.eigh(self.covariance)
-        lengths = np.sqrt(np.maximum(values, 1e-20))
+        lengths, vectors = self._axes()
         whitened = vectors @ ((vectors.T @ step) / lengths)
         self.spread_path = (1 - memory) * self.spread_path
         self.spread_path += np.sqrt(memory * (2 - memory) * mass) * whitened
@@ -75,6 +73,11 @@ class CovarianceSearch:
         self.covariance = (1 - one - many + lost) * self.covariance
         self.covariance += one * np.outer(self.path, self.path)
         self.covariance += many * (steps.T * self.weights) @ steps
+
+    def _axes(self) -> tuple[Floats, Floats]:
+        """Lengths and directions of the search's ellipsoid."""
+        values, vectors = np.linalg.eigh(self.covariance)
+        return np.sqrt(np.maximum(values, 1e-20)), vectors
 
 
 class WeightSearch:

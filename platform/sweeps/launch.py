@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 
 from rich.console import Console
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.ending import ending
 from loadmaster.platform.ray_output import RAY_LOG, ray_output_in
 from loadmaster.platform.ray_session import ray_session
 from loadmaster.platform.sweeps.folder import SweepFolder
@@ -20,7 +20,8 @@ from loadmaster.platform.sweeps.sweep import Sweep
 def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None) -> Outcome:
     """All trials, or as far as they come before somebody stops them. Progress goes to stderr."""
     with ExitStack() as stack:
-        stack.enter_context(_ending(folder, resumed))
+        go_on = f"go on with: loadmaster tune --resume {folder.path}"
+        stack.enter_context(ending(folder, resumed, lambda: print(go_on, file=sys.stderr)))
         stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False)
         with console.status("starting Ray" if address is None else f"joining {address}"):
@@ -36,19 +37,3 @@ def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None
             console.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
         display = stack.enter_context(TrialDisplay(sweep, console))
         return run_sweep(sweep, folder, display)
-
-
-@contextmanager
-def _ending(folder: SweepFolder, resumed: bool) -> Iterator[None]:
-    """What is left of a sweep that could not go on, and what its user is told."""
-    try:
-        yield
-    except (InputError, KeyboardInterrupt) as end:
-        if not resumed:
-            folder.discard()
-        if isinstance(end, KeyboardInterrupt) and folder.path.exists():
-            print(f"go on with: loadmaster tune --resume {folder.path}", file=sys.stderr)
-        raise
-    except Exception as fault:
-        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
-        raise

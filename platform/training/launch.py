@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import ExitStack
 
 import ray
 from rich.console import Console
 
-from loadmaster.envs.errors import InputError
+from loadmaster.platform.ending import ending
+from loadmaster.platform.interrupts import interrupts_heeded
 from loadmaster.platform.ray_output import RAY_LOG, ray_output_in
 from loadmaster.platform.ray_session import ray_session
 from loadmaster.platform.training.config import TrainingConfig
@@ -35,13 +32,11 @@ def launch(
     checkpoint = folder.latest_checkpoint() if resumed else None
     workers = config.rollouts.workers
     with ExitStack() as stack:
-        stack.enter_context(_ending(folder, resumed))
+        go_on = f"Stopped at once. Go on: loadmaster train --resume {folder.path}"
+        stack.enter_context(ending(folder, resumed, lambda: print(go_on)))
         stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False, markup=False)
-        with (
-            interrupts_heeded(),
-            console.status("starting Ray" if address is None else f"joining {address}"),
-        ):
+        with console.status("starting Ray" if address is None else f"joining {address}"):
             stack.enter_context(ray_session(address, workers + 1))
         if (there := ray.cluster_resources().get("CPU", 0)) < workers:
             console.print(
@@ -63,44 +58,3 @@ def launch(
         title = f"training {recipe.system} in {folder.path}"
         show = stack.enter_context(display(console, title))
         return run(trainer, folder, trackers, show)
-
-
-@contextmanager
-def interrupts_heeded() -> Iterator[None]:
-    """Ctrl-C ends what is inside at the latest with its end.
-
-    What Ray runs while it starts swallows a KeyboardInterrupt now and then, wherever it happens to
-    be raised.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
-        return
-    asked = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, ask)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if asked.is_set():
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _ending(folder: RunFolder, resumed: bool) -> Iterator[None]:
-    """What is left of a run that could not go on, and what its user is told."""
-    try:
-        yield
-    except (InputError, KeyboardInterrupt) as end:
-        if not resumed:
-            folder.discard()
-        if isinstance(end, KeyboardInterrupt) and folder.path.exists():
-            print(f"Stopped at once. Go on: loadmaster train --resume {folder.path}")
-        raise
-    except Exception as fault:
-        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
-        raise

@@ -8,8 +8,7 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.rllib.evolution import CovarianceSearch, WeightSearch, relative_costs
 from loadmaster.platform.training.config import Evolution, Learning
-from tests.platform.rllib.test_input_driven import SEEDS, excess
-from tests.platform.rllib.tolls import tolls_config
+from tests.platform.rllib.tolls import SEEDS, excess, tolls_config
 
 
 def searched(generations: int, noise: float) -> float:

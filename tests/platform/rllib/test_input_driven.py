@@ -10,20 +10,17 @@ import pytest
 from loadmaster.platform.rllib.batches import normalised
 from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.training.config import Learning, Schedule
-from tests.platform.rllib.tolls import STEPS, LaneModule, Tolls, make_engine, tolls_config
+from tests.platform.rllib.tolls import (
+    SEEDS,
+    STEPS,
+    LaneModule,
+    Tolls,
+    excess,
+    make_engine,
+    tolls_config,
+)
 
-SEEDS = range(100, 120)
 RATE = Schedule(first=0.05, last=0.05)
-
-
-def excess(costs: list[float]) -> float:
-    """What wrong lanes cost, the tolls taken off: 0 is perfect, 2/3 a blind guess, per step."""
-    paid = []
-    for seed, cost in zip(SEEDS, costs, strict=True):
-        env = Tolls()
-        env.reset(seed=seed)
-        paid.append(cost - env.tolls.sum())
-    return float(np.mean(paid)) / STEPS
 
 
 def train(learning: Learning, iterations: int) -> float:

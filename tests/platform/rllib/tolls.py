@@ -22,6 +22,7 @@ from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.training.config import Learning, Rollouts
 
 LANES, STEPS, HIGHEST_TOLL = 3, 8, 30.0
+SEEDS = range(100, 120)  # of episodes to judge on
 
 
 class Tolls(gymnasium.Env[Any, Any]):
@@ -73,3 +74,13 @@ def tolls_config(learning: Learning, workers: int = 0) -> InputDrivenConfig:
     config.debugging(seed=3, log_level="ERROR")
     groups = Rollouts(workers=workers, sequences=4, per_sequence=4)
     return config.input_driven(engine=make_engine, groups=groups, learning=learning)
+
+
+def excess(costs: list[float]) -> float:
+    """What wrong lanes cost, the tolls taken off: 0 is perfect, 2/3 a blind guess, per step."""
+    paid = []
+    for seed, cost in zip(SEEDS, costs, strict=True):
+        env = Tolls()
+        env.reset(seed=seed)
+        paid.append(cost - env.tolls.sum())
+    return float(np.mean(paid)) / STEPS

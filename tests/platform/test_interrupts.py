@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from loadmaster.platform.training.launch import interrupts_heeded
+from loadmaster.platform.interrupts import interrupts_heeded
 
 
 def test_a_swallowed_interrupt_counts_when_the_start_is_over() -> None:
@@ -29,6 +29,8 @@ def test_an_interrupt_is_raised_at_once() -> None:
     assert not done
 
 
-def test_without_one_nothing_happens() -> None:
+def test_without_one_the_handler_is_given_back_and_nothing_is_raised() -> None:
+    before = signal.getsignal(signal.SIGINT)
     with interrupts_heeded():
-        pass
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
