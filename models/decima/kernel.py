@@ -17,13 +17,13 @@ from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.models import lanes
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
+from loadmaster.models.lanes import layer_block
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4
-LANES = 8  # columns are computed in multiples of this
-INPUTS = 4  # and inputs of a layer are read so many at a time
 
 # How features.py scales, as numbers a compiled function can hold.
 _EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
@@ -112,12 +112,12 @@ def _widest(network: DecimaNetwork) -> int:
         for layer in network.modules()
         if isinstance(layer, nn.Linear)
     )
-    return INPUTS * -(-widest // INPUTS)
+    return lanes.OUTPUTS * -(-widest // lanes.OUTPUTS)
 
 
 def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
     width = network.encoder.width
-    columns = LANES * -(-max(stages, jobs, executors) // LANES)
+    columns = lanes.COLUMNS * -(-max(stages, jobs, executors) // lanes.COLUMNS)
     return Scratch(
         row=np.zeros(stages, np.int64),
         column=np.zeros(stages, np.int64),
@@ -348,38 +348,18 @@ def fill(
 def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: int) -> int:
     """Run the first `count` columns of layer[0] through; in which half of `layer` they come out.
 
-    Columns up to the next multiple of LANES are computed as well, and mean nothing.
+    Columns and outputs up to the next whole block are computed as well, and mean nothing.
     """
     source, layers = 0, weights.shape[which, 0, 0]
-    columns = LANES * ((count + LANES - 1) // LANES)
     for place in range(layers):
         given, made = weights.shape[which, 1 + place, 0], weights.shape[which, 1 + place, 1]
-        target = 1 - source
-        x, groups = layer[source], (given + 1) // INPUTS  # of 4; then one of 2, if any are left
-        pair = given > INPUTS * groups
-        for i in range(given, INPUTS * groups + (2 if pair else 0)):
-            x[i, :columns] = 0
-        for j in range(made):
-            w, out = weights.matrix[which, place, j], layer[target, j]
-            constant = weights.bias[which, place, j]
-            for column in range(columns):
-                out[column] = constant
-            for group in range(groups):
-                i = INPUTS * group
-                w0, w1, w2, w3 = w[i], w[i + 1], w[i + 2], w[i + 3]
-                x0, x1, x2, x3 = x[i], x[i + 1], x[i + 2], x[i + 3]
-                for column in range(columns):
-                    first = w0 * x0[column] + w1 * x1[column]
-                    out[column] += first + (w2 * x2[column] + w3 * x3[column])
-            if pair:
-                i = INPUTS * groups
-                w0, w1, x0, x1 = w[i], w[i + 1], x[i], x[i + 1]
-                for column in range(columns):
-                    out[column] += w0 * x0[column] + w1 * x1[column]
-            if place + 1 < layers:
-                for column in range(columns):
-                    out[column] = max(out[column], _SLOPE * out[column])
-        source = target
+        matrix, bias = weights.matrix[which, place], weights.bias[which, place]
+        slope = _SLOPE if place + 1 < layers else _ONE
+        x, out = layer[source], layer[1 - source]
+        for output in range(0, made, lanes.OUTPUTS):
+            for column in range(0, count, lanes.COLUMNS):
+                layer_block(matrix, bias, slope, x, out, given, output, column)
+        source = 1 - source
     return source
 
 

@@ -9,7 +9,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
 from loadmaster.platform.rollouts.decima import run_episode
-from loadmaster.platform.rollouts.decima_recording import record_rollout
+from loadmaster.platform.rollouts.decima_recording import Reel, record_rollout
 
 
 class DecimaEngine:
@@ -18,6 +18,7 @@ class DecimaEngine:
     def __init__(self, settings: DagSchedulingSettings) -> None:
         self.settings = settings
         self.workload = load_workload(settings)
+        self.reel = Reel()
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         return [
@@ -28,6 +29,7 @@ class DecimaEngine:
                 self.workload,
                 assignment.luck,
                 assignment.keep,
+                self.reel,
             )
             for assignment in assignments
         ]
