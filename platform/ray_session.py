@@ -9,12 +9,29 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.interrupts import interrupts_heeded
 
-AUTH_TOKEN = "RAY_AUTH_TOKEN"
+AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 ANSWER_S = 5.0  # how long a cluster may take to open a connection
+
+
+def before_loading_ray(address: str | None) -> None:
+    """What torch and Ray read from the environment when they are loaded, and never again.
+
+    Torch's threads would spin while they wait, on the cores that rollout workers or other trials
+    need: updates took twenty times as long on two busy cores.
+
+    `ray start` asks for a token as soon as the home folder holds one; a command that joins by host
+    and port would show none, and be turned away without a word why. Open clusters do not mind.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    at_home = Path.home() / ".ray" / "auth_token"
+    given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
+    if address is not None and (given or at_home.exists()):
+        os.environ.setdefault(AUTH_MODE, "token")
 
 
 @contextmanager
@@ -60,7 +77,7 @@ def _joined(address: str) -> Iterator[None]:
         reason = " ".join(str(fault).split())
         raise InputError(
             f"--address {address!r}: no Ray cluster answered ({reason[:200]}); expected "
-            "'auto' or the host:port of a running head"
+            f"'auto' or the host:port of a running head, and its token, if any, in {AUTH_TOKEN}"
         ) from None
     try:
         yield

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
+from loadmaster.platform.ray_session import before_loading_ray
+
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
     from rich.status import Status
@@ -64,8 +66,7 @@ def bench(
 
         loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
     """
-    # Before torch is loaded: as `loadmaster train` does, whose speed is measured here.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_loading_ray(address=None)  # as `loadmaster train` does, whose speed is measured here
     from loadmaster.envs.errors import InputError, unknown_name
 
     names = (*GROUPS, SCALING, "all")

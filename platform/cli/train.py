@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.ray_session import before_loading_ray
 
 INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
 
@@ -65,9 +65,7 @@ def train(
 
         loadmaster train --resume runs/decima-20260101-120000
     """
-    # Before torch is loaded. Its threads would otherwise spin while they wait, on the cores that
-    # the rollout workers need: updates took twenty times as long on two busy cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_loading_ray(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.systems import find_system
     from loadmaster.platform.training.run_folder import RunFolder

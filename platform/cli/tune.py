@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.ray_session import before_loading_ray
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.sweeps.records import Outcome, Record
@@ -52,10 +53,8 @@ def tune(
         loadmaster tune --resume sweeps/decima-asha-20260301-120000
     """
     import datetime
-    import os
 
-    # Before torch is loaded: threads that spin while they wait would take the other trials' cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    before_loading_ray(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.sweeps.file import load_sweep
     from loadmaster.platform.sweeps.folder import SweepFolder, check_is_new

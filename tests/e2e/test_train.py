@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 
+from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.training.decima import DecimaTraining
@@ -237,6 +238,19 @@ def test_killed_and_resumed_it_continues_the_same_curve(
             assert weights.equal(other.weights[name])
 
 
+@pytest.fixture
+def token_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The cluster's token where `ray start` leaves it, and nothing said about it elsewhere."""
+    folder = tmp_path / ".ray"
+    folder.mkdir()
+    (folder / "auth_token").write_text(os.environ["RAY_AUTH_TOKEN"])
+    monkeypatch.setenv("LOADMASTER_CACHE", str(cache_folder().parents[2]))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+
+
+@pytest.mark.usefixtures("token_at_home")
 def test_a_finished_run_may_go_further(finished: Finished) -> None:
     before = rows_of(finished.path)
     further = ["--resume", "whole", "--set", f"training.iterations={LAST + 2}", *joined()]
