@@ -1,0 +1,1 @@
+"""The workloads an episode can draw its jobs from."""
