@@ -1,8 +1,8 @@
-"""The jobs of one episode, in flat arrays ready for compiled code."""
+"""The jobs of one episode, in flat arrays ready for compiled code, and where they come from."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,3 +22,32 @@ class Jobs(NamedTuple):
     comm: NDArray[np.float64]  # (N,) in [0, 1]: share of its time the gang spends communicating
     user: NDArray[np.int64]  # (N,)
     job_id: NDArray[np.int64]  # (N,) as the workload numbers them
+
+
+def take(jobs: Jobs, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Jobs:
+    """Those jobs alone, in that order."""
+    return Jobs(*(column[rows] for column in jobs))
+
+
+def gpu_seconds(jobs: Jobs) -> NDArray[np.float64]:
+    """(N,) What each job needs of whole GPUs at speed 1."""
+    return jobs.duration_s * jobs.instances * (jobs.gpu / 100)
+
+
+class Workload(Protocol):
+    """A source of jobs."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...  # one line a reader of its figures should know
+    @property
+    def size(self) -> int | None: ...  # how many jobs it has; None: as many as are asked for
+    @property
+    def mean_gpu_s(self) -> float: ...  # GPU seconds of a job at speed 1, on average
+    @property
+    def keeps_time(self) -> bool: ...  # arrivals are in seconds; False: only their rhythm counts
+
+    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
+        """`count` jobs with arrivals of the source's own, consecutive ones or any."""
+        ...

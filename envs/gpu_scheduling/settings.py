@@ -23,7 +23,7 @@ class GpuSchedulingSettings(Settings):
     data: Path | None = None  # folder of the traces; LOADMASTER_DATA where it is not given
     jobs: PositiveInt | None = None  # None: 200, 400, 1000 by cluster; of a trace, all it has
     require_types: bool = False  # True: a job runs only on the GPU type that it asks for
-    oversized: Literal["refuse", "queue"] = "refuse"  # a job that no machine could ever take
+    oversized: Literal["refuse", "skip", "queue"] = "refuse"  # jobs the empty cluster cannot hold
 
     arrivals: Literal["poisson", "trace", "batch", "per-minute"] = "poisson"
     interarrival_s: PositiveFloat | None = None  # mean gap of `poisson`; None: by `load`

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.errors import InputError
+from loadmaster.envs.sources import trace_path
 
 
 def data_path(settings: DagSchedulingSettings) -> Path:
-    """The folder (or file) of traces that the user named; traces are never shipped."""
-    named = settings.data or os.environ.get("LOADMASTER_DATA")
-    if not named:
-        raise InputError(
-            f"workload {settings.workload!r} reads traces that are not shipped; expected their "
-            "folder as --set data=FOLDER or in LOADMASTER_DATA"
-        )
-    path = Path(named).expanduser().resolve()
-    if not path.exists():
-        said = "data" if settings.data else "LOADMASTER_DATA"
-        raise InputError(f"{said}: no file or folder {path}; expected the folder of the traces")
-    return path
+    """The folder (or file) of traces that the user named."""
+    return trace_path(settings.workload, settings.data)
 
 
 def stage_memory(job: str, stage: int) -> float:

@@ -1,1 +1,55 @@
 """The workloads an episode can draw its jobs from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import openb, pai, pai_like, philly, toy
+
+
+@dataclass(frozen=True)
+class WorkloadSpec:
+    """A workload by name; its jobs are generated or read only when `load` is called."""
+
+    name: str
+    summary: str
+    load: Callable[[GpuSchedulingSettings], Workload]
+
+
+WORKLOADS: dict[str, WorkloadSpec] = {
+    spec.name: spec
+    for spec in (
+        WorkloadSpec(
+            "pai-like",
+            "generated jobs, calibrated to Alibaba's PAI: gangs, shares of GPUs (no data)",
+            pai_like.load,
+        ),
+        WorkloadSpec(
+            "pai",
+            "jobs of Alibaba's PAI, 2020 (CSV under data/alibaba_gpu/v2020)",
+            pai.load,
+        ),
+        WorkloadSpec(
+            "philly",
+            "jobs of Microsoft's Philly, 2017 (CSV under data/alibaba_gpu)",
+            philly.load,
+        ),
+        WorkloadSpec(
+            "openb",
+            "pods of Alibaba's GPU cluster, 2023 (CSV under data/alibaba_gpu/v2023)",
+            openb.load,
+        ),
+        WorkloadSpec("toy", "five tiny jobs, to schedule by hand", toy.load),
+    )
+}
+
+
+def load_workload(settings: GpuSchedulingSettings) -> Workload:
+    """The workload that `settings` names."""
+    if settings.workload not in WORKLOADS:
+        raise unknown_name("workload", settings.workload, WORKLOADS)
+    return WORKLOADS[settings.workload].load(settings)
