@@ -26,7 +26,7 @@ class Jobs(NamedTuple):
 
 def take(jobs: Jobs, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Jobs:
     """Those jobs alone, in that order."""
-    return Jobs(*(column[rows] for column in jobs))
+    return Jobs._make(column[rows] for column in jobs)
 
 
 def gpu_seconds(jobs: Jobs) -> NDArray[np.float64]:

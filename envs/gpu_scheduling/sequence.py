@@ -80,7 +80,7 @@ def _arrivals(
     if settings.arrivals == "batch":
         return np.zeros(count)
     if settings.arrivals == "per-minute":
-        return 60.0 * (place // settings.jobs_per_minute)
+        return (60 * (place // settings.jobs_per_minute)).astype(np.float64)
     if settings.arrivals == "poisson":
         # As drawn, not by their place: a draw from a trace comes in no order.
         return np.cumsum(rng.exponential(mean_gap_s(settings, workload, cluster), count))

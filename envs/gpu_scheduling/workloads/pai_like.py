@@ -100,7 +100,8 @@ def _users() -> tuple[Floats, Floats, Floats, Floats]:
     A few users submit most jobs, so what they draw is a mixture of normal distributions. Its own
     distribution function turns that into uniform numbers, and the tables are met exactly.
     """
-    weights = (np.arange(1, pai.USERS + 1) + pai.USER_SHIFT) ** -pai.USER_EXPONENT
+    rank = np.arange(1.0, pai.USERS + 1, dtype=np.float64)
+    weights: Floats = (rank + pai.USER_SHIFT) ** -pai.USER_EXPONENT
     weights /= weights.sum()
     rng = np.random.default_rng(_SEED)
     habits = rng.standard_normal((pai.USERS, 4)) @ np.linalg.cholesky(pai.CORRELATION).T

@@ -21,8 +21,8 @@ _QUANTILES_S = (
     (0.1, 42),
     (0.25, 138),
     (0.5, 594),
-    (0.75, 4000),
-    (0.9, 11700),
+    (0.75, 3950),
+    (0.9, 11500),
     (0.95, 24110),
     (0.99, 67432),
     (0.999, 148000),
@@ -54,7 +54,7 @@ GPU = _table(
 # Instances of a job.
 INSTANCES = _table(
     {1: 60.0, 2: 6.0, 3: 1.0, 4: 4.5, 5: 4.0, 6: 1.0, 8: 9.0, 10: 5.5, 12: 0.5, 15: 1.0, 16: 3.4}
-    | {20: 1.5, 32: 1.3, 50: 0.8, 64: 0.4, 100: 0.2, 200: 0.05, 512: 0.01}
+    | {20: 1.5, 32: 1.3, 50: 0.8, 64: 0.5, 100: 0.2, 200: 0.05, 512: 0.01}
 )
 # Cores per instance, in percent: of a job of one instance, and of a gang.
 CPU_ALONE = _table(
@@ -69,7 +69,8 @@ CPU_IN_GANG = _table(
 TYPES = {"T4": 0.310, "P100": 0.061, "V100": 0.029}
 
 # Users by the jobs they submit: the k-th has a share in proportion to (k + 3)^-1.6. That gives the
-# first, second, tenth and hundredth 15.3, 10.7, 2.3 and 0.08%; the sample has 15.5, 10.3, 1.7, 0.08.
+# first, second, tenth and hundredth 15.3, 10.7, 2.3 and 0.08% of the jobs; in the sample they have
+# 15.5, 10.3, 1.7 and 0.08%.
 USERS = 235
 USER_SHIFT = 3
 USER_EXPONENT = 1.6
