@@ -1,0 +1,72 @@
+"""Like machines in cells: on a large cluster the process walks over cells, not machines.
+
+The walk sees of a machine its cell's mean and nothing else, so all machines of a cell are alike to
+it. Whatever is a function of such a matrix splits into one number a cell, coupled to the other
+cells, and the differences of a cell's machines from their mean, which no other machine has a part
+in. A cluster of M machines in C cells costs O(C^3 + M C) then, and nothing more is approximated:
+where there are at most C kinds of machines the result is the exact one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+
+class Cells(NamedTuple):
+    """Which machine is in which cell; a cell may be empty."""
+
+    cell: Tensor  # (N, M) int64
+    member: Tensor  # (N, M, C) 1 where it is
+    size: Tensor  # (N, C)
+
+    def mean(self, of_machine: Tensor) -> Tensor:
+        """(N, C, D) of (N, M, D); 0 for an empty cell."""
+        return self.member.mT @ of_machine / self.size.clamp(min=1).unsqueeze(-1)
+
+    def spread(self, of_cell: Tensor) -> Tensor:
+        """(N, ..., M) of (N, ..., C): every machine is given its cell's number."""
+        index = self.cell
+        while index.dim() < of_cell.dim():
+            index = index.unsqueeze(1)
+        return of_cell.gather(-1, index.expand(*of_cell.shape[:-1], -1))
+
+    def split(self, of_machine: Tensor) -> tuple[Tensor, Tensor]:
+        """(N, ..., M) as sqrt(size) * mean of each cell (N, ..., C), and the differences.
+
+        The two have the length of the whole between them.
+        """
+        flat = of_machine.reshape(len(of_machine), -1, of_machine.shape[-1])
+        mean = self.mean(flat.mT).mT.reshape(*of_machine.shape[:-1], -1)
+        root = self.size.sqrt()
+        while root.dim() < mean.dim():
+            root = root.unsqueeze(1)
+        return mean * root, of_machine - self.spread(mean)
+
+    def join(self, of_cell: Tensor, differences: Tensor) -> Tensor:
+        """The machines again: (N, M) of what `split` gave."""
+        return self.spread(of_cell / self.size.clamp(min=1).sqrt()) + differences
+
+
+@torch.no_grad()
+def gather_cells(kinds: Tensor, rack: Tensor, rack_distance: float, cells: int) -> Cells:
+    """Machines that differ least, by |kinds_k - kinds_l|^2 plus `rack_distance` across racks.
+
+    The centres are machines, each the farthest from all that came before; the first is the
+    farthest from the mean. `kinds` is (N, M, D), `rack` (N, M).
+    """
+    rows = torch.arange(len(kinds), device=kinds.device)
+    centre = (kinds - kinds.mean(1, keepdim=True)).square().sum(-1).argmax(1)
+    nearest = kinds.new_full(kinds.shape[:2], torch.inf)
+    cell = torch.zeros_like(rack)
+    for number in range(cells):
+        distance = (kinds - kinds[rows, centre].unsqueeze(1)).square().sum(-1)
+        distance = distance + rack_distance * (rack != rack[rows, centre].unsqueeze(1))
+        cell = torch.where(distance < nearest, number, cell)
+        nearest = torch.minimum(nearest, distance)
+        centre = nearest.argmax(1)
+    member = one_hot(cell, cells).to(kinds.dtype)
+    return Cells(cell, member, member.sum(1))

@@ -1,0 +1,103 @@
+"""The random-walk Gaussian process: affinities that follow the likeness of machines.
+
+The kernel as printed is a constant for any two graphs, because a row-stochastic walk sums to the
+same number on all of them. This is its node-level form: the walk's own matrix over the machines,
+with ties that depend on the job.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from loadmaster.models.das.affinity import ProcessAffinities
+from loadmaster.models.das.cells import Cells, gather_cells
+from loadmaster.models.das.history import History
+from loadmaster.models.das.kronecker import Past, follow, spectrum_of
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.das.walk import similarity, topology, walk_kernel
+
+LEAST_TIE = 1e-6  # below it racks are as far apart as can be
+
+
+class RandomWalkProcess(nn.Module):
+    """Prior mean and kinds of machines in, the posterior after the history out."""
+
+    def __init__(self, settings: DasSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.log_length = nn.Parameter(torch.tensor(math.log(settings.length)))
+        self.log_memory = nn.Parameter(torch.tensor(math.log(settings.memory_s)))
+        self.log_noise = nn.Parameter(torch.tensor(math.log(settings.noise)))
+
+    def forward(
+        self, prior: Tensor, log_amplitude: Tensor, kinds: Tensor, rack: Tensor, history: History
+    ) -> ProcessAffinities:
+        """Of N jobs: prior mean (N, M), (N,), phi (N, M, D), (N, M), and a history each.
+
+        In float64: it costs as much as float32 here, and a log-probability adds up the errors
+        of hundreds of machines. The noise is told relative to the amplitude, so that a policy
+        that becomes surer of itself does not thereby forget its history.
+        """
+        prior, kinds = prior.double(), kinds.double()
+        length = self.log_length.double().exp()
+        cells = self._cells(kinds / length, rack, history)
+        share = history.share
+        if cells is not None:
+            kinds = cells.mean(kinds)
+            share = cells.mean(share.unsqueeze(-1)).squeeze(-1)
+        tied = topology(rack, cells, self.settings.same_rack, self.settings.cross_rack)
+        ties = tied * similarity(kinds, length)  # A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)
+        kernel = walk_kernel(ties, self.settings.walk, None if cells is None else cells.size)
+
+        noise = self.log_noise.double().exp()
+        past = Past(torch.exp(-history.gap / self.log_memory.double().exp()), history.row, noise)
+        surprise = history.speed - prior.unsqueeze(1)  # (N, T, M)
+        if cells is None:
+            coupled, alone = surprise, None
+        else:
+            coupled, alone = cells.split(_fill_cells(surprise, history.share, cells))
+
+        # Precisions in coordinates where the prior covariance is I: root' diag(share) root.
+        spectrum = spectrum_of(kernel.root.mT @ (share.unsqueeze(-1) * kernel.root))
+        told = (coupled * share.unsqueeze(1)) @ kernel.root @ spectrum.vectors
+        belief = follow(spectrum.values, spectrum.tilt, told, past)
+        turned = spectrum.vectors @ belief.mean.unsqueeze(-1)
+        learnt = (kernel.root @ turned).squeeze(-1)
+        inside = None
+        if cells is not None and alone is not None:
+            root = cells.spread(kernel.inside).sqrt()  # (N, M)
+            weight = cells.spread(share)
+            lone = follow(
+                root.square() * weight, None, alone * (root * weight).unsqueeze(1), past
+            )
+            learnt = cells.join(learnt, root * lone.mean)
+            inside = root.square() * lone.variance
+        return ProcessAffinities(
+            mean=prior + learnt,
+            log_amplitude=log_amplitude.double(),
+            kernel=kernel,
+            spectrum=spectrum,
+            belief=belief,
+            cells=cells,
+            inside=inside,
+        )
+
+    def _cells(self, scaled: Tensor, rack: Tensor, history: History) -> Cells | None:
+        """Cells of machines whose tie is strong and whose histories weigh alike."""
+        if scaled.shape[1] <= self.settings.exact_up_to:
+            return None
+        told_apart = torch.cat([scaled, history.share.unsqueeze(-1)], dim=-1)
+        # -2 log A is a squared distance, of which the racks have this part.
+        across = max(self.settings.cross_rack, LEAST_TIE) / max(self.settings.same_rack, LEAST_TIE)
+        return gather_cells(told_apart, rack, -2 * math.log(across), self.settings.cells)
+
+
+def _fill_cells(surprise: Tensor, share: Tensor, cells: Cells) -> Tensor:
+    """A machine without observations is told the mean of those in its cell: (N, T, M)."""
+    weighted = cells.mean((surprise * share.unsqueeze(1)).mT).mT  # (N, T, C)
+    total = cells.mean(share.unsqueeze(-1)).mT
+    mean = weighted / total.clamp(min=1e-12)
+    return torch.where(share.unsqueeze(1) > 0, surprise, cells.spread(mean))
