@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import inner, part
+from loadmaster.envs.compiled import part
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobBank
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.hashing import mixed
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's bits: splitmix64's increment
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 _LOW = np.uint64(0xFFFFFFFF)
-_S27, _S30, _S31, _S32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-
-
-@inner
-def mixed(key: int | np.uint64, count: int) -> np.uint64:
-    """64 random bits that depend on nothing but `key` and `count` (splitmix64's finaliser).
-
-    Counting instead of drawing makes a task's luck its own: the same job sequence meets the same
-    luck under every policy, and a snapshot has no generator to carry along.
-    """
-    x = np.uint64(key) + (np.uint64(count) + np.uint64(1)) * _STEP
-    x = (x ^ (x >> _S30)) * _MIX_1
-    x = (x ^ (x >> _S27)) * _MIX_2
-    return x ^ (x >> _S31)
+_S32 = np.uint64(32)
 
 
 @part

@@ -12,7 +12,6 @@ import numpy as np
 
 from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.events import Table, clear_event
 from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.placement import (
@@ -32,6 +31,7 @@ from loadmaster.envs.dag_scheduling.rounds import (
     open_stage_round,
 )
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.hashing import mixed
 
 
 @compiled

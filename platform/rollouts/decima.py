@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.rollout import (
@@ -20,6 +19,7 @@ from loadmaster.envs.dag_scheduling.rollout import (
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.hashing import mixed
 from loadmaster.models.decima.kernel import Scratch, Weights, decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 

@@ -12,8 +12,8 @@ from loadmaster.envs.dag_scheduling.baselines.shares import (
     own_room,
     total_weight,
 )
-from loadmaster.envs.dag_scheduling.durations import mixed
 from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.hashing import mixed
 
 
 @part

@@ -1,0 +1,69 @@
+"""The heuristics a learned scheduler has to beat, by name: an ordering and a placement each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadmaster.envs.gpu_scheduling import orderings, placement
+
+
+@dataclass(frozen=True)
+class Ordering:
+    """Who goes next. An oracle knows how long jobs will run, which nobody can be sure of."""
+
+    summary: str
+    rule: int
+    oracle: bool = False
+    replans: bool = False  # running jobs may have to give way
+    by_the_clock: bool = False  # at every `replan_s`; else at every event
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An ordering and a placement. Where `annealed`, plans are searched for instead."""
+
+    name: str
+    summary: str
+    ordering: Ordering
+    placement: int
+    annealed: bool = False
+
+    @property
+    def oracle(self) -> bool:
+        return self.ordering.oracle
+
+
+ORDERINGS: dict[str, Ordering] = {
+    "fifo": Ordering("first come, first served", orderings.FIFO),
+    "sjf": Ordering("shortest job first (oracle)", orderings.SJF, oracle=True),
+    "srtf": Ordering(
+        "shortest remaining time first, preemptive (oracle)",
+        orderings.SRTF,
+        oracle=True,
+        replans=True,
+    ),
+    "drf": Ordering("the user with the lowest dominant share first", orderings.DRF),
+    "tetris": Ordering(
+        "best alignment with what is free, short work preferred (oracle)",
+        orderings.TETRIS,
+        oracle=True,
+    ),
+    "las": Ordering(
+        "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
+        orderings.LAS,
+        replans=True,
+        by_the_clock=True,
+    ),
+}
+PLACEMENTS: dict[str, tuple[str, int]] = {
+    "first-fit": ("the first machine with room", placement.FIRST_FIT),
+    "best-fit": ("the machine with the fewest idle GPUs", placement.BEST_FIT),
+    "worst-fit": ("the machine with the most idle GPUs", placement.WORST_FIT),
+    "load-balance": ("the machine with the lowest mean utilisation", placement.LOAD_BALANCE),
+    "consolidate": ("as few machines and racks as possible", placement.CONSOLIDATE),
+}
+BASELINES: dict[str, Baseline] = {
+    f"{name}-{place}": Baseline(f"{name}-{place}", f"{ordering.summary}; {where}", ordering, rule)
+    for name, ordering in ORDERINGS.items()
+    for place, (where, rule) in PLACEMENTS.items()
+}

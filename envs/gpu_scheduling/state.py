@@ -1,0 +1,223 @@
+"""The simulator's whole state: flat tables, one row per job, machine, group or allocation.
+
+Everything the simulator knows is in these arrays, so a snapshot is a copy of them and nothing else.
+A job owns as many allocation rows as machines it could ever be spread over, so its places lie side
+by side; the rows of one machine are linked with each other.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, gpu_types
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+
+NONE = -1
+NEVER = np.inf
+
+# `clock`: what there is one of.
+STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, CHANGES, STARTS = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+)
+STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = 8, 9, 10, 11, 12, 13
+CLOCK_SIZE = 14
+# NEXT_JOB        the next job to arrive
+# WAITING_GROUPS  groups with a job in the queue: so many entries of the column WAITING count
+# CHANGES         machines whose jobs changed since speeds were last settled: entries of CHANGED
+# STARTS          jobs started since then: entries of STARTED
+# STAMP           numbers passes over the machines; whoever carries it was met in this pass
+# EPOCHS          decision epochs so far
+# FREE_GPU/_CPU   free resources of the whole cluster, percent
+
+DECIDE, DONE, GROW_TRACE = 1, 2, 3
+
+# `times`
+NOW, NEXT_REPLAN, GPU_S, SIGMA = 0, 1, 2, 3
+TIMES_SIZE = 4
+# NEXT_REPLAN     when a preemptive policy reconsiders; NEVER for those that do not by the clock
+# GPU_S           integral over time of the GPUs in use
+# SIGMA           of the lognormal luck of a job on a machine
+
+# `setup`: what stays fixed in an episode.
+SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU = 0, 1, 2, 3, 4
+SETUP_SIZE = 5
+# ALL_GPU/_CPU    resources of the whole cluster, percent
+
+# `progress`, one row a job.
+LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
+PROGRESS_COLUMNS = 9
+# LEFT_S          work left at SINCE_S, in seconds at speed 1
+# RATE            its speed; 0 where it does not run
+# PLACED_S        when it was placed where it is now
+# FIRST_START_S, FINISHED_S  nan before
+# RUN_S           time on machines before PLACED_S, and FEE the dollars for it
+# FEE_RATE        dollars a second where it is now
+
+# `jobs`, one row a job, and a last one that closes the ring of the queue.
+FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED = 0, 1, 2, 3, 4, 5
+JOB_COLUMNS = 6
+# FIRST_ROW       it owns the allocation rows from here to the next job's; ROWS_USED say where it is
+# LATER, EARLIER  the queue in order of arrival
+# STARTED         a list of jobs, not a column about this one
+
+# `rows`, one row an allocation.
+JOB, MACHINE, COUNT, NEXT, BEFORE = 0, 1, 2, 3, 4
+ROW_COLUMNS = 5
+# COUNT           instances of the job there
+# NEXT, BEFORE    the rows of the same machine
+
+# `machines`
+FIRST, WHOLE_GPUS, SHARERS, SHARED, MET, IS_CHANGED, CHANGED = 0, 1, 2, 3, 4, 5, 6
+MACHINE_COLUMNS = 7
+# FIRST           the first of its rows
+# WHOLE_GPUS      GPUs that an instance has to itself
+# SHARERS         instances that ask for a fraction of a GPU, and SHARED their sum, percent
+# MET             the last pass that came by
+# CHANGED         a list of machines, not a column about this one
+
+# `factors`, one row a machine.
+COLOCATION, SEVERITY = 0, 1
+# COLOCATION      what sharers keep of their speed
+# SEVERITY        how hard sharing hits this GPU type, a V100 being 1
+
+# `free` and `room`
+GPU, CPU = 0, 1
+
+# `groups`: jobs with equal demands.
+HEAP, LENGTH, WAITING, WAITING_AT, BLOCKED = 0, 1, 2, 3, 4
+GROUP_COLUMNS = 5
+# HEAP            where its heap begins; it holds LENGTH pending jobs
+# WAITING         a list of groups with pending jobs; WAITING_AT the group's place in it
+# BLOCKED         1: did not fit, and nothing it could use came free since
+
+# `trace`
+TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4
+
+
+class SimState(NamedTuple):
+    """N jobs, M machines, G groups of jobs with equal demands, R allocation rows, U users."""
+
+    clock: NDArray[np.int64]  # (CLOCK_SIZE,)
+    times: NDArray[np.float64]  # (TIMES_SIZE,)
+    setup: NDArray[np.int64]  # (SETUP_SIZE,)
+    progress: NDArray[np.float64]  # (N, PROGRESS_COLUMNS)
+    finish_s: NDArray[np.float64]  # (N,) the end at this speed; NEVER where it does not run
+    key: NDArray[np.float64]  # (N,) the lowest goes first within its group
+    jobs: NDArray[np.int64]  # (N + 1, JOB_COLUMNS)
+    rows: NDArray[np.int64]  # (R, ROW_COLUMNS)
+    row_speed: NDArray[np.float64]  # (R,) of an instance there, undisturbed
+    machines: NDArray[np.int64]  # (M, MACHINE_COLUMNS)
+    factors: NDArray[np.float64]  # (M, 2)
+    free: NDArray[np.int64]  # (M, 2) GPU and CPU, percent
+    groups: NDArray[np.int64]  # (G, GROUP_COLUMNS)
+    heap: NDArray[np.int64]  # (N,) pending jobs by key, group by group
+    event_heap: NDArray[np.int64]  # (N,) running jobs by finish_s
+    place: NDArray[np.int64]  # (N,) a job's place in whichever of the two holds it
+    user_use: NDArray[np.int64]  # (U, 2) GPU and CPU in use, percent
+    room: NDArray[np.int64]  # (M, 2) what a replanning has not yet given away
+    order: NDArray[np.int64]  # (N,) all jobs in the system, for a replanning
+    order_at: NDArray[np.int64]  # (N,)
+    rack_fit: NDArray[np.int64]  # (racks,)
+    trace: NDArray[np.float64]  # (rows, 5) who ran where and when; no rows: not recorded
+
+
+REFERENCE_SHARED_SPEED = 0.66  # of a V100, on which sharing was measured by combined use
+
+
+def new_state(
+    settings: GpuSchedulingSettings,
+    cluster: Cluster,
+    jobs: Jobs,
+    seed: int,
+    *,
+    by_user: bool = False,
+    record: bool = False,
+) -> SimState:
+    """An empty cluster before the first arrival. `by_user`: jobs of two users are never grouped."""
+    count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
+    spread = np.minimum(jobs.instances, machines)
+    rows = int(spread.sum())
+    group_of, heap_of = _groups(jobs, by_user)
+    kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])[cluster.gpu_type]
+    state = SimState(
+        clock=np.zeros(CLOCK_SIZE, np.int64),
+        times=np.zeros(TIMES_SIZE),
+        setup=np.zeros(SETUP_SIZE, np.int64),
+        progress=np.zeros((count, PROGRESS_COLUMNS)),
+        finish_s=np.full(count, NEVER),
+        key=np.zeros(count),
+        jobs=np.zeros((count + 1, JOB_COLUMNS), np.int64),
+        rows=np.full((rows, ROW_COLUMNS), NONE, np.int64),
+        row_speed=np.zeros(rows),
+        machines=np.zeros((machines, MACHINE_COLUMNS), np.int64),
+        factors=np.ones((machines, 2)),
+        free=np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1),
+        groups=np.zeros((len(heap_of), GROUP_COLUMNS), np.int64),
+        heap=np.zeros(count, np.int64),
+        event_heap=np.zeros(count, np.int64),
+        place=np.zeros(count, np.int64),
+        user_use=np.zeros((int(jobs.user.max(initial=0)) + 1, 2), np.int64),
+        room=np.zeros((machines, 2), np.int64),
+        order=np.zeros(count, np.int64),
+        order_at=np.zeros(count, np.int64),
+        rack_fit=np.zeros(int(cluster.rack.max()) + 1, np.int64),
+        trace=np.zeros((2 * rows + 64 if record else 0, 5)),
+    )
+    everything = int(cluster.gpu_capacity.sum()), int(cluster.cpu_capacity.sum())
+    state.setup[:] = (seed, settings.backfill, settings.interference, *everything)
+    state.clock[[FREE_GPU, FREE_CPU]] = everything
+    state.times[NEXT_REPLAN] = NEVER
+    state.times[SIGMA] = settings.stragglers
+    state.progress[:, LEFT_S] = jobs.duration_s
+    state.progress[:, [FIRST_START_S, FINISHED_S]] = np.nan
+    np.cumsum(spread, out=state.jobs[1:, FIRST_ROW])
+    state.jobs[:-1, GROUP] = group_of
+    state.jobs[:, [LATER, EARLIER]] = count
+    state.rows[:, JOB] = np.repeat(np.arange(count), spread)
+    state.machines[:, FIRST] = NONE
+    state.factors[:, SEVERITY] = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
+    state.groups[:, HEAP] = heap_of
+    return state
+
+
+def snapshot(state: SimState) -> SimState:
+    """A copy that lives on its own: stepping one leaves the other as it was."""
+    return SimState._make(table.copy() for table in state)
+
+
+def with_more_trace(state: SimState) -> SimState:
+    """The same state with room for twice the recorded rows."""
+    return state._replace(trace=np.concatenate([state.trace, np.zeros_like(state.trace)]))
+
+
+def gpus_asked(jobs: Jobs) -> NDArray[np.float64]:
+    """(N,) GPUs of the whole gang."""
+    return jobs.instances * jobs.gpu / WHOLE
+
+
+def _groups(jobs: Jobs, by_user: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) the group of each job, and (G,) where each group's heap begins.
+
+    Where one job of a group does not fit, none of the group does: an epoch asks once, not for each.
+    """
+    demand = [jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type]
+    if by_user:
+        demand.append(jobs.user)
+    order = np.lexsort(demand)
+    table = np.stack(demand, axis=1)[order]  # (N, 4 or 5)
+    starts = np.ones(len(order), bool)
+    starts[1:] = (table[1:] != table[:-1]).any(axis=1)
+    group_of = np.empty(len(order), np.int64)
+    group_of[order] = np.cumsum(starts) - 1
+    return group_of, np.flatnonzero(starts)
