@@ -88,7 +88,8 @@ CORRELATION = np.array(
     ]
 )
 
-# Arrivals an hour are lognormal: the quartiles make sigma 0.4, of which a daily wave is a part.
+# Arrivals an hour are lognormal: the quartiles make sigma 0.4. A daily wave is a small part of it,
+# a sixth up and down in the sample.
 MEAN_GAP_S = 3600 / 446.9
-HOUR_SIGMA = 0.31
-DAILY_WAVE = 0.35  # amplitude, in the logarithm: sqrt(0.31^2 + 0.35^2 / 2) = 0.4
+DAILY_WAVE = 0.15  # amplitude, in the logarithm
+HOUR_SIGMA = 0.385  # sqrt(0.385^2 + 0.15^2 / 2) = 0.4

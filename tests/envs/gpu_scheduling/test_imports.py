@@ -1,0 +1,202 @@
+"""Traces of real clusters, read from files."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
+from loadmaster.envs.gpu_scheduling.sequence import draw_jobs
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from tests.traces import needs_traces
+
+PAI = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user"
+PHILLY = "job_id,user,num_gpu,submit_time,iterations,model_name,duration,interval"
+OPENB = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,"
+    "creation_time,deletion_time,scheduled_time"
+)
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(lines) + "\n"
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    else:
+        path.write_text(text)
+    return path
+
+
+def read(workload: str, data: Path | None, types: bool = True) -> Jobs:
+    settings = GpuSchedulingSettings(
+        workload=workload, data=data, arrivals="trace", cluster="large", require_types=types
+    )
+    source = load_workload(settings)
+    return draw_jobs(settings, source, build_cluster(settings), np.random.default_rng(0))
+
+
+def test_pai_jobs_are_read_as_its_simulator_does(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "jobs.csv",
+        PAI,
+        "9,1,700,6.0,0.5,T4,36.9,ann",
+        "7,4,100,0.05,1.0,MISC,0,",
+        "8,1,700,18.0,2,V100,180,ann",
+        "5,1,50,4,0,CPU,10,bob",  # no GPU: no business of ours, whatever its type
+    )
+    jobs = read("pai", path)
+    names = type_names(GpuSchedulingSettings())
+    assert jobs.job_id.tolist() == [7, 8, 9]
+    assert jobs.arrival_s.tolist() == [0, 600, 600]
+    assert jobs.duration_s.tolist() == [1, 180, 36]
+    assert jobs.instances.tolist() == [4, 1, 1]
+    assert jobs.gpu.tolist() == [100, 200, 50]
+    assert jobs.cpu.tolist() == [5, 1800, 600]
+    assert jobs.gpu_type.tolist() == [ANY_TYPE, names.index("V100"), names.index("T4")]
+    assert jobs.user.tolist() == [0, 1, 1]
+    assert 0 < jobs.comm[0] < 1
+    assert jobs.comm[1:].tolist() == [0, 0]
+    assert read("pai", path, types=False).gpu_type.tolist() == [ANY_TYPE] * 3
+    source = load_workload(GpuSchedulingSettings(workload="pai", data=path))
+    assert source.description == "3 jobs of jobs.csv; left out: 1 without a GPU"
+
+
+def test_philly_s_minutes_become_seconds_and_its_gpus_instances(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "philly.csv.gz",
+        PHILLY,
+        "0,vc_1,8,30,5049,vgg16,747,14",
+        "1,vc_2,1,20,296,mobilenet_v2,98,8",
+        "2,vc_1,0,10,296,alexnet,98,8",
+        "3,vc_1,2,20,296,a_new_network,20,8",
+    )
+    jobs = read("philly", path)
+    assert jobs.job_id.tolist() == [1, 3, 0]
+    assert jobs.arrival_s.tolist() == [0, 0, 600]
+    assert jobs.duration_s.tolist() == [5880, 1200, 44820]
+    assert jobs.instances.tolist() == [1, 2, 8]
+    assert jobs.gpu.tolist() == [100] * 3
+    assert jobs.cpu.tolist() == [600] * 3
+    assert jobs.comm[0] == 0
+    assert 0 < jobs.comm[1] < 1
+    assert jobs.comm[2] == 0.6
+    assert jobs.user.tolist() == [0, 1, 1]
+
+
+def test_openb_s_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "pods.csv",
+        OPENB,
+        "pod-0,12000,16384,1,465,,LS,Running,0,500,10",
+        "pod-1,6000,12288,8,1000,V100M16|V100M32,BE,Running,7,9,9",
+        "pod-2,6000,12288,1,1000,T4,BE,Failed,7,30,9",
+        "pod-3,6000,12288,1,1000,,BE,Pending,7,9,",
+        "pod-4,6000,12288,0,0,,LS,Running,7,9,8",
+    )
+    jobs = read("openb", path)
+    assert jobs.job_id.tolist() == [0, 1, 2]
+    assert jobs.arrival_s.tolist() == [0, 7, 7]
+    assert jobs.duration_s.tolist() == [490, 1, 21]
+    assert jobs.gpu.tolist() == [47, 800, 100]
+    assert jobs.cpu.tolist() == [1200, 600, 600]
+    types = type_names(GpuSchedulingSettings())
+    assert jobs.gpu_type.tolist() == [ANY_TYPE, ANY_TYPE, types.index("T4")]
+    assert jobs.user.tolist() == [0, 1, 1]
+    source = load_workload(GpuSchedulingSettings(workload="openb", data=path))
+    assert "1 without a GPU, 1 never scheduled" in source.description
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1,1,0,6,1,T4,-5,u", "line 2: duration '-5'; expected a number of 0 or more"),
+        ("1,1,0,6,1,T4,soon,u", "line 2: duration 'soon'; expected a number"),
+        ("1,1,0,6,1,T4,nan,u", "line 2: duration 'nan'; expected a number"),
+        ("1,1,-3,6,1,T4,5,u", "line 2: submit_time '-3'"),
+        ("1,0,0,6,1,T4,5,u", "line 2: num_inst '0'; expected a number of 1 or more"),
+        ("1,1.5,0,6,1,T4,5,u", "line 2: num_inst '1.5'; expected a whole number"),
+        ("1,1,0,6,1,T5,5,u", "line 2: gpu_type 'T5'; expected a GPU type: T4, K80"),
+        ("1,1,0,6,1,T4,5", "line 2: 7 fields; expected 8"),
+        ("1,1,0,6,0,T4,5,u", "holds no GPU jobs; expected at least one"),
+    ],
+)
+def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path / "jobs.csv", PAI, line)
+    with pytest.raises(InputError, match=message) as caught:
+        read("pai", path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_type_of_the_user_s_own_is_known_in_a_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "jobs.csv", PAI, "1,1,0,6,1,H100,5,u")
+    settings = GpuSchedulingSettings.model_validate(
+        {
+            "workload": "pai",
+            "data": path,
+            "gpu_types": [{"name": "H100", "speed": 4, "price_per_hour": 7}],
+        }
+    )
+    jobs = load_workload(settings).draw(1, True, np.random.default_rng(0))
+    assert type_names(settings)[jobs.gpu_type[0]] == "H100"
+
+
+def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
+    twice = write(tmp_path / "twice.csv", PAI, "1,1,0,6,1,T4,5,u", "1,1,9,6,1,T4,5,u")
+    with pytest.raises(InputError, match=r"twice\.csv: job 1 stands there twice"):
+        read("pai", twice)
+    cut = write(tmp_path / "cut.csv", PAI.replace(",duration", ""), "1,1,0,6,1,T4,u")
+    with pytest.raises(InputError, match=r"cut\.csv: no column 'duration'; expected job_id, "):
+        read("pai", cut)
+    damaged = tmp_path / "damaged.csv.gz"
+    damaged.write_bytes(gzip.compress(PAI.encode() * 1000)[:60])
+    with pytest.raises(InputError, match=r"damaged\.csv\.gz: unreadable or damaged"):
+        read("pai", damaged)
+    backwards = write(tmp_path / "b.csv", OPENB, "pod-0,1,1,1,465,,LS,Running,0,5,10")
+    with pytest.raises(InputError, match="line 2: deletion_time '5'; expected no less than"):
+        read("openb", backwards)
+    with pytest.raises(InputError, match="no trace found; expected alibaba_gpu/philly"):
+        read("philly", tmp_path)
+
+
+@pytest.mark.parametrize("workload", ["pai", "philly", "openb"])
+def test_without_a_folder_the_setting_is_named(
+    workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOADMASTER_DATA", raising=False)
+    with pytest.raises(InputError, match="--set data=FOLDER or in LOADMASTER_DATA"):
+        read(workload, None)
+    with pytest.raises(InputError, match=r"data: no file or folder .*nowhere"):
+        read(workload, tmp_path / "nowhere")
+
+
+def test_the_folder_may_be_the_whole_or_any_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "alibaba_gpu" / "v2020" / "pai_jobs_recovered_sample.csv"
+    write(file, PAI, "1,1,0,6,1,T4,5,u")
+    for folder in (tmp_path, file.parents[1], file.parent, file):
+        assert read("pai", folder).job_id.tolist() == [1]
+    monkeypatch.setenv("LOADMASTER_DATA", str(tmp_path))
+    assert read("pai", None).job_id.tolist() == [1]
+
+
+@needs_traces
+@pytest.mark.parametrize(
+    ("workload", "jobs", "mean_s", "mean_gpus"),
+    [("pai", 3046, 4773.2, 0.67), ("philly", 30_756, 15_657, 1.39), ("openb", 6203, 30_851, 0.88)],
+)
+def test_the_public_traces(workload: str, jobs: int, mean_s: float, mean_gpus: float) -> None:
+    read_in = read(workload, Path(os.environ["LOADMASTER_DATA"]), types=False)
+    assert len(read_in.job_id) == jobs
+    assert read_in.duration_s.mean() == pytest.approx(mean_s, rel=0.01)
+    each = gpu_seconds(read_in) / read_in.duration_s
+    assert each.mean() == pytest.approx(mean_gpus, abs=0.01)

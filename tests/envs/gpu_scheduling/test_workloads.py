@@ -1,0 +1,127 @@
+"""The registry of workloads, and the generator held against what was published."""
+
+from __future__ import annotations
+
+import csv
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.cluster import type_names
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, Workload
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
+from loadmaster.envs.gpu_scheduling.workloads.pai_like import generate
+from tests.traces import needs_traces
+
+TYPES = type_names(GpuSchedulingSettings())
+
+
+def load(name: str, data: Path | None = None) -> Workload:
+    return load_workload(GpuSchedulingSettings(workload=name, data=data))
+
+
+@pytest.fixture(scope="module")
+def many() -> Jobs:
+    return generate(200_000, TYPES, np.random.default_rng(11))
+
+
+def test_the_registry_names_each_workload_and_says_what_it_is() -> None:
+    assert list(WORKLOADS) == ["pai-like", "pai", "philly", "openb", "toy"]
+    for name, spec in WORKLOADS.items():
+        assert spec.name == name
+        assert spec.summary
+        assert "\n" not in spec.summary
+    assert GpuSchedulingSettings().workload in WORKLOADS
+
+
+def test_an_unknown_workload_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(InputError, match="unknown workload 'pai-lite'; did you mean 'pai-like'"):
+        load("pai-lite")
+
+
+def test_run_times_are_the_published_ones(many: Jobs) -> None:
+    assert many.duration_s.mean() == pytest.approx(5223, rel=0.03)
+    middle, p95, p99 = np.quantile(many.duration_s, [0.5, 0.95, 0.99])
+    assert middle == pytest.approx(594, rel=0.05)
+    assert p95 == pytest.approx(24_110, rel=0.05)
+    assert p99 == pytest.approx(67_432, rel=0.05)
+
+
+def test_requests_are_the_published_ones(many: Jobs) -> None:
+    assert many.instances.mean() == pytest.approx(5.0, abs=0.2)
+    assert many.instances.max() == 512
+    assert many.gpu.mean() == pytest.approx(68, abs=2)
+    assert (many.gpu == 100).mean() == pytest.approx(0.451, abs=0.005)
+    assert (many.gpu < 100).mean() == pytest.approx(0.525, abs=0.005)
+    for name, jobs in {"T4": 25_484, "P100": 5_023, "V100": 2_361}.items():
+        share = (many.gpu_type == TYPES.index(name)).mean()
+        assert share == pytest.approx(jobs / 82_184, abs=0.003), name
+    assert (many.gpu_type == ANY_TYPE).mean() == pytest.approx(49_316 / 82_184, abs=0.005)
+
+
+def test_arrivals_swell_and_ebb_as_published(many: Jobs) -> None:
+    hours = np.bincount((many.arrival_s // 3600).astype(np.int64))[:-1]
+    quartiles = np.quantile(hours, [0.25, 0.5, 0.75])
+    assert quartiles == pytest.approx([318, 421, 545], rel=0.06)
+    # The peak was seen in 184 hours; here there are more.
+    assert np.quantile(hours, 1 - 1 / 184) == pytest.approx(1350, rel=0.15)
+    whole_days = np.log(hours[: len(hours) // 24 * 24])
+    turn = np.exp(2j * np.pi * np.arange(len(whole_days)) / 24)
+    assert 2 * abs((whole_days * turn).mean()) == pytest.approx(0.15, abs=0.06)  # the daily wave
+
+
+def test_users_have_habits_of_their_own(many: Jobs) -> None:
+    share = np.sort(np.bincount(many.user))[::-1] / len(many.user)
+    assert share[[0, 1, 99]] == pytest.approx([0.155, 0.103, 0.0008], rel=0.15)
+    rank = np.argsort(np.argsort(many.duration_s)).astype(np.float64)
+    count = np.bincount(many.user)
+    mean = np.bincount(many.user, rank) / np.maximum(count, 1)
+    explained = 1 - ((rank - mean[many.user]) ** 2).mean() / rank.var()
+    assert 0.3 < explained < 0.55  # 0.43 in the sample
+
+
+def test_gangs_run_longer_and_shares_of_gpus_too(many: Jobs) -> None:
+    def middle(of: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
+        return float(np.median(many.duration_s[of]))
+
+    assert middle(many.instances > 1) > 1.3 * middle(many.instances == 1)
+    assert middle(many.gpu < 100) > 1.3 * middle(many.gpu >= 100)
+
+
+def test_the_same_seed_makes_the_same_jobs_for_ever() -> None:
+    jobs = generate(3, TYPES, np.random.default_rng(2024))
+    # The values themselves, so that no release changes the default workload unnoticed.
+    assert jobs.duration_s.tolist() == [1248, 1093, 30]
+    assert jobs.instances.tolist() == [1, 16, 1]
+    assert jobs.gpu.tolist() == [25, 100, 100]
+    assert jobs.cpu.tolist() == [600, 1800, 600]
+
+
+@needs_traces
+def test_the_generator_resembles_the_trace(many: Jobs) -> None:
+    """Jobs of one instance, quantile by quantile: the sample has no others."""
+    folder = Path(os.environ["LOADMASTER_DATA"]) / "alibaba_gpu" / "v2020"
+    with (folder / "pai_jobs_recovered_sample.csv").open() as text:
+        rows = list(csv.DictReader(text))
+    duration = np.array([float(row["duration"]) for row in rows])
+    gpu = np.array([float(row["num_gpu"]) for row in rows])
+    cpu = np.array([float(row["num_cpu"]) for row in rows])
+    alone = many.instances == 1
+    at = [0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
+    table = np.stack([np.quantile(duration, at), np.quantile(many.duration_s[alone], at)])
+    # The generator's mean and upper quantiles are those of all jobs, gangs among them, so those
+    # of one instance run a little shorter than in the sample.
+    for quantile, (theirs, ours) in zip(at, table.T.tolist(), strict=True):
+        print(f"{quantile:5} {theirs:9.0f} s in the trace {ours:9.0f} s generated")  # pytest -s
+    assert np.abs(np.log(table[1] / table[0])).max() < np.log(1.8)
+    assert np.abs(np.log(table[1] / table[0])).mean() < np.log(1.35)
+    for share in (0.25, 0.5, 1.0):
+        ours = (many.gpu == round(100 * share)).mean()
+        assert ours == pytest.approx((gpu == share).mean(), abs=0.02), share
+    for cores in (6.0, 10.0, 18.0):
+        ours = (many.cpu[alone] == round(100 * cores)).mean()
+        assert ours == pytest.approx((cpu == cores).mean(), abs=0.02), cores
