@@ -8,7 +8,7 @@ grant are cut: an instance to its largest machine, a gang to half of the cluster
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -33,14 +33,18 @@ class PaiLike:
 
     cluster: Cluster
     types: tuple[str, ...]
-    mean_gpu_s: float
+    require_types: bool
+    mean_gpu_s: float = 0.0
     name: str = "pai-like"
     description: str = "generated, calibrated to the published statistics of PAI"
     size: int | None = None
     keeps_time: bool = False
 
     def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        return _cut(generate(count, self.types, rng), self.cluster)
+        jobs = generate(count, self.types, rng)
+        if not self.require_types:
+            jobs = jobs._replace(gpu_type=np.full_like(jobs.gpu_type, ANY_TYPE))
+        return _cut(jobs, self.cluster)
 
 
 def load(settings: GpuSchedulingSettings) -> PaiLike:
@@ -56,9 +60,9 @@ def load(settings: GpuSchedulingSettings) -> PaiLike:
 
 @lru_cache(maxsize=8)
 def _load(settings: GpuSchedulingSettings) -> PaiLike:
-    cluster, types = build_cluster(settings), type_names(settings)
-    sample = _cut(generate(_SAMPLE, types, np.random.default_rng(_SEED)), cluster)
-    return PaiLike(cluster, types, float(gpu_seconds(sample).mean()))
+    source = PaiLike(build_cluster(settings), type_names(settings), settings.require_types)
+    sample = source.draw(_SAMPLE, False, np.random.default_rng(_SEED))
+    return replace(source, mean_gpu_s=float(gpu_seconds(sample).mean()))
 
 
 def generate(count: int, types: Sequence[str], rng: np.random.Generator) -> Jobs:
