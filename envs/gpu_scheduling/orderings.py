@@ -51,7 +51,7 @@ def key_now(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
     return first_key(jobs, ordering, job)
 
 
-@inner
+@part
 def score_of(state: SimState, jobs: Jobs, ordering: int, epsilon: float, job: int) -> float:
     """The lowest goes first; of equal ones, the lowest key, then the lowest id."""
     if ordering == DRF:

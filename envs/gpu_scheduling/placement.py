@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.heaps import Table
@@ -110,7 +110,7 @@ def choose_machines(
     return row - state.jobs[job, at.FIRST_ROW]
 
 
-@inner
+@part
 def choose_one(
     state: SimState,
     cluster: Cluster,
@@ -141,7 +141,7 @@ def choose_one(
     return 1
 
 
-@inner
+@part
 def tightest_rack(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int) -> int:
     """The rack that holds the whole gang and has the least to spare beyond it; NONE if none does.
 

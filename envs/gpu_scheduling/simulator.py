@@ -165,7 +165,7 @@ def record(state: SimState, job: int, machine: int, count: int) -> None:
     state.clock[at.TRACE_ROWS] = row + 1
 
 
-@inner
+@part
 def settle(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
     """Bring all speeds up to date after jobs came and went."""
     clock = state.clock

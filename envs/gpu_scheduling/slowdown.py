@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -75,7 +75,7 @@ def network_factor(comm: float, machines: int, racks: int) -> float:
     return 1.0 / (1.0 - comm + comm * stretch)
 
 
-@inner
+@part
 def speed_of(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> float:
     """The speed of the slowest instance, less what the network takes."""
     first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]

@@ -1,0 +1,140 @@
+"""For tests: a finished schedule recounted the slow way, from its trace and the episode alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, gpu_types
+from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, PlacementTrace
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+
+_BITS = (1 << 64) - 1
+
+
+def check_schedule(
+    result: EpisodeResult, episode: Episode, settings: GpuSchedulingSettings
+) -> None:
+    """Capacity, gangs, work, fees and idleness, stretch by stretch between two events."""
+    trace = result.trace
+    assert trace is not None
+    cluster, jobs = episode.cluster, episode.jobs
+    finish_s = np.full(len(jobs.arrival_s), -np.inf)
+    np.maximum.at(finish_s, trace.job, trace.end_s)
+    assert np.array_equal(finish_s, result.finish_s), "every job ends once, when its last run does"
+    assert (trace.start_s >= jobs.arrival_s[trace.job]).all(), "nobody runs before he is here"
+    assert (trace.end_s >= trace.start_s).all()
+
+    done = np.zeros(len(jobs.arrival_s))
+    fee = np.zeros(len(jobs.arrival_s))
+    run_s = np.zeros(len(jobs.arrival_s))
+    events = np.unique(np.concatenate([trace.start_s, trace.end_s, jobs.arrival_s]))
+    for now, later in zip(events[:-1], events[1:], strict=True):
+        here = (trace.start_s <= now) & (trace.end_s > now)
+        places = PlacementTrace(
+            trace.job[here],
+            trace.machine[here],
+            trace.instances[here],
+            trace.start_s[here],
+            trace.end_s[here],
+        )
+        free = _check_capacity(places, cluster, jobs)
+        running = np.unique(places.job)
+        _check_gangs(places, cluster, jobs, running)
+        speeds = speeds_of(places, running, episode, settings)
+        done[running] += speeds * (later - now)
+        run_s[running] += later - now
+        price = cluster.price_per_s[places.machine] * places.instances * jobs.gpu[places.job] / 100
+        np.add.at(fee, places.job, price * (later - now))
+        if settings.backfill:
+            pending = (jobs.arrival_s <= now) & (result.finish_s > now)
+            pending[running] = False
+            _check_nobody_waits_for_nothing(np.flatnonzero(pending), free, cluster, jobs)
+    assert np.allclose(done, jobs.duration_s, rtol=1e-9, atol=1e-6), "work is conserved"
+    assert np.allclose(fee, result.fee, rtol=1e-9, atol=1e-12), "a fee is the integral of the price"
+    assert np.allclose(run_s, result.run_s, rtol=1e-9, atol=1e-6)
+    assert np.isclose(result.gpu_s, (run_s * jobs.instances * jobs.gpu / 100).sum())
+
+
+def _check_capacity(places: PlacementTrace, cluster: Cluster, jobs: Jobs) -> NDArray[np.int64]:
+    """(M, 2) what is free; nothing is given away twice."""
+    free = np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1)
+    asked = np.stack([jobs.gpu, jobs.cpu], axis=1)[places.job] * places.instances[:, None]
+    np.subtract.at(free, places.machine, asked)
+    assert (free >= 0).all(), "a machine holds more than it has"
+    return free
+
+
+def _check_gangs(
+    places: PlacementTrace, cluster: Cluster, jobs: Jobs, running: NDArray[np.int64]
+) -> None:
+    held = np.zeros(len(jobs.arrival_s), np.int64)
+    np.add.at(held, places.job, places.instances)
+    assert (held[running] == jobs.instances[running]).all(), "a gang runs in part"
+    wanted = jobs.gpu_type[places.job]
+    assert ((wanted == ANY_TYPE) | (wanted == cluster.gpu_type[places.machine])).all()
+
+
+def _check_nobody_waits_for_nothing(
+    pending: NDArray[np.int64], free: NDArray[np.int64], cluster: Cluster, jobs: Jobs
+) -> None:
+    for job in pending:
+        fit = np.minimum(free[:, 0] // jobs.gpu[job], free[:, 1] // max(jobs.cpu[job], 1))
+        if jobs.gpu_type[job] != ANY_TYPE:
+            fit = fit[cluster.gpu_type == jobs.gpu_type[job]]
+        assert fit.sum() < jobs.instances[job], "a job waits although it fits"
+
+
+def speeds_of(
+    places: PlacementTrace,
+    running: NDArray[np.int64],
+    episode: Episode,
+    settings: GpuSchedulingSettings,
+) -> NDArray[np.float64]:
+    """(running,) the speed of each of these jobs, from who is where."""
+    cluster, jobs = episode.cluster, episode.jobs
+    types = gpu_types(settings)
+    kept = np.ones(len(cluster.speed))
+    for machine in range(len(kept)):
+        there = places.machine == machine
+        counts, gpu = places.instances[there], jobs.gpu[places.job[there]]
+        gpus_left = cluster.gpu_capacity[machine] // 100 - (counts * (gpu // 100)).sum()
+        sharers = counts[gpu % 100 > 0].sum()
+        if sharers > gpus_left:
+            use = (counts * (gpu % 100)).sum() / (100 * gpus_left)
+            curve = np.interp(use, [0.4, 0.7, 0.85, 0.975], [0.997, 0.96, 0.91, 0.79])
+            shared_speed = types[cluster.gpu_type[machine]].shared_speed
+            kept[machine] = 1 - (1 - shared_speed) / (1 - 0.66) * (1 - curve)
+    speeds = []
+    for job in running:
+        machines = places.machine[places.job == job]
+        speed = cluster.speed[machines] * [
+            _luck(settings.stragglers, episode.luck, int(job), int(m)) for m in machines
+        ]
+        network = 1.0
+        if settings.interference:
+            if jobs.gpu[job] % 100:
+                speed = speed * kept[machines]
+            if len(machines) > 1:
+                stretch = 2 if len(set(cluster.rack[machines])) == 1 else 4
+                network = 1 - jobs.comm[job] + jobs.comm[job] * stretch
+        speeds.append(speed.min() / network)
+    return np.array(speeds)
+
+
+def _luck(sigma: float, seed: int, job: int, machine: int) -> float:
+    bits = _mixed(_mixed(seed, job), machine)
+    radius = ((_mixed(bits, 0) >> 11) + 1) / (1 << 53)
+    angle = (_mixed(bits, 1) >> 11) / (1 << 53)
+    normal = math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * angle)
+    return math.exp(sigma * normal)
+
+
+def _mixed(key: int, count: int) -> int:
+    x = (key + (count + 1) * 0x9E3779B97F4A7C15) & _BITS
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
+    return x ^ (x >> 31)

@@ -1,0 +1,175 @@
+"""Schedules small enough to work out with pencil and paper."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.gpu_scheduling.cluster import MachineGroup, build_cluster
+from loadmaster.envs.gpu_scheduling.episode import Episode, run_episode
+from loadmaster.envs.gpu_scheduling.gpus import GPU_TYPES
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from tests.envs.gpu_scheduling.instances import Row, jobs_of, play
+
+PRICE = (GPU_TYPES["V100"].price_per_hour or math.nan) / 3600
+
+
+def machines(count: int, gpus: int, gpu: str = "V100", per_rack: int = 4) -> MachineGroup:
+    return MachineGroup(count=count, gpus=gpus, gpu=gpu, cpus=8 * gpus, machines_per_rack=per_rack)
+
+
+def setting(*groups: MachineGroup, **values: object) -> GpuSchedulingSettings:
+    return GpuSchedulingSettings.model_validate({"stragglers": 0, "machines": groups, **values})
+
+
+def job(
+    arrival: float,
+    duration: float,
+    gpu: int = 100,
+    instances: int = 1,
+    comm: float = 0.0,
+    user: int = 0,
+) -> Row:
+    return arrival, duration, instances, gpu, 100, ANY_TYPE, comm, user
+
+
+def finish_times(policy: str, settings: GpuSchedulingSettings, *rows: Row) -> list[float]:
+    """When the jobs end, in the order of (arrival, place in `rows` from the back)."""
+    episode = Episode(build_cluster(settings), jobs_of(rows), luck=0)
+    finish_s: list[float] = play(policy, settings, episode).finish_s.tolist()
+    return finish_s
+
+
+TOY = GpuSchedulingSettings(
+    workload="toy", arrivals="trace", machines=(machines(1, 4),), interference=False, stragglers=0
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "finish_s"),
+    [
+        # 0 takes a GPU to 10, 1 half a GPU to 4, 2 two GPUs from 1 to 7, 3 the other half from 2
+        # to 4. The four GPUs of 4 are not free before 0 has ended.
+        ("fifo-first-fit", [10, 4, 7, 4, 18]),
+        ("sjf-first-fit", [10, 4, 7, 4, 18]),
+        ("las-first-fit", [10, 4, 7, 4, 18]),
+        # At 4, 0 has 6 s to go and 4 has 8; at 7, 0 has 3. Nobody gives way.
+        ("srtf-first-fit", [10, 4, 7, 4, 18]),
+    ],
+)
+def test_toy_on_one_machine(policy: str, finish_s: list[float]) -> None:
+    result = run_episode(policy, TOY, seed=0)
+    assert result.finish_s.tolist() == finish_s
+    assert result.makespan_s == 18
+    assert result.queueing_s.tolist() == [0, 0, 0, 0, 7]
+    gpu_s = [10, 2, 12, 1, 32]
+    assert result.fee == pytest.approx(PRICE * np.array(gpu_s))
+    assert result.gpu_s == sum(gpu_s)
+
+
+def test_a_strict_queue_waits_for_its_first() -> None:
+    rows = job(0, 10), job(1, 5, gpu=200), job(2, 3)
+    settings = setting(machines(1, 2), interference=False)
+    assert finish_times("fifo-first-fit", settings, *rows) == [10, 15, 5]
+    strict = settings.model_copy(update={"backfill": False})
+    assert finish_times("fifo-first-fit", strict, *rows) == [10, 15, 18]
+
+
+def test_a_shorter_job_takes_the_place_of_a_longer_one() -> None:
+    rows = job(0, 10), job(2, 3), job(4, 9)
+    settings = setting(machines(1, 1), interference=False)
+    assert finish_times("sjf-first-fit", settings, *rows) == [10, 13, 22]
+    # 2 to 5, then 0 has 8 s left, less than the 9 s of the last.
+    assert finish_times("srtf-first-fit", settings, *rows) == [13, 5, 22]
+
+
+def test_attained_service_demotes_a_job_at_the_next_replanning() -> None:
+    """A whole GPU for 18,000 s makes 18,000 GPU-seconds: from there on others go first."""
+    rows = job(0, 20_000), job(100, 500)
+    settings = setting(machines(1, 1), interference=False, replan_s=60)
+    # The first replanning with somebody waiting is at 100 s, so the next are at 160, 220, ...;
+    # 18,040 is the first of these past 18,000.
+    assert finish_times("las-first-fit", settings, *rows) == [20_500, 18_540]
+
+
+def test_the_user_with_the_lowest_share_goes_first() -> None:
+    # 0 and 1 hold the machine; when 0 ends, user 1 has nothing, although 2 came before 3.
+    rows = job(0, 4), job(0.5, 10), job(1, 5), job(2, 5, user=1)
+    settings = setting(machines(1, 2), interference=False)
+    assert finish_times("fifo-first-fit", settings, *rows) == [4, 10.5, 9, 14]
+    assert finish_times("drf-first-fit", settings, *rows) == [4, 10.5, 14, 9]
+
+
+def test_tetris_prefers_what_fills_the_cluster() -> None:
+    # When 0 ends both GPUs are free. Alignment is in proportion to what is asked for, work too;
+    # equal durations cancel, so the larger gang goes first. Then the smaller one.
+    rows = job(0, 4, gpu=200), job(1, 5), job(2, 5, gpu=200)
+    settings = setting(machines(1, 2), interference=False)
+    assert finish_times("fifo-first-fit", settings, *rows) == [4, 9, 14]
+    assert finish_times("tetris-first-fit", settings, *rows) == [4, 14, 9]
+
+
+def test_neighbours_on_a_gpu_slow_each_other_only_while_they_share_it() -> None:
+    # Two halves on one GPU: combined use 1, so each runs at 0.79. The first has 10 - 4 = 6 s left
+    # when the second comes, which needs 6 / 0.79 s. It has then done 6 of 8 s; the rest is alone.
+    both = 6 / 0.79
+    rows = job(0, 10, gpu=50), job(4, 8, gpu=50)
+    expected = [4 + both, 4 + both + 2]
+    assert finish_times("fifo-first-fit", setting(machines(1, 1)), *rows) == pytest.approx(expected)
+    # With a GPU for each nobody is disturbed, ...
+    assert finish_times("fifo-first-fit", setting(machines(1, 2)), *rows) == [10, 12]
+    # ... until a whole GPU is asked for: from 6 to 9 three jobs have two GPUs.
+    expected = [9 + (4 - 3 * 0.79), 9 + (6 - 3 * 0.79), 9]
+    ends = finish_times("fifo-first-fit", setting(machines(1, 2)), *rows, job(6, 3))
+    assert ends == pytest.approx(expected)
+
+
+def test_sharing_hits_older_types_harder() -> None:
+    rows = job(0, 10, gpu=50), job(0, 10, gpu=50)
+    for gpu in ("V100", "P100", "K80"):
+        kind = GPU_TYPES[gpu]
+        kept = 1 - (1 - kind.shared_speed) / (1 - 0.66) * (1 - 0.79)
+        ends = finish_times("fifo-first-fit", setting(machines(1, 1, gpu)), *rows)
+        assert ends == pytest.approx([10 / (kind.speed * kept)] * 2)
+
+
+@pytest.mark.parametrize(("per_rack", "stretch"), [(2, 2.0), (1, 4.0)])
+def test_a_gang_pays_for_its_spread(per_rack: int, stretch: float) -> None:
+    settings = setting(machines(2, 2, per_rack=per_rack))
+    ends = finish_times("fifo-worst-fit", settings, job(0, 10, 100, 4, comm=0.25))
+    assert ends == pytest.approx([10 * (0.75 + 0.25 * stretch)])
+    assert finish_times("fifo-first-fit", settings, job(0, 10, 100, 2, comm=0.25)) == [10]
+
+
+def test_the_slowest_instance_sets_the_pace_and_each_is_paid_by_its_own_price() -> None:
+    settings = setting(machines(1, 1, "V100"), machines(1, 1, "T4"), interference=False)
+    episode = Episode(build_cluster(settings), jobs_of([job(0, 10, 100, 2)]), luck=0)
+    result = play("fifo-first-fit", settings, episode)
+    run_s = 10 / GPU_TYPES["T4"].speed
+    assert result.finish_s == pytest.approx([run_s])
+    assert result.fee == pytest.approx([run_s * episode.cluster.price_per_s.sum()])
+
+
+def test_consolidation_keeps_a_gang_together() -> None:
+    """First-fit tears it over machines 0 and 1; one machine, or one rack, holds all of it."""
+    settings = setting(machines(4, 4, per_rack=2))
+    episode = Episode(
+        build_cluster(settings),
+        jobs_of([job(0, 9, 200), job(1, 9, 100, 4, 0.5), job(2, 9, 100, 5, 0.5)]),
+        luck=0,
+    )
+    trace = play("fifo-consolidate", settings, episode).trace
+    assert trace is not None
+    machines_of = [trace.machine[trace.job == number].tolist() for number in range(3)]
+    assert machines_of == [[0], [1], [2, 3]]
+
+
+def test_a_job_that_never_fits_ends_nothing_and_blocks_nothing() -> None:
+    rows = job(0, 5, gpu=300), job(1, 4)
+    settings = setting(machines(1, 2), interference=False)
+    ends = finish_times("fifo-first-fit", settings, *rows)
+    assert np.isnan(ends[0])
+    assert ends[1] == 5
