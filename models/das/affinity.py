@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from loadmaster.models.das.cells import Cells
 from loadmaster.models.das.kronecker import Belief, Spectrum, squared_norm
+from loadmaster.models.das.normal import LOG_TAU, entropy_of, log_density
 from loadmaster.models.das.walk import WalkKernel
-
-LOG_TAU = math.log(2 * math.pi)
 
 
 class Affinities(Protocol):
@@ -45,11 +43,10 @@ class IndependentAffinities(NamedTuple):
         return self.mean + self.log_std.exp() * standard
 
     def log_prob(self, affinity: Tensor) -> Tensor:
-        standard = (affinity - self.mean) / self.log_std.exp()
-        return -(standard.square() / 2 + self.log_std + LOG_TAU / 2).sum(-1)
+        return log_density(affinity, self.mean, self.log_std).sum(-1)
 
     def entropy(self) -> Tensor:
-        return (self.log_std + (1 + LOG_TAU) / 2).sum(-1)
+        return entropy_of(self.log_std).sum(-1)
 
 
 class ProcessAffinities(NamedTuple):

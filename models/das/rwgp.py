@@ -70,9 +70,7 @@ class RandomWalkProcess(nn.Module):
         if cells is not None and alone is not None:
             root = cells.spread(kernel.inside).sqrt()  # (N, M)
             weight = cells.spread(share)
-            lone = follow(
-                root.square() * weight, None, alone * (root * weight).unsqueeze(1), past
-            )
+            lone = follow(root.square() * weight, None, alone * (root * weight).unsqueeze(1), past)
             learnt = cells.join(learnt, root * lone.mean)
             inside = root.square() * lone.variance
         return ProcessAffinities(

@@ -1,0 +1,102 @@
+"""The placement agent: an affinity of every job that could start now to every machine."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from loadmaster.models.das.affinity import Affinities, IndependentAffinities
+from loadmaster.models.das.history import read_history
+from loadmaster.models.das.normal import bounded
+from loadmaster.models.das.rwgp import RandomWalkProcess
+from loadmaster.models.das.settings import DasSettings
+
+
+class Placements(NamedTuple):
+    """Affinities of the N jobs of a batch that fit somewhere.
+
+    What fits nowhere now fits nowhere until the next decision, so an affinity of it would change
+    nothing: it has none, and no part in the probability. That depends on the observation alone.
+    """
+
+    affinities: Affinities
+    owner: Tensor  # (N,) which observation
+    row: Tensor  # (N,) which job of it
+    fits: Tensor  # (B, Q, M) bool
+
+    def mean(self) -> Tensor:
+        """(B, Q, M), 0 for all other jobs."""
+        return self._spread(self.affinities.mean)
+
+    def sample(self, standard: Tensor) -> Tensor:
+        """(B, Q, M), by way of as many standard normal numbers."""
+        return self._spread(self.affinities.sample(standard[self.owner, self.row]))
+
+    def log_prob(self, affinity: Tensor) -> Tensor:
+        """(B,) of affinities (B, Q, M) as they were drawn: machines without room included.
+
+        Those are barred after the draw, so this is the density of the draw itself.
+        """
+        return self._sum(self.affinities.log_prob(affinity[self.owner, self.row]))
+
+    def entropy(self) -> Tensor:
+        """(B,)"""
+        return self._sum(self.affinities.entropy())
+
+    def barred(self, affinity: Tensor) -> Tensor:
+        """(B, Q, M): -inf where a job has no room."""
+        return torch.where(self.fits, affinity, -torch.inf)
+
+    def _spread(self, of_job: Tensor) -> Tensor:
+        empty = of_job.new_zeros(self.fits.shape, dtype=torch.float32)
+        return empty.index_put((self.owner, self.row), of_job.float())
+
+    def _sum(self, of_job: Tensor) -> Tensor:
+        total = of_job.new_zeros(len(self.fits))
+        return total.index_add(0, self.owner, of_job).float()
+
+
+class PlacementAgent(nn.Module):
+    """Jobs and machines in, a distribution of affinities out."""
+
+    def __init__(self, settings: DasSettings, job_features: int, machine_features: int) -> None:
+        super().__init__()
+        width = settings.width
+        self.settings = settings
+        self.of_job = nn.Linear(job_features, width)
+        self.of_machine = nn.Linear(machine_features, width, bias=False)
+        self.of_room = nn.Parameter(torch.zeros(width))
+        self.pair = nn.Linear(width, width)
+        self.prior = nn.Linear(width, 1)
+        self.spread = nn.Linear(width, 1)  # log std, or log amplitude of the process
+        for head in (self.prior, self.spread):
+            nn.init.normal_(head.weight, std=0.01)
+            nn.init.zeros_(head.bias)
+        self.kind = nn.Linear(width, settings.kind_width) if settings.process else None  # phi
+        self.process = RandomWalkProcess(settings) if settings.process else None
+
+    def forward(self, observation: dict[str, Tensor]) -> Placements:
+        """See network.py for the observation."""
+        fits = observation["fits"] & observation["job_mask"].unsqueeze(-1)
+        owner, row = fits.any(-1).nonzero(as_tuple=True)
+        room = fits[owner, row]  # (N, M)
+        jobs = self.of_job(observation["jobs"][owner, row])
+        machines = self.of_machine(observation["machines"]).index_select(0, owner)
+        first = torch.relu(machines + jobs.unsqueeze(1) + room.unsqueeze(-1) * self.of_room)
+        pairs = torch.relu(self.pair(first))  # (N, M, D)
+        prior = self.prior(pairs).squeeze(-1)
+        if self.process is None or self.kind is None:
+            log_std = bounded(self.spread(pairs).squeeze(-1))
+            return Placements(IndependentAffinities(prior, log_std), owner, row, fits)
+        amplitude = bounded(self.spread(pairs.mean(1)).squeeze(-1))
+        history = read_history(
+            observation["history_y"],
+            observation["history_mask"],
+            observation["history_t"],
+            self.settings.tau,
+        ).take(owner)
+        rack = observation["rack"].expand(len(fits), -1).index_select(0, owner).long()
+        affinities = self.process(prior, amplitude, self.kind(pairs), rack, history)
+        return Placements(affinities, owner, row, fits)

@@ -1,0 +1,85 @@
+"""The ordering agent: what its priorities may and may not depend on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+from loadmaster.models.das.ordering import Priorities
+from tests.models.das.moments import Moments, moments, network_of, one_of, with_machines
+
+WAITING = [7, 3, 1, 0]
+
+
+def priorities(variant: str, observation: Moments) -> Priorities:
+    with torch.no_grad():
+        found = network_of(variant).ordering(
+            observation["jobs"], observation["job_mask"], observation["machines"]
+        )
+    assert isinstance(found, Priorities)
+    return found
+
+
+@pytest.mark.parametrize("variant", ["DA", "DAS"])
+def test_padding_changes_nothing(variant: str) -> None:
+    """A moment in a batch of longer queues gives what it gives alone."""
+    observation = moments(WAITING)
+    together = priorities(variant, observation)
+    assert torch.isfinite(together.mean).all()
+    for number, jobs in enumerate(WAITING[:3]):
+        alone = priorities(variant, one_of(observation, number, jobs))
+        for many, one in ((together.mean, alone.mean), (together.log_std, alone.log_std)):
+            torch.testing.assert_close(many[number, :jobs], one[0], rtol=1e-5, atol=1e-6)
+        drawn = torch.randn(1, 7, generator=torch.Generator().manual_seed(number))
+        many_likely = together.log_prob(drawn.expand(4, -1))[number]
+        assert many_likely.item() == pytest.approx(alone.log_prob(drawn[:, :jobs]).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("variant", ["DA", "DAS"])
+def test_gaps_in_the_queue_change_nothing(variant: str) -> None:
+    """The place of a job is its place among the jobs, not its row."""
+    observation = moments([3])
+    spread = dict(observation)
+    rows = torch.tensor([0, 2, 5])
+    for name in ("jobs", "job_mask", "fits"):
+        spread[name] = torch.zeros_like(observation[name])
+        spread[name][:, rows] = observation[name][:, :3]
+    near, far = (priorities(variant, one).mean for one in (observation, spread))
+    torch.testing.assert_close(near[:, :3], far[:, rows], rtol=1e-5, atol=1e-6)
+
+
+def test_the_order_of_machines_changes_nothing() -> None:
+    observation = moments(WAITING)
+    order = torch.tensor([4, 2, 0, 5, 1, 3])
+    one = priorities("DAS", observation)
+    other = priorities("DAS", with_machines(observation, order))
+    torch.testing.assert_close(one.mean[one.mask], other.mean[one.mask], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("variant", "hears"), [("DA", False), ("DA+MC", True), ("DAS", True)])
+def test_the_cluster_is_heard_through_the_gate_alone(variant: str, hears: bool) -> None:
+    observation = moments([4])
+    busy = dict(observation, machines=observation["machines"] + 1)
+    one, other = (priorities(variant, moment).mean[0, :4] for moment in (observation, busy))
+    assert torch.equal(one, other) != hears
+
+
+def test_the_order_of_arrival_counts() -> None:
+    observation = moments([4])
+    order = torch.tensor([1, 0, 2, 3, 4, 5, 6])
+    swapped = dict(observation, jobs=observation["jobs"][:, order])
+    one, other = (priorities("DAS", moment).mean[0] for moment in (observation, swapped))
+    assert (one[0] - other[1]).abs() > 1e-3
+
+
+def test_probabilities_are_those_of_independent_normals() -> None:
+    found = priorities("DAS", moments(WAITING))
+    drawn = found.sample(torch.randn(4, 7, generator=torch.Generator().manual_seed(2)))
+    assert not drawn[~found.mask].any()
+    normal = Normal(found.mean, found.log_std.exp())
+    likely = torch.where(found.mask, normal.log_prob(drawn), 0).sum(1)
+    torch.testing.assert_close(found.log_prob(drawn), likely)
+    entropy = torch.where(found.mask, normal.entropy(), 0).sum(1)
+    torch.testing.assert_close(found.entropy(), entropy)
+    assert likely[3] == 0  # nobody waits

@@ -1,0 +1,129 @@
+"""The placement agent: affinities, what is barred, and probabilities that stay exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from loadmaster.models.das.placement import Placements
+from tests.models.das.cases import covariance
+from tests.models.das.moments import Moments, moments, network_of, one_of, with_machines
+
+VARIANTS = ["DA", "DAS"]  # without and with the process
+WAITING = [7, 3, 0]
+
+
+def placements(variant: str, observation: Moments) -> Placements:
+    with torch.no_grad():
+        found = network_of(variant).placement(observation)
+    assert isinstance(found, Placements)
+    return found
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_only_jobs_with_room_are_placed(variant: str) -> None:
+    observation = moments(WAITING)
+    observation["fits"][0, 2] = False  # this job waits, and fits nowhere
+    found = placements(variant, observation)
+    drawn = found.sample(normal(3, 7, 6))
+    able = (observation["fits"] & observation["job_mask"].unsqueeze(-1)).any(-1)
+    assert not able[0, 2]
+    assert (drawn.abs().sum(-1) > 0).equal(able)
+    barred = found.barred(drawn)
+    usable = observation["fits"] & observation["job_mask"].unsqueeze(-1)
+    assert torch.isfinite(barred).equal(usable)
+    assert barred[usable].equal(drawn[usable])
+    assert found.log_prob(drawn)[2] == 0
+    assert found.entropy()[2] == 0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_cluster_with_room_for_nobody(variant: str) -> None:
+    observation = moments([4, 2])
+    observation["fits"][:] = False
+    found = placements(variant, observation)
+    drawn = found.sample(normal(2, 7, 6))
+    assert not drawn.any()
+    assert found.log_prob(drawn).tolist() == [0, 0]
+    assert (found.barred(drawn) == -torch.inf).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_what_is_barred_has_its_part_in_the_density(variant: str) -> None:
+    """The density is that of the draw, so it is the same whatever is barred afterwards."""
+    found = placements(variant, moments([5]))
+    drawn = found.sample(normal(1, 7, 6))
+    owner, row = found.owner[0], found.row[0]
+    assert not found.fits[owner, row].all()
+    moved = drawn.clone()
+    moved[owner, row, (~found.fits[owner, row]).nonzero()[0]] += 1
+    assert found.barred(moved).equal(found.barred(drawn))
+    assert found.log_prob(moved) != found.log_prob(drawn)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_padding_and_company_change_nothing(variant: str) -> None:
+    observation = moments(WAITING)
+    together = placements(variant, observation)
+    drawn = together.sample(normal(3, 7, 6))
+    for number, jobs in enumerate(WAITING[:2]):
+        alone = placements(variant, one_of(observation, number, jobs))
+        torch.testing.assert_close(together.mean()[number, :jobs], alone.mean()[0])
+        likely = alone.log_prob(drawn[number : number + 1, :jobs])
+        torch.testing.assert_close(together.log_prob(drawn)[number], likely[0])
+        torch.testing.assert_close(together.entropy()[number], alone.entropy()[0])
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_machines_in_another_order_have_the_same_affinities(variant: str) -> None:
+    observation, order = moments(WAITING), torch.tensor([4, 2, 0, 5, 1, 3])
+    one, other = placements(variant, observation), placements(
+        variant, with_machines(observation, order)
+    )
+    drawn = one.sample(normal(3, 7, 6))
+    torch.testing.assert_close(one.mean()[..., order], other.mean(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        one.log_prob(drawn), other.log_prob(drawn[..., order]), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_draws_have_the_mean_and_spread_they_claim(variant: str) -> None:
+    observation = one_of(moments([2]), 0, 1)
+    observation["fits"][:] = True
+    found = placements(variant, observation)
+    many = 20_000
+    standard = normal(many, 6, seed=5).double()
+    drawn = torch.stack([found.affinities.sample(one.unsqueeze(0))[0] for one in standard[:2000]])
+    assert drawn.mean(0) == pytest.approx(found.affinities.mean[0], abs=0.15)
+    # -E[log p] is the entropy.
+    likely = torch.stack([found.affinities.log_prob(one.unsqueeze(0))[0] for one in drawn])
+    assert -likely.mean().item() == pytest.approx(found.affinities.entropy().item(), abs=0.2)
+
+
+def test_the_process_couples_machines_and_the_other_does_not() -> None:
+    observation = moments([2])
+    observation["history_mask"][:] = False
+    coupled = placements("DAS", observation).affinities
+    between = covariance(coupled)[0]
+    assert (between - torch.diag(between.diagonal())).abs().max() > 0.05 * between.max()
+    plain = placements("DA", observation).affinities
+    moved = normal(len(plain.mean), 6)
+    apart = plain.sample(moved) - plain.mean
+    moved[:, 0] += 1
+    change = plain.sample(moved) - plain.mean - apart
+    assert (change[:, 0] > 0).all()
+    assert not change[:, 1:].abs().gt(1e-5).any()
+
+
+@pytest.mark.parametrize(("variant", "heeds"), [("DA", False), ("DAS", True)])
+def test_only_the_process_heeds_the_history(variant: str, heeds: bool) -> None:
+    observation = moments([3])
+    faster = dict(observation, history_y=observation["history_y"] + 1)
+    one, other = (placements(variant, moment).mean() for moment in (observation, faster))
+    assert torch.equal(one, other) != heeds
+    assert not heeds or (other - one)[observation["fits"] & (one != 0)].mean() > 0.1
