@@ -2,7 +2,8 @@
 
 Run time, instances, GPU and CPU of a job are correlated, and alike for jobs of one user; yet each
 alone follows its published table exactly (a Gaussian copula). Requests that the cluster could not
-grant are cut: an instance to its largest machine, a gang to half of the cluster.
+grant are cut: an instance to its largest machine, a gang to a quarter of the cluster, since one
+that holds half of it for a day would decide an episode alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from loadmaster.envs.gpu_scheduling.workloads.communication import draw_shares
 Floats = NDArray[np.float64]
 _SEED = 2020  # fixes the users' habits, and the sample that tells a job's mean work
 _SAMPLE = 100_000
+_PARTS = 4  # a gang fits into the cluster at least so many times, or has one instance
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,6 @@ def _cut(jobs: Jobs, cluster: Cluster) -> Jobs:
         gpu[here] = np.minimum(gpu[here], cluster.gpu_capacity[largest])
         cpu[here] = np.minimum(cpu[here], cluster.cpu_capacity[largest])
     jobs = jobs._replace(gpu=gpu, cpu=cpu)
-    most = np.maximum(1, room(jobs, cluster) // 2)
+    most = np.maximum(1, room(jobs, cluster) // _PARTS)
     instances = np.minimum(jobs.instances, most)
     return jobs._replace(instances=instances, comm=np.where(instances > 1, jobs.comm, 0.0))

@@ -177,3 +177,12 @@ def test_when_nothing_is_left_the_cluster_is_to_blame() -> None:
         pytest.raises(InputError, match=r"job 2 .*no other job is left; expected a larger"),
     ):
         draw(1, workload="toy", arrivals="trace", jobs=1, oversized="skip", **nothing)
+
+
+def test_a_generated_gang_takes_a_quarter_of_the_cluster_at_most() -> None:
+    settings = GpuSchedulingSettings(jobs=20_000)
+    machines = build_cluster(settings)
+    jobs = draw_jobs(settings, load_workload(settings), machines, np.random.default_rng(4))
+    gangs = jobs.instances > 1
+    assert (4 * jobs.instances[gangs] <= room(jobs, machines)[gangs]).all()
+    assert (jobs.gpu[gangs] * jobs.instances[gangs]).max() == machines.gpu_capacity.sum() // 4
