@@ -50,7 +50,7 @@ class Gate(nn.Module):
     def forward(self, jobs: Tensor, machines: Tensor) -> Tensor:
         """(B, Q, D) of jobs (B, Q, D) and machines (B, M, F)."""
         squeezed = machines.mean(1)  # s = AvgPool_k(S_c): the same in any order of the machines
-        told = self.tell(squeezed).unsqueeze(1).expand_as(jobs)
+        told: Tensor = self.tell(squeezed).unsqueeze(1).expand_as(jobs)
         gate: Tensor = torch.sigmoid(self.open(torch.cat([jobs, told], dim=-1)))
         return gate * told + (1 - gate) * jobs
 

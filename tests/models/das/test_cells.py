@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
@@ -92,30 +90,3 @@ def test_cells_part_racks_and_kinds() -> None:
     assert len({far[0], far[2], far[4], far[5]}) == 4
     assert far[0] == far[1]
     assert far[2] == far[3]
-
-
-def test_eight_hundred_machines_are_decided_on_in_time() -> None:
-    """16 jobs at once; the promise is 50 ms for a decision on one thread of an idle core."""
-    case, process = draw(800, tau=8), process_of()
-    many = case._replace(
-        prior=case.prior[:1].expand(16, -1),
-        log_amplitude=case.log_amplitude[:1].expand(16),
-        kinds=case.kinds[:1].repeat(16, 1, 2),
-        rack=(torch.arange(800) // 20).expand(16, -1),
-        history=case.history.take(torch.zeros(16, dtype=torch.int64)),
-    )
-    standard = torch.zeros(16, 800, dtype=torch.float64)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        spent = []
-        for _ in range(4):
-            start = time.process_time()
-            with torch.no_grad():
-                found = process(*many)
-                found.log_prob(found.sample(standard))
-            spent.append(time.process_time() - start)
-    finally:
-        torch.set_num_threads(threads)
-    print(spent)
-    assert min(spent) < 0.05

@@ -40,9 +40,13 @@ def test_padding_and_the_order_of_jobs_and_machines_change_nothing(sees_actions:
     torch.testing.assert_close(critic(with_machines(observation, order), turned), worth)
     for number, jobs in enumerate(WAITING[:2]):
         shown = Actions(*(table[number : number + 1, :jobs] for table in done))
-        torch.testing.assert_close(critic(one_of(observation, number, jobs), shown)[0], worth[number])
+        torch.testing.assert_close(
+            critic(one_of(observation, number, jobs), shown)[0], worth[number]
+        )
     queue = torch.tensor([6, 2, 1, 0, 4, 3, 5])
-    shuffled = {name: table[:, queue] for name, table in observation.items() if table.shape[1:2] == (7,)}
+    shuffled = {
+        name: table[:, queue] for name, table in observation.items() if table.shape[1:2] == (7,)
+    }
     moved = Actions(*(table[:, queue] for table in done))
     torch.testing.assert_close(critic({**observation, **shuffled}, moved), worth)
 

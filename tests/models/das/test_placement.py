@@ -81,8 +81,9 @@ def test_padding_and_company_change_nothing(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_machines_in_another_order_have_the_same_affinities(variant: str) -> None:
     observation, order = moments(WAITING), torch.tensor([4, 2, 0, 5, 1, 3])
-    one, other = placements(variant, observation), placements(
-        variant, with_machines(observation, order)
+    one, other = (
+        placements(variant, observation),
+        placements(variant, with_machines(observation, order)),
     )
     drawn = one.sample(normal(3, 7, 6))
     torch.testing.assert_close(one.mean()[..., order], other.mean(), rtol=1e-4, atol=1e-5)
@@ -93,16 +94,15 @@ def test_machines_in_another_order_have_the_same_affinities(variant: str) -> Non
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_draws_have_the_mean_and_spread_they_claim(variant: str) -> None:
+    """The mean of -log p over many draws is the entropy."""
     observation = one_of(moments([2]), 0, 1)
     observation["fits"][:] = True
     found = placements(variant, observation)
-    many = 20_000
-    standard = normal(many, 6, seed=5).double()
-    drawn = torch.stack([found.affinities.sample(one.unsqueeze(0))[0] for one in standard[:2000]])
-    assert drawn.mean(0) == pytest.approx(found.affinities.mean[0], abs=0.15)
-    # -E[log p] is the entropy.
-    likely = torch.stack([found.affinities.log_prob(one.unsqueeze(0))[0] for one in drawn])
-    assert -likely.mean().item() == pytest.approx(found.affinities.entropy().item(), abs=0.2)
+    affinities = found.affinities
+    drawn = [affinities.sample(one) for one in normal(2000, 1, 6, seed=5).double()]
+    assert torch.cat(drawn).mean(0) == pytest.approx(affinities.mean[0], abs=0.15)
+    likely = torch.cat([affinities.log_prob(one) for one in drawn])
+    assert -likely.mean().item() == pytest.approx(affinities.entropy().item(), abs=0.2)
 
 
 def test_the_process_couples_machines_and_the_other_does_not() -> None:
