@@ -9,42 +9,37 @@ where there are at most C kinds of machines the result is the exact one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 
 class Cells(NamedTuple):
     """Which machine is in which cell; a cell may be empty."""
 
     cell: Tensor  # (N, M) int64
-    member: Tensor  # (N, M, C) 1 where it is
     size: Tensor  # (N, C)
 
     def mean(self, of_machine: Tensor) -> Tensor:
-        """(N, C, D) of (N, M, D); 0 for an empty cell."""
-        return self.member.mT @ of_machine / self.size.clamp(min=1).unsqueeze(-1)
+        """(N, ..., C) of (N, ..., M); 0 for an empty cell."""
+        shape = of_machine.shape[:-1]
+        total = of_machine.new_zeros(*shape, self.size.shape[-1])
+        total = total.scatter_add(-1, _widen(self.cell, shape), of_machine)
+        return total / _widen(self.size.clamp(min=1), shape)
 
     def spread(self, of_cell: Tensor) -> Tensor:
         """(N, ..., M) of (N, ..., C): every machine is given its cell's number."""
-        index = self.cell
-        while index.dim() < of_cell.dim():
-            index = index.unsqueeze(1)
-        return of_cell.gather(-1, index.expand(*of_cell.shape[:-1], -1))
+        return of_cell.gather(-1, _widen(self.cell, of_cell.shape[:-1]))
 
     def split(self, of_machine: Tensor) -> tuple[Tensor, Tensor]:
         """(N, ..., M) as sqrt(size) * mean of each cell (N, ..., C), and the differences.
 
         The two have the length of the whole between them.
         """
-        flat = of_machine.reshape(len(of_machine), -1, of_machine.shape[-1])
-        mean = self.mean(flat.mT).mT.reshape(*of_machine.shape[:-1], -1)
-        root = self.size.sqrt()
-        while root.dim() < mean.dim():
-            root = root.unsqueeze(1)
-        return mean * root, of_machine - self.spread(mean)
+        mean = self.mean(of_machine)
+        return mean * _widen(self.size.sqrt(), mean.shape[:-1]), of_machine - self.spread(mean)
 
     def join(self, of_cell: Tensor, differences: Tensor) -> Tensor:
         """The machines again: (N, M) of what `split` gave."""
@@ -70,5 +65,12 @@ def gather_cells(kinds: Tensor, rack: Tensor, rack_distance: float, cells: int) 
         distance.add_(elsewhere, alpha=rack_distance)
         cell.masked_fill_(distance < nearest, number)
         centre = torch.minimum(nearest, distance, out=nearest).argmax(1)
-    member = one_hot(cell.long(), cells).to(kinds.dtype)
-    return Cells(cell.long(), member, member.sum(1))
+    found = cell.long()
+    size = kinds.new_zeros(len(kinds), cells)
+    return Cells(found, size.scatter_add(1, found, kinds.new_ones(rack.shape)))
+
+
+def _widen(table: Tensor, shape: Sequence[int]) -> Tensor:
+    """(N, X) as (*shape, X), where `shape` begins with N."""
+    between = (1,) * (len(shape) - 1)
+    return table.view(len(table), *between, -1).expand(*shape, -1)

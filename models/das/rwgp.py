@@ -46,8 +46,8 @@ class RandomWalkProcess(nn.Module):
         cells = self._cells(kinds / length, rack, history)
         share = history.share
         if cells is not None:
-            kinds = cells.mean(kinds)
-            share = cells.mean(share.unsqueeze(-1)).squeeze(-1)
+            kinds = cells.mean(kinds.mT).mT
+            share = cells.mean(share)
         tied = topology(rack, cells, self.settings.same_rack, self.settings.cross_rack)
         ties = tied * similarity(kinds, length)  # A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)
         kernel = walk_kernel(ties, self.settings.walk, None if cells is None else cells.size)
@@ -95,7 +95,6 @@ class RandomWalkProcess(nn.Module):
 
 def _fill_cells(surprise: Tensor, share: Tensor, cells: Cells) -> Tensor:
     """A machine without observations is told the mean of those in its cell: (N, T, M)."""
-    weighted = cells.mean((surprise * share.unsqueeze(1)).mT).mT  # (N, T, C)
-    total = cells.mean(share.unsqueeze(-1)).mT
-    mean = weighted / total.clamp(min=1e-12)
+    weighted = cells.mean(surprise * share.unsqueeze(1))  # (N, T, C)
+    mean = weighted / cells.mean(share).clamp(min=1e-12).unsqueeze(1)
     return torch.where(share.unsqueeze(1) > 0, surprise, cells.spread(mean))

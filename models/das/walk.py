@@ -28,8 +28,11 @@ def topology(rack: Tensor, cells: Cells | None, same_rack: float, cross_rack: fl
         shared = (rack.unsqueeze(2) == rack.unsqueeze(1)).to(torch.float64)
     else:
         racks, place = torch.unique(rack, return_inverse=True)
-        of_rack = torch.nn.functional.one_hot(place, len(racks)).to(cells.member)
-        part = cells.mean(of_rack)
+        jobs, count = cells.size.shape
+        both = cells.cell * len(racks) + place
+        machines = cells.size.new_zeros(jobs, count * len(racks))
+        machines = machines.scatter_add(1, both, machines.new_ones(both.shape))
+        part = machines.view(jobs, count, -1) / cells.size.clamp(min=1).unsqueeze(-1)
         shared = part @ part.mT
     return cross_rack + (same_rack - cross_rack) * shared
 

@@ -48,12 +48,12 @@ def test_many_kinds_are_an_exact_normal_of_a_coarser_kernel() -> None:
         assert found.cells is not None
         cells = found.cells
         tied = topology(case.rack, cells, process.settings.same_rack, process.settings.cross_rack)
-        ties = tied * similarity(cells.mean(case.kinds), process.log_length.exp())
-        share = cells.mean(case.history.share.unsqueeze(-1)).squeeze(-1)
+        ties = tied * similarity(cells.mean(case.kinds.mT).mT, process.log_length.exp())
+        share = cells.mean(case.history.share)
         coarse = case._replace(history=case.history._replace(share=cells.spread(share)))
         for job in range(JOBS):
-            member = cells.member[job]
-            whole = (member @ ties[job] @ member.T).fill_diagonal_(1.0)
+            cell = cells.cell[job]
+            whole = ties[job][cell][:, cell].fill_diagonal_(1.0)
             kernel = random_walk_kernel(whole, process.settings.walk)
             dense = posterior(coarse, kernel, process, job)
             assert found.mean[job] == pytest.approx(dense.mean, rel=1e-8, abs=1e-8)
