@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from loadmaster.models.das.cells import Cells
-from loadmaster.models.das.kronecker import Belief, Spectrum, squared_norm
+from loadmaster.models.das.kronecker import Past, Spectrum, squared_norm
 from loadmaster.models.das.normal import LOG_TAU, entropy_of, log_density
 from loadmaster.models.das.walk import WalkKernel
 
@@ -59,7 +59,8 @@ class ProcessAffinities(NamedTuple):
     log_amplitude: Tensor  # (N,)
     kernel: WalkKernel
     spectrum: Spectrum
-    belief: Belief
+    variance: Tensor  # (N, C) along the eigenvectors
+    past: Past
     cells: Cells | None  # None: every machine is one
     inside: Tensor | None  # (N, M) variance of a machine's difference from its cell
 
@@ -68,7 +69,7 @@ class ProcessAffinities(NamedTuple):
         coupled, alone = _split(self.cells, standard.to(self.mean.dtype))
         vectors = self.spectrum.vectors
         # Into the basis and out of it again, so that an empty cell keeps to itself.
-        turned = self.belief.variance.sqrt().unsqueeze(-1) * (vectors.mT @ coupled.unsqueeze(-1))
+        turned = self.variance.sqrt().unsqueeze(-1) * (vectors.mT @ coupled.unsqueeze(-1))
         coupled = (self.kernel.root @ (vectors @ turned)).squeeze(-1)
         if self.cells is not None and alone is not None and self.inside is not None:
             coupled = self.cells.join(coupled, self.inside.sqrt() * alone)
@@ -79,7 +80,7 @@ class ProcessAffinities(NamedTuple):
         coupled, alone = _split(self.cells, apart)
         whitened = self.kernel.inverse_root @ coupled.unsqueeze(-1)
         turned = (self.spectrum.vectors.mT @ whitened).squeeze(-1)
-        norm = squared_norm(turned, self.belief, self.spectrum.tilt)
+        norm = squared_norm(turned, self.spectrum, self.variance, self.past)
         if alone is not None and self.inside is not None:
             norm = norm + (alone.square() / self.inside).sum(-1)
         return -(norm + self.mean.shape[-1] * LOG_TAU) / 2 - self._log_root()
@@ -89,7 +90,7 @@ class ProcessAffinities(NamedTuple):
 
     def _log_root(self) -> Tensor:
         """(N,): half the log-determinant of the covariance."""
-        found = self.kernel.log_det + self.belief.variance.log().sum(-1) / 2
+        found = self.kernel.log_det + self.variance.log().sum(-1) / 2
         if self.cells is not None and self.inside is not None:
             free = 1 - 1 / self.cells.spread(self.cells.size)  # s - 1 dimensions in a cell of s
             found = found + (free * self.inside.log()).sum(-1) / 2

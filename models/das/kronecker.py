@@ -1,17 +1,13 @@
 """A Gaussian process over time x machines, told past speeds: what it believes of now.
 
 Its covariance is K_T (x) K with K_T = exp(-|t - s| / rho). Solved densely that costs
-O(tau^3 M^3). Here the machines are turned into the eigenvectors of their own matrix, once,
-O(M^3); along each of them the exponential kernel is a Markov chain, so that a scalar Kalman filter
-goes through the tau decisions: O(tau M). Both give the same numbers.
+O(tau^3 M^3); in the eigenvectors of both factors the matrix is diagonal, and it costs
+O(tau^3 + M^3). Both give the same numbers.
 
 Gradients do not pass through the eigenvectors. Like machines make eigenvalues coincide, and there
-the derivative of an eigenvector is infinite although that of everything asked here is finite. A
-function f of a symmetric matrix W = V diag(w) V' changes, to first order, by
-    V ([f(w_i) - f(w_j)] / [w_i - w_j] * (V' dW V)_ij) V'
-(Daleckii and Krein), and the filter carries these divided differences along without ever dividing
-by w_i - w_j. So V is a constant here, and V' W V, a diagonal matrix with a gradient everywhere,
-stands for W.
+the derivative of an eigenvector is infinite although that of everything asked here is finite. So
+the eigenvectors V are constants, and V' W V, a diagonal matrix with a gradient everywhere, stands
+for W. Its diagonal is told apart from the rest, the tilt, which is 0 and has only a gradient.
 """
 
 from __future__ import annotations
@@ -27,23 +23,26 @@ class Spectrum(NamedTuple):
 
     values: Tensor  # (N, C) eigenvalues
     vectors: Tensor  # (N, C, C) in columns, constants
-    tilt: Tensor | None  # (N, C, C) zeros that have the gradient of all beside the diagonal
+    tilt: Tensor | None  # (N, C, C) what is beside the diagonal; None: no gradient is asked for
 
 
 class Past(NamedTuple):
-    """When something was observed, oldest first."""
+    """The T decisions at which something may have been observed, oldest first."""
 
-    decay: Tensor  # (N, T) exp(-gap / rho) from each decision to the next, from the last to now
-    weight: Tensor  # (N, T) 1: something was observed then, 0: nothing
+    decay: Tensor  # (N, T) exp(-gap / rho) from each to the next, from the last to now
+    row: Tensor  # (N, T) 1: something was observed, 0: nothing
+    among: Tensor  # (N, T, T) K_T, 0 where nothing was observed
+    to_now: Tensor  # (N, T) the same between each and now
     noise: Tensor  # () variance of one observation
+    values: Tensor  # (N, T) eigenvalues of `among`, constants
+    vectors: Tensor  # (N, T, T) in columns, constants
 
 
 class Belief(NamedTuple):
-    """Now, in the same basis, for a covariance of I before anything was observed."""
+    """Of now, where it was a standard normal before anything was observed."""
 
     mean: Tensor  # (N, C)
     variance: Tensor  # (N, C)
-    slope: Tensor | None  # (N, C, C) divided differences of the variance, constants
 
 
 def spectrum_of(matrix: Tensor) -> Spectrum:
@@ -57,48 +56,71 @@ def spectrum_of(matrix: Tensor) -> Spectrum:
     return Spectrum(diagonal, vectors, turned - torch.diag_embed(diagonal))
 
 
-def follow(values: Tensor, tilt: Tensor | None, told: Tensor, past: Past) -> Belief:
-    """Filter the observations `told` (N, T, C), each already multiplied by its precision.
+def past_of(gap: Tensor, row: Tensor, memory: Tensor, noise: Tensor) -> Past:
+    """Of the seconds from each decision to the next (N, T); `memory` is rho."""
+    age = gap.flip(1).cumsum(1).flip(1)
+    apart = (age.unsqueeze(2) - age.unsqueeze(1)).abs()
+    among = torch.exp(-apart / memory) * row.unsqueeze(2) * row.unsqueeze(1)
+    with torch.no_grad():
+        values, vectors = torch.linalg.eigh(among)
+    to_now = row * torch.exp(-age / memory)
+    return Past(torch.exp(-gap / memory), row, among, to_now, noise, values, vectors)
 
-    `values` (N, C) are the eigenvalues of the precision of one observation, times `past.noise`.
+
+def believe(values: Tensor, tilt: Tensor | None, told: Tensor, past: Past) -> Belief:
+    """After observations `told` (N, T, C), each times its precision, relative to the noise.
+
+    `values` and `tilt` are of the precision W of one decision's observations, in the same basis.
     """
-    mean = torch.zeros_like(values)
-    variance = torch.ones_like(values)
-    slope = None if tilt is None else torch.zeros_like(tilt)
-    for t in range(told.shape[1]):
-        weight = past.weight[:, t, None]
-        kept = past.noise / (weight * variance * values + past.noise)  # of the variance
-        if slope is not None:
-            with torch.no_grad():
-                joint = variance[:, :, None] * variance[:, None, :]
-                slope = slope - joint * (weight / past.noise)[:, :, None]
-                slope = slope * kept[:, :, None] * kept[:, None, :]
-        variance = variance * kept
-        surprise = told[:, t] - values * mean
-        gain = variance * surprise
-        if tilt is not None and slope is not None:
-            # What both matrices beside their diagonals would add: nothing, but with a gradient.
-            aside = _times(tilt, mean.detach())
-            gain = gain - variance.detach() * aside + _times(slope * tilt, surprise.detach())
-        mean = mean + weight / past.noise * gain
-
-        decay = past.decay[:, t, None]
-        mean = decay * mean
-        variance = 1 - decay**2 * (1 - variance)
-        if slope is not None:
-            slope = slope * (decay.detach() ** 2)[:, :, None]
-    return Belief(mean, variance, slope)
+    told = told * past.row.unsqueeze(-1)
+    with torch.no_grad():
+        solved = _solve(values, told, past)
+    if values.requires_grad or told.requires_grad or past.among.requires_grad:
+        # (K_T (x) W + noise) x = told, once more: the step is 0, and its derivative that of x.
+        weighed = solved * values.unsqueeze(1)
+        if tilt is not None:
+            weighed = weighed + solved @ tilt
+        left = told - past.among @ weighed - past.noise * solved
+        solved = solved + _solve(values.detach(), left, past)
+    mean = (past.to_now.unsqueeze(1) @ solved).squeeze(1)
+    return Belief(mean, _variance(values, past))
 
 
-def squared_norm(standard: Tensor, belief: Belief, tilt: Tensor | None) -> Tensor:
-    """(N,): x' variance^-1 x for `standard` = x (N, C) in the eigenvectors' basis."""
-    scaled = standard / belief.variance
+def squared_norm(standard: Tensor, spectrum: Spectrum, variance: Tensor, past: Past) -> Tensor:
+    """(N,): x' variance(W)^-1 x for `standard` = x (N, C) in the eigenvectors' basis."""
+    scaled = standard / variance
     norm = (standard * scaled).sum(-1)
-    if tilt is None or belief.slope is None:
+    if spectrum.tilt is None:
         return norm
-    fixed = scaled.detach()
-    return norm - (fixed * _times(belief.slope * tilt, fixed)).sum(-1)
+    # A function f of a matrix changes, beside the diagonal, by its divided differences
+    # (f(w_i) - f(w_j)) / (w_i - w_j) times the matrix's change (Daleckii and Krein). Those of
+    # variance(w) = 1 - sum_a now_a^2 w / (t_a w + noise) are sums of products, so that nothing is
+    # ever divided by w_i - w_j.
+    with torch.no_grad():
+        now = (past.to_now.unsqueeze(1) @ past.vectors).mT  # (N, T, 1)
+        seen = now * scaled.unsqueeze(1) / _denominator(spectrum.values, past)  # (N, T, C)
+    return norm + past.noise.detach() * (seen @ spectrum.tilt * seen).sum((1, 2))
 
 
-def _times(matrix: Tensor, vector: Tensor) -> Tensor:
-    return (matrix @ vector.unsqueeze(-1)).squeeze(-1)
+def _denominator(values: Tensor, past: Past) -> Tensor:
+    """(N, T, C): K_T (x) W + noise in the basis of its eigenvectors."""
+    return past.values.unsqueeze(2) * values.unsqueeze(1) + past.noise.detach()
+
+
+def _solve(values: Tensor, told: Tensor, past: Past) -> Tensor:
+    """(N, T, C): (K_T (x) W + noise)^-1 told."""
+    return past.vectors @ (past.vectors.mT @ told / _denominator(values, past))
+
+
+def _variance(values: Tensor, past: Past) -> Tensor:
+    """(N, C): 1 - values * to_now' (values * K_T + noise)^-1 to_now.
+
+    The exponential kernel is a Markov chain, so this is a scalar Kalman filter, which subtracts
+    no two numbers that are nearly equal and needs no eigenvectors of K_T.
+    """
+    variance = torch.ones_like(values)
+    for decay, row in zip(past.decay.unbind(1), past.row.unbind(1), strict=True):
+        precise = row.unsqueeze(1) * variance * values
+        variance = variance * past.noise / (precise + past.noise)
+        variance = 1 - decay.unsqueeze(1) ** 2 * (1 - variance)
+    return variance

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from loadmaster.models.das.affinity import ProcessAffinities
 from loadmaster.models.das.cells import Cells, gather_cells
 from loadmaster.models.das.history import History
-from loadmaster.models.das.kronecker import Past, follow, spectrum_of
+from loadmaster.models.das.kronecker import believe, past_of, spectrum_of
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.das.walk import similarity, topology, walk_kernel
 
@@ -52,8 +52,8 @@ class RandomWalkProcess(nn.Module):
         ties = tied * similarity(kinds, length)  # A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)
         kernel = walk_kernel(ties, self.settings.walk, None if cells is None else cells.size)
 
-        noise = self.log_noise.double().exp()
-        past = Past(torch.exp(-history.gap / self.log_memory.double().exp()), history.row, noise)
+        memory, noise = self.log_memory.double().exp(), self.log_noise.double().exp()
+        past = past_of(history.gap, history.row, memory, noise)
         surprise = history.speed - prior.unsqueeze(1)  # (N, T, M)
         if cells is None:
             coupled, alone = surprise, None
@@ -63,14 +63,14 @@ class RandomWalkProcess(nn.Module):
         # Precisions in coordinates where the prior covariance is I: root' diag(share) root.
         spectrum = spectrum_of(kernel.root.mT @ (share.unsqueeze(-1) * kernel.root))
         told = (coupled * share.unsqueeze(1)) @ kernel.root @ spectrum.vectors
-        belief = follow(spectrum.values, spectrum.tilt, told, past)
+        belief = believe(spectrum.values, spectrum.tilt, told, past)
         turned = spectrum.vectors @ belief.mean.unsqueeze(-1)
         learnt = (kernel.root @ turned).squeeze(-1)
         inside = None
         if cells is not None and alone is not None:
             root = cells.spread(kernel.inside).sqrt()  # (N, M)
             weight = cells.spread(share)
-            lone = follow(root.square() * weight, None, alone * (root * weight).unsqueeze(1), past)
+            lone = believe(root.square() * weight, None, alone * (root * weight).unsqueeze(1), past)
             learnt = cells.join(learnt, root * lone.mean)
             inside = root.square() * lone.variance
         return ProcessAffinities(
@@ -78,7 +78,8 @@ class RandomWalkProcess(nn.Module):
             log_amplitude=log_amplitude.double(),
             kernel=kernel,
             spectrum=spectrum,
-            belief=belief,
+            variance=belief.variance,
+            past=past,
             cells=cells,
             inside=inside,
         )

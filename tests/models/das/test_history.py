@@ -30,7 +30,7 @@ def test_nothing_observed_is_nothing_told() -> None:
     with torch.no_grad():
         found = process(*case._replace(history=empty))
     assert torch.equal(found.mean, case.prior)
-    assert found.belief.variance == pytest.approx(1)
+    assert found.variance == pytest.approx(1)
 
 
 def test_rows_without_observations_change_nothing() -> None:
