@@ -37,6 +37,10 @@ class Past(NamedTuple):
     values: Tensor  # (N, T) eigenvalues of `among`, constants
     vectors: Tensor  # (N, T, T) in columns, constants
 
+    def take(self, rows: Tensor) -> Past:
+        """Of these alone."""
+        return Past(*(one.index_select(0, rows) if one.dim() else one for one in self))
+
 
 class Belief(NamedTuple):
     """Of now, where it was a standard normal before anything was observed."""

@@ -96,7 +96,7 @@ class PlacementAgent(nn.Module):
             observation["history_mask"],
             observation["history_t"],
             self.settings.tau,
-        ).take(owner)
+        )
         rack = observation["rack"].expand(len(fits), -1).index_select(0, owner).long()
-        affinities = self.process(prior, amplitude, self.kind(pairs), rack, history)
+        affinities = self.process(prior, amplitude, self.kind(pairs), rack, history, owner)
         return Placements(affinities, owner, row, fits)

@@ -33,14 +33,23 @@ class RandomWalkProcess(nn.Module):
         self.log_noise = nn.Parameter(torch.tensor(math.log(settings.noise)))
 
     def forward(
-        self, prior: Tensor, log_amplitude: Tensor, kinds: Tensor, rack: Tensor, history: History
+        self,
+        prior: Tensor,
+        log_amplitude: Tensor,
+        kinds: Tensor,
+        rack: Tensor,
+        history: History,
+        owner: Tensor,
     ) -> ProcessAffinities:
-        """Of N jobs: prior mean (N, M), (N,), phi (N, M, D), (N, M), and a history each.
+        """Of N jobs: prior mean (N, M), (N,), phi (N, M, D), (N, M), and which history is whose.
 
         In float64: it costs as much as float32 here, and a log-probability adds up the errors
         of hundreds of machines. The noise is told relative to the amplitude, so that a policy
         that becomes surer of itself does not thereby forget its history.
         """
+        memory, noise = self.log_memory.double().exp(), self.log_noise.double().exp()
+        past = past_of(history.gap, history.row, memory, noise).take(owner)
+        history = history.take(owner)
         prior, kinds = prior.double(), kinds.double()
         length = self.log_length.double().exp()
         cells = self._cells(kinds / length, rack, history)
@@ -52,8 +61,6 @@ class RandomWalkProcess(nn.Module):
         ties = tied * similarity(kinds, length)  # A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)
         kernel = walk_kernel(ties, self.settings.walk, None if cells is None else cells.size)
 
-        memory, noise = self.log_memory.double().exp(), self.log_noise.double().exp()
-        past = past_of(history.gap, history.row, memory, noise)
         surprise = history.speed - prior.unsqueeze(1)  # (N, T, M)
         if cells is None:
             coupled, alone = surprise, None

@@ -23,6 +23,7 @@ class Case(NamedTuple):
     kinds: Tensor  # (N, M, D)
     rack: Tensor  # (N, M)
     history: History
+    owner: Tensor  # (N,): here one history each
 
 
 def draw(machines: int, seed: int = 0, like: bool = False, tau: int = 5) -> Case:
@@ -42,7 +43,7 @@ def draw(machines: int, seed: int = 0, like: bool = False, tau: int = 5) -> Case
         rack = torch.zeros_like(rack)
     age = torch.rand(JOBS, tau, generator=luck, dtype=torch.float64) * 900
     history = read_history(normal(JOBS, tau, machines).abs(), observed, age, tau)
-    return Case(normal(JOBS, machines), normal(JOBS) / 3, kinds, rack, history)
+    return Case(normal(JOBS, machines), normal(JOBS) / 3, kinds, rack, history, torch.arange(JOBS))
 
 
 def process_of(**settings: Any) -> RandomWalkProcess:

@@ -59,7 +59,7 @@ def test_gradients_are_those_of_finite_differences(like: bool) -> None:
     case, process, affinity = draw(4, seed=3, like=like, tau=3), process_of(), affinities(4)
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found = process(*inputs[:3], case.rack, case.history)
+        found = process(*inputs[:3], *case[3:])
         return found.mean, found.log_prob(affinity), found.entropy()
 
     assert torch.autograd.gradcheck(evaluate, leaves(case, process), atol=1e-6, rtol=1e-5)
