@@ -11,6 +11,8 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling import orderings
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import Baseline
+from loadmaster.envs.gpu_scheduling.baselines.mosa import run_annealed
+from loadmaster.envs.gpu_scheduling.baselines.plans import new_search
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -118,15 +120,27 @@ def run_baseline(
     """Run to the end, giving the trace more room whenever it is full; the final state."""
     by_user = baseline.ordering.rule == orderings.DRF
     state = at.new_state(settings, cluster, jobs, luck, by_user=by_user, record=record)
-    replan_s = np.inf
     if baseline.ordering.by_the_clock:
         state.times[at.NEXT_REPLAN] = 0.0
-        replan_s = settings.replan_s
-    wishes = no_wishes(jobs)
-    rules = baseline.ordering.rule, baseline.placement, baseline.ordering.replans
-    while run(state, cluster, jobs, *rules, replan_s, wishes) == at.GROW_TRACE:
+    while _run_on(state, settings, cluster, jobs, baseline) == at.GROW_TRACE:
         state = at.with_more_trace(state)
     return state
+
+
+def _run_on(
+    state: SimState,
+    settings: GpuSchedulingSettings,
+    cluster: Cluster,
+    jobs: Jobs,
+    baseline: Baseline,
+) -> int:
+    if baseline.annealed:
+        weights = settings.jct_weight, settings.fee_weight
+        return run_annealed(state, cluster, jobs, new_search(cluster, jobs), *weights)
+    ordering = baseline.ordering
+    replan_s = settings.replan_s if ordering.by_the_clock else np.inf
+    rules = ordering.rule, baseline.placement, ordering.replans
+    return run(state, cluster, jobs, *rules, replan_s, no_wishes(jobs))
 
 
 def result_of(

@@ -67,3 +67,11 @@ BASELINES: dict[str, Baseline] = {
     for name, ordering in ORDERINGS.items()
     for place, (where, rule) in PLACEMENTS.items()
 }
+MOSA = "mosa"
+BASELINES[MOSA] = Baseline(
+    MOSA,
+    "simulated annealing of order and placement for completion time and fee (oracle)",
+    Ordering("searched", orderings.GIVEN, oracle=True),
+    placement.AFFINITY,
+    annealed=True,
+)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ def check_schedule(
     fee = np.zeros(len(jobs.arrival_s))
     run_s = np.zeros(len(jobs.arrival_s))
     events = np.unique(np.concatenate([trace.start_s, trace.end_s, jobs.arrival_s]))
-    for now, later in zip(events[:-1], events[1:], strict=True):
+    for now, later in pairwise(events):
         here = (trace.start_s <= now) & (trace.end_s > now)
         places = PlacementTrace(
             trace.job[here],
