@@ -119,15 +119,19 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
     if len(found) == 1:
         ((name, value),) = found
         axes.axhline(value, color=INK, **LEVEL)
-        below = sum(history.points[-1].validation < value for history in histories)
-        above = 2 * below >= len(histories)  # where the curves do not end
+        # Where the curves are not: left of one that crosses the line late, else right of all.
+        left = any(
+            h.points[len(h.points) // 2].validation > value > h.best.validation for h in histories
+        )
+        below = sum(h.points[0 if left else -1].validation < value for h in histories)
+        above = 2 * below >= len(histories)
         axes.annotate(
             f"{name}, the best baseline: {value:,.1f}",
-            (1, value),
+            (0 if left else 1, value),
             xycoords=("axes fraction", "data"),
-            xytext=(-2, 5 if above else -5),
+            xytext=(3 if left else -2, 5 if above else -5),
             textcoords="offset points",
-            ha="right",
+            ha="left" if left else "right",
             va="bottom" if above else "top",
             color=QUIET,
             fontsize=9,
