@@ -35,7 +35,12 @@ class LegalActionSampler(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment. The last six fields are references, `module:attribute`."""
+    """One environment. From `entry_point` to `legal_action_at` the fields are references,
+    `module:attribute`.
+
+    One with `agents` is multi-agent and has PettingZoo's parallel API: Gymnasium cannot make it.
+    Its vector form has that of Gymnasium, with a mapping of agents to actions.
+    """
 
     name: str
     gym_id: str
@@ -46,6 +51,25 @@ class EnvironmentSpec:
     baselines_at: str
     workloads_at: str
     legal_action_at: str
+    agents: tuple[str, ...] = ()
+
+    @property
+    def multi_agent(self) -> bool:
+        return bool(self.agents)
+
+    def make(self, **settings: Any) -> Any:
+        """The environment: Gymnasium's, or PettingZoo's where it is multi-agent."""
+        if self.multi_agent:
+            return resolve(self.entry_point)(**settings)
+        return gymnasium.make(self.gym_id, **settings)
+
+    def make_vec(self, num_envs: int, **settings: Any) -> Any:
+        """`num_envs` of them, stepped together."""
+        if self.multi_agent:
+            return resolve(self.vector_entry_point)(num_envs, **settings)
+        return gymnasium.make_vec(
+            self.gym_id, num_envs, vectorization_mode="vector_entry_point", **settings
+        )
 
     @property
     def settings(self) -> type[Settings]:
@@ -88,6 +112,18 @@ _ENVIRONMENTS = (
         workloads_at="loadmaster.envs.dag_scheduling.workloads:WORKLOADS",
         legal_action_at="loadmaster.envs.dag_scheduling.actions:sample_legal_action",
     ),
+    EnvironmentSpec(
+        name="gpu_scheduling",
+        gym_id="loadmaster/GpuScheduling-v0",
+        summary="Distributed training jobs, gangs of instances, share machines with GPUs.",
+        entry_point="loadmaster.envs.gpu_scheduling.env:GpuSchedulingEnv",
+        vector_entry_point="loadmaster.envs.gpu_scheduling.vector:GpuSchedulingVectorEnv",
+        settings_at="loadmaster.envs.gpu_scheduling.settings:GpuSchedulingSettings",
+        baselines_at="loadmaster.envs.gpu_scheduling.baselines:BASELINES",
+        workloads_at="loadmaster.envs.gpu_scheduling.workloads:WORKLOADS",
+        legal_action_at="loadmaster.envs.gpu_scheduling.actions:sample_legal_action",
+        agents=("ordering", "placement"),
+    ),
 )
 
 
@@ -97,7 +133,7 @@ def environments() -> dict[str, EnvironmentSpec]:
 
 
 def find_environment(name: str) -> EnvironmentSpec:
-    """The environment of that name or Gymnasium id; an InputError suggests the nearest."""
+    """The environment of that name or id; an InputError suggests the nearest."""
     for spec in _ENVIRONMENTS:
         if name in (spec.name, spec.gym_id):
             return spec
@@ -105,9 +141,9 @@ def find_environment(name: str) -> EnvironmentSpec:
 
 
 def register_environments() -> None:
-    """Tell `gymnasium.make` and `make_vec` of every environment; they import it when asked."""
+    """Tell `gymnasium.make` and `make_vec` of the environments; they import them when asked."""
     for spec in _ENVIRONMENTS:
-        if spec.gym_id not in gymnasium.registry:
+        if not spec.multi_agent and spec.gym_id not in gymnasium.registry:
             gymnasium.register(
                 spec.gym_id,
                 entry_point=spec.entry_point,
