@@ -11,7 +11,7 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS, PLACEMENTS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
+from loadmaster.envs.gpu_scheduling.epoch import anything_fits, hold_epoch, list_pending, offer
 from loadmaster.envs.gpu_scheduling.jobs import gpu_seconds
 from loadmaster.envs.gpu_scheduling.placement import Wishes
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -108,21 +108,30 @@ def test_mosa_finds_the_better_of_two_machines() -> None:
 
 
 def test_a_policy_from_outside_sets_order_and_place() -> None:
-    """Keys and affinities alone decide; a job without a key is not offered."""
+    """Priorities and affinities alone decide; a job without a priority is not offered."""
     settings = GpuSchedulingSettings.model_validate(
         {"machines": [{"count": 3, "gpus": 1, "gpu": "V100", "cpus": 4}], "stragglers": 0}
     )
-    episode = build_three_jobs(settings)
-    state = at.new_state(settings, *episode[:2], seed=0)
-    assert advance(state, *episode[:2], orderings.GIVEN) == at.DECIDE
-    state.key[:] = [1.0, 0.0, np.inf]  # all of one group: its heap is made anew
-    state.heap[:3] = [1, 0, 2]
-    state.place[:3] = [1, 0, 2]
+    cluster, jobs, _ = build_three_jobs(settings)
     wishes = Wishes(np.array([[0.0, 3.0, 5.0], [1.0, 2.0, 4.0]]), np.array([0, 1, 0]))
-    assert hold_epoch(state, *episode[:2], orderings.GIVEN, placement.AFFINITY, wishes) == 2
+    state = at.new_state(settings, cluster, jobs, seed=0)
+    assert advance(state, cluster, jobs, orderings.GIVEN) == at.DECIDE
+    assert anything_fits(state, cluster, jobs, wishes)
+    pending = np.full(8, at.NONE)
+    assert list_pending(state, pending) == 3
+    assert pending[:3].tolist() == [0, 1, 2]
+    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 0
+
+    offer(state, jobs, pending, np.array([-1.0, 2.0, 0.0]), count=2)
+    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 2
     machine = state.rows[state.jobs[:3, at.FIRST_ROW], at.MACHINE]
     assert machine.tolist() == [1, 2, at.NONE]
     assert state.clock[at.QUEUED] == 1
+
+    offer(state, jobs, np.array([2]), np.array([-9.0]), count=1)
+    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 1
+    assert list_pending(state, pending) == 0
+    assert not anything_fits(state, cluster, jobs, wishes)
 
 
 def build_three_jobs(settings: GpuSchedulingSettings) -> Episode:
