@@ -27,12 +27,14 @@ class Assignment:
 class Recording:
     """A rollout of T decisions, K of which are there to learn from."""
 
-    observations: Mapping[str, Column] | Column  # (K, ...)
-    actions: NDArray[np.int64]  # (K, ...)
-    log_probability: NDArray[np.float64]  # (K,)
+    observations: Mapping[str, Any] | Column  # (K, ...), or a tree of such columns
+    actions: Mapping[str, Any] | Column  # (K, ...), a branch for each agent where there are many
+    log_probability: NDArray[np.float64]  # (K,), or (K, agents)
     kept: NDArray[np.int64]  # (K,) which of the T decisions they are, in order
     rollout: Rollout  # of all T
     figures: Mapping[str, float]  # the outcome in the environment's own words
+    # (1, ...) what came last, where the episode was cut off before it was over.
+    last: Mapping[str, Any] | Column | None = None
 
     @property
     def decisions(self) -> int:

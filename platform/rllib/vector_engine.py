@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,115 +11,141 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
-from loadmaster.platform.rllib.advantages import Rollout
+from loadmaster.models.luck import LUCK, mixed
+from loadmaster.platform.rllib.film import Film, Rows
 from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
+from loadmaster.platform.rllib.trees import Tree, leaves, mapped
 
 TIME_S = "time_s"  # in infos: the moment each environment has reached; else steps are seconds
-OBSERVATION = "observation"  # the one column of an observation that is no Dict
 
 MakeEnvs = Callable[[int, float | None], "VectorEnv[Any, Any, Any]"]  # how many, mean horizon
+Who = slice | NDArray[np.int64]  # which environments
+Outcome = Callable[[Any, int], Mapping[str, float]]  # the environments, which one has just ended
 
 
 class VectorEngine:
     """A `RolloutEngine` over Gymnasium's vector environments and any RLModule.
 
-    Environments seeded alike must meet the same input. Episodes are cut from arrays once they are
-    over, not built step by step.
+    Observations and actions may be trees, with a branch for each agent or shared by all of them;
+    one module decides for all agents at once. Environments seeded alike must meet the same input.
+    Episodes are cut from arrays once they are over, not built step by step. `outcome` tells an
+    episode's figures as it ends; `cost` is the one of them to be lowered, the return negated
+    where there is none.
+
+    A module that draws by the column `luck` (models/luck.py) draws the same whoever shares its
+    batch, so the number of workers changes nothing.
     """
 
-    def __init__(self, make: MakeEnvs) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: MakeEnvs,
+        outcome: Outcome | None = None,
+        cost: str | None = None,
+        rows: Rows | None = None,
+    ) -> None:
+        self._make, self._outcome, self._cost, self._rows = make, outcome, cost, rows
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
-        torch.manual_seed(assignments[0].luck)
+        lucks = torch.tensor([own.luck for own in assignments])
+        torch.manual_seed(assignments[0].luck)  # for modules that draw as torch does
         # One horizon is as good as another for environments that share a batch.
         envs = self._make(len(assignments), assignments[0].horizon_s)
         seeds = [assignment.sequence for assignment in assignments]
-        film = self._film(envs, module.forward_exploration, module, seeds)
+        film = self._film(envs, module.forward_exploration, module, seeds, lucks)
         envs.close()
         return [
-            _cut(film, index, np.random.default_rng(own.luck), own.keep)
+            film.cut(index, np.random.default_rng(own.luck), own.keep)
             for index, own in enumerate(assignments)
         ]
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
-        """What the best decisions cost is the return, negated."""
+        """What the best decisions cost."""
         envs = self._make(len(seeds), None)
-        film = self._film(envs, module.forward_inference, module, list(seeds))
+        film = self._film(envs, module.forward_inference, module, list(seeds), None)
         envs.close()
         return [
-            Verdict(-float(film.rewards[:length, i].sum()), int(length))
-            for i, length in enumerate(film.lengths)
+            Verdict(self._cost_of(film, index), int(length))
+            for index, length in enumerate(film.lengths)
         ]
 
+    def _cost_of(self, film: Film, index: int) -> float:
+        if self._cost is not None:
+            return film.figures[index][self._cost]
+        return -float(film.tables["reward"][: film.lengths[index], index].sum())
+
     def _film(
-        self, envs: Any, forward: Callable[[Any], Any], module: Any, seeds: list[int]
-    ) -> _Film:
+        self,
+        envs: Any,
+        forward: Callable[[Any], Any],
+        module: Any,
+        seeds: list[int],
+        lucks: torch.Tensor | None,
+    ) -> Film:
         """Step all environments until the last is over."""
         observations, infos = envs.reset(seed=seeds)
-        count = envs.num_envs
-        running = np.ones(count, np.bool_)
-        lengths = np.zeros(count, np.int64)
-        frames: list[tuple[Any, ...]] = []
-        time_s = _time_of(infos, np.zeros(count))
-        ends = time_s.copy()
+        film = Film(envs.num_envs, self._rows)
+        running = np.ones(envs.num_envs, np.bool_)
+        time_s = _time_of(infos, np.zeros(envs.num_envs))
         while running.any():
-            shown = {name: np.array(table) for name, table in _tables(observations).items()}
+            shown = film.see(observations, time_s)
+            who = slice(None) if running.all() else np.flatnonzero(running)
+            batch = {Columns.OBS: mapped(torch.as_tensor, self._seen(shown, who))}
+            if lucks is not None:
+                batch[LUCK] = mixed(lucks[who], film.steps)
             with torch.no_grad():
-                chosen = forward({Columns.OBS: _tensors(observations)})
+                chosen = forward(batch)
             actions, log_probability = _chosen(module, forward, chosen)
+            actions = self._for_all(actions, shown, who, envs.num_envs)
             observations, rewards, terminated, truncated, infos = envs.step(actions)
-            frames.append((shown, actions, log_probability, np.array(rewards), time_s))
+            film.note(
+                actions=actions,
+                log_probability=_spread(log_probability, who, envs.num_envs),
+                reward=rewards,
+            )
             time_s = _time_of(infos, time_s + 1)
-            lengths += running
-            ended = running & (terminated | truncated)
-            ends[ended] = time_s[ended]
-            running &= ~ended
-        tables = [frame[0] for frame in frames]
-        actions, logs, rewards, times = (
-            np.stack([frame[place] for frame in frames]) for place in range(1, 5)
-        )
-        shown = {name: np.stack([each[name] for each in tables]) for name in tables[0]}
-        return _Film(shown, actions, logs, rewards, times, lengths, ends)
+            film.lengths += running
+            over = terminated | truncated
+            for index in map(int, np.flatnonzero(running & over)):
+                film.ends_s[index] = time_s[index]
+                if self._outcome is not None:
+                    film.figures[index] = self._outcome(envs, index)
+                if not terminated[index]:
+                    film.cut_off(index, observations)
+            running &= ~over
+        return film
+
+    def _seen(self, observations: Tree, who: Who) -> Tree:
+        """Of the environments `who`, without the rows that none of them uses."""
+        if self._rows is None:
+            return mapped(lambda table: table[who], observations)
+        used = int(observations[self._rows.mask][who].sum(1).max(initial=1))
+        return {
+            name: table[who, :used] if name in self._rows.tables else table[who]
+            for name, table in observations.items()
+        }
+
+    def _for_all(self, actions: Tree, observations: Tree, who: Who, count: int) -> Tree:
+        """Every environment is given an action: zeros where its episode is over."""
+        if self._rows is None:
+            return mapped(lambda action: _spread(action, who, count), actions)
+        rows = observations[self._rows.mask].shape[1]
+        return {
+            agent: _spread(action, who, count, rows if agent in self._rows.actions else None)
+            for agent, action in actions.items()
+        }
 
 
-class _Film(NamedTuple):
-    """All environments side by side: S steps, B environments."""
-
-    tables: Mapping[str, NDArray[Any]]  # (S, B, ...)
-    actions: NDArray[Any]  # (S, B, ...)
-    log_probability: NDArray[Any]  # (S, B)
-    rewards: NDArray[Any]  # (S, B)
-    time_s: NDArray[Any]  # (S, B)
-    lengths: NDArray[np.int64]  # (B,) what follows belongs to no episode
-    ends: NDArray[Any]  # (B,)
-
-
-def _cut(film: _Film, index: int, rng: np.random.Generator, keep: float) -> Recording:
-    length = film.lengths[index]
-    kept = np.flatnonzero(rng.random(length) < keep)
-    observations = {name: table[kept, index] for name, table in film.tables.items()}
-    rewards = film.rewards[:length, index].astype(np.float64)
-    return Recording(
-        observations=observations.get(OBSERVATION, observations),
-        actions=film.actions[kept, index],
-        log_probability=film.log_probability[kept, index].astype(np.float64),
-        kept=kept,
-        rollout=Rollout(
-            film.time_s[:length, index].astype(np.float64), rewards, float(film.ends[index])
-        ),
-        figures={"return": float(rewards.sum())},
-    )
-
-
-def _tables(observations: Any) -> Mapping[str, Any]:
-    return observations if isinstance(observations, Mapping) else {OBSERVATION: observations}
-
-
-def _tensors(observations: Any) -> Any:
-    if isinstance(observations, Mapping):
-        return {name: torch.as_tensor(table) for name, table in observations.items()}
-    return torch.as_tensor(observations)
+def _spread(values: NDArray[Any], who: Who, count: int, rows: int | None = None) -> NDArray[Any]:
+    """(count, ...) with `values` where `who` is; `rows` also lengthens the second axis."""
+    if isinstance(who, slice) and rows in (None, *values.shape[1:2]):
+        return values
+    shape = (count, *values.shape[1:]) if rows is None else (count, rows, *values.shape[2:])
+    whole = np.zeros(shape, values.dtype)
+    if rows is None:
+        whole[who] = values
+    else:
+        whole[who, : values.shape[1]] = values
+    return whole
 
 
 def _time_of(infos: Mapping[str, Any], otherwise: NDArray[Any]) -> NDArray[Any]:
@@ -128,15 +154,15 @@ def _time_of(infos: Mapping[str, Any], otherwise: NDArray[Any]) -> NDArray[Any]:
 
 def _chosen(
     module: Any, forward: Callable[[Any], Any], chosen: Mapping[str, Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[Tree, NDArray[Any]]:
     """Actions and their log-probabilities, from a module that draws itself or one that leaves it.
 
     Greedy actions need no log-probability: nobody learns from them.
     """
     if Columns.ACTIONS in chosen:
-        actions = chosen[Columns.ACTIONS].numpy()
+        actions = mapped(lambda action: action.numpy(), chosen[Columns.ACTIONS])
         logs = chosen.get(Columns.ACTION_LOGP)
-        return actions, np.zeros(len(actions)) if logs is None else logs.numpy()
+        return actions, np.zeros(len(next(leaves(actions)))) if logs is None else logs.numpy()
     if forward == module.forward_inference:
         kind = module.get_inference_action_dist_cls()
         distribution = kind.from_logits(chosen[Columns.ACTION_DIST_INPUTS]).to_deterministic()
