@@ -40,9 +40,11 @@ class GpuSchedulingSettings(Settings):
     stragglers: float = Field(default=0.1, ge=0)  # sigma of a job's luck on a machine; PAI's median
     replan_s: PositiveFloat = 60.0  # a preemptive policy may also reconsider this often
 
-    fee_weight: float = Field(default=1.0, ge=0)  # exponent of the fee in the reward
-    jct_weight: float = Field(default=1.0, ge=0)  # exponent of the completion time
-    waiting_penalty: float = Field(default=0.01, ge=0)  # alpha: of a job left in the queue
+    reward: Literal["cost", "published"] = "cost"
+    jct_weight: float = Field(default=1.0, ge=0)  # of the completion time in the reward: a factor
+    fee_weight: float = Field(default=1.0, ge=0)  # and of the fee; in the published, exponents
+    waiting_penalty: float = Field(default=0.01, ge=0)  # alpha: a GPU's worth of jobs left to wait
+    durations: Literal["unknown", "known"] = "unknown"  # whether the agents see how long jobs run
 
     max_queue: PositiveInt = 64  # rows for pending jobs in the observation
     history: PositiveInt = 8  # tau: past decisions whose outcome the observation tells

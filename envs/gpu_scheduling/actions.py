@@ -1,0 +1,71 @@
+"""A decision applied: priorities and affinities become jobs on machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import orderings, placement
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.desk import Desk, list_started
+from loadmaster.envs.gpu_scheduling.epoch import hold_epoch, offer
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.placement import Wishes
+from loadmaster.envs.gpu_scheduling.rewards import Terms, published_reward
+from loadmaster.envs.gpu_scheduling.state import SimState
+
+ORDERING, PLACEMENT = "ordering", "placement"
+AGENTS = (ORDERING, PLACEMENT)
+
+_LAST = -1e300  # before infinity, which would keep a job from being offered at all
+
+
+@compiled
+def apply_action(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    desk: Desk,
+    terms: Terms,
+    priority: NDArray[np.float32],
+    affinity: NDArray[np.float32],
+) -> bool:
+    """Hold the epoch that was just observed; whether the action was a legal one.
+
+    Jobs are offered by descending priority; a gang fills its machines by descending affinity. A
+    priority that is no finite number comes last, an affinity that is no number counts as minus
+    infinity: neither stops the episode.
+    """
+    legal, shown = True, desk.counts[on.SHOWN]
+    for row in range(shown):
+        value = float(priority[row])
+        if not np.isfinite(value):
+            legal, value = False, _LAST
+        desk.priority[row] = value
+        for machine in range(affinity.shape[1]):
+            drawn = float(affinity[row, machine])
+            if np.isnan(drawn):
+                legal, drawn = False, -np.inf
+            desk.affinity[row, machine] = drawn
+    offer(state, jobs, desk.shown, desk.priority, shown)
+    wishes = Wishes(desk.affinity, desk.row_of)
+    hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes)
+    list_started(state, desk)
+    desk.sums[on.PUBLISHED] += published_reward(state, cluster, jobs, desk, terms)
+    return legal
+
+
+def sample_legal_action(
+    observation: Mapping[str, NDArray[Any]], rng: np.random.Generator
+) -> dict[str, NDArray[np.float32]]:
+    """Any priorities and any affinities, one action for each agent."""
+    shape = observation["fits"].shape
+    return {
+        ORDERING: rng.standard_normal(shape[0], np.float32),
+        PLACEMENT: rng.standard_normal(shape, np.float32),
+    }

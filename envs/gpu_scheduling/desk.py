@@ -1,0 +1,168 @@
+"""What lies on the scheduler's desk between two decisions, and the way from one to the next.
+
+A decision is asked for at an event only if a pending job that is shown could start now. All else
+happens without asking; meanwhile the costs that the reward speaks of are added up, and the desk
+keeps what an operator can see and the simulator has no use for: speeds that were observed, and how
+long the finished jobs of each user ran.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled, inner, part
+from loadmaster.envs.gpu_scheduling import orderings
+from loadmaster.envs.gpu_scheduling import state as at
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.simulator import advance
+from loadmaster.envs.gpu_scheduling.state import SimState
+
+# `counts`
+SHOWN, LISTED, NOTED = 0, 1, 2
+COUNTS = 3
+# SHOWN           rows of the observation in use
+# LISTED          entries of `running` in use
+# NOTED           rows of the history in use
+
+# `sums`, all of them since the episode began, but the first.
+FEE_RATE, JOB_S, FEE, PUBLISHED = 0, 1, 2, 3
+SUMS = 4
+# FEE_RATE        dollars a second of all running jobs
+# JOB_S           seconds that jobs spent in the system, over all jobs
+# FEE             dollars, up to now
+# PUBLISHED       the published rewards
+
+# `users`
+JOBS_DONE, LOG_RUN = 0, 1
+# LOG_RUN         the sum of log(1 + minutes on machines) over the user's finished jobs
+
+
+class Desk(NamedTuple):
+    """Q rows of pending jobs, M machines, N jobs, T past decisions, U users."""
+
+    counts: NDArray[np.int64]  # (COUNTS,)
+    sums: NDArray[np.float64]  # (SUMS,)
+    shown: NDArray[np.int64]  # (Q,) the job behind each row of the observation
+    running: NDArray[np.int64]  # (N,) the running jobs, in any order
+    priority: NDArray[np.float64]  # (Q,) the ordering agent's last word
+    affinity: NDArray[np.float64]  # (Q, M) the placement agent's last word
+    row_of: NDArray[np.int64]  # (N,) a pending job's row
+    noted_s: NDArray[np.float64]  # (T,) when each row of the history was noted; the latest first
+    noted_speed: NDArray[np.float32]  # (T, M)
+    noted: NDArray[np.bool_]  # (T, M)
+    users: NDArray[np.float64]  # (U, 2)
+
+
+def new_desk(settings: GpuSchedulingSettings, machines: int, jobs: int, users: int) -> Desk:
+    """An empty desk."""
+    queue, past = settings.max_queue, settings.history
+    return Desk(
+        counts=np.zeros(COUNTS, np.int64),
+        sums=np.zeros(SUMS),
+        shown=np.zeros(queue, np.int64),
+        running=np.zeros(jobs, np.int64),
+        priority=np.zeros(queue),
+        affinity=np.zeros((queue, machines)),
+        row_of=np.zeros(jobs, np.int64),
+        noted_s=np.zeros(past),
+        noted_speed=np.zeros((past, machines), np.float32),
+        noted=np.zeros((past, machines), np.bool_),
+        users=np.zeros((users, 2)),
+    )
+
+
+@compiled
+def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) -> int:
+    """Let time pass until there is something to decide; the status.
+
+    Where the trace is full it may be called again with a larger one.
+    """
+    while True:
+        before_s = state.times[at.NOW]
+        in_system = state.clock[at.QUEUED] + state.clock[at.RUNNING]
+        status = advance(state, cluster, jobs, orderings.GIVEN)
+        if status != at.DECIDE:
+            return status
+        passed_s = state.times[at.NOW] - before_s
+        desk.sums[JOB_S] += in_system * passed_s
+        desk.sums[FEE] += desk.sums[FEE_RATE] * passed_s
+        _strike_off(state, jobs, desk)
+        if _can_start(state, cluster, jobs, len(desk.shown)):
+            _note_speeds(state, desk)
+            return at.DECIDE
+
+
+@inner
+def list_started(state: SimState, desk: Desk) -> None:
+    """Take up the jobs that the epoch just held has started."""
+    for place in range(state.clock[at.STARTS]):
+        job = state.jobs[place, at.STARTED]
+        desk.running[desk.counts[LISTED]] = job
+        desk.counts[LISTED] += 1
+        desk.sums[FEE_RATE] += state.progress[job, at.FEE_RATE]
+
+
+@part
+def _strike_off(state: SimState, jobs: Jobs, desk: Desk) -> None:
+    """Take the finished jobs off the list; what the others cost is added up afresh."""
+    rate, place = 0.0, 0
+    while place < desk.counts[LISTED]:
+        job = desk.running[place]
+        if np.isnan(state.progress[job, at.FINISHED_S]):
+            rate += state.progress[job, at.FEE_RATE]
+            place += 1
+            continue
+        user = jobs.user[job]
+        desk.users[user, JOBS_DONE] += 1
+        desk.users[user, LOG_RUN] += np.log1p(state.progress[job, at.RUN_S] / 60)
+        desk.counts[LISTED] -= 1
+        desk.running[place] = desk.running[desk.counts[LISTED]]
+    desk.sums[FEE_RATE] = rate
+
+
+@part
+def _can_start(state: SimState, cluster: Cluster, jobs: Jobs, rows: int) -> bool:
+    """Whether one of the first `rows` pending jobs fits; groups that do not are marked."""
+    end, row = len(state.jobs) - 1, 0
+    job = state.jobs[end, at.LATER]
+    while job != end and row < rows:
+        group = state.jobs[job, at.GROUP]
+        if state.groups[group, at.BLOCKED] == 0:
+            left = jobs.instances[job]
+            for machine in range(len(state.free)):
+                left -= instances_that_fit(cluster, jobs, state.free, job, machine)
+                if left <= 0:
+                    return True
+            state.groups[group, at.BLOCKED] = 1
+        job = state.jobs[job, at.LATER]
+        row += 1
+    return False
+
+
+@part
+def _note_speeds(state: SimState, desk: Desk) -> None:
+    """Put the speed of what runs on each machine, mean over its instances, before the history."""
+    last = min(desk.counts[NOTED], len(desk.noted_s) - 1)
+    for row in range(last, 0, -1):
+        desk.noted_s[row] = desk.noted_s[row - 1]
+        for machine in range(len(state.free)):
+            desk.noted_speed[row, machine] = desk.noted_speed[row - 1, machine]
+            desk.noted[row, machine] = desk.noted[row - 1, machine]
+    desk.counts[NOTED] = last + 1
+    desk.noted_s[0] = state.times[at.NOW]
+    for machine in range(len(state.free)):
+        instances, speed = 0, 0.0
+        row = state.machines[machine, at.FIRST]
+        while row != at.NONE:
+            count = state.rows[row, at.COUNT]
+            instances += count
+            speed += count * state.progress[state.rows[row, at.JOB], at.RATE]
+            row = state.rows[row, at.NEXT]
+        desk.noted[0, machine] = instances > 0
+        desk.noted_speed[0, machine] = speed / instances if instances > 0 else 0.0
