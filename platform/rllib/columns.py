@@ -101,6 +101,12 @@ def joined(parts: Sequence[Columns]) -> dict[str, Any]:
     return whole
 
 
+def rows_of(columns: Columns) -> int:
+    """How many there are in every column."""
+    first = next(iter(columns.values()))
+    return rows_of(first) if isinstance(first, Mapping) else len(first)
+
+
 def on_device(columns: Columns, device: Any) -> TensorColumns:
     """The same columns as tensors: one copy, of which every minibatch then takes its rows."""
     return _on_device(columns, device, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from torch import Tensor
 
-from loadmaster.platform.rllib.columns import on_device, taken
+from loadmaster.platform.rllib.columns import on_device, rows_of, taken
 
 ENTROPY = "entropy"  # what a module may return from its training pass, beside its log-probability
 
@@ -21,13 +22,15 @@ class InputDrivenLearner(TorchLearner):
     """Policy gradient without a critic: the baseline came from the other rollouts.
 
     A module either gives the log-probability of the batch's actions and the entropy itself, or
-    parameters of its distribution, as usual in RLlib.
+    parameters of its distribution, as usual in RLlib. A module that decides for several agents
+    gives both of each agent: (B, agents).
     """
 
     def _create_iterator_if_necessary(
         self,
         *,
         training_data: Any,
+        module_id: str = DEFAULT_MODULE_ID,
         num_epochs: int = 1,
         minibatches: int = 1,
         learning_rate: float | None = None,
@@ -35,9 +38,9 @@ class InputDrivenLearner(TorchLearner):
         shuffle_seed: int = 0,
         **_: Any,
     ) -> Iterator[MultiAgentBatch]:
-        self._entropy_weight = entropy_weight
+        self._learning, self._entropy_weight = module_id, entropy_weight
         if learning_rate is not None:
-            for _name, optimizer in self.get_optimizers_for_module(DEFAULT_MODULE_ID):
+            for _name, optimizer in self.get_optimizers_for_module(module_id):
                 self._set_optimizer_lr(optimizer, learning_rate)
         self._tallies: dict[str, list[Tensor]] = {}
         return self._minibatches(training_data.batch, num_epochs, minibatches, shuffle_seed)
@@ -47,42 +50,47 @@ class InputDrivenLearner(TorchLearner):
     ) -> Iterator[MultiAgentBatch]:
         """Every decision once an epoch, in an order that depends on nothing but the seed."""
         tensors = on_device(columns, self.device)
-        count = len(columns[Columns.ADVANTAGES])
+        count = rows_of(columns)
         shuffle = torch.Generator().manual_seed(seed)
         for _ in range(epochs):
             order = torch.randperm(count, generator=shuffle)
             for rows in order.tensor_split(min(minibatches, count)):
                 batch = SampleBatch(taken(tensors, rows, self.device))
-                yield MultiAgentBatch({DEFAULT_MODULE_ID: batch}, env_steps=len(rows))
-            if self.config.learning.method == "ppo" and self._moved() > self._kl_limit:
+                yield MultiAgentBatch({self._learning: batch}, env_steps=len(rows))
+            if self._moved() > self._kl_limit:
                 return
 
     @property
     def _kl_limit(self) -> float:
-        return float(self.config.learning.stop_at_kl)
+        learning = self.config.learning
+        return float(learning.stop_at_kl) if learning.method == "ppo" else math.inf
 
     def _moved(self) -> float:
         """How far the policy is from the one that acted, after the last minibatch."""
-        return float(self._tallies["kl"][-1])
+        return float(self._tallies["kl"][-1]) if "kl" in self._tallies else 0.0
 
     def compute_loss_for_module(
         self, *, module_id: str, config: Any, batch: Any, fwd_out: dict[str, Tensor]
     ) -> Tensor:
         log_probability, entropy = self._judged(module_id, batch, fwd_out)
         advantage = batch[Columns.ADVANTAGES]
+        if log_probability.dim() == 2:  # agents have ratios of their own, but one advantage
+            advantage = advantage.unsqueeze(1)
         log_ratio = log_probability - batch[Columns.ACTION_LOGP]
         ratio = log_ratio.exp()
         if config.learning.method == "ppo":
             clip = config.learning.clip
             bounded = ratio.clamp(1 - clip, 1 + clip)
-            # PPO (Schulman et al. 2017), eq. 7, with the input-driven advantage.
-            gain = torch.min(ratio * advantage, bounded * advantage).mean()
+            # PPO (Schulman et al. 2017), eq. 7, for each agent (Yu et al. 2022, MAPPO).
+            gain = torch.min(ratio * advantage, bounded * advantage).mean(0).sum()
         else:
             # REINFORCE: grad log pi(a|s) * advantage.
-            gain = (log_probability * advantage).mean()
-        self._tally("entropy", entropy.mean())
-        self._tally("kl", (ratio - 1 - log_ratio).mean())  # Schulman's estimate, never below 0
-        loss: Tensor = -gain - self._entropy_weight * entropy.mean()
+            gain = (log_probability * advantage).mean(0).sum()
+        openness = entropy.mean(0).sum()
+        moved = (ratio - 1 - log_ratio).mean(0)  # Schulman's estimate, never below 0
+        self._tally("entropy", openness)
+        self._tally("kl", moved.max())  # of the agent that moved furthest
+        loss: Tensor = -gain - self._entropy_weight * openness
         return loss
 
     def _judged(
@@ -101,7 +109,7 @@ class InputDrivenLearner(TorchLearner):
         super().after_gradient_based_update(timesteps=timesteps)
         for name, values in self._tallies.items():
             mean = float(torch.stack(values).mean())
-            self.metrics.log_value((DEFAULT_MODULE_ID, name), mean, window=1)
+            self.metrics.log_value((self._learning, name), mean, window=1)
 
     @classmethod
     def rl_module_required_apis(cls) -> list[type]:

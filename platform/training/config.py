@@ -40,6 +40,18 @@ class Evolution(Settings):
     spread: PositiveFloat = 0.1  # of the first ones, beside how large the weights of a table are
 
 
+class Critic(Settings):
+    """A critic that sees what all agents see, where advantages are to come from one."""
+
+    kind: Literal["none", "v", "q"] = "none"  # judges the moment; q: and what everybody does
+    gamma: float = Field(default=0.99, gt=0, le=1)  # what a reward counts a decision later
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)  # how far its errors are passed back
+    learning_rate: PositiveFloat = 1e-3
+    epochs: PositiveInt = 4  # passes over the rollouts
+    minibatches: PositiveInt = 4  # per pass
+    samples: PositiveInt = 8  # of the policy's actions whose mean q is the baseline (q)
+
+
 class Learning(Settings):
     """How the policy is updated from the rollouts."""
 
@@ -60,6 +72,7 @@ class Learning(Settings):
     discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
     memory_s: PositiveFloat | None = None  # how long a decision answers for what follows
     differential: bool = False  # rewards less their mean rate: for streams without an end
+    critic: Critic = Critic()
     evolution: Evolution = Evolution()
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 

@@ -16,6 +16,7 @@ from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.errors import InputError
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
@@ -101,6 +102,8 @@ def network(config: DecimaTraining) -> dict[str, Any]:
 
 
 def check(config: DecimaTraining) -> None:
+    if (kind := config.training.critic.kind) != "none":
+        raise InputError(f"setting training.critic.kind: decima has no critic; not {kind!r}")
     load_workload(config.environment)
 
 
