@@ -16,7 +16,7 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import score_of, tetris_epsilon
-from loadmaster.envs.gpu_scheduling.pending import dequeue, rekey
+from loadmaster.envs.gpu_scheduling.pending import dequeue, rekey, worth_a_try
 from loadmaster.envs.gpu_scheduling.placement import FIRST_FIT, Wishes, choose_machines
 from loadmaster.envs.gpu_scheduling.simulator import start
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -40,7 +40,7 @@ def hold_epoch(
         best, best_score = at.NONE, np.inf
         for place in range(state.clock[at.WAITING_GROUPS]):
             group = state.groups[place, at.WAITING]
-            if state.groups[group, at.BLOCKED] == 1 and backfill:
+            if backfill and not worth_a_try(state, cluster, jobs, group):
                 continue
             job = state.heap[state.groups[group, at.HEAP]]
             score = score_of(state, jobs, ordering, epsilon, job)
@@ -51,11 +51,13 @@ def hold_epoch(
                 if key > best_key or (key == best_key and jobs.job_id[job] > jobs.job_id[best]):
                     continue
             best, best_score = job, score
-        if best == at.NONE or state.groups[state.jobs[best, at.GROUP], at.BLOCKED] == 1:
+        if best == at.NONE:
             return started
-        rows = choose_machines(state, cluster, jobs, state.free, best, placement, wishes)
+        group, rows = state.jobs[best, at.GROUP], 0
+        if worth_a_try(state, cluster, jobs, group):
+            rows = choose_machines(state, cluster, jobs, state.free, best, placement, wishes)
         if rows == 0:
-            state.groups[state.jobs[best, at.GROUP], at.BLOCKED] = 1
+            state.groups[group, at.FITS] = at.BLOCKED
             if not backfill:
                 return started
             continue
@@ -69,12 +71,12 @@ def anything_fits(state: SimState, cluster: Cluster, jobs: Jobs, wishes: Wishes)
     """Whether some pending job could start now; groups that could not are marked."""
     for place in range(state.clock[at.WAITING_GROUPS]):
         group = state.groups[place, at.WAITING]
-        if state.groups[group, at.BLOCKED] == 1:
+        if not worth_a_try(state, cluster, jobs, group):
             continue
         job = state.heap[state.groups[group, at.HEAP]]
         if choose_machines(state, cluster, jobs, state.free, job, FIRST_FIT, wishes) > 0:
             return True
-        state.groups[group, at.BLOCKED] = 1
+        state.groups[group, at.FITS] = at.BLOCKED
     return False
 
 

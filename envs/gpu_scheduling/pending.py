@@ -33,7 +33,7 @@ def enqueue(state: SimState, jobs: Jobs, job: int) -> None:
         place = state.clock[at.WAITING_GROUPS]
         state.groups[place, at.WAITING] = group
         state.groups[group, at.WAITING_AT] = place
-        state.groups[group, at.BLOCKED] = 0  # nobody kept count while it was empty
+        state.groups[group, at.FITS] = at.OPEN  # nobody kept count while it was empty
         state.clock[at.WAITING_GROUPS] = place + 1
 
 
@@ -67,22 +67,27 @@ def rekey(state: SimState, jobs: Jobs, job: int, key: float) -> None:
 
 
 @inner
-def unblock(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
-    """Groups that can use a machine on which something changed deserve another try.
+def unblock(state: SimState) -> None:
+    """Room was made: what did not fit before may fit now, with the machines that changed.
 
-    A job that did not fit still does not, unless one of its instances fits where room was made.
+    That is about the changes of this event alone: who was not tried in the last may fit anywhere.
     """
+    state.clock[at.FREED] = state.clock[at.CHANGES]
     for place in range(state.clock[at.WAITING_GROUPS]):
         group = state.groups[place, at.WAITING]
-        if state.groups[group, at.BLOCKED] == 0:
-            continue
-        job = state.heap[state.groups[group, at.HEAP]]
-        for change in range(state.clock[at.CHANGES]):
-            if (
-                instances_that_fit(
-                    cluster, jobs, state.free, job, state.machines[change, at.CHANGED]
-                )
-                > 0
-            ):
-                state.groups[group, at.BLOCKED] = 0
-                break
+        blocked = state.groups[group, at.FITS] == at.BLOCKED
+        state.groups[group, at.FITS] = at.RETRY if blocked else at.OPEN
+
+
+@inner
+def worth_a_try(state: SimState, cluster: Cluster, jobs: Jobs, group: int) -> bool:
+    """Whether a group's first may fit. What did not, still does not where nothing has changed."""
+    if state.groups[group, at.FITS] != at.RETRY:
+        return bool(state.groups[group, at.FITS] == at.OPEN)
+    job = state.heap[state.groups[group, at.HEAP]]
+    for change in range(state.clock[at.FREED]):
+        machine = state.machines[change, at.CHANGED]
+        if instances_that_fit(cluster, jobs, state.free, job, machine) > 0:
+            return True
+    state.groups[group, at.FITS] = at.BLOCKED
+    return False

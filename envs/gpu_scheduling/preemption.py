@@ -51,7 +51,7 @@ def replan(
         dequeue(state, jobs, job)
         start(state, cluster, jobs, job, rows)
         reserve(state, jobs, job)
-    unblock(state, cluster, jobs)
+    unblock(state)
 
 
 @inner

@@ -50,8 +50,7 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         state.progress[job, at.LEFT_S] = 0.0
         state.progress[job, at.FINISHED_S] = when
         clock[at.FINISHED] += 1
-    if clock[at.CHANGES] > 0:
-        unblock(state, cluster, jobs)
+    unblock(state)
     while clock[at.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[at.NEXT_JOB]] <= when:
         job = clock[at.NEXT_JOB]
         clock[at.NEXT_JOB] += 1

@@ -30,11 +30,12 @@ STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, CHANGES, STARTS = (
     6,
     7,
 )
-STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = 8, 9, 10, 11, 12, 13
-CLOCK_SIZE = 14
+STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS, FREED = 8, 9, 10, 11, 12, 13, 14
+CLOCK_SIZE = 15
 # NEXT_JOB        the next job to arrive
 # WAITING_GROUPS  groups with a job in the queue: so many entries of the column WAITING count
 # CHANGES         machines whose jobs changed since speeds were last settled: entries of CHANGED
+# FREED           so many of these had jobs leave in this event
 # STARTS          jobs started since then: entries of STARTED
 # STAMP           numbers passes over the machines; whoever carries it was met in this pass
 # EPOCHS          decision epochs so far
@@ -95,11 +96,14 @@ COLOCATION, SEVERITY = 0, 1
 GPU, CPU = 0, 1
 
 # `groups`: jobs with equal demands.
-HEAP, LENGTH, WAITING, WAITING_AT, BLOCKED = 0, 1, 2, 3, 4
+HEAP, LENGTH, WAITING, WAITING_AT, FITS = 0, 1, 2, 3, 4
 GROUP_COLUMNS = 5
 # HEAP            where its heap begins; it holds LENGTH pending jobs
 # WAITING         a list of groups with pending jobs; WAITING_AT the group's place in it
-# BLOCKED         1: did not fit, and nothing it could use came free since
+# FITS            one of the three below
+OPEN, BLOCKED, RETRY = 0, 1, 2
+# BLOCKED         did not fit, and nothing came free since
+# RETRY           did not fit; now it may, but only with one of the FREED machines
 
 # `trace`
 TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4

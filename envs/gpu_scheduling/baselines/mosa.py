@@ -35,7 +35,7 @@ from loadmaster.envs.gpu_scheduling.baselines.plans import (
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.pending import rekey
+from loadmaster.envs.gpu_scheduling.pending import rekey, worth_a_try
 from loadmaster.envs.gpu_scheduling.placement import choose_machines
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -76,7 +76,7 @@ def candidates(state: SimState, cluster: Cluster, jobs: Jobs, search: Search) ->
     job = state.jobs[end, at.LATER]
     while job != end and count < MOST_JOBS:
         group = state.jobs[job, at.GROUP]
-        if state.groups[group, at.BLOCKED] == 0:
+        if worth_a_try(state, cluster, jobs, group):
             rows = choose_machines(
                 state, cluster, jobs, state.free, job, placement.FIRST_FIT, search.around
             )
@@ -84,8 +84,8 @@ def candidates(state: SimState, cluster: Cluster, jobs: Jobs, search: Search) ->
                 search.jobs[count] = job
                 count += 1
             else:
-                state.groups[group, at.BLOCKED] = 1
-        if state.setup[at.BACKFILL] == 0 and state.groups[group, at.BLOCKED] == 1:
+                state.groups[group, at.FITS] = at.BLOCKED
+        if state.setup[at.BACKFILL] == 0 and state.groups[group, at.FITS] == at.BLOCKED:
             break
         job = state.jobs[job, at.LATER]
     return count
