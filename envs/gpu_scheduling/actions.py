@@ -13,8 +13,9 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import orderings, placement
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.desk import Desk, list_started
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch, offer
+from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.pending import rekey
 from loadmaster.envs.gpu_scheduling.placement import Wishes
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_reward
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -46,13 +47,13 @@ def apply_action(
         value = float(priority[row])
         if not np.isfinite(value):
             legal, value = False, _LAST
-        desk.priority[row] = value
+        # Whoever is shown stays so until it starts: no other job was ever offered.
+        rekey(state, jobs, desk.shown[row], -value)
         for machine in range(affinity.shape[1]):
             drawn = float(affinity[row, machine])
             if np.isnan(drawn):
                 legal, drawn = False, -np.inf
             desk.affinity[row, machine] = drawn
-    offer(state, jobs, desk.shown, desk.priority, shown)
     wishes = Wishes(desk.affinity, desk.row_of)
     hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes)
     list_started(state, desk)
@@ -66,6 +67,6 @@ def sample_legal_action(
     """Any priorities and any affinities, one action for each agent."""
     shape = observation["fits"].shape
     return {
-        ORDERING: rng.standard_normal(shape[0], np.float32),
+        ORDERING: rng.standard_normal(shape[:1], np.float32),
         PLACEMENT: rng.standard_normal(shape, np.float32),
     }

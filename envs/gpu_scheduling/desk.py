@@ -17,7 +17,9 @@ from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.gpu_scheduling import orderings
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.features import lasting_features
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.pending import worth_a_try
 from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
@@ -40,7 +42,7 @@ SUMS = 4
 
 # `users`
 JOBS_DONE, LOG_RUN = 0, 1
-# LOG_RUN         the sum of log(1 + minutes on machines) over the user's finished jobs
+# LOG_RUN         the mean of log(1 + minutes on machines) over the user's finished jobs
 
 
 class Desk(NamedTuple):
@@ -50,30 +52,31 @@ class Desk(NamedTuple):
     sums: NDArray[np.float64]  # (SUMS,)
     shown: NDArray[np.int64]  # (Q,) the job behind each row of the observation
     running: NDArray[np.int64]  # (N,) the running jobs, in any order
-    priority: NDArray[np.float64]  # (Q,) the ordering agent's last word
     affinity: NDArray[np.float64]  # (Q, M) the placement agent's last word
     row_of: NDArray[np.int64]  # (N,) a pending job's row
     noted_s: NDArray[np.float64]  # (T,) when each row of the history was noted; the latest first
     noted_speed: NDArray[np.float32]  # (T, M)
     noted: NDArray[np.bool_]  # (T, M)
     users: NDArray[np.float64]  # (U, 2)
+    facts: NDArray[np.float32]  # (N, JOB_FEATURES) what an observation tells of a job at any time
 
 
-def new_desk(settings: GpuSchedulingSettings, machines: int, jobs: int, users: int) -> Desk:
-    """An empty desk."""
+def new_desk(settings: GpuSchedulingSettings, cluster: Cluster, jobs: Jobs) -> Desk:
+    """As it is before the first arrival."""
     queue, past = settings.max_queue, settings.history
+    machines, count = len(cluster.rack), len(jobs.arrival_s)
     return Desk(
         counts=np.zeros(COUNTS, np.int64),
         sums=np.zeros(SUMS),
         shown=np.zeros(queue, np.int64),
-        running=np.zeros(jobs, np.int64),
-        priority=np.zeros(queue),
+        running=np.zeros(count, np.int64),
         affinity=np.zeros((queue, machines)),
-        row_of=np.zeros(jobs, np.int64),
+        row_of=np.zeros(count, np.int64),
         noted_s=np.zeros(past),
         noted_speed=np.zeros((past, machines), np.float32),
         noted=np.zeros((past, machines), np.bool_),
-        users=np.zeros((users, 2)),
+        users=np.zeros((int(jobs.user.max(initial=0)) + 1, 2)),
+        facts=lasting_features(cluster, jobs, settings.durations == "known"),
     )
 
 
@@ -120,7 +123,10 @@ def _strike_off(state: SimState, jobs: Jobs, desk: Desk) -> None:
             continue
         user = jobs.user[job]
         desk.users[user, JOBS_DONE] += 1
-        desk.users[user, LOG_RUN] += np.log1p(state.progress[job, at.RUN_S] / 60)
+        log_run = np.log1p(state.progress[job, at.RUN_S] / 60)
+        desk.users[user, LOG_RUN] += (log_run - desk.users[user, LOG_RUN]) / desk.users[
+            user, JOBS_DONE
+        ]
         desk.counts[LISTED] -= 1
         desk.running[place] = desk.running[desk.counts[LISTED]]
     desk.sums[FEE_RATE] = rate
@@ -133,13 +139,13 @@ def _can_start(state: SimState, cluster: Cluster, jobs: Jobs, rows: int) -> bool
     job = state.jobs[end, at.LATER]
     while job != end and row < rows:
         group = state.jobs[job, at.GROUP]
-        if state.groups[group, at.BLOCKED] == 0:
+        if worth_a_try(state, cluster, jobs, group):
             left = jobs.instances[job]
             for machine in range(len(state.free)):
                 left -= instances_that_fit(cluster, jobs, state.free, job, machine)
                 if left <= 0:
                     return True
-            state.groups[group, at.BLOCKED] = 1
+            state.groups[group, at.FITS] = at.BLOCKED
         job = state.jobs[job, at.LATER]
         row += 1
     return False

@@ -72,10 +72,11 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     as minus infinity; `info["legal"]` is then False.
 
     ## Observation
-    Padded tables, the same for both agents, see `observation.py`: `jobs`, `job_mask`, `machines`,
-    `fits`, `rack`, `history_y`, `history_mask`, `history_t`. If more than `max_queue` jobs wait,
-    those that came first are shown and `info["hidden"]` tells how many are not. How long a job
-    will run is shown with `durations="known"` only.
+    Padded tables, the same for both agents: `jobs`, `job_mask`, `machines`, `fits`, `rack`,
+    `history_y`, `history_mask`, `history_t` (see `observation.py`, and `features.py` for their
+    columns). If more than `max_queue` jobs wait, those that came first are shown, and
+    `info["hidden"]` tells how many are not. How long a job will run is shown with
+    `durations="known"` only.
 
     ## Reward
     Shared by both agents. reward "cost": minus what accrued since the last decision, `jct_weight`
@@ -120,7 +121,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self.possible_agents = list(AGENTS)
         self.agents: list[str] = []
         seen = observation_space(self.settings.max_queue, self.cluster, self.settings.history)
-        self.observation_spaces = {agent: seen for agent in AGENTS}
+        self.observation_spaces = dict.fromkeys(AGENTS, seen)
         self.action_spaces = action_spaces(self.settings, self.cluster)
         self._terms = published_terms(self.settings, self.cluster)
         self._record = record
@@ -147,8 +148,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self._seed = seed if seed is not None else int(self._generator.integers(1 << 31))
         self._episode = episode = build_episode(self.settings, self._seed, self.workload)
         self._state = new_state(self.settings, *episode, record=self._record)
-        machines, jobs = len(self.cluster.rack), len(episode.jobs.arrival_s)
-        self._desk = new_desk(self.settings, machines, jobs, len(self._state.user_use))
+        self._desk = new_desk(self.settings, *episode[:2])
         self._view = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
         self._rewarded = 0.0
         self.agents = list(AGENTS)
@@ -205,8 +205,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
             if status != at.GROW_TRACE:
                 break
             self._state = with_more_trace(self._state)
-        known = self.settings.durations == "known"
-        observe(self._state, self.cluster, jobs, self._desk, known, self._view)
+        observe(self._state, self.cluster, jobs, self._desk, self._view)
         return status
 
     def _read(self, actions: Mapping[str, Action], agent: str) -> Action:

@@ -1,4 +1,7 @@
-"""What every environment promises, whichever it is: one test each, run over the registry."""
+"""What every environment promises, whichever it is: one test each, run over the registry.
+
+A multi-agent one is looked at through `Together`, so that it promises no less than the others.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
+from gymnasium.vector import SyncVectorEnv, VectorEnv
+from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from loadmaster.envs.registry import EnvironmentSpec, environments
 
@@ -32,6 +37,55 @@ SECTIONS = [
 MANY_STEPS = 20_000  # more than any episode of a default environment takes
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
+
+
+class Together(gymnasium.Env[Any, Any]):
+    """Agents that see the same and are rewarded alike, as one who does what all of them do."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.observation_space = env.observation_space(env.possible_agents[0])
+        self.action_space = gymnasium.spaces.Dict(
+            {agent: env.action_space(agent) for agent in env.possible_agents}
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        observations, infos = self.env.reset(seed=seed, options=options)
+        assert self.env.agents == self.env.possible_agents
+        return self._common(observations), self._common(infos)
+
+    def step(self, action: Any) -> Step:
+        told = [self._common(each) for each in self.env.step(action)]
+        _, _, terminated, truncated, _ = told
+        assert self.env.agents == ([] if terminated or truncated else self.env.possible_agents)
+        return tuple(told)  # type: ignore[return-value]
+
+    def _common(self, told: dict[str, Any]) -> Any:
+        assert list(told) == self.env.possible_agents
+        first, *others = told.values()
+        for other in others:
+            assert_same(first, other)
+        return first
+
+
+def make(spec: EnvironmentSpec) -> gymnasium.Env[Any, Any]:
+    return Together(spec.make()) if spec.multi_agent else gymnasium.make(spec.gym_id)
+
+
+def make_sync(spec: EnvironmentSpec, num_envs: int) -> VectorEnv[Any, Any, Any]:
+    return SyncVectorEnv([lambda: make(spec)] * num_envs)
+
+
+def set_action(actions: Any, index: int, action: Any) -> None:
+    """Make `action` that of environment `index`."""
+    if isinstance(actions, dict):
+        for agent, own in action.items():
+            actions[agent][index] = own
+    else:
+        actions[index] = action
 
 
 def play(
@@ -56,13 +110,16 @@ def assert_same(one: Any, other: Any) -> None:
     assert data_equivalence(one, other, exact=True)
 
 
-def test_gymnasium_finds_no_fault(spec: EnvironmentSpec) -> None:
-    check_env(gymnasium.make(spec.gym_id).unwrapped)
+def test_the_checkers_find_no_fault(spec: EnvironmentSpec) -> None:
+    check_env(make(spec).unwrapped)
+    if spec.multi_agent:
+        parallel_api_test(spec.make(), num_cycles=500)
+        parallel_seed_test(spec.make, num_cycles=50)
 
 
 def test_a_whole_episode_of_legal_actions(spec: EnvironmentSpec) -> None:
     """Legal actions are called legal, all observations lie in the space, the episode ends."""
-    env = gymnasium.make(spec.gym_id)
+    env = make(spec)
     rng = np.random.default_rng(0)
     seen, _ = env.reset(seed=3)
     assert env.observation_space.contains(seen)
@@ -80,7 +137,7 @@ def test_a_whole_episode_of_legal_actions(spec: EnvironmentSpec) -> None:
 
 def test_any_action_of_the_space_is_survived(spec: EnvironmentSpec) -> None:
     """Illegal ones too: they are reported, and the episode goes on."""
-    env = gymnasium.make(spec.gym_id)
+    env = make(spec)
     env.action_space.seed(0)
     env.reset(seed=3)
     for _ in range(MANY_STEPS):
@@ -94,7 +151,7 @@ def test_any_action_of_the_space_is_survived(spec: EnvironmentSpec) -> None:
 
 
 def test_the_seed_decides_everything(spec: EnvironmentSpec) -> None:
-    env, other = gymnasium.make(spec.gym_id), gymnasium.make(spec.gym_id)
+    env, other = make(spec), make(spec)
     first = start_and_play(env, spec, seed=7)
     assert_same(first, start_and_play(other, spec, seed=7))
     assert not data_equivalence(first, start_and_play(env, spec, seed=8), exact=True)
@@ -102,7 +159,7 @@ def test_the_seed_decides_everything(spec: EnvironmentSpec) -> None:
 
 
 def test_later_episodes_follow_from_the_first_seed(spec: EnvironmentSpec) -> None:
-    env, other = gymnasium.make(spec.gym_id), gymnasium.make(spec.gym_id)
+    env, other = make(spec), make(spec)
     episodes = []
     for each in (env, other):
         each.reset(seed=7)
@@ -118,7 +175,7 @@ def test_later_episodes_follow_from_the_first_seed(spec: EnvironmentSpec) -> Non
     ids=["pickled", "deep copied"],
 )
 def test_a_copy_made_mid_episode_lives_the_same_life(spec: EnvironmentSpec, duplicate: Any) -> None:
-    env = gymnasium.make(spec.gym_id)
+    env = make(spec)
     seen, _ = env.reset(seed=5)
     seen = play(env, spec, np.random.default_rng(0), seen, 60)[-1][0]
     twin = duplicate(env)
@@ -130,7 +187,7 @@ def test_a_copy_made_mid_episode_lives_the_same_life(spec: EnvironmentSpec, dupl
 
 
 def test_observations_stay_as_they_were_given(spec: EnvironmentSpec) -> None:
-    env = gymnasium.make(spec.gym_id)
+    env = make(spec)
     first, _ = env.reset(seed=5)
     kept = copy.deepcopy(first)
     play(env, spec, np.random.default_rng(0), first, 30)
@@ -139,8 +196,7 @@ def test_observations_stay_as_they_were_given(spec: EnvironmentSpec) -> None:
 
 def test_the_vector_form_equals_single_environments(spec: EnvironmentSpec) -> None:
     """Step by step, past the ends of episodes and into the next ones."""
-    vector = gymnasium.make_vec(spec.gym_id, 3, vectorization_mode="vector_entry_point")
-    singles = gymnasium.make_vec(spec.gym_id, 3, vectorization_mode="sync")
+    vector, singles = spec.make_vec(3), make_sync(spec, 3)
     assert vector.metadata["autoreset_mode"] == singles.metadata["autoreset_mode"]
     assert vector.single_action_space == singles.single_action_space
     assert vector.single_observation_space == singles.single_observation_space
@@ -154,7 +210,8 @@ def test_the_vector_form_equals_single_environments(spec: EnvironmentSpec) -> No
     for _ in range(MANY_STEPS):
         actions = vector.action_space.sample()
         for i in np.flatnonzero(~over):  # a finished one ignores its action: any will do
-            actions[i] = spec.sample_legal_action({name: seen[name][i] for name in seen}, rng)
+            own = {name: seen[name][i] for name in seen}
+            set_action(actions, i, spec.sample_legal_action(own, rng))
         seen, *outcome, info = vector.step(actions)
         expected, *expected_outcome, expected_info = singles.step(actions)
         assert_same(seen, expected)
@@ -170,14 +227,14 @@ def test_the_vector_form_equals_single_environments(spec: EnvironmentSpec) -> No
 
 
 def test_equal_seeds_give_equal_episodes_side_by_side(spec: EnvironmentSpec) -> None:
-    vector = gymnasium.make_vec(spec.gym_id, 2, vectorization_mode="vector_entry_point")
+    vector = spec.make_vec(2)
     seen = vector.reset(seed=[4, 4])[0]
     for table in seen.values():
         np.testing.assert_array_equal(table[0], table[1])
 
 
 def test_the_docstring_is_the_page(spec: EnvironmentSpec) -> None:
-    page = inspect.getdoc(type(gymnasium.make(spec.gym_id).unwrapped))
+    page = inspect.getdoc(type(spec.make() if spec.multi_agent else make(spec).unwrapped))
     assert page is not None
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS
     for text in re.split(r"^## .*$", page, flags=re.MULTILINE):

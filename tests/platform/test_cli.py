@@ -145,8 +145,13 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(listing) == {"systems", "environments", "pretrained"}
     for entry, spec in zip(listing["environments"], environments().values(), strict=True):
         assert entry["id"] == spec.gym_id
-        assert {"fifo", "fair", "random"} <= set(entry["baselines"]) == set(spec.baselines)
-        assert {"tpch-like", "toy"} <= set(entry["workloads"]) == set(spec.workloads)
+        assert entry["baselines"] == list(spec.baselines)
+        assert entry["workloads"] == list(spec.workloads)
+    first, second = listing["environments"]
+    assert {"fifo", "fair", "random"} <= set(first["baselines"])
+    assert {"tpch-like", "toy"} <= set(first["workloads"])
+    assert {"fifo-first-fit", "mosa"} <= set(second["baselines"])
+    assert {"pai-like", "toy"} <= set(second["workloads"])
 
 
 def test_list_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
