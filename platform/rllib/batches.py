@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,6 +32,13 @@ def learning_batches(
     recordings: Sequence[Recording], advantages: NDArray[np.float32], learners: int
 ) -> list[dict[str, Any]]:
     """The recorded decisions as columns, in as many parts as there are learners."""
+    return batches_with(recordings, {Columns.ADVANTAGES: advantages}, learners)
+
+
+def batches_with(
+    recordings: Sequence[Recording], more: Mapping[str, NDArray[np.float32]], learners: int
+) -> list[dict[str, Any]]:
+    """The same with columns of one's own, whose rows follow the recordings."""
     starts = np.cumsum([0, *(len(recording.kept) for recording in recordings)])
     batches = []
     for own in np.array_split(np.arange(len(recordings)), learners):
@@ -41,7 +48,7 @@ def learning_batches(
                 Columns.OBS: recording.observations,
                 Columns.ACTIONS: recording.actions,
                 Columns.ACTION_LOGP: recording.log_probability.astype(np.float32),
-                Columns.ADVANTAGES: advantages[starts[place] : starts[place + 1]],
+                **{name: rows[starts[place] : starts[place + 1]] for name, rows in more.items()},
             }
             for place, recording in zip(own, part, strict=True)
         ])  # fmt: skip

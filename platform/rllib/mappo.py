@@ -1,0 +1,177 @@
+"""Several agents, one reward, one critic that sees everything: MAPPO (Yu et al. 2022), on RLlib.
+
+One module decides for all agents, so that one forward pass serves all agents of all environments.
+It answers `forward_exploration` and `forward_inference` with
+  actions       a tree with a branch for each agent
+  action_logp   (B, agents)
+and `forward_train` with `action_logp` and `entropy`, both (B, agents). The critic is a module of
+its own that answers `forward_train` with `vf_preds` (B,), in units of its own: of observations
+alone (v), or of observations and all agents' actions (q).
+
+Nothing here knows an environment: sequences, groups, workers and their faults are InputDriven's.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from ray.rllib.algorithms.algorithm_config import NotProvided
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.utils.metrics import LEARNER_RESULTS
+
+from loadmaster.platform.rllib.algorithm import InputDriven, InputDrivenConfig
+from loadmaster.platform.rllib.batches import batches_with, less, normalised
+from loadmaster.platform.rllib.columns import joined
+from loadmaster.platform.rllib.recording import Recording
+from loadmaster.platform.rllib.team_learner import CRITIC, TeamLearner
+from loadmaster.platform.rllib.values import (
+    Decay,
+    Floats,
+    Yardstick,
+    errors_ahead,
+    explained,
+    legs_of,
+)
+
+YARDSTICK = "yardstick"
+
+
+class MappoConfig(InputDrivenConfig):
+    """InputDriven's, and the critic's module."""
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or Mappo)
+        self.critic: Any = None
+
+    def team(self, *, critic: Any = NotProvided) -> MappoConfig:
+        """`critic` is an RLModuleSpec; None where `learning.critic.kind` is none."""
+        if critic is not NotProvided:
+            self.critic = critic
+        return self
+
+    def get_default_learner_class(self) -> type:
+        return TeamLearner
+
+    def get_multi_rl_module_spec(
+        self, *, inference_only: bool = False, **settings: Any
+    ) -> MultiRLModuleSpec:
+        spec = super().get_multi_rl_module_spec(inference_only=inference_only, **settings)
+        if self.critic is not None and not inference_only:
+            critic, policy = copy.deepcopy(self.critic), spec.rl_module_specs[DEFAULT_MODULE_ID]
+            critic.observation_space = policy.observation_space
+            critic.action_space = policy.action_space
+            critic.model_config = critic.model_config or {}
+            spec.rl_module_specs[CRITIC] = critic
+        return spec
+
+
+class Mappo(InputDriven):
+    """Advantages from a critic, where there is one; else from rollouts that share their input."""
+
+    def setup(self, config: Any) -> None:
+        self.yardstick = Yardstick()  # of what the critic learns
+        self._told: dict[str, float] = {}  # of the critic, in this iteration
+        super().setup(config)
+
+    @classmethod
+    def get_default_config(cls) -> MappoConfig:
+        return MappoConfig()
+
+    def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+        learning = self.config.learning
+        if learning.critic.kind == "none":
+            return super()._advantages(groups)
+        recordings = [recording for group in groups for recording in group]
+        rollouts = [recording.rollout for recording in recordings]
+        if learning.differential:
+            rate = self._reward_rate([rollouts])
+            rollouts = [less(rollout, rate) for rollout in rollouts]
+        decay = Decay(
+            learning.critic.gamma,
+            learning.discount_per_s,
+            learning.critic.gae_lambda,
+            learning.memory_s,
+        )
+        judged, promised = self._judged(recordings)
+        errors = [
+            errors_ahead(legs_of(rollout, own.kept, decay), said, ahead)
+            for rollout, own, said, ahead in zip(
+                rollouts, recordings, judged, promised, strict=True
+            )
+        ]
+        targets = [said + error for said, error in zip(judged, errors, strict=True)]
+        self._told = {"critic_explains": explained(judged, targets)}
+        self._fit(recordings, np.concatenate(targets))
+        if learning.critic.kind == "q":
+            # What was decided against what might have been: Q has to know of it first.
+            judged, promised = self._judged(recordings)
+            errors = [said - ahead[:-1] for said, ahead in zip(judged, promised, strict=True)]
+        remaining = iter(errors)
+        return normalised(
+            [[next(remaining) for _ in group] for group in groups],
+            alike=learning.scale == "sequence",
+        )
+
+    def _judged(self, recordings: Sequence[Recording]) -> tuple[list[Floats], list[Floats]]:
+        """Of each recording: the critic on its decisions (K,), and on its moments (K + 1,)."""
+        ends = np.cumsum([len(recording.kept) for recording in recordings])[:-1]
+        (columns,) = batches_with(recordings, {}, 1)
+        said, ahead = self._ask(columns)
+        assert said is not None
+        cut_off = [place for place, own in enumerate(recordings) if own.last is not None]
+        after = np.zeros(len(recordings))
+        if cut_off:
+            last = joined([{Columns.OBS: recordings[place].last} for place in cut_off])
+            after[cut_off] = self._ask(last)[1]
+        promised = [
+            np.append(moments, follows)
+            for moments, follows in zip(np.split(ahead, ends), after, strict=True)
+        ]
+        return np.split(said, ends), promised
+
+    def _ask(self, columns: dict[str, Any]) -> tuple[Floats | None, Floats]:
+        """In the environment's units. One learner is asked: all of them have the same weights."""
+        seed = int(
+            np.random.default_rng([self.config.seed or 0, self.iteration, 2]).integers(1 << 31)
+        )
+        sees_actions = self.config.learning.critic.kind == "q"
+        answers = self.learner_group.foreach_learner(
+            lambda learner: learner.judge(columns, seed, sees_actions),
+            remote_actor_ids=[0],
+        )
+        said, ahead = next(iter(answers)).get()
+        return None if said is None else self.yardstick.real(said), self.yardstick.real(ahead)
+
+    def _fit(self, recordings: Sequence[Recording], targets: Floats) -> None:
+        """The critic, to targets from the parameters it had."""
+        critic = self.config.learning.critic
+        self.yardstick.take_in(targets)
+        standard = self.yardstick.standard(targets)
+        learners = max(1, self.config.num_learners)
+        results = self._update(
+            batches_with(recordings, {Columns.VALUE_TARGETS: standard}, learners),
+            module_id=CRITIC,
+            num_epochs=critic.epochs,
+            minibatches=critic.minibatches,
+            learning_rate=critic.learning_rate,
+            shuffle_seed=self._number(self.iteration),
+        )
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+
+    def _report(
+        self, figures: dict[str, float], began: float, rolled_out: float | None = None
+    ) -> None:
+        super()._report({**figures, **self._told}, began, rolled_out)
+
+    def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
+        return {**super().get_state(components, **settings), YARDSTICK: self.yardstick}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self.yardstick = state.get(YARDSTICK, self.yardstick)
