@@ -59,12 +59,12 @@ def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tupl
             "$",
             lambda result: _mean(np.where(_done(result), result.fee, np.nan)),
         ),
-        Metric("jct_p95", "p95 JCT", "s", lambda result: _p95(result.jct_s)),
         Metric("queueing", "queueing", "s", lambda result: _mean(result.queueing_s)),
         Metric("slowdown", "slowdown", "", lambda result: _mean(slowdown(result))),
         Metric("utilisation", "utilisation", "", utilisation, better="higher"),
         Metric("fairness", "fairness", "", fairness, better="higher"),
         Metric("makespan", "makespan", "s", lambda result: result.makespan_s),
+        Metric("jct_p95", "p95 JCT", "s", lambda result: _p95(result.jct_s)),
         Metric("preemptions", "preemptions", "", lambda result: result.preemptions, better=None),
     )
     if settings.oversized == "queue":

@@ -7,9 +7,6 @@ user waits for (compiling, loading) is in seconds on the clock.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,6 +16,8 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
 from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.platform.bench.fresh_process import cold_starts, in_fresh_process
+from loadmaster.platform.bench.gpu_simulator import gpu_scheduling
 from loadmaster.platform.bench.results import Figure
 
 # Measured on one thread of one machine, fair policy, 50 executors, 200 TPC-H jobs at 25 s.
@@ -27,15 +26,6 @@ SPARK_SCHED_SIM = "spark-sched-sim"
 PEER_DECISIONS = {"fair": 1076.0, "fifo": 1097.0}
 PEER_TASKS = {"fair": 68_000.0}
 EPISODES = 20
-
-_COLD_START = """
-import time
-began = time.perf_counter()
-from loadmaster.envs.dag_scheduling.episode import run_episode
-from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-run_episode("fair", DagSchedulingSettings(), 0)
-print(time.perf_counter() - began)
-"""
 
 _LONG_EPISODE = """
 from pathlib import Path
@@ -55,20 +45,11 @@ print(peak_mb(10_000) - peak_mb(1_000))
 def measure(say: Callable[[str], None]) -> Iterator[Figure]:
     """All figures of this group; `say` is told what is being measured."""
     yield from dag_scheduling(say)
+    yield from gpu_scheduling(say)
 
 
 def dag_scheduling(say: Callable[[str], None]) -> Iterator[Figure]:
-    with tempfile.TemporaryDirectory() as empty:
-        say("compiling from scratch")
-        yield Figure(
-            "dag_scheduling/compile_s", _in_fresh_process(_COLD_START, LOADMASTER_CACHE=empty), "s"
-        )
-        say("loading what was compiled")
-        yield Figure(
-            "dag_scheduling/cached_start_s",
-            _in_fresh_process(_COLD_START, LOADMASTER_CACHE=empty),
-            "s",
-        )
+    yield from cold_starts("dag_scheduling", "DagSchedulingSettings", "fair", say)
     workloads = ["tpch-like"]
     if os.environ.get("LOADMASTER_DATA"):
         workloads.append("tpch")
@@ -81,9 +62,7 @@ def dag_scheduling(say: Callable[[str], None]) -> Iterator[Figure]:
         say(f"{count} environments at once")
         yield _vector_speed(count)
     say("10,000 jobs in one episode")
-    yield Figure(
-        "dag_scheduling/10000-jobs/extra_memory_mb", _in_fresh_process(_LONG_EPISODE), "MB"
-    )
+    yield Figure("dag_scheduling/10000-jobs/extra_memory_mb", in_fresh_process(_LONG_EPISODE), "MB")
 
 
 def _episode_speed(prefix: str, workload: str, policy: str) -> Iterator[Figure]:
@@ -124,16 +103,3 @@ def _vector_speed(count: int) -> Figure:
     speed = steps / (time.thread_time() - began)
     name = f"dag_scheduling/vector-{count}/steps_per_s"
     return Figure(name, speed, "steps/s", 350.0, f"{SPARK_SCHED_SIM}, one environment")
-
-
-def _in_fresh_process(program: str, **environment: str) -> float:
-    """The number a Python program prints."""
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, **environment},
-        cwd=tempfile.gettempdir(),
-    )
-    return float(done.stdout)

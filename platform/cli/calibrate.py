@@ -45,13 +45,17 @@ def calibrate(
 
     from loadmaster.envs.dag_scheduling.baselines import BASELINES
     from loadmaster.envs.dag_scheduling.calibration import SHIPPED, merged
-    from loadmaster.envs.errors import unknown_name
+    from loadmaster.envs.errors import InputError, unknown_name
     from loadmaster.platform import calibration
     from loadmaster.platform.evaluation import run
     from loadmaster.platform.evaluation.subjects import find_subject
     from loadmaster.platform.files import written_whole
 
     subject = find_subject(environment)
+    if subject.environment != "dag_scheduling":
+        raise InputError(
+            f"no baseline of {subject.environment} has parameters; expected dag_scheduling"
+        )
     tunable = [name for name, baseline in BASELINES.items() if baseline.calibrated]
     for name in policy or []:
         if name not in tunable:

@@ -106,8 +106,10 @@ def evaluate(
             *(found.policies.is_compiled for found in learned.values()),
         ]
         cold = not all(done() for done in compiled)
-        with _episode_progress(progress, total, cold, line) as on_episode:
+        progressing = _episode_progress(progress, total, cold, line)
+        with run.warnings_heard() as heard, progressing as on_episode:
             episodes = run.run_episodes(trial, policies, chosen_seeds, threads, on_episode)
+        trial = replace(trial, notes=(*trial.notes, *heard))
         with progress.status("drawing charts"):
             comparison = replace(
                 compare(subject, trial, chosen_seeds, episodes),
@@ -123,7 +125,7 @@ def evaluate(
         console.width = PIPED_WIDTH
     report.print_report(comparison, console)
     for name, explanations in comparison.explanations.items():
-        print_explanations(name, first_seed, explanations, console)
+        print_explanations(name, first_seed, explanations, subject.choice, console)
     if comparison.explanations:
         console.print()
     print(f"Tables and charts: {folder}{os.sep}")

@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.wording import title
+from loadmaster.platform.evaluation.wording import ORACLE, title
 
 # Paul Tol's muted scheme: nine colours that stay apart under every common colour blindness.
 PALETTE = (
@@ -65,7 +65,8 @@ def new_figure(
     room = (0.01, 0.01, 0.98, 0.99 - 0.62 / size[1])  # all but the headings
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=room))
     figure.text(0.015, 1 - 0.1 / size[1], heading, va="top", fontsize=13, fontweight="bold")
-    below = f"{title(comparison)}, the same for all"
+    oracles = f"; {ORACLE} an oracle" if comparison.oracles else ""
+    below = f"{title(comparison)}, the same for all{oracles}"
     figure.text(0.015, 1 - 0.36 / size[1], below, va="top", fontsize=9.5, color=QUIET)
     grid = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
     axes = list(grid.flat)
@@ -78,9 +79,12 @@ def colour_of(comparison: Comparison, policy: str) -> str:
     """The same policy has the same colour in every chart and every run."""
     if policy == OPTIMUM:
         return INK
-    if policy not in comparison.subject.baselines:
+    subject = comparison.subject
+    if policy not in subject.baselines:
         return NEWCOMER
-    return PALETTE[comparison.subject.baselines.index(policy) % len(PALETTE)]
+    # Variants of one kind share its colour.
+    kinds = list(dict.fromkeys(subject.families.get(name, name) for name in subject.baselines))
+    return PALETTE[kinds.index(subject.families.get(policy, policy)) % len(PALETTE)]
 
 
 def line_style(comparison: Comparison, policy: str) -> dict[str, Any]:
@@ -111,8 +115,13 @@ def plain_log(axis: Axis, labels: int) -> None:
         axis.set_major_locator(MaxNLocator(min(4, labels)))
     else:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= labels else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_locator(NullLocator())
+
+
+def short(value: float) -> str:
+    """Three digits, or all of a large number's."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3g}"
 
 
 def capitalised(text: str) -> str:

@@ -27,9 +27,10 @@ from loadmaster.platform.evaluation.chart_style import (
     line_style,
     new_figure,
     plain_log,
+    short,
 )
 from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.wording import decimals, figure_text
+from loadmaster.platform.evaluation.wording import decimals, figure_text, marked
 
 SIZE_BINS = 8  # of jobs by work, equally full
 TIME_POINTS = 400
@@ -68,12 +69,15 @@ def draw_summary(comparison: Comparison) -> Figure:
     if comparison.differences:
         _draw_differences(comparison, axes[1])
     for panel in axes:
-        panel.set_yticks(range(len(policies)), policies if panel is axes[0] else [], color=INK)
+        names = [marked(comparison, policy) for policy in policies] if panel is axes[0] else []
+        panel.set_yticks(range(len(policies)), names, color=INK)
         panel.set_ylim(len(policies) - 0.4, -0.6)
         panel.grid(False, axis="y")
         panel.tick_params(axis="y", length=0)
         panel.margins(x=0.16)
     axes[0].xaxis.set_major_locator(MaxNLocator(6))
+    if axes[0].dataLim.x1 >= 10_000:
+        axes[0].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     if axes[0].dataLim.x0 >= 0:
         axes[0].set_xlim(left=0)
     return figure
@@ -108,12 +112,12 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
 def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """Which share of all jobs had finished within a given time of their arrival."""
     figure, (axes,) = new_figure(comparison, "Job completion time, all jobs of all seeds", (9, 5.2))
-    for policy in comparison.policies:
+    for policy in comparison.representatives:
         times = np.sort(jobs.loc[jobs["policy"] == policy, "jct_s"].to_numpy())
         if not len(times):
             continue  # the horizon left it no finished job
         share = np.arange(1, len(times) + 1) / len(times)
-        label = f"{policy}  ({np.median(times):,.3g} s)"
+        label = f"{marked(comparison, policy)}  ({short(float(np.median(times)))} s)"
         axes.step(times, share, where="post", label=label, **line_style(comparison, policy))
     axes.set_xscale("log")
     plain_log(axes.xaxis, labels=9)
@@ -121,13 +125,13 @@ def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     axes.set_ylabel("share of jobs finished by then")
     axes.set_ylim(0, 1.01)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
-    legend_beside(axes, "policy (median)")
+    legend_beside(axes, _legend(comparison, "median"))
     return figure
 
 
 def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     """One panel per policy: its median and middle half by job size, the others behind in grey."""
-    policies = comparison.policies
+    policies = comparison.representatives
     columns = min(4, len(policies))
     size = (max(6.5, 1 + 2.5 * columns), 2 + 2.4 * -(-len(policies) // columns))
     figure, panels = new_figure(
@@ -140,13 +144,14 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         work, median, low, high = curves[policy]
         axes.fill_between(work, low, high, color=colour_of(comparison, policy), alpha=0.2, lw=0)
         axes.plot(work, median, marker="o", markersize=3.5, **line_style(comparison, policy))
-        axes.set_title(policy, loc="left", fontsize=10)
+        axes.set_title(marked(comparison, policy), loc="left", fontsize=10)
         axes.set_xscale("log")
         axes.set_yscale("log")
         plain_log(axes.xaxis, labels=5)
         plain_log(axes.yaxis, labels=9)
-    figure.supxlabel("job's work, executor-seconds (log scale)", fontsize=10)
-    figure.supylabel("slowdown: JCT / least possible (log scale)", fontsize=10)
+    words = comparison.trial.job_words
+    figure.supxlabel(f"{words.work} (log scale)", fontsize=10)
+    figure.supylabel(f"slowdown: {words.slowdown} (log scale)", fontsize=10)
     return figure
 
 
@@ -157,11 +162,11 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     # Beyond the middle of the horizons too few episodes are left to speak for all.
     last = float(cut.median() if len(cut) else jobs["completion_s"].max())
     moments = np.linspace(0, last, TIME_POINTS)
-    for policy in comparison.policies:
+    for policy in comparison.representatives:
         own = jobs[jobs["policy"] == policy]
         curves = [_present(episode, moments) for _, episode in own.groupby("seed")]
         present = np.nanmean(curves, axis=0)
-        label = f"{policy}  ({np.mean(present):,.3g})"
+        label = f"{marked(comparison, policy)}  ({short(float(np.mean(present)))})"
         axes.plot(moments, present, label=label, **line_style(comparison, policy))
     axes.set_xlim(0, last)
     axes.set_ylim(bottom=0)
@@ -169,8 +174,14 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.set_xlabel("time since the episode's start, s")
     axes.set_ylabel("jobs in system, mean over seeds")
-    legend_beside(axes, "policy (mean over this time)")
+    legend_beside(axes, _legend(comparison, "mean over this time"))
     return figure
+
+
+def _legend(comparison: Comparison, figure: str) -> str:
+    """A legend's heading; `figure` is what stands behind each name."""
+    some = len(comparison.representatives) < len(comparison.policies)
+    return f"policy ({figure})" + ("\nthe best of each kind" if some else "")
 
 
 def _present(episode: pd.DataFrame, moments: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,6 +25,7 @@ from loadmaster.platform.policies import Explanation
 from loadmaster.platform.policies.find import Found
 
 OPTIMUM = "optimal"
+MOST_LINES = 12  # in one chart
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Comparison:
     seeds: tuple[int, ...]
     values: dict[str, NDArray[np.float64]]  # policy -> (metrics, seeds)
     summaries: dict[str, tuple[Summary, ...]]  # policy -> one per metric
-    best_baseline: str | None  # None: no baseline took part
+    best_baseline: str | None  # of those that are no oracles; None: none took part
     differences: dict[str, Difference]  # policy -> from the best baseline, primary metric
     gaps: dict[str, Summary]  # policy -> percent away from the optimum; empty if it did not run
     learned: Mapping[str, Found] = field(default_factory=dict)  # the bundles among the policies
@@ -53,6 +54,21 @@ class Comparison:
     @property
     def policies(self) -> tuple[str, ...]:
         return tuple(self.values)
+
+    @property
+    def oracles(self) -> tuple[str, ...]:
+        """Those that know what no scheduler can know; nobody has to beat them."""
+        return tuple(policy for policy in self.values if policy in self.subject.oracles)
+
+    @property
+    def representatives(self) -> tuple[str, ...]:
+        """The best of each family, where there are too many policies to draw a line for each."""
+        if len(self.values) <= MOST_LINES:
+            return self.policies
+        first: dict[str, str] = {}
+        for policy in self.values:
+            first.setdefault(self.subject.families.get(policy, policy), policy)
+        return tuple(first.values())
 
 
 def compare(subject: Subject, trial: Trial, seeds: Sequence[int], episodes: Episodes) -> Comparison:
@@ -71,7 +87,8 @@ def compare(subject: Subject, trial: Trial, seeds: Sequence[int], episodes: Epis
         return math.inf if math.isnan(mean) else sign * mean
 
     order = sorted(measured, key=rank)
-    baselines = [policy for policy in order if policy in subject.baselines]
+    rivals = set(subject.baselines) - subject.oracles
+    baselines = [policy for policy in order if policy in rivals]
     best = baselines[0] if baselines else None
     differences, gaps = {}, {}
     for policy in order:
@@ -111,6 +128,7 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
             }
             for policy, summaries in comparison.summaries.items()
         },
+        **({"oracles": list(comparison.oracles)} if comparison.oracles else {}),
         "best_baseline": comparison.best_baseline,
         "differences": {
             policy: {

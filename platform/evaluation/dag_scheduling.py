@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,9 +16,13 @@ from loadmaster.envs.dag_scheduling.wording import changed, conditions
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.evaluation.subjects import JobColumns, Subject, Trial
-
-NAME_MAX = 100  # of a folder; a longer one is cut, and told apart by a digest
+from loadmaster.platform.evaluation.subjects import (
+    JobColumns,
+    JobWords,
+    Subject,
+    Trial,
+    joined_name,
+)
 
 
 def subject() -> Subject:
@@ -31,13 +33,14 @@ def subject() -> Subject:
         folder_name=folder_name,
         prepare=prepare,
         references=(OPTIMAL,),
+        choice="stage",
         is_compiled=is_compiled,
     )
 
 
 def is_compiled() -> bool:
     """The loop over an episode is compiled last: what it calls is in the cache as well."""
-    return any(cache_folder().rglob("rollout.run-*.nbi"))
+    return any(cache_folder().glob("dag_scheduling_*/rollout.run-*.nbi"))
 
 
 def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
@@ -63,6 +66,7 @@ def prepare(settings: DagSchedulingSettings) -> Trial:
         metrics=episode_metrics(settings, workload),
         run=run,
         job_columns=columns,
+        job_words=JobWords("job's work, executor-seconds", "JCT / least possible"),
         notes=(workload.description,) if workload.description else (),
         parameters=tuned_parameters(settings, workload),
         bank=workload,
@@ -87,8 +91,4 @@ def folder_name(settings: DagSchedulingSettings) -> str:
     """Settings that differ get folders that differ."""
     parts = ["dag_scheduling", settings.workload, settings.arrivals]
     parts += [f"{name}-{value}" for name, value in changed(settings) if name != "arrivals"]
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
-    if len(name) > NAME_MAX:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
-        name = f"{name[:NAME_MAX]}-{digest}"
-    return name
+    return joined_name(parts)

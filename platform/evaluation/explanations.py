@@ -38,13 +38,14 @@ def explain_learned(
 
 
 def print_explanations(
-    policy: str, seed: int, explanations: Sequence[Explanation], console: Console
+    policy: str, seed: int, explanations: Sequence[Explanation], choice: str, console: Console
 ) -> None:
+    """`choice` is what it chooses from: a stage, a job."""
     whole = not console.is_terminal
     console.print()
     console.print(Text(f"Decisions of {policy} on seed {seed}", style="bold"), soft_wrap=whole)
     if not explanations:
-        console.print("It never had more than one stage to choose from.", soft_wrap=whole)
+        console.print(f"It never had more than one {choice} to choose from.", soft_wrap=whole)
     for explanation in explanations:
         console.print()
         line = f"at {explanation.time_s:,.1f} s: {explanation.situation}"

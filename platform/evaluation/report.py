@@ -13,7 +13,16 @@ from rich.text import Text
 from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation.comparison import Comparison
 from loadmaster.platform.evaluation.statistics import Interval
-from loadmaster.platform.evaluation.wording import decimals, figure_text, notes, title, verdict
+from loadmaster.platform.evaluation.wording import (
+    decimals,
+    figure_text,
+    marked,
+    notes,
+    title,
+    verdict,
+)
+
+LONG = 15  # rows; a table of more keeps to one line each, if need be with fewer columns
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
@@ -37,14 +46,31 @@ def _layouts(comparison: Comparison) -> Iterator[Table]:
     judged = tuple(metric for metric in everything if metric.better is not None)
     for metrics in (everything, judged):
         yield _table(comparison, metrics, between=" ", gap=2)
+    if len(comparison.policies) > LONG:
+        yield _table(comparison, judged, between=" ", gap=2, tall=True)
+        for count in range(len(judged), 0, -1):
+            for iqm in (True, False):
+                yield _table(comparison, judged[:count], between=" ", gap=1, tall=True, iqm=iqm)
     for gap in (2, 1):
         yield _table(comparison, judged, between="\n", gap=gap)
     for count in range(len(judged) - 1, 0, -1):
         yield _table(comparison, judged[:count], between="\n", gap=1)
 
 
-def _table(comparison: Comparison, metrics: tuple[Metric, ...], between: str, gap: int) -> Table:
-    """`between` a figure and its interval stands a space or a new line."""
+def _table(
+    comparison: Comparison,
+    metrics: tuple[Metric, ...],
+    between: str,
+    gap: int,
+    tall: bool = False,
+    iqm: bool = True,
+) -> Table:
+    """`between` a figure and its interval stands a space or a new line; `tall` headings have two.
+
+    Where figures have two lines, headings have two as well.
+    """
+    wide = between == " " and not tall
+    split = " " if wide else "\n"  # of a heading
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("policy", no_wrap=True)
     policies = comparison.policies
@@ -60,22 +86,23 @@ def _table(comparison: Comparison, metrics: tuple[Metric, ...], between: str, ga
             for mean, summary in zip(means, summaries, strict=True):
                 _add_interval(mean, summary.interval, f",.{coarse}f", between)
             several = "[95%]" if len(comparison.seeds) > 1 else ""
-            columns.append((f"{metric.title}{between}{several}", means))
-            columns.append(("IQM", [Text(figure_text(s.iqm, digits)) for s in summaries]))
+            columns.append((f"{metric.title}{split}{several}", means))
+            if iqm:
+                columns.append(("IQM", [Text(figure_text(s.iqm, digits)) for s in summaries]))
         else:
-            heading = metric.title if between == " " else f"{metric.label}\n{metric.unit}"
+            heading = metric.title if wide else f"{metric.label}\n{metric.unit}"
             columns.append((heading, means))
     if comparison.gaps:
-        columns.append((f"above{between}optimal", _gap_cells(comparison, between)))
+        columns.append((f"above{split}optimal", _gap_cells(comparison, between)))
     if comparison.differences:
         cells = [_difference_cell(comparison, policy, between) for policy in policies]
-        wide = between == " "
         reference = f"against {comparison.best_baseline}" if wide else "against best\nbaseline"
         columns.append((reference, cells))
     for heading, _ in columns:
         table.add_column(heading.strip(" "), justify="right", no_wrap=True)
+    first = next((policy for policy in policies if policy not in comparison.oracles), None)
     for row, policy in enumerate(policies):
-        name = Text(policy, style="bold" if row == 0 else "")
+        name = Text(marked(comparison, policy), style="bold" if policy == first else "")
         table.add_row(name, *(cells[row] for _, cells in columns))
     return table
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
@@ -70,3 +72,19 @@ def run_episodes(
             threads.shutdown(wait=False, cancel_futures=True)
             raise
     return episodes
+
+
+@contextmanager
+def warnings_heard() -> Iterator[list[str]]:
+    """What environments warn of meanwhile, said once: lines for the notes, complete at the end."""
+    lines: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield lines
+    texts = dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning)
+    for each in caught:
+        if each.category is not UserWarning:
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+    if texts:
+        more = f" (and {len(texts) - 1} more such warnings)" if len(texts) > 1 else ""
+        lines.append(f"warning: {next(iter(texts))}{more}")

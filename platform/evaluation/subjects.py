@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,6 +18,15 @@ from loadmaster.envs.settings import Settings
 from loadmaster.platform.systems import systems
 
 JobColumns = Mapping[str, NDArray[Any]]  # arrival_s, completion_s, jct_s, work_s, slowdown, ...
+NAME_MAX = 100  # of a folder; a longer one is cut, and told apart by a digest
+
+
+@dataclass(frozen=True)
+class JobWords:
+    """What two of the columns of jobs mean, as charts say it."""
+
+    work: str = "job's work, s"  # work_s
+    slowdown: str = "JCT / least possible"
 
 
 @dataclass(frozen=True)
@@ -28,6 +39,7 @@ class Trial:
     metrics: tuple[Metric, ...]  # the primary one first
     run: Callable[[str, int], Any]  # policy, seed -> an episode's result; called from threads
     job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
+    job_words: JobWords = JobWords()
     notes: tuple[str, ...] = ()  # what a reader of the figures should know of the workload
     parameters: Mapping[str, str] = field(default_factory=dict)  # of tuned policies, in words
     bank: Any = None  # the loaded workload, as learned policies of the environment take it
@@ -43,6 +55,9 @@ class Subject:
     folder_name: Callable[[Any], str]  # settings -> where results go unless told
     prepare: Callable[[Any], Trial]  # settings -> a trial
     references: tuple[str, ...] = ()  # may be compared, but are no baselines: the optimum
+    oracles: frozenset[str] = frozenset()  # baselines that know what no scheduler can know
+    families: Mapping[str, str] = field(default_factory=dict)  # baseline -> what it is a variant of
+    choice: str = "option"  # what a learned policy chooses from, in the singular
     is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles
 
 
@@ -62,3 +77,12 @@ def find_subject(name: str) -> Subject:
     # Each environment has a module here of its own name; it is imported when it is asked for.
     module = importlib.import_module(f"loadmaster.platform.evaluation.{name}")
     return cast(Subject, module.subject())
+
+
+def joined_name(parts: Sequence[str]) -> str:
+    """A folder's name; parts that differ give names that differ."""
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
+    if len(name) > NAME_MAX:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name[:NAME_MAX]}-{digest}"
+    return name

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
 from loadmaster.platform.evaluation.statistics import Interval
 
+ORACLE = "*"  # behind the name of one
+NAMED = 7  # of the rivals that cannot be told from the best; past it, the first few
+
 
 def title(comparison: Comparison) -> str:
     return f"{comparison.trial.workload}: {comparison.trial.conditions}; {seed_range(comparison)}"
@@ -16,6 +19,11 @@ def title(comparison: Comparison) -> str:
 def seed_range(comparison: Comparison) -> str:
     first, last = comparison.seeds[0], comparison.seeds[-1]
     return f"seed {first}" if first == last else f"seeds {first} to {last}"
+
+
+def marked(comparison: Comparison, policy: str) -> str:
+    """Its name, with a mark where it is an oracle."""
+    return f"{policy}{ORACLE}" if policy in comparison.subject.oracles else policy
 
 
 def decimals(values: Iterable[float]) -> int:
@@ -30,10 +38,14 @@ def figure_text(value: float, digits: int) -> str:
 
 
 def verdict(comparison: Comparison) -> str:
-    """Who is best, by how much, and whether these seeds can tell."""
-    ranked = [policy for policy in comparison.policies if policy != OPTIMUM]
+    """Who is best, by how much, and whether these seeds can tell. Oracles are told of apart."""
+    oracles = comparison.oracles
+    ranked = [policy for policy in comparison.policies if policy not in (OPTIMUM, *oracles)]
     if not ranked:
-        return f"{OPTIMUM}: {_score(comparison, OPTIMUM)}."
+        if not oracles:
+            return f"{OPTIMUM}: {_score(comparison, OPTIMUM)}."
+        lead = "is best of the oracles" if len(oracles) > 1 else "is an oracle"
+        return f"{oracles[0]} {lead}: {_score(comparison, oracles[0])}.{_single(comparison)}"
     best, reference = ranked[0], comparison.best_baseline
     text = f"{best}{' is best' if len(ranked) > 1 else ''}: {_score(comparison, best)}"
     if best in comparison.gaps:
@@ -45,8 +57,25 @@ def verdict(comparison: Comparison) -> str:
             if best == reference
             else _lead_over_baseline(comparison, best, reference)
         )
-    single = " One seed gives no interval; try --seeds 20." if len(comparison.seeds) == 1 else ""
-    return f"{text}.{single}"
+    return f"{text}.{_best_oracle(comparison)}{_single(comparison)}"
+
+
+def _single(comparison: Comparison) -> str:
+    return " One seed gives no interval; try --seeds 20." if len(comparison.seeds) == 1 else ""
+
+
+def _best_oracle(comparison: Comparison) -> str:
+    """What could be had by whoever knew more; nothing where no oracle took part."""
+    if not comparison.oracles:
+        return ""
+    oracle, reference = comparison.oracles[0], comparison.best_baseline
+    text = f" The best oracle, {oracle}, is at {_score(comparison, oracle)}"
+    if reference is not None:
+        size, interval = _distance(comparison, oracle)
+        order = comparison.policies
+        side = "ahead of" if order.index(oracle) < order.index(reference) else "behind"
+        text += f", {size:.1f}%{_percents(interval)} {side} {reference}"
+    return f"{text}."
 
 
 def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
@@ -55,7 +84,10 @@ def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
         size, interval = _distance(comparison, others[0])
         return f"{others[0]} is {size:.1f}% behind{_percents(interval)}"
     size, interval = _distance(comparison, tied[0])
-    rivals = _listed([f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]])
+    names = [f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]]
+    if len(names) > NAMED:
+        names = [*names[:3], f"{len(names) - 3} more"]
+    rivals = _listed(names)
     return f"but {len(comparison.seeds)} seeds do not tell it from {rivals}"
 
 
@@ -94,10 +126,11 @@ def _score(comparison: Comparison, policy: str) -> str:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """What the figures rest on: the workload's own remarks, and how policies were tuned."""
+    """What the figures rest on: who knew too much, the workload, and how policies were tuned."""
     tuned = [
         f"{policy} runs with {text}"
         for policy, text in comparison.trial.parameters.items()
         if policy in comparison.values
     ]
-    return [*comparison.trial.notes, *tuned]
+    oracle = f"{ORACLE} an oracle: it knows what no scheduler can, such as how long jobs will run"
+    return [*([oracle] if comparison.oracles else []), *comparison.trial.notes, *tuned]

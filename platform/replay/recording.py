@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # The pair that tells the most at a glance: the usual default, and what happens without sharing.
 DEFAULT_POLICIES = ("fair", "fifo")
+REPLAYED = "dag_scheduling"  # what the page can draw
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ def plan_recording(target: str, policies: Sequence[str], seed: int, values: dict
         raise InputError(f"--seed {seed} is negative; expected 0 or more")
     shown = _policy_meant(target)
     subject = find_subject(shown.system.environment if shown else target)
+    if subject.environment != REPLAYED:
+        raise InputError(f"{subject.environment} has no replay; expected {REPLAYED}")
     settings = subject.settings({**_trained_on(shown, values), **values} if shown else values)
     system = systems().get(target)
     wanted = [target, *policies] if shown else list(policies)

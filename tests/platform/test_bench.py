@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from loadmaster.platform.bench import simulators
+from loadmaster.platform.bench.fresh_process import in_fresh_process
 from loadmaster.platform.bench.results import Figure
 from loadmaster.platform.cli.main import main
 
@@ -39,7 +40,7 @@ def test_ratio_says_how_many_times_better() -> None:
 
 
 def test_a_program_of_its_own_is_run_and_read() -> None:
-    assert simulators._in_fresh_process("print(3.5)") == 3.5
+    assert in_fresh_process("print(3.5)") == 3.5
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import csv
 import json
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from io import StringIO
@@ -271,6 +272,109 @@ def test_verdict_on_a_tie() -> None:
 def test_verdict_on_a_newcomer() -> None:
     text = verdict(compared("learned", "arrival", "longest"))
     assert re.match(r"learned is best: .* ahead of arrival, the best baseline\.$", text)
+
+
+# Oracles
+
+
+KNOWING = replace(MACHINE, oracles=frozenset({"shortest"}))
+
+
+def test_an_oracle_is_never_the_best_baseline() -> None:
+    result = compared("arrival", "longest", "shortest", "learned", subject=KNOWING)
+    assert result.policies[0] == "shortest"
+    assert result.best_baseline == "arrival"
+    assert result.differences["shortest"].percent < 0
+    record = as_json(result, [])
+    assert record["oracles"] == ["shortest"]
+    text = verdict(result)
+    assert re.match(r"learned is best: .* ahead of arrival, the best baseline\. The best ", text)
+    assert re.search(
+        r"The best oracle, shortest, is at mean JCT [\d.]+ s, .*ahead of arrival\.$", text
+    )
+
+
+def test_an_oracle_may_fall_behind() -> None:
+    blind = replace(MACHINE, oracles=frozenset({"longest"}))
+    text = verdict(compared("arrival", "longest", subject=blind))
+    assert re.match(r"arrival: mean JCT [\d.]+ s\. The best oracle, longest, is at ", text)
+    assert text.endswith(" behind arrival.")
+
+
+def test_oracles_alone_have_nobody_to_be_measured_against() -> None:
+    result = compared("shortest", subject=KNOWING)
+    assert (result.best_baseline, result.differences) == (None, {})
+    assert verdict(result).startswith("shortest is an oracle: mean JCT ")
+    both = replace(MACHINE, oracles=frozenset({"shortest", "longest"}))
+    text = verdict(compared("shortest", "longest", subject=both))
+    assert text.startswith("shortest is best of the oracles: mean JCT ")
+    text = verdict(compared("shortest", "learned", subject=KNOWING))
+    assert re.fullmatch(
+        r"learned: mean JCT \S+ s\. The best oracle, shortest, is at \D+[\d.]+ s\.", text
+    )
+
+
+def test_oracles_are_marked_in_the_table() -> None:
+    lines = printed(compared("arrival", "longest", "shortest", subject=KNOWING), 200).splitlines()
+    assert [line.split()[0] for line in lines[3:6]] == ["shortest*", "arrival", "longest"]
+    assert "best baseline" in lines[4]
+    assert "* an oracle: it knows what no scheduler can, such as how long jobs will run" in lines
+    plain = printed(compared("arrival", "longest", "shortest"), 200)
+    assert "oracle" not in plain
+    assert "*" not in plain
+
+
+def many_variants(count: int) -> Subject:
+    """`count` baselines of three kinds; variants of one kind do the same."""
+    rules = ("arrival", "shortest", "longest")
+    names = {f"{rules[place % 3]}-{place}": rules[place % 3] for place in range(count)}
+
+    def prepared(settings: MachineSettings) -> Trial:
+        return replace(prepare(settings), run=lambda policy, seed: machine_day(names[policy], seed))
+
+    return replace(
+        MACHINE,
+        baselines=tuple(names),
+        prepare=prepared,
+        families=names,
+        oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
+    )
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_long_table_has_one_line_a_policy(width: int) -> None:
+    subject = many_variants(30)
+    result = compared(*subject.baselines, subject=subject, seeds=4)
+    lines = printed(result, width).splitlines()
+    table = lines[2 : lines.index("", 2)]
+    assert all(len(line) <= width for line in table)
+    rows = [line.split()[0].rstrip("*") for line in table]
+    assert rows[rows.index("policy") + 1 :] == list(result.policies)
+    assert "do not tell it from arrival-3 (0.0% behind [0.0%, 0.0%]), arrival-6, " in lines[-2]
+    assert "arrival-9 and 6 more. The best oracle, shortest-1, is at " in lines[-2]
+
+
+def test_a_line_for_the_best_of_each_kind() -> None:
+    subject = many_variants(30)
+    result = compared(*subject.baselines, subject=subject, seeds=2)
+    assert result.representatives == ("shortest-1", "arrival-0", "longest-2")
+    few = compared(*subject.baselines[:6], subject=subject, seeds=2)
+    assert few.representatives == few.policies
+
+
+def test_warnings_become_one_note() -> None:
+    heard: list[str] = []
+
+    def warn() -> None:
+        with run.warnings_heard() as lines:
+            for job in (3, 4, 3):
+                warnings.warn(f"job {job} is left out", stacklevel=1)
+            warnings.warn("old", DeprecationWarning, stacklevel=1)
+        heard.extend(lines)
+
+    with pytest.warns(DeprecationWarning, match="old"):
+        warn()
+    assert heard == ["warning: job 3 is left out (and 1 more such warnings)"]
 
 
 def test_one_seed_promises_nothing() -> None:

@@ -1,0 +1,95 @@
+"""GPU scheduling as a subject of evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from loadmaster.envs.compiled import cache_folder
+from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
+from loadmaster.envs.gpu_scheduling.jobs import gpu_seconds
+from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.wording import changed, conditions
+from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.evaluation.subjects import (
+    JobColumns,
+    JobWords,
+    Subject,
+    Trial,
+    joined_name,
+)
+
+
+def subject() -> Subject:
+    return Subject(
+        environment="gpu_scheduling",
+        baselines=tuple(BASELINES),
+        settings=settings_from,
+        folder_name=folder_name,
+        prepare=prepare,
+        oracles=frozenset(name for name, baseline in BASELINES.items() if baseline.oracle),
+        families={
+            name: ordering
+            for ordering, rule in ORDERINGS.items()
+            for name, baseline in BASELINES.items()
+            if baseline.ordering is rule
+        },
+        choice="job",
+        is_compiled=is_compiled,
+    )
+
+
+def is_compiled() -> bool:
+    """The loop over an episode is compiled last: what it calls is in the cache as well."""
+    return any(cache_folder().glob("gpu_scheduling_*/rollout.run-*.nbi"))
+
+
+def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
+    settings = build_settings(GpuSchedulingSettings, values)
+    if settings.workload not in WORKLOADS:
+        raise unknown_name("workload", settings.workload, WORKLOADS)
+    build_cluster(settings)  # refuses GPUs that nobody knows or that have no price
+    return settings
+
+
+def prepare(settings: GpuSchedulingSettings) -> Trial:
+    workload = load_workload(settings)
+
+    def run(policy: str, seed: int) -> EpisodeResult:
+        return run_episode(policy, settings, seed, workload)
+
+    return Trial(
+        settings=settings,
+        workload=settings.workload,
+        conditions=conditions(settings, workload.size),
+        metrics=episode_metrics(settings, workload),
+        run=run,
+        job_columns=columns,
+        job_words=JobWords("job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"),
+        notes=(workload.description,) if workload.description else (),
+        bank=workload,
+    )
+
+
+def columns(result: EpisodeResult) -> JobColumns:
+    """The environment's own, its jobs' work, and when the last job came or went."""
+    last_s = np.nanmax(np.concatenate([result.jobs.arrival_s, result.finish_s]))
+    return {
+        **job_columns(result),
+        "work_s": gpu_seconds(result.jobs),
+        "end_s": np.full(len(result.finish_s), last_s),
+    }
+
+
+def folder_name(settings: GpuSchedulingSettings) -> str:
+    """Settings that differ get folders that differ."""
+    own = [f"{name}-{value}" for name, value in changed(settings) if name != "cluster"]
+    named = [] if settings.machines else [settings.cluster]
+    return joined_name(["gpu_scheduling", settings.workload, *named, *own])
