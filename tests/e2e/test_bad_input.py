@@ -109,8 +109,98 @@ def arguments(name: str, folder: Path) -> tuple[list[str], list[str]]:
             [*EVALUATE, "--policy", "fair", "--explain", "2"],
             ["--explain", "expected one by --policy"],
         ),
+        **gpu_cases(folder),
         **training_cases(folder),
     }[name]
+
+
+def gpu_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
+    """Of `loadmaster evaluate gpu_scheduling`, and of commands that do not know it yet."""
+    header = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user"
+    for kind, row in {
+        "negative": "22,1,133,6.0,1.0,MISC,-37,",
+        "no-such-gpu": "22,1,133,6.0,1.0,V1000,37,",
+        "gpus": "22,1,133,6.0,many,MISC,37,",
+    }.items():
+        (folder / f"{kind}.csv").write_text(f"{header}\n21,1,0,6.0,1.0,MISC,9,\n{row}\n")
+    (folder / "no-user.csv").write_text(header.removesuffix(",user") + "\n")
+    gpu = ["evaluate", "gpu_scheduling", "--seeds", "1"]
+    pai = [*gpu, "--workload", "pai", "--set"]
+    return {
+        "job larger than the cluster": (
+            [
+                *gpu,
+                "--workload",
+                "toy",
+                "--set",
+                "machines=[{count: 1, gpus: 3, gpu: T4, cpus: 9}]",
+            ],
+            ["job 4 asks for 4 x 1 GPU", "the empty cluster holds 3", "oversized=skip or queue"],
+        ),
+        "machines without GPUs": (
+            [*gpu, "--set", "machines=[{count: 9, gpu: T4, cpus: 8}]"],
+            ["machines.0.gpus", "required"],
+        ),
+        "unknown GPU type": (
+            [*gpu, "--set", "machines=[{count: 1, gpus: 8, gpu: V10, cpus: 96}]"],
+            ["unknown GPU type 'V10'; did you mean 'V100'?"],
+        ),
+        "unknown GPU type in a trace": (
+            [*pai, f"data={folder}/no-such-gpu.csv"],
+            ["no-such-gpu.csv, line 3", "gpu_type 'V1000'", "expected a GPU type"],
+        ),
+        "negative duration": (
+            [*pai, f"data={folder}/negative.csv"],
+            ["negative.csv, line 3", "duration '-37'", "0 or more"],
+        ),
+        "GPUs that are no number": (
+            [*pai, f"data={folder}/gpus.csv"],
+            ["gpus.csv, line 3", "num_gpu 'many'"],
+        ),
+        "column missing": ([*pai, f"data={folder}/no-user.csv"], ["no-user.csv: no column 'user'"]),
+        "no GPU trace": ([*pai, f"data={folder}/tpch"], ["tpch: no trace found"]),
+        "no GPU data named": ([*gpu, "--workload", "openb"], ["LOADMASTER_DATA", "data="]),
+        "price missing": (
+            [
+                *gpu,
+                "--set",
+                "machines=[{count: 1, gpus: 8, gpu: H100, cpus: 96}]",
+                "--set",
+                "gpu_types=[{name: H100, speed: 4}]",
+            ],
+            ["GPU type 'H100' has no price", "price_per_hour"],
+        ),
+        "negative price": (
+            [*gpu, "--set", "gpu_types=[{name: H100, speed: 4, price_per_hour: -1}]"],
+            ["gpu_types.0.price_per_hour", "greater than or equal to 0"],
+        ),
+        "unknown cluster": ([*gpu, "--set", "cluster=huge"], ["cluster", "'small', 'medium'"]),
+        "unknown GPU workload": (
+            [*gpu, "--workload", "pai-lik"],
+            ["unknown workload 'pai-lik'; did you mean 'pai-like'?"],
+        ),
+        "unknown GPU policy": (
+            [*gpu, "--policy", "fifo-firstfit"],
+            ["unknown policy 'fifo-firstfit'; did you mean 'fifo-first-fit'?"],
+        ),
+        "two rates": (
+            [*gpu, "--set", "load=1", "--set", "interarrival_s=9"],
+            ["interarrival_s and load", "only one"],
+        ),
+        "more jobs than recorded": (
+            [*gpu, "--workload", "toy", "--set", "jobs=6"],
+            ["6 of workload 'toy', which has 5"],
+        ),
+        "policy of another environment": (
+            [*gpu, "--policy", f"{folder}/bundles/good"],
+            ["decides in 'dag_scheduling'", "expected a policy for 'gpu_scheduling'"],
+        ),
+        "nothing to calibrate": (
+            ["calibrate", "gpu_scheduling"],
+            ["no baseline of gpu_scheduling has parameters"],
+        ),
+        "nothing to replay": (["replay", "gpu_scheduling"], ["gpu_scheduling has no replay"]),
+    }
 
 
 def training_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
@@ -204,7 +294,12 @@ CASES = [
     "no such bundle", "a file for a bundle", "a folder for a bundle", "cut bundle",
     "foreign bundle", "newer bundle", "bundle of an unknown system", "export of no run",
     "export of a run without a policy", "export over something", "export of a damaged policy",
-    "unwritable bundle", "nothing to explain", "no system", "unknown system", "unknown key",
+    "unwritable bundle", "nothing to explain", "job larger than the cluster",
+    "machines without GPUs", "unknown GPU type", "unknown GPU type in a trace", "negative duration",
+    "GPUs that are no number", "column missing", "no GPU trace", "no GPU data named",
+    "price missing", "negative price", "unknown cluster", "unknown GPU workload",
+    "unknown GPU policy", "two rates", "more jobs than recorded", "policy of another environment",
+    "nothing to calibrate", "nothing to replay", "no system", "unknown system", "unknown key",
     "unknown key in a file", "bad YAML", "no such config", "workload of a run",
     "run over something", "run in a file", "resume of no run", "resume of a run of another",
     "resume of a run that never began", "resume elsewhere", "another task for a run", "no GPU",
