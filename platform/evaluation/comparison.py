@@ -58,7 +58,7 @@ class Comparison:
     @property
     def oracles(self) -> tuple[str, ...]:
         """Those that know what no scheduler can know; nobody has to beat them."""
-        return tuple(policy for policy in self.values if policy in self.subject.oracles)
+        return tuple(policy for policy in self.values if policy in self.trial.oracles)
 
     @property
     def representatives(self) -> tuple[str, ...]:
@@ -87,7 +87,7 @@ def compare(subject: Subject, trial: Trial, seeds: Sequence[int], episodes: Epis
         return math.inf if math.isnan(mean) else sign * mean
 
     order = sorted(measured, key=rank)
-    rivals = set(subject.baselines) - subject.oracles
+    rivals = set(subject.baselines) - trial.oracles
     baselines = [policy for policy in order if policy in rivals]
     best = baselines[0] if baselines else None
     differences, gaps = {}, {}

@@ -34,7 +34,6 @@ def subject() -> Subject:
         settings=settings_from,
         folder_name=folder_name,
         prepare=prepare,
-        oracles=frozenset(name for name, baseline in BASELINES.items() if baseline.oracle),
         families={
             name: ordering
             for ordering, rule in ORDERINGS.items()
@@ -74,8 +73,16 @@ def prepare(settings: GpuSchedulingSettings) -> Trial:
         job_columns=columns,
         job_words=JobWords("job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"),
         notes=(workload.description,) if workload.description else (),
+        oracles=oracles(settings),
         bank=workload,
     )
+
+
+def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
+    """Those who need to know how long jobs will run, unless everybody may."""
+    if settings.durations == "known":
+        return frozenset()
+    return frozenset(name for name, baseline in BASELINES.items() if baseline.oracle)
 
 
 def columns(result: EpisodeResult) -> JobColumns:

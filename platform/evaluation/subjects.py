@@ -41,6 +41,7 @@ class Trial:
     job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
     job_words: JobWords = JobWords()
     notes: tuple[str, ...] = ()  # what a reader of the figures should know of the workload
+    oracles: frozenset[str] = frozenset()  # baselines that know what no scheduler here can know
     parameters: Mapping[str, str] = field(default_factory=dict)  # of tuned policies, in words
     bank: Any = None  # the loaded workload, as learned policies of the environment take it
 
@@ -55,7 +56,6 @@ class Subject:
     folder_name: Callable[[Any], str]  # settings -> where results go unless told
     prepare: Callable[[Any], Trial]  # settings -> a trial
     references: tuple[str, ...] = ()  # may be compared, but are no baselines: the optimum
-    oracles: frozenset[str] = frozenset()  # baselines that know what no scheduler can know
     families: Mapping[str, str] = field(default_factory=dict)  # baseline -> what it is a variant of
     choice: str = "option"  # what a learned policy chooses from, in the singular
     is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles

@@ -23,7 +23,7 @@ def seed_range(comparison: Comparison) -> str:
 
 def marked(comparison: Comparison, policy: str) -> str:
     """Its name, with a mark where it is an oracle."""
-    return f"{policy}{ORACLE}" if policy in comparison.subject.oracles else policy
+    return f"{policy}{ORACLE}" if policy in comparison.trial.oracles else policy
 
 
 def decimals(values: Iterable[float]) -> int:

@@ -277,7 +277,14 @@ def test_verdict_on_a_newcomer() -> None:
 # Oracles
 
 
-KNOWING = replace(MACHINE, oracles=frozenset({"shortest"}))
+def with_oracles(*names: str) -> Subject:
+    def prepared(settings: MachineSettings) -> Trial:
+        return replace(prepare(settings), oracles=frozenset(names))
+
+    return replace(MACHINE, prepare=prepared)
+
+
+KNOWING = with_oracles("shortest")
 
 
 def test_an_oracle_is_never_the_best_baseline() -> None:
@@ -295,8 +302,7 @@ def test_an_oracle_is_never_the_best_baseline() -> None:
 
 
 def test_an_oracle_may_fall_behind() -> None:
-    blind = replace(MACHINE, oracles=frozenset({"longest"}))
-    text = verdict(compared("arrival", "longest", subject=blind))
+    text = verdict(compared("arrival", "longest", subject=with_oracles("longest")))
     assert re.match(r"arrival: mean JCT [\d.]+ s\. The best oracle, longest, is at ", text)
     assert text.endswith(" behind arrival.")
 
@@ -305,7 +311,7 @@ def test_oracles_alone_have_nobody_to_be_measured_against() -> None:
     result = compared("shortest", subject=KNOWING)
     assert (result.best_baseline, result.differences) == (None, {})
     assert verdict(result).startswith("shortest is an oracle: mean JCT ")
-    both = replace(MACHINE, oracles=frozenset({"shortest", "longest"}))
+    both = with_oracles("shortest", "longest")
     text = verdict(compared("shortest", "longest", subject=both))
     assert text.startswith("shortest is best of the oracles: mean JCT ")
     text = verdict(compared("shortest", "learned", subject=KNOWING))
@@ -330,15 +336,13 @@ def many_variants(count: int) -> Subject:
     names = {f"{rules[place % 3]}-{place}": rules[place % 3] for place in range(count)}
 
     def prepared(settings: MachineSettings) -> Trial:
-        return replace(prepare(settings), run=lambda policy, seed: machine_day(names[policy], seed))
+        return replace(
+            prepare(settings),
+            run=lambda policy, seed: machine_day(names[policy], seed),
+            oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
+        )
 
-    return replace(
-        MACHINE,
-        baselines=tuple(names),
-        prepare=prepared,
-        families=names,
-        oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
-    )
+    return replace(MACHINE, baselines=tuple(names), prepare=prepared, families=names)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

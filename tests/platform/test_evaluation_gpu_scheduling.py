@@ -104,6 +104,17 @@ def test_jobs_that_never_fit_are_told_of_once(
     assert len(pd.read_csv(here / "skip" / "jobs.csv")) == 2 * 3 * 4
 
 
+@pytest.mark.usefixtures("here", "no_charts")
+def test_who_may_know_durations_is_no_oracle(capsys: pytest.CaptureFixture[str]) -> None:
+    pair = ("--against", "sjf-first-fit,fifo-first-fit", "--seeds", "3", "--set", "jobs=60")
+    blind = evaluated(capsys, *pair)
+    assert (blind["best_baseline"], blind["oracles"]) == ("fifo-first-fit", ["sjf-first-fit"])
+    told = evaluated(capsys, *pair, "--set", "durations=known")
+    assert told["best_baseline"] == "sjf-first-fit"
+    assert "oracles" not in told
+    assert told["policies"] == blind["policies"]
+
+
 def test_kinds_are_the_orderings() -> None:
     families = subject().families
     assert set(families.values()) == {"fifo", "sjf", "srtf", "drf", "tetris", "las"}
