@@ -127,8 +127,8 @@ class Mappo(InputDriven):
         cut_off = [place for place, own in enumerate(recordings) if own.last is not None]
         after = np.zeros(len(recordings))
         if cut_off:
-            last = joined([{Columns.OBS: recordings[place].last} for place in cut_off])
-            after[cut_off] = self._ask(last)[1]
+            ends_seen: list[Any] = [{Columns.OBS: recordings[place].last} for place in cut_off]
+            after[cut_off] = self._ask(joined(ends_seen))[1]
         promised = [
             np.append(moments, follows)
             for moments, follows in zip(np.split(ahead, ends), after, strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,17 @@ from loadmaster.platform.rllib.learner import InputDrivenLearner
 
 CRITIC = "critic"  # its module's name, beside the policy's
 AT_ONCE = 2048  # rows that are judged in one pass: all would not always fit a device
+
+
+class Judgement(NamedTuple):
+    """A critic's, in units of its own.
+
+    V says the same of a moment and of what was done then. Q says of the moment what it says of
+    actions that the policy would draw, on average.
+    """
+
+    judged: NDArray[np.float32] | None  # (K,) of what was done
+    promised: NDArray[np.float32] | None  # (K,) of the moment
 
 
 class TeamLearner(InputDrivenLearner):
@@ -49,28 +60,22 @@ class TeamLearner(InputDrivenLearner):
         )
 
     @torch.no_grad()
-    def judge(self, columns: Any, seed: int, sees_actions: bool) -> _Judgement:
-        """What the critic says of each row's actions, and of the moment whatever is done: (K,).
-
-        V says the same of both. Q says it of actions that the policy would draw, on average.
-        """
+    def judge(self, columns: Any, seed: int, sees_actions: bool) -> Judgement:
+        """Of every row, by `seed` where draws are needed; rows without actions have no `judged`."""
         tensors, count = on_device(columns, self.device), rows_of(columns)
-        luck = torch.arange(count, device=self.device)
         torch.manual_seed(seed)  # for modules that draw as torch does
-        judged, promised = [], []
-        for rows in torch.arange(count).split(AT_ONCE):
+        judged: list[Tensor] = []
+        promised: list[Tensor] = []
+        for first in range(0, count, AT_ONCE):
+            rows = torch.arange(first, min(first + AT_ONCE, count))
             batch = taken(tensors, rows, self.device)
-            if not sees_actions:
+            if Columns.ACTIONS in batch or not sees_actions:
                 judged.append(self._worth(batch))
-                promised.append(judged[-1])
-                continue
-            if Columns.ACTIONS in batch:
-                judged.append(self._worth(batch))
-            own = luck[rows.to(self.device)]
-            promised.append(self._expected(batch, mixed(own, seed)))
-        return tuple(
-            torch.cat(parts).cpu().numpy() if parts else None for parts in (judged, promised)
-        )
+            if sees_actions:
+                promised.append(self._expected(batch, mixed(rows.to(self.device), seed)))
+        said = torch.cat(judged).cpu().numpy() if judged else None
+        ahead = torch.cat(promised).cpu().numpy() if promised else said
+        return Judgement(said, ahead)
 
     def _worth(self, batch: dict[str, Any]) -> Tensor:
         found: Tensor = self.module[CRITIC].forward_train(batch)[Columns.VF_PREDS]
@@ -79,12 +84,9 @@ class TeamLearner(InputDrivenLearner):
     def _expected(self, batch: dict[str, Any], luck: Tensor) -> Tensor:
         """The mean over a few draws of all agents together."""
         policy, samples = self.module[DEFAULT_MODULE_ID], self.config.learning.critic.samples
-        total = torch.zeros(len(luck), device=self.device)
+        found = []
         for draw in range(samples):
             seen = {Columns.OBS: batch[Columns.OBS], LUCK: mixed(luck, draw)}
             actions = policy.forward_exploration(seen)[Columns.ACTIONS]
-            total += self._worth({**batch, Columns.ACTIONS: actions})
-        return total / samples
-
-
-_Judgement = tuple[NDArray[np.float32] | None, NDArray[np.float32] | None]
+            found.append(self._worth({**batch, Columns.ACTIONS: actions}))
+        return torch.stack(found).mean(0)

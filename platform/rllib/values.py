@@ -51,7 +51,7 @@ def legs_of(rollout: Rollout, kept: NDArray[np.int64], decay: Decay) -> Legs:
     trace = decay.gae_lambda**steps * np.ones(len(kept))
     if decay.memory_s is not None:
         trace = trace * np.exp(-seconds / decay.memory_s)
-    return Legs(np.bincount(leg, worth, len(kept)), fade, trace)
+    return Legs(np.bincount(leg, worth, len(kept)).astype(np.float64), fade, trace)
 
 
 def errors_ahead(legs: Legs, judged: Floats, promised: Floats) -> Floats:
