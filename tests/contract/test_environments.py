@@ -61,7 +61,7 @@ class Together(gymnasium.Env[Any, Any]):
         told = [self._common(each) for each in self.env.step(action)]
         _, _, terminated, truncated, _ = told
         assert self.env.agents == ([] if terminated or truncated else self.env.possible_agents)
-        return tuple(told)  # type: ignore[return-value]
+        return tuple(told)
 
     def _common(self, told: dict[str, Any]) -> Any:
         assert list(told) == self.env.possible_agents

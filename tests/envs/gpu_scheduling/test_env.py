@@ -130,6 +130,16 @@ def test_the_published_reward_of_those_left_waiting() -> None:
     assert sorted(rewards) == pytest.approx(sorted([(4 - 0.1 * 4) / 5, 8 / 18]))
 
 
+def test_the_published_reward_knows_the_neighbours() -> None:
+    """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 each: that much slower and dearer."""
+    half = (0.0, 5.0, 1, 50, 100, ANY_TYPE, 0.0, 0)
+    group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
+    values = {**TOY, "workload": "pai-like", "machines": (group,), "interference": True}
+    env = GpuSchedulingEnv(Given(jobs_of([half, half])), **values, reward="published")
+    env.reset(seed=0)
+    assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
+
+
 def test_the_published_reward_is_bounded() -> None:
     env = GpuSchedulingEnv(jobs=60, reward="published", stragglers=0)
     env.reset(seed=5)
@@ -156,6 +166,7 @@ def test_what_is_shown_by_hand() -> None:
     seen = env.step(first_come_first_fit(env))[0][PLACEMENT]
     assert seen["job_mask"].tolist() == [True, False, False, False]
     assert not seen["jobs"][1:].any()
+    assert not seen["fits"][1:].any()
     assert seen["jobs"][0, [told.INSTANCES, told.COMM]].tolist() == pytest.approx([np.log(2), 0.5])
     assert seen["jobs"][0, told.USER_SHARE] == pytest.approx(1 / 4)  # job 0 is the same user's
     assert seen["machines"][0, [told.FREE_GPU, told.UTILISATION, told.SHARERS]].tolist() == (

@@ -59,7 +59,7 @@ def test_views_are_overwritten_only_where_that_was_asked_for() -> None:
         vector = GpuSchedulingVectorEnv(2, jobs=30, copy=copy)
         seen, _ = vector.reset(seed=0)
         kept = {name: table.copy() for name, table in seen.items()}
-        vector.step({agent: vector.action_space[agent].sample() for agent in AGENTS})  # type: ignore[index]
+        vector.step({agent: vector.action_space[agent].sample() for agent in AGENTS})
         assert all(np.array_equal(kept[name], seen[name]) for name in kept) is copy
 
 
@@ -69,4 +69,4 @@ def test_wrong_actions_are_named() -> None:
     with pytest.raises(InputError, match="no actions of agent 'ordering'"):
         vector.step({})
     with pytest.raises(InputError, match=r"shape \(2, 8\); expected \(2, 4, 8\)"):
-        vector.step({ORDERING: np.zeros((2, 4)), PLACEMENT: np.zeros((2, 8))})  # type: ignore[dict-item]
+        vector.step({ORDERING: np.zeros((2, 4)), PLACEMENT: np.zeros((2, 8))})
