@@ -53,6 +53,12 @@ def test_recorded_jobs_stand_beside_the_peer(monkeypatch: pytest.MonkeyPatch) ->
         assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
 
 
+def test_a_fleet_is_stepped() -> None:
+    figure = gpu_simulator.vector_speed(2)
+    assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
+    assert figure.value > 1000
+
+
 def test_repeated_jobs() -> None:
     settings = gpu_simulator.same_rules(gpu_simulator.ONE_NODE, jobs=50)
     own = build_episode(settings, 0).jobs
