@@ -14,7 +14,9 @@ Nothing here knows an environment: sequences, groups, workers and their faults a
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,7 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
+from loadmaster.platform.rllib.advantages import Rollout, bootstrapped_advantages
 from loadmaster.platform.rllib.algorithm import InputDriven, InputDrivenConfig
 from loadmaster.platform.rllib.batches import batches_with, less, normalised
 from loadmaster.platform.rllib.columns import joined
@@ -108,7 +111,9 @@ class Mappo(InputDriven):
         targets = [said + error for said, error in zip(judged, errors, strict=True)]
         self._told = {"critic_explains": explained(judged, targets)}
         self._fit(recordings, np.concatenate(targets))
-        if learning.critic.kind == "q":
+        if learning.critic.shared_input:
+            errors = self._compared(groups, rollouts, judged)
+        elif learning.critic.kind == "q":
             # What was decided against what might have been: Q has to know of it first.
             judged, promised = self._judged(recordings)
             errors = [said - ahead[:-1] for said, ahead in zip(judged, promised, strict=True)]
@@ -117,6 +122,19 @@ class Mappo(InputDriven):
             [[next(remaining) for _ in group] for group in groups],
             alike=learning.scale == "sequence",
         )
+
+    def _compared(
+        self,
+        groups: Sequence[Sequence[Recording]],
+        rollouts: Sequence[Rollout],
+        judged: Sequence[Floats],
+    ) -> list[Floats]:
+        """What the critic cannot foresee, such as arrivals, the others of a group met as well."""
+        learning, remaining = self.config.learning, iter(zip(rollouts, judged, strict=True))
+        told = [[_with_outlook(*next(remaining), own.kept) for own in group] for group in groups]
+        memory_s = math.inf if learning.memory_s is None else learning.memory_s
+        found = iter(bootstrapped_advantages(told, learning.discount_per_s, memory_s))
+        return [next(found)[own.kept] for group in groups for own in group]
 
     def _judged(self, recordings: Sequence[Recording]) -> tuple[list[Floats], list[Floats]]:
         """Of each recording: the critic on its decisions (K,), and on its moments (K + 1,)."""
@@ -175,3 +193,12 @@ class Mappo(InputDriven):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.yardstick = state.get(YARDSTICK, self.yardstick)
+
+
+def _with_outlook(rollout: Rollout, judged: Floats, kept: NDArray[np.int64]) -> Rollout:
+    """The critic's judgement as the outlook, between kept decisions on straight lines in time."""
+    if not len(kept):
+        return replace(rollout, outlook=np.zeros((len(rollout.time_s), 1)))
+    return replace(
+        rollout, outlook=np.interp(rollout.time_s, rollout.time_s[kept], judged)[:, None]
+    )

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from loadmaster.envs.settings import Settings
 
@@ -50,6 +57,13 @@ class Critic(Settings):
     epochs: PositiveInt = 4  # passes over the rollouts
     minibatches: PositiveInt = 4  # per pass
     samples: PositiveInt = 8  # of the policy's actions whose mean q is the baseline (q)
+    shared_input: bool = False  # compared within a sequence, by memory_s and discount_per_s (v)
+
+    @model_validator(mode="after")
+    def _must_fit(self) -> Self:
+        if self.shared_input and self.kind != "v":
+            raise ValueError(f"shared_input=true needs kind=v; not {self.kind!r}")
+        return self
 
 
 class Learning(Settings):

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import pytest
 
+from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.rllib.team_learner import CRITIC
+from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.training.config import Critic, Learning, Schedule, TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
 from loadmaster.platform.training.trainer import Trainer, quiet_rllib
-from tests.learning.vaults import AGENTS, SEEDS, vaults_config, vaults_opened
+from tests.learning.vaults import AGENTS, SEEDS, STEPS, Vaults, vaults_config, vaults_opened
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -67,6 +69,11 @@ def test_without_a_critic_the_shared_input_teaches_agents_too() -> None:
     assert opened_after(ITERATIONS // 2, learning("none")) > 0.99
 
 
+def test_a_critic_that_sees_half_may_compare_rollouts_of_one_sequence() -> None:
+    how = learning("v", shared_input=True)
+    assert opened_after(ITERATIONS // 2, how, agents=AGENTS[:1]) > 0.99
+
+
 def test_the_critic_stays_with_the_learner() -> None:
     with built(learning("v")) as algorithm:
         assert not any("worth" in name for name in algorithm.module_weights())
@@ -77,6 +84,35 @@ def test_the_critic_stays_with_the_learner() -> None:
         assert result["learners"][CRITIC]["loss"] > 0
         assert result["rollouts"]["critic_explains"] < 0.5  # it had learnt nothing yet
         assert result["learners"]["default_policy"]["kl"] > 0
+
+
+class CutOff(Vaults):
+    """Games that are cut off, though they could go on."""
+
+    def step(self, actions: Any) -> tuple[Any, ...]:
+        seen, rewards, over, cut_off, infos = super().step(actions)
+        return seen, rewards, cut_off, over, infos
+
+
+@pytest.mark.parametrize("kind", ["v", "q"])
+def test_what_follows_a_game_that_was_cut_off_is_the_critics_to_say(kind: Kind) -> None:
+    with built(learning(kind, samples=2)) as algorithm:
+        for _ in range(2):
+            algorithm.train()
+        work = [Assignment(seed, luck=seed, keep=0.5) for seed in range(4)]
+        weights, runner = algorithm.module_weights(), algorithm.env_runner_group.local_env_runner
+        whole = runner.sample(weights, work)
+        runner._engine = VectorEngine(lambda count, _: CutOff(count))
+        short = runner.sample(weights, work)
+        for over, cut_off in zip(
+            algorithm._judged(whole)[1], algorithm._judged(short)[1], strict=True
+        ):
+            assert cut_off[:-1] == pytest.approx(over[:-1])
+            assert over[-1] == 0
+            assert cut_off[-1] != 0
+        advantages = algorithm._advantages([short])
+        assert len(advantages) == sum(len(own.kept) for own in short) < 4 * STEPS
+        assert float(advantages.std()) == pytest.approx(1, abs=1e-3)
 
 
 def test_what_the_critic_is_fitted_to_leaves_the_policy_alone() -> None:
