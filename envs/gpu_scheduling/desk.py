@@ -87,7 +87,7 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
     Where the trace is full it may be called again with a larger one.
     """
     while True:
-        before_s = state.times[at.NOW]
+        before_s, finished = state.times[at.NOW], state.clock[at.FINISHED]
         in_system = state.clock[at.QUEUED] + state.clock[at.RUNNING]
         status = advance(state, cluster, jobs, orderings.GIVEN)
         if status != at.DECIDE:
@@ -95,7 +95,8 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
         passed_s = state.times[at.NOW] - before_s
         desk.sums[JOB_S] += in_system * passed_s
         desk.sums[FEE] += desk.sums[FEE_RATE] * passed_s
-        _strike_off(state, jobs, desk)
+        if state.clock[at.FINISHED] > finished:
+            _strike_off(state, jobs, desk)
         if _can_start(state, cluster, jobs, len(desk.shown)):
             _note_speeds(state, desk)
             return at.DECIDE

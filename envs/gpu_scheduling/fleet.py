@@ -64,13 +64,17 @@ def put(fleet: Fleet, index: int, state: SimState, jobs: Jobs, desk: Desk) -> Fl
 
 
 def _put(all_tables: tuple[Table, ...], tables: tuple[Table, ...], index: int) -> Iterator[Table]:
-    """All tables with these in their places; larger copies of them where they had no room."""
+    """All tables with these in their places; longer copies of them where they had no room."""
     for held, table in zip(all_tables, tables, strict=True):
-        more = [needs - has for has, needs in zip(held.shape[1:], table.shape, strict=True)]
-        if max(more) > 0:
-            held = np.pad(held, [(0, 0), *((0, max(0, extra)) for extra in more)])
-        held[index][tuple(slice(size) for size in table.shape)] = table
-        yield held
+        rows = len(table)
+        if rows > held.shape[1]:
+            longer = np.zeros((len(held), *table.shape), table.dtype)
+            longer[:, : held.shape[1]] = held
+            longer[index] = table
+            yield longer
+        else:
+            held[index, :rows] = table
+            yield held
 
 
 @compiled
