@@ -15,7 +15,7 @@ def said(_: str) -> None:
 
 
 def test_generated_jobs_go_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_simulator, "RUNS", 1)
+    monkeypatch.setattr(gpu_simulator, "RUNS", 2)
     monkeypatch.setattr(gpu_simulator, "RECORDED", 60)
     monkeypatch.setattr(gpu_simulator, "MANY", 300)
     figures = [
