@@ -72,7 +72,8 @@ def test_unpacked_it_runs(wheel: Path) -> None:
     )
     file, listing = json.loads(answer.stdout)
     assert Path(file).is_relative_to(wheel)
-    assert [entry["name"] for entry in listing["environments"]] == ["dag_scheduling"]
+    names = [entry["name"] for entry in listing["environments"]]
+    assert names == ["dag_scheduling", "gpu_scheduling"]
     assert "example" in listing["pretrained"]
 
 
