@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from loadmaster.platform.rllib.film import Film, Rows
 from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
 from loadmaster.platform.rllib.trees import Tree, leaves, mapped
 
+TOGETHER = 32  # environments shown to a module at once, where they are sorted by rows in use
 TIME_S = "time_s"  # in infos: the moment each environment has reached; else steps are seconds
 
 MakeEnvs = Callable[[int, float | None], "VectorEnv[Any, Any, Any]"]  # how many, mean horizon
@@ -88,20 +91,15 @@ class VectorEngine:
         time_s = _time_of(infos, np.zeros(envs.num_envs))
         while running.any():
             shown = film.see(observations, time_s)
-            who = slice(None) if running.all() else np.flatnonzero(running)
-            batch = {Columns.OBS: mapped(torch.as_tensor, self._seen(shown, who))}
-            if lucks is not None:
-                batch[LUCK] = mixed(lucks[who], film.steps)
-            with torch.no_grad():
-                chosen = forward(batch)
-            actions, log_probability = _chosen(module, forward, chosen)
-            actions = self._for_all(actions, shown, who, envs.num_envs)
-            observations, rewards, terminated, truncated, infos = envs.step(actions)
-            film.note(
-                actions=actions,
-                log_probability=_spread(log_probability, who, envs.num_envs),
-                reward=rewards,
-            )
+            luck = None if lucks is None else mixed(lucks, film.steps)
+            chosen = [
+                self._decided(module, forward, shown, who, luck)
+                for who in self._parts(shown, running)
+            ]
+            # Each is 0 where the others are not.
+            whole = reduce(lambda one, other: mapped(np.add, one, other), chosen)
+            observations, rewards, terminated, truncated, infos = envs.step(whole["actions"])
+            film.note(**whole, reward=rewards)
             time_s = _time_of(infos, time_s + 1)
             film.lengths += running
             over = terminated | truncated
@@ -113,6 +111,39 @@ class VectorEngine:
                     film.cut_off(index, observations)
             running &= ~over
         return film
+
+    def _parts(self, shown: Tree, running: NDArray[np.bool_]) -> list[Who]:
+        """The environments that go on, in groups that are shown to the module together.
+
+        All at once, unless they differ in how many rows they use: one long queue would lengthen
+        all the short ones.
+        """
+        if self._rows is None:
+            return [slice(None) if running.all() else np.flatnonzero(running)]
+        going = np.flatnonzero(running)
+        used = shown[self._rows.mask][going].sum(1)
+        shortest_first = going[np.argsort(used, kind="stable")]
+        return list(np.array_split(shortest_first, math.ceil(len(going) / TOGETHER)))
+
+    def _decided(
+        self,
+        module: Any,
+        forward: Callable[[Any], Any],
+        shown: Tree,
+        who: Who,
+        luck: torch.Tensor | None,
+    ) -> dict[str, Tree]:
+        """What `who` do, and 0 for everybody else."""
+        batch = {Columns.OBS: mapped(torch.as_tensor, self._seen(shown, who))}
+        if luck is not None:
+            batch[LUCK] = luck[who]
+        with torch.no_grad():
+            actions, logs = _chosen(module, forward, forward(batch))
+        count = len(next(leaves(shown)))
+        return {
+            "actions": self._for_all(actions, shown, who, count),
+            "log_probability": _spread(logs, who, count),
+        }
 
     def _seen(self, observations: Tree, who: Who) -> Tree:
         """Of the environments `who`, without the rows that none of them uses."""

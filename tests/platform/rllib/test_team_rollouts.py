@@ -118,6 +118,16 @@ def test_only_rows_in_use_of_running_episodes_are_shown() -> None:
     assert module.shown == [(2, 4), (2, 3), (1, 2), (1, 1)]
 
 
+def test_short_queues_are_shown_apart_from_long_ones() -> None:
+    module = Drawing()
+    work = [Assignment(4 if seed % 8 == 0 else 2, luck=seed) for seed in range(64)]
+    found = engine().roll_out(module, work)
+    assert module.shown[:2] == [(32, 2), (32, 4)]
+    for place in (0, 1, 63):
+        (alone,) = engine().roll_out(Drawing(), [work[place]])
+        assert_same(alone, found[place])
+
+
 def test_rows_in_use_alone_are_recorded() -> None:
     first, second = engine().roll_out(Drawing(), [Assignment(2, luck=1), Assignment(4, luck=2)])
     seen, actions = second.observations, second.actions
