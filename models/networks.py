@@ -13,10 +13,14 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.settings import build_settings
+from loadmaster.models.das import training as das_training
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.decima import training as decima_training
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
-from loadmaster.models.decima.training import trained_on
 from loadmaster.models.manifest import Manifest
 
 GROUP = "loadmaster.networks"
@@ -33,7 +37,14 @@ def build_decima(settings: Mapping[str, Any]) -> DecimaNetwork:
     return DecimaNetwork(build_settings(DecimaSettings, settings))
 
 
-BUILT_IN = {"decima": Family(build_decima, trained_on)}
+def build_das(settings: Mapping[str, Any]) -> DasNetwork:
+    return DasNetwork(build_settings(DasSettings, settings), JOB_FEATURES, MACHINE_FEATURES)
+
+
+BUILT_IN = {
+    "das": Family(build_das, das_training.trained_on),
+    "decima": Family(build_decima, decima_training.trained_on),
+}
 
 
 def find_family(system: str) -> Family:

@@ -39,6 +39,13 @@ class System:
 
 BUILT_IN = (
     System(
+        name="das",
+        environment="gpu_scheduling",
+        summary="Two agents order waiting GPU jobs and place them on machines.",
+        recipe_at="loadmaster.platform.training.das:RECIPE",
+        policies_at="loadmaster.platform.policies.das:POLICIES",
+    ),
+    System(
         name="decima",
         environment="dag_scheduling",
         summary="A graph network chooses the next stage and how parallel its job may run.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from loadmaster.models.decima.kernel import Scratch, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.platform.policies import Explanation
 from loadmaster.platform.policies.decima_reasons import Moment, explanation
+from loadmaster.platform.policies.moments import spread
 from loadmaster.platform.rollouts.decima import run_episode
 
 
@@ -72,10 +73,3 @@ class DecimaPolicy:
         view, rows = room_for(state, workload.bank)
         room = scratch_for(self.network, len(rows), len(state.jobs), settings.total_executors)
         return view, rows, room
-
-
-def spread(numbers: Sequence[int], count: int) -> set[int]:
-    """`count` of the numbers, evenly spread over them; all where there are fewer."""
-    if len(numbers) <= count:
-        return set(numbers)
-    return {numbers[int((place + 0.5) * len(numbers) / count)] for place in range(count)}

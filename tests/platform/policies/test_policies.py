@@ -14,8 +14,9 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform import systems
 from loadmaster.platform.policies.decima import DecimaPolicies
-from loadmaster.platform.policies.decima_policy import DecimaPolicy, spread
+from loadmaster.platform.policies.decima_policy import DecimaPolicy
 from loadmaster.platform.policies.find import best_pretrained, find_policy
+from loadmaster.platform.policies.moments import spread
 from loadmaster.platform.rollouts.decima import run_episode
 from tests.bundles import make_bundle, make_run
 

@@ -1,0 +1,81 @@
+"""DAS's two agents and their critic as RLlib sees them: see platform/rllib/mappo.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
+from torch import Tensor
+
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.das.critic import Actions, Critic
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.luck import LUCK, standard_normal
+
+ENTROPY = "entropy"  # RLlib has no column of that name
+
+
+class DasModule(TorchRLModule):
+    """An action is a priority for each row of the queue and its affinity to each machine.
+
+    Affinities go to the environment as they were drawn: it heeds no machine without room, so they
+    need not be barred, and what is recorded is what the density speaks of.
+
+    `model_config`: "network", the fields of DasSettings.
+    """
+
+    def setup(self) -> None:
+        settings = build_settings(DasSettings, self.model_config["network"])
+        self.network = DasNetwork(settings, JOB_FEATURES, MACHINE_FEATURES)
+
+    def _forward_inference(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """The means: each agent's best guess."""
+        return {Columns.ACTIONS: _by_agent(self.network.decide(batch[Columns.OBS]).actions)}
+
+    @torch.no_grad()
+    def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Drawn by each row's own luck. The queue comes first in both shapes: padding it with
+        rows that nobody uses changes no other row's numbers."""
+        priorities, placements = self.network(batch[Columns.OBS])
+        luck, shape = batch[LUCK], placements.fits.shape[1:]
+        drawn = Actions(
+            priorities.sample(standard_normal(luck, shape[:1], stream=0)),
+            placements.sample(standard_normal(luck, shape, stream=1)),
+        )
+        logs = priorities.log_prob(drawn.priority), placements.log_prob(drawn.affinity)
+        return {Columns.ACTIONS: _by_agent(drawn), Columns.ACTION_LOGP: torch.stack(logs, 1)}
+
+    def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
+        judged = self.network.evaluate(batch[Columns.OBS], _of_both(batch[Columns.ACTIONS]))
+        return {
+            Columns.ACTION_LOGP: torch.stack(
+                [judged.ordering_log_prob, judged.placement_log_prob], 1
+            ),
+            ENTROPY: torch.stack([judged.ordering_entropy, judged.placement_entropy], 1),
+        }
+
+
+class DasCritic(TorchRLModule):
+    """`model_config`: "network", the fields of DasSettings, and whether it "sees_actions"."""
+
+    def setup(self) -> None:
+        settings = build_settings(DasSettings, self.model_config["network"])
+        self.sees_actions: bool = self.model_config["sees_actions"]
+        self.critic = Critic(settings, JOB_FEATURES, MACHINE_FEATURES, self.sees_actions)
+
+    def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
+        actions = _of_both(batch[Columns.ACTIONS]) if self.sees_actions else None
+        return {Columns.VF_PREDS: self.critic(batch[Columns.OBS], actions)}
+
+
+def _by_agent(actions: Actions) -> dict[str, Tensor]:
+    return {ORDERING: actions.priority, PLACEMENT: actions.affinity}
+
+
+def _of_both(actions: dict[str, Tensor]) -> Actions:
+    return Actions(actions[ORDERING], actions[PLACEMENT])
