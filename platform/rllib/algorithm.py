@@ -268,7 +268,12 @@ class InputDriven(Algorithm):
         state = self.learner_group.get_state(
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )
-        return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
+        # RLlib makes a Python float of a tensor without dimensions, which is none of ours.
+        return {
+            name: np.asarray(value, np.float32) if isinstance(value, float) else value
+            for name, value in weights.items()
+        }
 
     def set_module_weights(self, weights: Mapping[str, Any]) -> None:
         """Begin with these; workers are sent them with their next request."""
