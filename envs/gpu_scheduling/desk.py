@@ -19,9 +19,8 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.features import lasting_features
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.pending import worth_a_try
-from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
 
@@ -97,7 +96,7 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
         desk.sums[FEE] += desk.sums[FEE_RATE] * passed_s
         if state.clock[at.FINISHED] > finished:
             _strike_off(state, jobs, desk)
-        if _can_start(state, cluster, jobs, len(desk.shown)):
+        if _can_start(state, len(desk.shown)):
             _note_speeds(state, desk)
             return at.DECIDE
 
@@ -134,19 +133,13 @@ def _strike_off(state: SimState, jobs: Jobs, desk: Desk) -> None:
 
 
 @part
-def _can_start(state: SimState, cluster: Cluster, jobs: Jobs, rows: int) -> bool:
-    """Whether one of the first `rows` pending jobs fits; groups that do not are marked."""
+def _can_start(state: SimState, rows: int) -> bool:
+    """Whether one of the first `rows` pending jobs fits."""
     end, row = len(state.jobs) - 1, 0
     job = state.jobs[end, at.LATER]
     while job != end and row < rows:
-        group = state.jobs[job, at.GROUP]
-        if worth_a_try(state, cluster, jobs, group):
-            left = jobs.instances[job]
-            for machine in range(len(state.free)):
-                left -= instances_that_fit(cluster, jobs, state.free, job, machine)
-                if left <= 0:
-                    return True
-            state.groups[group, at.FITS] = at.BLOCKED
+        if fits(state, state.jobs[job, at.GROUP]):
+            return True
         job = state.jobs[job, at.LATER]
         row += 1
     return False

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.gpu_scheduling import orderings
+from loadmaster.envs.gpu_scheduling import heaps, orderings
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import score_of, tetris_epsilon
-from loadmaster.envs.gpu_scheduling.pending import dequeue, rekey, worth_a_try
-from loadmaster.envs.gpu_scheduling.placement import FIRST_FIT, Wishes, choose_machines
+from loadmaster.envs.gpu_scheduling.pending import dequeue, rekey
+from loadmaster.envs.gpu_scheduling.placement import Wishes, choose_machines
+from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import start
 from loadmaster.envs.gpu_scheduling.state import SimState
 
@@ -28,8 +29,8 @@ def hold_epoch(
 ) -> int:
     """Walk the queue once and start what fits; how many jobs that were.
 
-    With backfill a job that does not fit is skipped, and all others of its group with it; without,
-    it ends the epoch. A key of infinity means that the policy does not offer the job.
+    With backfill a job that does not fit is skipped; without, it ends the epoch. A key of infinity
+    means that the policy does not offer the job.
     """
     backfill = state.setup[at.BACKFILL] == 1
     epsilon, started = 0.0, 0
@@ -40,43 +41,33 @@ def hold_epoch(
         best, best_score = at.NONE, np.inf
         for place in range(state.clock[at.WAITING_GROUPS]):
             group = state.groups[place, at.WAITING]
-            if backfill and not worth_a_try(state, cluster, jobs, group):
+            if backfill and not fits(state, group):
                 continue
             job = state.heap[state.groups[group, at.HEAP]]
             score = score_of(state, jobs, ordering, epsilon, job)
             if score > best_score or state.key[job] == np.inf:
                 continue
-            if score == best_score and best != at.NONE:
-                key, best_key = state.key[job], state.key[best]
-                if key > best_key or (key == best_key and jobs.job_id[job] > jobs.job_id[best]):
-                    continue
+            if (
+                score == best_score
+                and best != at.NONE
+                and heaps.before(state.key, jobs.job_id, best, job)
+            ):
+                continue
             best, best_score = job, score
-        if best == at.NONE:
+        if best == at.NONE or not fits(state, state.jobs[best, at.GROUP]):
             return started
-        group, rows = state.jobs[best, at.GROUP], 0
-        if worth_a_try(state, cluster, jobs, group):
-            rows = choose_machines(state, cluster, jobs, state.free, best, placement, wishes)
-        if rows == 0:
-            state.groups[group, at.FITS] = at.BLOCKED
-            if not backfill:
-                return started
-            continue
+        rows = choose_machines(state, cluster, jobs, state.free, best, placement, wishes)
         dequeue(state, jobs, best)
         start(state, cluster, jobs, best, rows)
         started += 1
 
 
 @compiled
-def anything_fits(state: SimState, cluster: Cluster, jobs: Jobs, wishes: Wishes) -> bool:
-    """Whether some pending job could start now; groups that could not are marked."""
+def anything_fits(state: SimState) -> bool:
+    """Whether some pending job could start now."""
     for place in range(state.clock[at.WAITING_GROUPS]):
-        group = state.groups[place, at.WAITING]
-        if not worth_a_try(state, cluster, jobs, group):
-            continue
-        job = state.heap[state.groups[group, at.HEAP]]
-        if choose_machines(state, cluster, jobs, state.free, job, FIRST_FIT, wishes) > 0:
+        if fits(state, state.groups[place, at.WAITING]):
             return True
-        state.groups[group, at.FITS] = at.BLOCKED
     return False
 
 

@@ -21,7 +21,7 @@ from loadmaster.envs.gpu_scheduling.observation import Observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms
 from loadmaster.envs.gpu_scheduling.state import SimState
 
-SIZES = 4  # of an episode: its jobs, allocation rows, groups, users
+SIZES = 5  # of an episode: its jobs, allocation rows, groups, shapes, users
 Table = NDArray[Any]
 
 
@@ -34,8 +34,9 @@ class Fleet(NamedTuple):
     desks: Desk
 
 
-def sizes_of(state: SimState) -> tuple[int, int, int, int]:
-    return len(state.key), len(state.rows), len(state.groups), len(state.user_use)
+def sizes_of(state: SimState) -> tuple[int, int, int, int, int]:
+    kinds = len(state.groups), len(state.shapes), len(state.user_use)
+    return len(state.key), len(state.rows), *kinds
 
 
 def empty_fleet(episodes: int, state: SimState, jobs: Jobs, desk: Desk) -> Fleet:
@@ -103,14 +104,14 @@ def step_fleet(
 @inner
 def state_of(fleet: Fleet, i: int) -> SimState:
     """Episode i's tables, without copying."""
-    jobs, rows, groups, users = fleet.sizes[i]
+    jobs, rows, groups, shapes, users = fleet.sizes[i]
     s = fleet.states
     return SimState(
         s.clock[i], s.times[i], s.setup[i], s.progress[i, :jobs], s.finish_s[i, :jobs],
         s.key[i, :jobs], s.jobs[i, : jobs + 1], s.rows[i, :rows], s.row_speed[i, :rows],
-        s.machines[i], s.factors[i], s.free[i], s.groups[i, :groups], s.heap[i, :jobs],
-        s.event_heap[i, :jobs], s.place[i, :jobs], s.user_use[i, :users], s.room[i],
-        s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.trace[i],
+        s.machines[i], s.factors[i], s.free[i], s.groups[i, :groups], s.shapes[i, :shapes],
+        s.heap[i, :jobs], s.event_heap[i, :jobs], s.place[i, :jobs], s.user_use[i, :users],
+        s.room[i], s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.trace[i],
     )  # fmt: skip
 
 

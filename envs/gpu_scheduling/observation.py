@@ -23,6 +23,7 @@ from loadmaster.envs.gpu_scheduling.epoch import list_pending
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import dominant_share
 from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
+from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor
 from loadmaster.envs.gpu_scheduling.state import SimState
 
@@ -96,18 +97,10 @@ def _observe_room(
     state: SimState, cluster: Cluster, jobs: Jobs, job: int, seen: NDArray[np.bool_]
 ) -> bool:
     """Where the gang could have an instance; nowhere, if it does not fit as a whole."""
-    group = state.jobs[job, at.GROUP]
-    if state.groups[group, at.FITS] != at.BLOCKED:
-        total = 0
-        for machine in range(len(seen)):
-            fit = instances_that_fit(cluster, jobs, state.free, job, machine)
-            seen[machine] = fit > 0
-            total += fit
-        if total >= jobs.instances[job]:
-            return True
-        state.groups[group, at.FITS] = at.BLOCKED  # nobody need ask again
-    seen[:] = False
-    return False
+    starts = fits(state, state.jobs[job, at.GROUP])
+    for machine in range(len(seen)):
+        seen[machine] = starts and instances_that_fit(cluster, jobs, state.free, job, machine) > 0
+    return starts
 
 
 @part

@@ -7,12 +7,12 @@ from loadmaster.envs.gpu_scheduling import heaps
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
+from loadmaster.envs.gpu_scheduling.shapes import demand, undemand
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 
 @inner
-def enqueue(state: SimState, jobs: Jobs, job: int) -> None:
+def enqueue(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
     """Add a job whose key is set: a new one, or one that was stopped."""
     end = len(state.jobs) - 1
     before = state.jobs[end, at.EARLIER]
@@ -33,8 +33,8 @@ def enqueue(state: SimState, jobs: Jobs, job: int) -> None:
         place = state.clock[at.WAITING_GROUPS]
         state.groups[place, at.WAITING] = group
         state.groups[group, at.WAITING_AT] = place
-        state.groups[group, at.FITS] = at.OPEN  # nobody kept count while it was empty
         state.clock[at.WAITING_GROUPS] = place + 1
+        demand(state, cluster, state.groups[group, at.SHAPE])
 
 
 @inner
@@ -55,6 +55,7 @@ def dequeue(state: SimState, jobs: Jobs, job: int) -> None:
         place = state.groups[group, at.WAITING_AT]
         state.groups[place, at.WAITING] = last
         state.groups[last, at.WAITING_AT] = place
+        undemand(state, state.groups[group, at.SHAPE])
 
 
 @inner
@@ -64,30 +65,3 @@ def rekey(state: SimState, jobs: Jobs, job: int, key: float) -> None:
     state.key[job] = key
     first, length = state.groups[group, at.HEAP], state.groups[group, at.LENGTH]
     heaps.move(state.heap, state.place, state.key, jobs.job_id, first, length, job)
-
-
-@inner
-def unblock(state: SimState) -> None:
-    """Room was made: what did not fit before may fit now, with the machines that changed.
-
-    That is about the changes of this event alone: who was not tried in the last may fit anywhere.
-    """
-    state.clock[at.FREED] = state.clock[at.CHANGES]
-    for place in range(state.clock[at.WAITING_GROUPS]):
-        group = state.groups[place, at.WAITING]
-        blocked = state.groups[group, at.FITS] == at.BLOCKED
-        state.groups[group, at.FITS] = at.RETRY if blocked else at.OPEN
-
-
-@inner
-def worth_a_try(state: SimState, cluster: Cluster, jobs: Jobs, group: int) -> bool:
-    """Whether a group's first may fit. What did not, still does not where nothing has changed."""
-    if state.groups[group, at.FITS] != at.RETRY:
-        return bool(state.groups[group, at.FITS] == at.OPEN)
-    job = state.heap[state.groups[group, at.HEAP]]
-    for change in range(state.clock[at.FREED]):
-        machine = state.machines[change, at.CHANGED]
-        if instances_that_fit(cluster, jobs, state.free, job, machine) > 0:
-            return True
-    state.groups[group, at.FITS] = at.BLOCKED
-    return False

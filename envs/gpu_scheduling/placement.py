@@ -75,10 +75,14 @@ def choose_machines(
     """Write the gang's machines into the job's rows; how many rows, 0 if it does not fit."""
     if jobs.instances[job] == 1:
         return choose_one(state, cluster, jobs, free, job, placement, wishes)
+    if placement == FIRST_FIT:
+        return choose_first(state, cluster, jobs, free, job)
     machines, needed = len(free), jobs.instances[job]
     total = 0
     for machine in range(machines):
         total += instances_that_fit(cluster, jobs, free, job, machine)
+        if total >= needed:
+            break
     if total < needed:
         return 0
     rack = at.NONE
@@ -100,14 +104,28 @@ def choose_machines(
             value = score(cluster, free, placement, machine, fit, wishes, wish)
             if best == at.NONE or value < best_score:
                 best, best_score, best_fit = machine, value, fit
-            if placement == FIRST_FIT:
-                break
         state.machines[best, at.MET] = stamp
         state.rows[row, at.MACHINE] = best
         state.rows[row, at.COUNT] = best_fit
         needed -= best_fit
         row += 1
     return row - state.jobs[job, at.FIRST_ROW]
+
+
+@part
+def choose_first(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int) -> int:
+    """The same for the rule FIRST_FIT: one pass does it."""
+    first, needed, rows = state.jobs[job, at.FIRST_ROW], jobs.instances[job], 0
+    for machine in range(len(free)):
+        fit = min(instances_that_fit(cluster, jobs, free, job, machine), needed)
+        if fit > 0:
+            state.rows[first + rows, at.MACHINE] = machine
+            state.rows[first + rows, at.COUNT] = fit
+            rows += 1
+            needed -= fit
+            if needed == 0:
+                return rows
+    return 0
 
 
 @part

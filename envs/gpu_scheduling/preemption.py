@@ -8,8 +8,9 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import key_now
-from loadmaster.envs.gpu_scheduling.pending import dequeue, enqueue, unblock
+from loadmaster.envs.gpu_scheduling.pending import dequeue, enqueue
 from loadmaster.envs.gpu_scheduling.placement import Wishes, choose_machines
+from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import start, stop
 from loadmaster.envs.gpu_scheduling.state import SimState
 
@@ -39,19 +40,17 @@ def replan(
                 continue
             stop(state, cluster, jobs, job)
             state.clock[at.PREEMPTIONS] += 1
-            enqueue(state, jobs, job)
+            enqueue(state, cluster, jobs, job)
         if closed:
             continue
-        rows = choose_machines(state, cluster, jobs, state.free, job, placement, wishes)
-        if rows == 0:
-            rows = choose_machines(state, cluster, jobs, state.room, job, placement, wishes)
+        room = state.free if fits(state, state.jobs[job, at.GROUP]) else state.room
+        rows = choose_machines(state, cluster, jobs, room, job, placement, wishes)
         if rows == 0:
             closed = state.setup[at.BACKFILL] == 0
             continue
         dequeue(state, jobs, job)
         start(state, cluster, jobs, job, rows)
         reserve(state, jobs, job)
-    unblock(state)
 
 
 @inner

@@ -15,7 +15,8 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import first_key
-from loadmaster.envs.gpu_scheduling.pending import enqueue, unblock
+from loadmaster.envs.gpu_scheduling.pending import enqueue
+from loadmaster.envs.gpu_scheduling.shapes import recount
 from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor, luck, speed_of
 from loadmaster.envs.gpu_scheduling.state import SimState
 
@@ -50,12 +51,11 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         state.progress[job, at.LEFT_S] = 0.0
         state.progress[job, at.FINISHED_S] = when
         clock[at.FINISHED] += 1
-    unblock(state)
     while clock[at.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[at.NEXT_JOB]] <= when:
         job = clock[at.NEXT_JOB]
         clock[at.NEXT_JOB] += 1
         state.key[job] = first_key(jobs, ordering, job)
-        enqueue(state, jobs, job)
+        enqueue(state, cluster, jobs, job)
     clock[at.STATUS] = at.DECIDE
     return at.DECIDE
 
@@ -77,7 +77,7 @@ def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) ->
         if following != at.NONE:
             state.rows[following, at.BEFORE] = row
         state.machines[machine, at.FIRST] = row
-        occupy(state, jobs, job, machine, count)
+        occupy(state, cluster, jobs, job, machine, count)
         rate += cluster.price_per_s[machine] * count * jobs.gpu[job] / WHOLE
     state.progress[job, at.FEE_RATE] = rate
     state.progress[job, at.PLACED_S] = now
@@ -109,7 +109,7 @@ def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
             state.rows[before, at.NEXT] = following
         if following != at.NONE:
             state.rows[following, at.BEFORE] = before
-        occupy(state, jobs, job, machine, -count)
+        occupy(state, cluster, jobs, job, machine, -count)
         if len(state.trace) > 0:
             record(state, job, machine, count)
     state.jobs[job, at.ROWS_USED] = 0
@@ -133,11 +133,14 @@ def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
 
 
 @inner
-def occupy(state: SimState, jobs: Jobs, job: int, machine: int, count: int) -> None:
+def occupy(
+    state: SimState, cluster: Cluster, jobs: Jobs, job: int, machine: int, count: int
+) -> None:
     """Book `count` instances on a machine, or off it where the count is negative."""
     gpu, cpu = count * jobs.gpu[job], count * jobs.cpu[job]
     state.free[machine, at.GPU] -= gpu
     state.free[machine, at.CPU] -= cpu
+    recount(state, cluster, machine, gpu, cpu)
     state.clock[at.FREE_GPU] -= gpu
     state.clock[at.FREE_CPU] -= cpu
     state.user_use[jobs.user[job], at.GPU] += gpu

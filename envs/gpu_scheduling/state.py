@@ -20,22 +20,13 @@ NONE = -1
 NEVER = np.inf
 
 # `clock`: what there is one of.
-STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, CHANGES, STARTS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-)
-STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS, FREED = 8, 9, 10, 11, 12, 13, 14
+STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, WAITING_SHAPES = 0, 1, 2, 3, 4, 5, 6
+CHANGES, STARTS, STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = range(7, 15)
 CLOCK_SIZE = 15
 # NEXT_JOB        the next job to arrive
 # WAITING_GROUPS  groups with a job in the queue: so many entries of the column WAITING count
+# WAITING_SHAPES  shapes with a group among these: so many entries of the column IN_DEMAND count
 # CHANGES         machines whose jobs changed since speeds were last settled: entries of CHANGED
-# FREED           so many of these had jobs leave in this event
 # STARTS          jobs started since then: entries of STARTED
 # STAMP           numbers passes over the machines; whoever carries it was met in this pass
 # EPOCHS          decision epochs so far
@@ -96,21 +87,25 @@ COLOCATION, SEVERITY = 0, 1
 GPU, CPU = 0, 1
 
 # `groups`: jobs with equal demands.
-HEAP, LENGTH, WAITING, WAITING_AT, FITS = 0, 1, 2, 3, 4
-GROUP_COLUMNS = 5
+HEAP, LENGTH, WAITING, WAITING_AT, SHAPE, INSTANCES = 0, 1, 2, 3, 4, 5
+GROUP_COLUMNS = 6
 # HEAP            where its heap begins; it holds LENGTH pending jobs
 # WAITING         a list of groups with pending jobs; WAITING_AT the group's place in it
-# FITS            one of the three below
-OPEN, BLOCKED, RETRY = 0, 1, 2
-# BLOCKED         did not fit, and nothing came free since
-# RETRY           did not fit; now it may, but only with one of the FREED machines
+
+# `shapes`: what a single instance asks for, be its gang as large as it may.
+EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, IN_DEMAND, IN_DEMAND_AT = 0, 1, 2, 3, 4, 5, 6
+SHAPE_COLUMNS = 7
+# KIND            the GPU type of the machine it needs
+# HOLDS           so many instances the cluster could take now; kept up to date while one is pending
+# GROUPS          groups of this shape with pending jobs
+# IN_DEMAND       a list of shapes with such groups; IN_DEMAND_AT the shape's place in it
 
 # `trace`
 TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4
 
 
 class SimState(NamedTuple):
-    """N jobs, M machines, G groups of jobs with equal demands, R allocation rows, U users."""
+    """N jobs, M machines, G groups of jobs, S shapes of instances, R allocation rows, U users."""
 
     clock: NDArray[np.int64]  # (CLOCK_SIZE,)
     times: NDArray[np.float64]  # (TIMES_SIZE,)
@@ -125,6 +120,7 @@ class SimState(NamedTuple):
     factors: NDArray[np.float64]  # (M, 2)
     free: NDArray[np.int64]  # (M, 2) GPU and CPU, percent
     groups: NDArray[np.int64]  # (G, GROUP_COLUMNS)
+    shapes: NDArray[np.int64]  # (S, SHAPE_COLUMNS)
     heap: NDArray[np.int64]  # (N,) pending jobs by key, group by group
     event_heap: NDArray[np.int64]  # (N,) running jobs by finish_s
     place: NDArray[np.int64]  # (N,) a job's place in whichever of the two holds it
@@ -152,7 +148,8 @@ def new_state(
     count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
     spread = np.minimum(jobs.instances, machines)
     rows = int(spread.sum())
-    group_of, heap_of = _groups(jobs, by_user)
+    group_of, heap_of, demands = _groups(jobs, by_user)
+    shapes, shape_of = np.unique(demands[:, 1:4], axis=0, return_inverse=True)
     kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])[cluster.gpu_type]
     state = SimState(
         clock=np.zeros(CLOCK_SIZE, np.int64),
@@ -168,6 +165,7 @@ def new_state(
         factors=np.ones((machines, 2)),
         free=np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1),
         groups=np.zeros((len(heap_of), GROUP_COLUMNS), np.int64),
+        shapes=np.zeros((len(shapes), SHAPE_COLUMNS), np.int64),
         heap=np.zeros(count, np.int64),
         event_heap=np.zeros(count, np.int64),
         place=np.zeros(count, np.int64),
@@ -192,6 +190,9 @@ def new_state(
     state.machines[:, FIRST] = NONE
     state.factors[:, SEVERITY] = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
     state.groups[:, HEAP] = heap_of
+    state.groups[:, SHAPE] = shape_of.ravel()
+    state.groups[:, INSTANCES] = demands[:, 0]
+    state.shapes[:, [EACH_GPU, EACH_CPU, KIND]] = shapes
     return state
 
 
@@ -210,8 +211,10 @@ def gpus_asked(jobs: Jobs) -> NDArray[np.float64]:
     return jobs.instances * jobs.gpu / WHOLE
 
 
-def _groups(jobs: Jobs, by_user: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(N,) the group of each job, and (G,) where each group's heap begins.
+def _groups(
+    jobs: Jobs, by_user: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """(N,) the group of each job, (G,) where each group's heap begins, (G, 4 or 5) its demand.
 
     Where one job of a group does not fit, none of the group does: an epoch asks once, not for each.
     """
@@ -224,4 +227,4 @@ def _groups(jobs: Jobs, by_user: bool) -> tuple[NDArray[np.int64], NDArray[np.in
     starts[1:] = (table[1:] != table[:-1]).any(axis=1)
     group_of = np.empty(len(order), np.int64)
     group_of[order] = np.cumsum(starts) - 1
-    return group_of, np.flatnonzero(starts)
+    return group_of, np.flatnonzero(starts), table[starts]

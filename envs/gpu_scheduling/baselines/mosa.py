@@ -35,8 +35,8 @@ from loadmaster.envs.gpu_scheduling.baselines.plans import (
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.pending import rekey, worth_a_try
-from loadmaster.envs.gpu_scheduling.placement import choose_machines
+from loadmaster.envs.gpu_scheduling.pending import rekey
+from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.hashing import mixed
@@ -61,7 +61,7 @@ def run_annealed(
         status = advance(state, cluster, jobs, orderings.FIFO)
         if status != at.DECIDE:
             return status
-        count = candidates(state, cluster, jobs, search)
+        count = candidates(state, search)
         if count > 0:
             anneal(state, cluster, jobs, search, count, jct_weight, fee_weight)
             adopt(state, cluster, jobs, search, count)
@@ -70,22 +70,15 @@ def run_annealed(
 
 
 @inner
-def candidates(state: SimState, cluster: Cluster, jobs: Jobs, search: Search) -> int:
-    """Collect the first pending jobs that fit; groups that do not are marked."""
+def candidates(state: SimState, search: Search) -> int:
+    """Collect the first pending jobs that fit."""
     count, end = 0, len(state.jobs) - 1
     job = state.jobs[end, at.LATER]
     while job != end and count < MOST_JOBS:
-        group = state.jobs[job, at.GROUP]
-        if worth_a_try(state, cluster, jobs, group):
-            rows = choose_machines(
-                state, cluster, jobs, state.free, job, placement.FIRST_FIT, search.around
-            )
-            if rows > 0:
-                search.jobs[count] = job
-                count += 1
-            else:
-                state.groups[group, at.FITS] = at.BLOCKED
-        if state.setup[at.BACKFILL] == 0 and state.groups[group, at.FITS] == at.BLOCKED:
+        if fits(state, state.jobs[job, at.GROUP]):
+            search.jobs[count] = job
+            count += 1
+        elif state.setup[at.BACKFILL] == 0:
             break
         job = state.jobs[job, at.LATER]
     return count

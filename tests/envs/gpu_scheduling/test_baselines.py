@@ -116,7 +116,7 @@ def test_a_policy_from_outside_sets_order_and_place() -> None:
     wishes = Wishes(np.array([[0.0, 3.0, 5.0], [1.0, 2.0, 4.0]]), np.array([0, 1, 0]))
     state = at.new_state(settings, cluster, jobs, seed=0)
     assert advance(state, cluster, jobs, orderings.GIVEN) == at.DECIDE
-    assert anything_fits(state, cluster, jobs, wishes)
+    assert anything_fits(state)
     pending = np.full(8, at.NONE)
     assert list_pending(state, pending) == 3
     assert pending[:3].tolist() == [0, 1, 2]
@@ -131,7 +131,7 @@ def test_a_policy_from_outside_sets_order_and_place() -> None:
     offer(state, jobs, np.array([2]), np.array([-9.0]), count=1)
     assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 1
     assert list_pending(state, pending) == 0
-    assert not anything_fits(state, cluster, jobs, wishes)
+    assert not anything_fits(state)
 
 
 def build_three_jobs(settings: GpuSchedulingSettings) -> Episode:
