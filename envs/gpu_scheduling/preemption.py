@@ -23,7 +23,7 @@ def replan(
 
     A running job stays where it is as long as nobody before it needed that room. A pending one
     looks first for room that is truly free, so nobody is moved without need. Whoever lost its place
-    looks for another at its turn, and keeps its progress: a checkpoint costs nothing here.
+    goes back to its last checkpoint and looks for another place at its turn.
     """
     state.clock[at.EPOCHS] += 1
     left = line_up(state, jobs, ordering)
@@ -38,9 +38,7 @@ def replan(
         if state.jobs[job, at.ROWS_USED] > 0:
             if reserve(state, jobs, job):
                 continue
-            stop(state, cluster, jobs, job)
-            state.clock[at.PREEMPTIONS] += 1
-            enqueue(state, cluster, jobs, job)
+            preempt(state, cluster, jobs, ordering, job)
         if closed:
             continue
         room = state.free if fits(state, state.jobs[job, at.GROUP]) else state.room
@@ -51,6 +49,23 @@ def replan(
         dequeue(state, jobs, job)
         start(state, cluster, jobs, job, rows)
         reserve(state, jobs, job)
+
+
+@inner
+def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: int) -> None:
+    """Send a running job back to the queue; it loses min(RESTART_S, its progress since it started).
+
+    Both are work, in seconds at speed 1. It was placed from a checkpoint: what it had done before
+    is safe. Its turn in this walk is now; the new key counts from the next on.
+    """
+    stop(state, cluster, jobs, job)
+    state.progress[job, at.LEFT_S] = min(
+        state.progress[job, at.LEFT_S] + state.times[at.RESTART_S],
+        state.progress[job, at.PLACED_LEFT_S],
+    )
+    state.key[job] = key_now(state, jobs, ordering, job)
+    state.clock[at.PREEMPTIONS] += 1
+    enqueue(state, cluster, jobs, job)
 
 
 @inner

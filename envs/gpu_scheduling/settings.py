@@ -39,6 +39,7 @@ class GpuSchedulingSettings(Settings):
     interference: bool = True  # False: neighbours and the network slow nobody down
     stragglers: float = Field(default=0.1, ge=0)  # sigma of a job's luck on a machine; PAI's median
     replan_s: PositiveFloat = 60.0  # a preemptive policy may also reconsider this often
+    restart_s: float = Field(default=60.0, ge=0)  # work that a preempted job loses, at speed 1
 
     reward: Literal["cost", "published"] = "cost"
     jct_weight: float = Field(default=1.0, ge=0)  # of the completion time in the reward: a factor

@@ -81,6 +81,7 @@ def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) ->
         rate += cluster.price_per_s[machine] * count * jobs.gpu[job] / WHOLE
     state.progress[job, at.FEE_RATE] = rate
     state.progress[job, at.PLACED_S] = now
+    state.progress[job, at.PLACED_LEFT_S] = state.progress[job, at.LEFT_S]
     state.progress[job, at.SINCE_S] = now
     state.progress[job, at.RATE] = 0.0
     if np.isnan(state.progress[job, at.FIRST_START_S]):

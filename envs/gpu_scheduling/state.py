@@ -35,11 +35,12 @@ CLOCK_SIZE = 15
 DECIDE, DONE, GROW_TRACE = 1, 2, 3
 
 # `times`
-NOW, NEXT_REPLAN, GPU_S, SIGMA = 0, 1, 2, 3
-TIMES_SIZE = 4
+NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S = 0, 1, 2, 3, 4
+TIMES_SIZE = 5
 # NEXT_REPLAN     when a preemptive policy reconsiders; NEVER for those that do not by the clock
 # GPU_S           integral over time of the GPUs in use
 # SIGMA           of the lognormal luck of a job on a machine
+# RESTART_S       work that a preempted job loses, in seconds at speed 1
 
 # `setup`: what stays fixed in an episode.
 SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU = 0, 1, 2, 3, 4
@@ -48,10 +49,11 @@ SETUP_SIZE = 5
 
 # `progress`, one row a job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
-PROGRESS_COLUMNS = 9
+PLACED_LEFT_S = 9
+PROGRESS_COLUMNS = 10
 # LEFT_S          work left at SINCE_S, in seconds at speed 1
 # RATE            its speed; 0 where it does not run
-# PLACED_S        when it was placed where it is now
+# PLACED_S        when it was placed where it is now, and PLACED_LEFT_S the work left then
 # FIRST_START_S, FINISHED_S  nan before
 # RUN_S           time on machines before PLACED_S, and FEE the dollars for it
 # FEE_RATE        dollars a second where it is now
@@ -181,6 +183,7 @@ def new_state(
     state.clock[[FREE_GPU, FREE_CPU]] = everything
     state.times[NEXT_REPLAN] = NEVER
     state.times[SIGMA] = settings.stragglers
+    state.times[RESTART_S] = settings.restart_s
     state.progress[:, LEFT_S] = jobs.duration_s
     state.progress[:, [FIRST_START_S, FINISHED_S]] = np.nan
     np.cumsum(spread, out=state.jobs[1:, FIRST_ROW])

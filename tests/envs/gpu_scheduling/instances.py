@@ -69,6 +69,7 @@ def episodes(draw: st.DrawFn, *, disturbed: bool) -> tuple[GpuSchedulingSettings
         stragglers=draw(st.sampled_from((0.0, 0.3))) if disturbed else 0.0,
         backfill=draw(st.booleans()),
         replan_s=draw(st.sampled_from((1.0, 7.5))),
+        restart_s=draw(st.sampled_from((0.0, 2.5, 60.0))),
     )
     cluster = build_cluster(settings)
     rows: list[Row] = []

@@ -30,6 +30,7 @@ def check_schedule(
     assert (trace.end_s >= trace.start_s).all()
 
     done = np.zeros(len(jobs.arrival_s))
+    unsaved = np.zeros(len(jobs.arrival_s))  # work since the job was placed
     fee = np.zeros(len(jobs.arrival_s))
     run_s = np.zeros(len(jobs.arrival_s))
     events = np.unique(np.concatenate([trace.start_s, trace.end_s, jobs.arrival_s]))
@@ -47,6 +48,11 @@ def check_schedule(
         _check_gangs(places, cluster, jobs, running)
         speeds = speeds_of(places, running, episode, settings)
         done[running] += speeds * (later - now)
+        unsaved[running] += speeds * (later - now)
+        left = np.unique(places.job[places.end_s == later])
+        preempted = left[result.finish_s[left] > later]
+        done[preempted] -= np.minimum(settings.restart_s, unsaved[preempted])
+        unsaved[left] = 0
         run_s[running] += later - now
         price = cluster.price_per_s[places.machine] * places.instances * jobs.gpu[places.job] / 100
         np.add.at(fee, places.job, price * (later - now))

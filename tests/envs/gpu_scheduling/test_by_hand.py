@@ -80,10 +80,24 @@ def test_a_strict_queue_waits_for_its_first() -> None:
 
 def test_a_shorter_job_takes_the_place_of_a_longer_one() -> None:
     rows = job(0, 10), job(2, 3), job(4, 9)
-    settings = setting(machines(1, 1), interference=False)
-    assert finish_times("sjf-first-fit", settings, *rows) == [10, 13, 22]
+    free = setting(machines(1, 1), interference=False, restart_s=0)
+    assert finish_times("sjf-first-fit", free, *rows) == [10, 13, 22]
     # 2 to 5, then 0 has 8 s left, less than the 9 s of the last.
-    assert finish_times("srtf-first-fit", settings, *rows) == [13, 5, 22]
+    assert finish_times("srtf-first-fit", free, *rows) == [13, 5, 22]
+
+
+def test_who_gives_way_goes_back_to_its_last_checkpoint() -> None:
+    rows = job(0, 10), job(2, 3), job(4, 9)
+    cheap = setting(machines(1, 1), interference=False, restart_s=0.5)
+    # 0 has 8.5 s left, still less than the 9 s of the last.
+    assert finish_times("srtf-first-fit", cheap, *rows) == [13.5, 5, 22.5]
+    # It loses the 2 s that it had run, no more: now the last is the shorter one.
+    dear = setting(machines(1, 1), interference=False, restart_s=60)
+    assert finish_times("srtf-first-fit", dear, *rows) == [24, 5, 14]
+    # Stopped at 10 it loses 5 s, at 21 the 1 s it ran since 20: it was placed with 95 s left.
+    rows = job(0, 100), job(10, 10), job(21, 10)
+    often = setting(machines(1, 1), interference=False, restart_s=5)
+    assert finish_times("srtf-first-fit", often, *rows) == [126, 20, 31]
 
 
 def test_attained_service_demotes_a_job_at_the_next_replanning() -> None:
@@ -91,8 +105,8 @@ def test_attained_service_demotes_a_job_at_the_next_replanning() -> None:
     rows = job(0, 20_000), job(100, 500)
     settings = setting(machines(1, 1), interference=False, replan_s=60)
     # The first replanning with somebody waiting is at 100 s, so the next are at 160, 220, ...;
-    # 18,040 is the first of these past 18,000.
-    assert finish_times("las-first-fit", settings, *rows) == [20_500, 18_540]
+    # 18,040 is the first of these past 18,000. The demoted job does its last minute again.
+    assert finish_times("las-first-fit", settings, *rows) == [20_560, 18_540]
 
 
 def test_the_user_with_the_lowest_share_goes_first() -> None:

@@ -57,6 +57,7 @@ def test_what_is_written_out_reads_back() -> None:
         ("load=0", "setting load: .*greater than 0"),
         ("jobs=-1", "setting jobs: .*greater than 0"),
         ("stragglers=-0.1", "setting stragglers: .*greater than or equal to 0"),
+        ("restart_s=-1", "setting restart_s: .*greater than or equal to 0"),
         ("machines=[{count: 0, gpus: 8, gpu: V100, cpus: 96}]", "setting machines.0.count: "),
         ("machines=[{count: 1, gpus: 8, cpus: 96}]", "setting machines.0.gpu: Field required"),
         ("gpu_types=[{name: X, speed: 1, price_per_hour: -2}]", "gpu_types.0.price_per_hour: "),
