@@ -18,19 +18,20 @@ def make_bundle(
     name: str | None = None,
     environment: Mapping[str, Any] | None = None,
     seed: int = 4,
+    system: str = "decima",
     **network: Any,
 ) -> Path:
-    """A small Decima bundle; other seeds have other weights."""
+    """A small bundle; other seeds have other weights."""
     torch.manual_seed(seed)
     save_bundle(
         folder,
         name=name or folder.name,
-        system="decima",
+        system=system,
         network=network,
-        weights=find_family("decima").build(network).state_dict(),
+        weights=find_family(system).build(network).state_dict(),
         trained={
             "environment": dict(environment or {}),
-            "command": "loadmaster train decima --set training.iterations=3",
+            "command": f"loadmaster train {system} --set training.iterations=3",
             "seed": 7,
             "iterations": 3,
             "decisions": 1234,

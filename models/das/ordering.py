@@ -11,6 +11,7 @@ from torch.nn import functional
 from loadmaster.models.das.normal import bounded, entropy_of, log_density
 from loadmaster.models.das.settings import DasSettings
 
+TOGETHER = 128  # queues that go through the layers at once, where there are more
 SLOWEST_WAVE = 10_000.0  # places over which the slowest wave of the encoding turns by 1
 
 
@@ -99,7 +100,27 @@ class OrderingAgent(nn.Module):
         nn.init.zeros_(self.rank.bias)
 
     def forward(self, jobs: Tensor, mask: Tensor, machines: Tensor) -> Priorities:
-        """Of jobs (B, Q, JF), mask (B, Q) and machines (B, M, MF)."""
+        """Of jobs (B, Q, JF), mask (B, Q) and machines (B, M, MF).
+
+        Short queues apart from long ones: most are far shorter than the longest, and attention
+        would spend its time on rows without a job.
+        """
+        if len(jobs) <= TOGETHER:
+            return Priorities(*self._ranked(jobs, mask, machines), mask)
+        queue = mask.shape[1]
+        length = (mask * torch.arange(1, queue + 1, device=mask.device)).amax(1)
+        order = length.argsort(stable=True)
+        parts = []
+        for rows in order.split(TOGETHER):
+            longest = max(1, int(length[rows[-1]]))
+            seen = jobs[rows, :longest], mask[rows, :longest], machines[rows]
+            ranked = torch.stack(self._ranked(*seen))
+            parts.append(functional.pad(ranked, (0, queue - longest)))
+        mean, log_std = torch.cat(parts, dim=1)[:, order.argsort()]
+        return Priorities(mean, log_std, mask)
+
+    def _ranked(self, jobs: Tensor, mask: Tensor, machines: Tensor) -> tuple[Tensor, Tensor]:
+        """Means and log stds (B, Q)."""
         known = self.embed(jobs)
         if self.gate is not None:
             known = self.gate(known, machines)
@@ -110,7 +131,7 @@ class OrderingAgent(nn.Module):
         for layer in self.layers:
             known = layer(known, visible)
         mean, log_std = self.rank(self.finish(known)).unbind(-1)
-        return Priorities(mean, bounded(log_std), mask)
+        return mean, bounded(log_std)
 
 
 def encode_place(place: Tensor, width: int) -> Tensor:

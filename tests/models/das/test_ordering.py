@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from loadmaster.models.das.ordering import Priorities
+from loadmaster.models.das.ordering import TOGETHER, Priorities
 from tests.models.das.moments import Moments, moments, network_of, one_of, with_machines
 
 WAITING = [7, 3, 1, 0]
@@ -83,3 +83,16 @@ def test_probabilities_are_those_of_independent_normals() -> None:
     entropy = torch.where(found.mask, normal.entropy(), 0).sum(1)
     torch.testing.assert_close(found.entropy(), entropy)
     assert likely[3] == 0  # nobody waits
+
+
+def test_many_queues_get_what_each_gets_alone() -> None:
+    """Beyond a number of them, short queues are read apart from long ones."""
+    waiting = [(5 * number) % 8 for number in range(3 * TOGETHER // 2)]
+    observation = moments(waiting)
+    together = priorities("DAS", observation)
+    assert torch.isfinite(together.mean).all()
+    for number in range(0, len(waiting), 11):
+        jobs = waiting[number]
+        alone = priorities("DAS", one_of(observation, number, max(1, jobs)))
+        for many, one in ((together.mean, alone.mean), (together.log_std, alone.log_std)):
+            torch.testing.assert_close(many[number, :jobs], one[0, :jobs], rtol=1e-5, atol=1e-6)
