@@ -275,7 +275,8 @@ def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]
     assert set(listing) == {"systems", "environments", "pretrained"}
     names = ["decima-batch", "decima-fast", "decima-makespan", "decima-slow"]
     assert listing["pretrained"] == names
-    (system,) = listing["systems"]
+    das, system = listing["systems"]
+    assert (das["id"], das["environment"], das["pretrained"]) == ("das", "gpu_scheduling", [])
     assert (system["id"], system["environment"]) == ("decima", "dag_scheduling")
     assert [entry["id"] for entry in system["pretrained"]] == names
     assert system["pretrained"][2]["trained_on"].endswith("objective makespan")

@@ -106,7 +106,7 @@ def test_the_learner_finds_what_was_done_as_likely_as_the_rollout_did() -> None:
         assert queued.min() < queued.max()
         batch = taken(on_device(columns, "cpu"), torch.arange(rows_of(columns)), "cpu")
         with torch.no_grad():
-            judged = runner.module.forward_train(batch)
+            judged = runner.module._forward_train(batch)
     torch.testing.assert_close(
         judged[Columns.ACTION_LOGP], batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4
     )
@@ -129,8 +129,8 @@ def test_only_those_are_shown_beside_it_who_know_no_more() -> None:
         ({"environment": {"workload": "pay-like"}}, "pai-like"),
         ({"horizon": {"first": 9, "last": 9}}, "training.horizon"),
         (
-            {"environment": {"machines": [{"count": 1, "gpus": 1, "gpu": "V100", "cpus": 1}]}},
-            "oversized",
+            {"environment": {"machines": [{"count": 1, "gpus": 8, "gpu": "V1", "cpus": 96}]}},
+            "'V1'",
         ),
     ],
 )

@@ -1,0 +1,58 @@
+"""DAS as a user runs it: trained, exported, and judged on the sequences of the heuristics."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES
+from loadmaster.models.bundle import load_bundle
+
+LOADMASTER = str(Path(sys.executable).with_name("loadmaster"))
+SETTINGS = {
+    "environment.jobs": 20,
+    "environment.max_queue": 12,
+    "network.width": 16,
+    "network.heads": 2,
+    "network.layers": 1,
+    "rollouts.sequences": 2,
+    "rollouts.per_sequence": 2,
+    "training.iterations": 2,
+    "validation.every": 1,
+    "validation.sequences": 3,
+    "validation.first_seed": 5,
+}
+
+
+def said(cwd: Path, *arguments: str) -> Any:
+    done = subprocess.run(
+        [LOADMASTER, *arguments, "--json"],
+        cwd=cwd,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_from_training_to_a_table(tmp_path: Path) -> None:
+    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    said(tmp_path, "train", "das", "--workers", "1", "--output", "run", *given)
+    exported = said(tmp_path, "export", "run", "mine", "--which", "last")
+    bundle = load_bundle(tmp_path / "mine")
+    assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])
+    record = said(
+        tmp_path, "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
+        "--seeds", "3", "--first-seed", "5", "--output", "judged", "--explain", "1",
+    )  # fmt: skip
+    assert set(record["policies"]) == {"mine", *BASELINES}
+    # These are the sequences the run was validated on, and it goes by the same rules here.
+    judged = record["policies"]["mine"]["jct"]["mean"]
+    assert abs(judged / bundle.results["validation"] - 1) < 1e-6
+    assert record["best_baseline"] in BASELINES
