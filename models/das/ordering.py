@@ -111,7 +111,7 @@ class OrderingAgent(nn.Module):
         length = (mask * torch.arange(1, queue + 1, device=mask.device)).amax(1)
         order = length.argsort(stable=True)
         parts = []
-        for rows in order.split(TOGETHER):
+        for rows in torch.split(order, TOGETHER):
             longest = max(1, int(length[rows[-1]]))
             seen = jobs[rows, :longest], mask[rows, :longest], machines[rows]
             ranked = torch.stack(self._ranked(*seen))
