@@ -44,7 +44,9 @@ class DasTraining(TrainingConfig):
     environment: GpuSchedulingSettings = GpuSchedulingSettings()
     network: DasSettings = DasSettings()
     rollouts: Rollouts = Rollouts(sequences=8, per_sequence=4, keep=0.5)
+    # Run times are so unequal that one sequence would be most of what an iteration learns from.
     training: Learning = Learning(
+        scale="sequence",
         learning_rate=Schedule(first=3e-4, last=3e-4),
         entropy=Schedule(first=0, last=0),
         epochs=3,
