@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling import desk as on
-from loadmaster.envs.gpu_scheduling import orderings, placement
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.desk import Desk, list_started
 from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
@@ -55,7 +55,7 @@ def apply_action(
                 legal, drawn = False, -np.inf
             desk.affinity[row, machine] = drawn
     wishes = Wishes(desk.affinity, desk.row_of)
-    hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes)
+    hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes)
     list_started(state, desk)
     desk.sums[on.PUBLISHED] += published_reward(state, cluster, jobs, desk, terms)
     return legal

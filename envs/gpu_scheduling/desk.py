@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, inner, part
-from loadmaster.envs.gpu_scheduling import orderings
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.features import lasting_features
@@ -88,7 +88,7 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
     while True:
         before_s, finished = state.times[at.NOW], state.clock[at.FINISHED]
         in_system = state.clock[at.QUEUED] + state.clock[at.RUNNING]
-        status = advance(state, cluster, jobs, orderings.GIVEN)
+        status = advance(state, cluster, jobs, rules.GIVEN)
         if status != at.DECIDE:
             return status
         passed_s = state.times[at.NOW] - before_s

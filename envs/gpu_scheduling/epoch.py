@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.gpu_scheduling import heaps, orderings
+from loadmaster.envs.gpu_scheduling import heaps, rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -35,7 +35,7 @@ def hold_epoch(
     backfill = state.setup[at.BACKFILL] == 1
     epsilon, started = 0.0, 0
     state.clock[at.EPOCHS] += 1
-    if ordering == orderings.TETRIS:
+    if ordering == rules.TETRIS:
         epsilon = tetris_epsilon(state, jobs)
     while True:
         best, best_score = at.NONE, np.inf

@@ -12,10 +12,8 @@ from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.rules import DRF, GIVEN, LAS, SJF, SRTF, TETRIS
 from loadmaster.envs.gpu_scheduling.state import SimState
-
-FIFO, SJF, SRTF, DRF, TETRIS, LAS, GIVEN = 0, 1, 2, 3, 4, 5, 6
-# GIVEN           a policy outside sets the keys before every epoch
 
 LAS_THRESHOLD_GPU_S = 18_000.0  # Tiresias' two queues: attained service below and above this
 _SECOND_QUEUE = 1e12  # seconds; past every arrival, with room for their fractions

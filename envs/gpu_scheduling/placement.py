@@ -15,9 +15,15 @@ from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.heaps import Table
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
+from loadmaster.envs.gpu_scheduling.rules import (
+    AFFINITY,
+    BEST_FIT,
+    CONSOLIDATE,
+    FIRST_FIT,
+    LOAD_BALANCE,
+    WORST_FIT,
+)
 from loadmaster.envs.gpu_scheduling.state import SimState
-
-FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
 
 
 class Wishes(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.gpu_scheduling import orderings
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import Baseline
 from loadmaster.envs.gpu_scheduling.baselines.mosa import run_annealed
@@ -118,7 +118,7 @@ def run_baseline(
     record: bool = False,
 ) -> SimState:
     """Run to the end, giving the trace more room whenever it is full; the final state."""
-    by_user = baseline.ordering.rule == orderings.DRF
+    by_user = baseline.ordering.rule == rules.DRF
     state = at.new_state(settings, cluster, jobs, luck, by_user=by_user, record=record)
     if baseline.ordering.by_the_clock:
         state.times[at.NEXT_REPLAN] = 0.0

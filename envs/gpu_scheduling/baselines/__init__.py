@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadmaster.envs.gpu_scheduling import orderings, placement
+from loadmaster.envs.gpu_scheduling import rules
 
 
 @dataclass(frozen=True)
@@ -34,33 +34,33 @@ class Baseline:
 
 
 ORDERINGS: dict[str, Ordering] = {
-    "fifo": Ordering("first come, first served", orderings.FIFO),
-    "sjf": Ordering("shortest job first (oracle)", orderings.SJF, oracle=True),
+    "fifo": Ordering("first come, first served", rules.FIFO),
+    "sjf": Ordering("shortest job first (oracle)", rules.SJF, oracle=True),
     "srtf": Ordering(
         "shortest remaining time first, preemptive (oracle)",
-        orderings.SRTF,
+        rules.SRTF,
         oracle=True,
         replans=True,
     ),
-    "drf": Ordering("the user with the lowest dominant share first", orderings.DRF),
+    "drf": Ordering("the user with the lowest dominant share first", rules.DRF),
     "tetris": Ordering(
         "best alignment with what is free, short work preferred (oracle)",
-        orderings.TETRIS,
+        rules.TETRIS,
         oracle=True,
     ),
     "las": Ordering(
         "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
-        orderings.LAS,
+        rules.LAS,
         replans=True,
         by_the_clock=True,
     ),
 }
 PLACEMENTS: dict[str, tuple[str, int]] = {
-    "first-fit": ("the first machine with room", placement.FIRST_FIT),
-    "best-fit": ("the machine with the fewest idle GPUs", placement.BEST_FIT),
-    "worst-fit": ("the machine with the most idle GPUs", placement.WORST_FIT),
-    "load-balance": ("the machine with the lowest mean utilisation", placement.LOAD_BALANCE),
-    "consolidate": ("as few machines and racks as possible", placement.CONSOLIDATE),
+    "first-fit": ("the first machine with room", rules.FIRST_FIT),
+    "best-fit": ("the machine with the fewest idle GPUs", rules.BEST_FIT),
+    "worst-fit": ("the machine with the most idle GPUs", rules.WORST_FIT),
+    "load-balance": ("the machine with the lowest mean utilisation", rules.LOAD_BALANCE),
+    "consolidate": ("as few machines and racks as possible", rules.CONSOLIDATE),
 }
 BASELINES: dict[str, Baseline] = {
     f"{name}-{place}": Baseline(f"{name}-{place}", f"{ordering.summary}; {where}", ordering, rule)
@@ -71,7 +71,7 @@ MOSA = "mosa"
 BASELINES[MOSA] = Baseline(
     MOSA,
     "simulated annealing of order and placement for completion time and fee (oracle)",
-    Ordering("searched", orderings.GIVEN, oracle=True),
-    placement.AFFINITY,
+    Ordering("searched", rules.GIVEN, oracle=True),
+    rules.AFFINITY,
     annealed=True,
 )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, inner
-from loadmaster.envs.gpu_scheduling import orderings, placement
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines.plans import (
     BACKLOG_GPU_S,
@@ -58,14 +58,14 @@ def run_annealed(
 ) -> int:
     """Let MOSA decide until the episode ends or the trace is full; the status."""
     while True:
-        status = advance(state, cluster, jobs, orderings.FIFO)
+        status = advance(state, cluster, jobs, rules.FIFO)
         if status != at.DECIDE:
             return status
         count = candidates(state, search)
         if count > 0:
             anneal(state, cluster, jobs, search, count, jct_weight, fee_weight)
             adopt(state, cluster, jobs, search, count)
-            hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, search.plan)
+            hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, search.plan)
             forget(state, jobs, search, count)
 
 
@@ -103,7 +103,7 @@ def anneal(
         estimates[BACKLOG_GPU_S] += left_s * jobs.instances[job] * jobs.gpu[job] / WHOLE
     for place in range(count):
         columns[place, ORDER] = place
-        columns[place, RULE] = placement.CONSOLIDATE
+        columns[place, RULE] = rules.CONSOLIDATE
     estimate(state, cluster, jobs, search, count)
     jct_s, fee = estimates[JCT_S], estimates[FEE]
     best = product(jct_s, fee, jct_weight, fee_weight)

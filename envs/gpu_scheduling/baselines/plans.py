@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import inner, part
-from loadmaster.envs.gpu_scheduling import placement
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -66,7 +66,7 @@ def place_by(
             near = cluster.rack[machine] == cluster.rack[home]
             search.around.affinity[0, machine] = 1.0 if near else 0.0
         search.around.affinity[0, home] = 2.0
-        rule = placement.AFFINITY
+        rule = rules.AFFINITY
     return choose_machines(state, cluster, jobs, state.room, job, rule, search.around)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import orderings, placement
+from loadmaster.envs.gpu_scheduling import rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS, PLACEMENTS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
@@ -115,21 +115,21 @@ def test_a_policy_from_outside_sets_order_and_place() -> None:
     cluster, jobs, _ = build_three_jobs(settings)
     wishes = Wishes(np.array([[0.0, 3.0, 5.0], [1.0, 2.0, 4.0]]), np.array([0, 1, 0]))
     state = at.new_state(settings, cluster, jobs, seed=0)
-    assert advance(state, cluster, jobs, orderings.GIVEN) == at.DECIDE
+    assert advance(state, cluster, jobs, rules.GIVEN) == at.DECIDE
     assert anything_fits(state)
     pending = np.full(8, at.NONE)
     assert list_pending(state, pending) == 3
     assert pending[:3].tolist() == [0, 1, 2]
-    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 0
+    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 0
 
     offer(state, jobs, pending, np.array([-1.0, 2.0, 0.0]), count=2)
-    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 2
+    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 2
     machine = state.rows[state.jobs[:3, at.FIRST_ROW], at.MACHINE]
     assert machine.tolist() == [1, 2, at.NONE]
     assert state.clock[at.QUEUED] == 1
 
     offer(state, jobs, np.array([2]), np.array([-9.0]), count=1)
-    assert hold_epoch(state, cluster, jobs, orderings.GIVEN, placement.AFFINITY, wishes) == 1
+    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 1
     assert list_pending(state, pending) == 0
     assert not anything_fits(state)
 
