@@ -43,6 +43,12 @@ def read(workload: str, data: Path | None, types: bool = True) -> Jobs:
     return draw_jobs(settings, source, build_cluster(settings), np.random.default_rng(0))
 
 
+def check(jobs: Jobs, **columns: list[int]) -> None:
+    """Each column named holds exactly these values."""
+    for name, expected in columns.items():
+        assert getattr(jobs, name).tolist() == expected, name
+
+
 def test_pai_jobs_are_read_as_its_simulator_does(tmp_path: Path) -> None:
     path = write(
         tmp_path / "jobs.csv",
@@ -54,14 +60,17 @@ def test_pai_jobs_are_read_as_its_simulator_does(tmp_path: Path) -> None:
     )
     jobs = read("pai", path)
     names = type_names(GpuSchedulingSettings())
-    assert jobs.job_id.tolist() == [7, 8, 9]
-    assert jobs.arrival_s.tolist() == [0, 600, 600]
-    assert jobs.duration_s.tolist() == [1, 180, 36]
-    assert jobs.instances.tolist() == [4, 1, 1]
-    assert jobs.gpu.tolist() == [100, 200, 50]
-    assert jobs.cpu.tolist() == [5, 1800, 600]
-    assert jobs.gpu_type.tolist() == [ANY_TYPE, names.index("V100"), names.index("T4")]
-    assert jobs.user.tolist() == [0, 1, 1]
+    check(
+        jobs,
+        job_id=[7, 8, 9],
+        arrival_s=[0, 600, 600],
+        duration_s=[1, 180, 36],
+        instances=[4, 1, 1],
+        gpu=[100, 200, 50],
+        cpu=[5, 1800, 600],
+        gpu_type=[ANY_TYPE, names.index("V100"), names.index("T4")],
+        user=[0, 1, 1],
+    )
     assert 0 < jobs.comm[0] < 1
     assert jobs.comm[1:].tolist() == [0, 0]
     assert read("pai", path, types=False).gpu_type.tolist() == [ANY_TYPE] * 3
@@ -79,16 +88,19 @@ def test_philly_s_minutes_become_seconds_and_its_gpus_instances(tmp_path: Path) 
         "3,vc_1,2,20,296,a_new_network,20,8",
     )
     jobs = read("philly", path)
-    assert jobs.job_id.tolist() == [1, 3, 0]
-    assert jobs.arrival_s.tolist() == [0, 0, 600]
-    assert jobs.duration_s.tolist() == [5880, 1200, 44820]
-    assert jobs.instances.tolist() == [1, 2, 8]
-    assert jobs.gpu.tolist() == [100] * 3
-    assert jobs.cpu.tolist() == [600] * 3
+    check(
+        jobs,
+        job_id=[1, 3, 0],
+        arrival_s=[0, 0, 600],
+        duration_s=[5880, 1200, 44820],
+        instances=[1, 2, 8],
+        gpu=[100] * 3,
+        cpu=[600] * 3,
+        user=[0, 1, 1],
+    )
     assert jobs.comm[0] == 0
     assert 0 < jobs.comm[1] < 1
     assert jobs.comm[2] == 0.6
-    assert jobs.user.tolist() == [0, 1, 1]
 
 
 def test_openb_s_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
@@ -102,14 +114,17 @@ def test_openb_s_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
         "pod-4,6000,12288,0,0,,LS,Running,7,9,8",
     )
     jobs = read("openb", path)
-    assert jobs.job_id.tolist() == [0, 1, 2]
-    assert jobs.arrival_s.tolist() == [0, 7, 7]
-    assert jobs.duration_s.tolist() == [490, 1, 21]
-    assert jobs.gpu.tolist() == [47, 800, 100]
-    assert jobs.cpu.tolist() == [1200, 600, 600]
-    types = type_names(GpuSchedulingSettings())
-    assert jobs.gpu_type.tolist() == [ANY_TYPE, ANY_TYPE, types.index("T4")]
-    assert jobs.user.tolist() == [0, 1, 1]
+    names = type_names(GpuSchedulingSettings())
+    check(
+        jobs,
+        job_id=[0, 1, 2],
+        arrival_s=[0, 7, 7],
+        duration_s=[490, 1, 21],
+        gpu=[47, 800, 100],
+        cpu=[1200, 600, 600],
+        gpu_type=[ANY_TYPE, ANY_TYPE, names.index("T4")],
+        user=[0, 1, 1],
+    )
     source = load_workload(GpuSchedulingSettings(workload="openb", data=path))
     assert "1 without a GPU, 1 never scheduled" in source.description
 
