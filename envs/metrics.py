@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -20,3 +23,14 @@ class Metric:
     @property
     def title(self) -> str:
         return f"{self.label}, {self.unit}" if self.unit else self.label
+
+
+def mean_of_finished(jobs: NDArray[np.float64]) -> float:
+    """The mean of what is known of each job; nan if nothing is. Unfinished jobs are nan."""
+    finished = jobs[~np.isnan(jobs)]
+    return float(finished.mean()) if len(finished) else float("nan")
+
+
+def last_of_finished(jobs: NDArray[np.float64]) -> float:
+    finished = jobs[~np.isnan(jobs)]
+    return float(finished.max()) if len(finished) else float("nan")

@@ -100,28 +100,33 @@ class EnvironmentSpec:
         return tuple(self.workload_records)
 
 
+def _built_in(name: str, camel: str, summary: str, agents: tuple[str, ...] = ()) -> EnvironmentSpec:
+    """One of ours: their packages are laid out alike."""
+    package = f"loadmaster.envs.{name}"
+    return EnvironmentSpec(
+        name=name,
+        gym_id=f"loadmaster/{camel}-v0",
+        summary=summary,
+        entry_point=f"{package}.env:{camel}Env",
+        vector_entry_point=f"{package}.vector:{camel}VectorEnv",
+        settings_at=f"{package}.settings:{camel}Settings",
+        baselines_at=f"{package}.baselines:BASELINES",
+        workloads_at=f"{package}.workloads:WORKLOADS",
+        legal_action_at=f"{package}.actions:sample_legal_action",
+        agents=agents,
+    )
+
+
 _ENVIRONMENTS = (
-    EnvironmentSpec(
-        name="dag_scheduling",
-        gym_id="loadmaster/DagScheduling-v0",
-        summary="Spark-like jobs, DAGs of stages, share a pool of executors.",
-        entry_point="loadmaster.envs.dag_scheduling.env:DagSchedulingEnv",
-        vector_entry_point="loadmaster.envs.dag_scheduling.vector:DagSchedulingVectorEnv",
-        settings_at="loadmaster.envs.dag_scheduling.settings:DagSchedulingSettings",
-        baselines_at="loadmaster.envs.dag_scheduling.baselines:BASELINES",
-        workloads_at="loadmaster.envs.dag_scheduling.workloads:WORKLOADS",
-        legal_action_at="loadmaster.envs.dag_scheduling.actions:sample_legal_action",
+    _built_in(
+        "dag_scheduling",
+        "DagScheduling",
+        "Spark-like jobs, DAGs of stages, share a pool of executors.",
     ),
-    EnvironmentSpec(
-        name="gpu_scheduling",
-        gym_id="loadmaster/GpuScheduling-v0",
-        summary="Distributed training jobs, gangs of instances, share machines with GPUs.",
-        entry_point="loadmaster.envs.gpu_scheduling.env:GpuSchedulingEnv",
-        vector_entry_point="loadmaster.envs.gpu_scheduling.vector:GpuSchedulingVectorEnv",
-        settings_at="loadmaster.envs.gpu_scheduling.settings:GpuSchedulingSettings",
-        baselines_at="loadmaster.envs.gpu_scheduling.baselines:BASELINES",
-        workloads_at="loadmaster.envs.gpu_scheduling.workloads:WORKLOADS",
-        legal_action_at="loadmaster.envs.gpu_scheduling.actions:sample_legal_action",
+    _built_in(
+        "gpu_scheduling",
+        "GpuScheduling",
+        "Distributed training jobs, gangs of instances, share machines with GPUs.",
         agents=("ordering", "placement"),
     ),
 )

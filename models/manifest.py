@@ -9,13 +9,14 @@ import math
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import SettingsType, build_settings
 
 FORMAT = 1
 KIND = "loadmaster-policy"
@@ -168,3 +169,23 @@ def _number(text: str) -> float:
 
 def _first_line(fault: BaseException) -> str:
     return "too deeply nested" if isinstance(fault, RecursionError) else str(fault).split("\n")[0]
+
+
+def training_environment(manifest: Manifest, kind: type[SettingsType]) -> SettingsType:
+    """The settings of the episodes that a policy has learnt from."""
+    try:
+        return build_settings(kind, manifest.trained.get("environment") or {})
+    except (InputError, TypeError, ValueError) as fault:
+        raise InputError(
+            f"bundle {manifest.name!r} does not say what it was trained on: {fault}"
+        ) from None
+
+
+def trained_in_words(
+    manifest: Manifest, kind: type[SettingsType], words: Callable[[SettingsType], str]
+) -> str:
+    """The same in words, also where nobody here can read it."""
+    try:
+        return words(training_environment(manifest, kind))
+    except InputError:
+        return "settings that this installation does not know"

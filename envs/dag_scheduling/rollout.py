@@ -18,6 +18,7 @@ from loadmaster.envs.dag_scheduling.sequence import draw_horizon_ms, draw_jobs
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,12 @@ class EpisodeResult:
     @property
     def mean_jct_s(self) -> float:
         """Over finished jobs; nan if there are none."""
-        finished = self.jct_s[~np.isnan(self.jct_s)]
-        return float(finished.mean()) if len(finished) else float("nan")
+        return mean_of_finished(self.jct_s)
 
     @property
     def makespan_s(self) -> float:
         """When the last finished job was done; nan if there is none."""
-        finished = self.completion_s[~np.isnan(self.completion_s)]
-        return float(finished.max()) if len(finished) else float("nan")
+        return last_of_finished(self.completion_s)
 
 
 def initial_state(

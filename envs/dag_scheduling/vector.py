@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from loadmaster.envs.dag_scheduling.observation import (
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, initial_state, result_of
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.episode_seeds import EpisodeSeeds
 
 _SKIP, _RUN, _ACT = 0, 1, 2
 
@@ -68,8 +68,7 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         self._legal = np.ones(num_envs, np.bool_)
         self._fit = np.zeros(num_envs, np.int64)
         self._rewarded = np.zeros(num_envs, np.int64)
-        self._seeds = np.zeros(num_envs, np.int64)
-        self._generators = [np_random(None)[0] for _ in range(num_envs)]
+        self._seeds = EpisodeSeeds(num_envs)
 
     def reset(
         self,
@@ -78,14 +77,10 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         options: dict[str, Any] | None = None,
     ) -> tuple[ObservationDict, dict[str, Any]]:
         """Start an episode in every environment; an integer seed counts upwards over them."""
-        if seed is None or isinstance(seed, int):
-            seed = [None if seed is None else seed + i for i in range(self.num_envs)]
-        for i, own in enumerate(seed):
-            if own is not None:
-                self._generators[i] = np_random(own)[0]
+        for i, own in enumerate(self._seeds.begin(seed)):
             self._start(i, own)
         self._run(np.zeros((self.num_envs, 2), np.int64), np.zeros(self.num_envs, np.bool_))
-        return self._observation(), {"seed": self._seeds.copy()}
+        return self._observation(), {"seed": self._seeds.now.copy()}
 
     def step(
         self, actions: NDArray[np.int64]
@@ -108,13 +103,11 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
     def result(self, index: int) -> EpisodeResult:
         """The outcome of environment `index` as it stands."""
         state = SimState._make(table[index] for table in self._states)
-        seed = int(self._seeds[index])
+        seed = int(self._seeds.now[index])
         return result_of(state, self.workload, self.settings, "environment", seed)
 
     def _start(self, index: int, seed: int | None) -> None:
-        if seed is None:
-            seed = int(self._generators[index].integers(1 << 31))
-        self._seeds[index] = seed
+        seed = self._seeds.next(index, seed)
         self._rewarded[index] = 0
         slots = self._states.jobs.shape[1]
         start = initial_state(self.settings, self.workload, seed, slots=slots)

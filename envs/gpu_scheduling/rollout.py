@@ -21,6 +21,7 @@ from loadmaster.envs.gpu_scheduling.preemption import replan
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,12 @@ class EpisodeResult:
     @property
     def mean_jct_s(self) -> float:
         """Over finished jobs; nan if there are none."""
-        finished = self.jct_s[~np.isnan(self.jct_s)]
-        return float(finished.mean()) if len(finished) else float("nan")
+        return mean_of_finished(self.jct_s)
 
     @property
     def makespan_s(self) -> float:
         """From the first arrival to the last completion; nan if there is none."""
-        finished = self.finish_s[~np.isnan(self.finish_s)]
-        return float(finished.max() - self.jobs.arrival_s[0]) if len(finished) else float("nan")
+        return last_of_finished(self.finish_s - self.jobs.arrival_s[:1])
 
 
 @compiled

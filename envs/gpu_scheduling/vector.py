@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from loadmaster.envs.episode_seeds import EpisodeSeeds
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import state as at
@@ -69,8 +69,7 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         self._status = np.full(num_envs, at.DONE, np.int64)
         self._legal = np.ones(num_envs, np.bool_)
         self._rewarded = np.zeros(num_envs)
-        self._seeds = np.zeros(num_envs, np.int64)
-        self._generators = [np_random(None)[0] for _ in range(num_envs)]
+        self._seeds = EpisodeSeeds(num_envs)
 
     def reset(
         self,
@@ -79,15 +78,11 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         options: dict[str, Any] | None = None,
     ) -> tuple[ObservationDict, dict[str, Any]]:
         """Start an episode in every environment; an integer seed counts upwards over them."""
-        if seed is None or isinstance(seed, int):
-            seed = [None if seed is None else seed + i for i in range(self.num_envs)]
-        for i, own in enumerate(seed):
-            if own is not None:
-                self._generators[i] = np_random(own)[0]
+        for i, own in enumerate(self._seeds.begin(seed)):
             self._start(i, own)
         nothing = {agent: np.zeros(shape, np.float32) for agent, shape in self._shapes.items()}
         self._run(nothing, np.zeros(self.num_envs, np.bool_))
-        return self._observation(), {"seed": self._seeds.copy(), **self._told()}
+        return self._observation(), {"seed": self._seeds.now.copy(), **self._told()}
 
     def step(
         self, actions: Mapping[str, Action]
@@ -113,12 +108,10 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         state = SimState._make(table[index] for table in self._fleet.states)
         state = state._replace(progress=state.progress[:jobs])
         drawn = Jobs._make(table[index, :jobs].copy() for table in self._fleet.jobs)
-        return result_of(state, self.cluster, drawn, "environment", int(self._seeds[index]))
+        return result_of(state, self.cluster, drawn, "environment", int(self._seeds.now[index]))
 
     def _start(self, index: int, seed: int | None) -> None:
-        if seed is None:
-            seed = int(self._generators[index].integers(1 << 31))
-        self._seeds[index] = seed
+        seed = self._seeds.next(index, seed)
         self._rewarded[index] = 0
         self._fleet = put(self._fleet, index, *self._begin(seed))
         for name, table in self._views._asdict().items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
-from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
 from loadmaster.envs.dag_scheduling.calibration import tuned
 from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_episode
@@ -14,14 +14,15 @@ from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.wording import changed, conditions
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
-from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.settings import build_settings
+from loadmaster.envs.workloads import find_workload
 from loadmaster.platform.evaluation.subjects import (
     JobColumns,
     JobWords,
     Subject,
     Trial,
     joined_name,
+    loop_is_compiled,
 )
 
 
@@ -34,19 +35,13 @@ def subject() -> Subject:
         prepare=prepare,
         references=(OPTIMAL,),
         choice="stage",
-        is_compiled=is_compiled,
+        is_compiled=partial(loop_is_compiled, "dag_scheduling"),
     )
-
-
-def is_compiled() -> bool:
-    """The loop over an episode is compiled last: what it calls is in the cache as well."""
-    return any(cache_folder().glob("dag_scheduling_*/rollout.run-*.nbi"))
 
 
 def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
     settings = build_settings(DagSchedulingSettings, values)
-    if settings.workload not in WORKLOADS:
-        raise unknown_name("workload", settings.workload, WORKLOADS)
+    find_workload(WORKLOADS, settings.workload)
     return settings
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from loadmaster.envs.compiled import cache_folder
-from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
@@ -18,12 +17,14 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.wording import changed, conditions
 from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
+from loadmaster.envs.workloads import find_workload
 from loadmaster.platform.evaluation.subjects import (
     JobColumns,
     JobWords,
     Subject,
     Trial,
     joined_name,
+    loop_is_compiled,
 )
 
 
@@ -41,19 +42,13 @@ def subject() -> Subject:
             if baseline.ordering is rule
         },
         choice="job",
-        is_compiled=is_compiled,
+        is_compiled=partial(loop_is_compiled, "gpu_scheduling"),
     )
-
-
-def is_compiled() -> bool:
-    """The loop over an episode is compiled last: what it calls is in the cache as well."""
-    return any(cache_folder().glob("gpu_scheduling_*/rollout.run-*.nbi"))
 
 
 def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
     settings = build_settings(GpuSchedulingSettings, values)
-    if settings.workload not in WORKLOADS:
-        raise unknown_name("workload", settings.workload, WORKLOADS)
+    find_workload(WORKLOADS, settings.workload)
     build_cluster(settings)  # refuses GPUs that nobody knows or that have no price
     return settings
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.registry import environments
@@ -77,6 +78,11 @@ def find_subject(name: str) -> Subject:
     # Each environment has a module here of its own name; it is imported when it is asked for.
     module = importlib.import_module(f"loadmaster.platform.evaluation.{name}")
     return cast(Subject, module.subject())
+
+
+def loop_is_compiled(environment: str) -> bool:
+    """The loop over an episode is compiled last: what it calls is in the cache as well."""
+    return any(cache_folder().glob(f"{environment}_*/rollout.run-*.nbi"))
 
 
 def joined_name(parts: Sequence[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.rllib.mappo import MappoConfig
 from loadmaster.platform.rollouts.das import COST, das_engine
+from loadmaster.platform.training.baseline_costs import mean_costs
 from loadmaster.platform.training.config import (
     Critic,
     Learning,
@@ -93,14 +93,12 @@ def metric(config: DasTraining) -> str:
 def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
     workload = load_workload(config.environment)
 
-    def mean(name: str) -> float:
-        results = [run_episode(name, config.environment, seed, workload) for seed in seeds]
-        return float(np.mean([result.mean_jct_s for result in results]))
+    def cost(name: str, seed: int) -> float:
+        return run_episode(name, config.environment, seed, workload).mean_jct_s
 
     known = config.environment.durations == "known"
     names = (*SHOWN, *SHOWN_IF_DURATIONS_ARE_KNOWN) if known else SHOWN
-    with ThreadPoolExecutor() as threads:
-        return dict(zip(names, threads.map(mean, names), strict=True))
+    return mean_costs(names, seeds, cost)
 
 
 def network(config: DasTraining) -> dict[str, Any]:

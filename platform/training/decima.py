@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-import numpy as np
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
@@ -24,6 +22,7 @@ from loadmaster.platform.rllib.algorithm import InputDrivenConfig
 from loadmaster.platform.rollouts import decima as episodes
 from loadmaster.platform.rollouts.decima_engine import DecimaEngine
 from loadmaster.platform.rollouts.decima_recording import record_rollout
+from loadmaster.platform.training.baseline_costs import mean_costs
 from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
 
@@ -87,14 +86,11 @@ def metric(config: DecimaTraining) -> str:
 def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
     workload = load_workload(config.environment)
 
-    def mean(name: str) -> float:
-        results = [run_episode(name, config.environment, seed, workload) for seed in seeds]
-        values = [r.makespan_s if metric(config) == "makespan_s" else r.mean_jct_s for r in results]
-        return float(np.mean(values))
+    def cost(name: str, seed: int) -> float:
+        result = run_episode(name, config.environment, seed, workload)
+        return result.makespan_s if metric(config) == "makespan_s" else result.mean_jct_s
 
-    with ThreadPoolExecutor() as threads:
-        names = [name for name in BASELINES if name != "random"]
-        return dict(zip(names, threads.map(mean, names), strict=True))
+    return mean_costs([name for name in BASELINES if name != "random"], seeds, cost)
 
 
 def network(config: DecimaTraining) -> dict[str, Any]:

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import alibaba, toy, tpch, tpch_like
-from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.workloads import WorkloadSpec, find_workload
 
-
-@dataclass(frozen=True)
-class WorkloadSpec:
-    """A workload by name; its jobs are built or read only when `load` is called."""
-
-    name: str
-    summary: str
-    load: Callable[[DagSchedulingSettings], Workload]
-
-
-WORKLOADS: dict[str, WorkloadSpec] = {
+WORKLOADS: dict[str, WorkloadSpec[DagSchedulingSettings, Workload]] = {
     spec.name: spec
     for spec in (
         WorkloadSpec(
@@ -49,6 +36,4 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 
 def load_workload(settings: DagSchedulingSettings) -> Workload:
     """The workload that `settings` names."""
-    if settings.workload not in WORKLOADS:
-        raise unknown_name("workload", settings.workload, WORKLOADS)
-    return WORKLOADS[settings.workload].load(settings)
+    return find_workload(WORKLOADS, settings.workload).load(settings)

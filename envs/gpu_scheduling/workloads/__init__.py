@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import openb, pai, pai_like, philly, toy
+from loadmaster.envs.workloads import WorkloadSpec, find_workload
 
-
-@dataclass(frozen=True)
-class WorkloadSpec:
-    """A workload by name; its jobs are generated or read only when `load` is called."""
-
-    name: str
-    summary: str
-    load: Callable[[GpuSchedulingSettings], Workload]
-
-
-WORKLOADS: dict[str, WorkloadSpec] = {
+WORKLOADS: dict[str, WorkloadSpec[GpuSchedulingSettings, Workload]] = {
     spec.name: spec
     for spec in (
         WorkloadSpec(
@@ -50,6 +37,4 @@ WORKLOADS: dict[str, WorkloadSpec] = {
 
 def load_workload(settings: GpuSchedulingSettings) -> Workload:
     """The workload that `settings` names."""
-    if settings.workload not in WORKLOADS:
-        raise unknown_name("workload", settings.workload, WORKLOADS)
-    return WORKLOADS[settings.workload].load(settings)
+    return find_workload(WORKLOADS, settings.workload).load(settings)

@@ -22,7 +22,6 @@ from loadmaster.envs.gpu_scheduling.workloads.traces import (
     find_file,
     read_rows,
 )
-from loadmaster.envs.sources import trace_path
 
 _COLUMNS = (
     "name",
@@ -39,8 +38,7 @@ _FILE = "openb_pod_list_default.csv.gz"
 
 
 def load(settings: GpuSchedulingSettings) -> Trace:
-    path = trace_path(settings.workload, settings.data)
-    file = find_file(path, f"alibaba_gpu/v2023/{_FILE}", f"v2023/{_FILE}", _FILE)
+    file = find_file(settings, f"alibaba_gpu/v2023/{_FILE}", f"v2023/{_FILE}", _FILE)
     return _load(file, type_names(settings))
 
 

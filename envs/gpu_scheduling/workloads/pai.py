@@ -21,8 +21,8 @@ from loadmaster.envs.gpu_scheduling.workloads.traces import (
     build_trace,
     find_file,
     read_rows,
+    told,
 )
-from loadmaster.envs.sources import trace_path
 
 _COLUMNS = (
     "job_id",
@@ -38,8 +38,7 @@ _FILE = "pai_jobs_recovered_sample.csv"
 
 
 def load(settings: GpuSchedulingSettings) -> Trace:
-    path = trace_path(settings.workload, settings.data)
-    file = find_file(path, f"alibaba_gpu/v2020/{_FILE}", f"v2020/{_FILE}", _FILE)
+    file = find_file(settings, f"alibaba_gpu/v2020/{_FILE}", f"v2020/{_FILE}", _FILE)
     return _load(file, type_names(settings))
 
 
@@ -47,11 +46,7 @@ def load(settings: GpuSchedulingSettings) -> Trace:
 def _load(path: Path, types: tuple[str, ...]) -> Trace:
     rows = list(read_rows(path, _COLUMNS))
     jobs = [_job(row, types) for row in rows if row.number("num_gpu") > 0]
-    told = f"{len(jobs)} jobs of {path.name}"
-    left_out = len(rows) - len(jobs)
-    return build_trace(
-        "pai", jobs, path, f"{told}; left out: {left_out} without a GPU" if left_out else told
-    )
+    return build_trace("pai", jobs, path, told(len(jobs), len(rows), path))
 
 
 def _job(row: Row, types: tuple[str, ...]) -> RecordedJob:

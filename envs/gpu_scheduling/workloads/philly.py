@@ -21,8 +21,8 @@ from loadmaster.envs.gpu_scheduling.workloads.traces import (
     build_trace,
     find_file,
     read_rows,
+    told,
 )
-from loadmaster.envs.sources import trace_path
 
 _COLUMNS = ("job_id", "user", "num_gpu", "submit_time", "model_name", "duration")
 _FILE = "philly_30940_jobs.csv.gz"
@@ -38,19 +38,14 @@ _SHARES = {
 
 
 def load(settings: GpuSchedulingSettings) -> Trace:
-    path = trace_path(settings.workload, settings.data)
-    return _load(find_file(path, f"alibaba_gpu/{_FILE}", _FILE))
+    return _load(find_file(settings, f"alibaba_gpu/{_FILE}", _FILE))
 
 
 @lru_cache(maxsize=2)
 def _load(path: Path) -> Trace:
     rows = list(read_rows(path, _COLUMNS))
     jobs = [_job(row) for row in rows if row.whole("num_gpu")]
-    told = f"{len(jobs)} jobs of {path.name}"
-    left_out = len(rows) - len(jobs)
-    return build_trace(
-        "philly", jobs, path, f"{told}; left out: {left_out} without a GPU" if left_out else told
-    )
+    return build_trace("philly", jobs, path, told(len(jobs), len(rows), path))
 
 
 def _job(row: Row) -> RecordedJob:

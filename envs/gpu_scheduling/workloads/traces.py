@@ -16,6 +16,8 @@ import numpy as np
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds, take
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.sources import trace_path
 
 
 class RecordedJob(NamedTuple):
@@ -137,11 +139,18 @@ def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         ) from None
 
 
-def find_file(path: Path, *names: str) -> Path:
-    """The first of these files that is in the folder `path`; `path` itself where it is a file."""
+def find_file(settings: GpuSchedulingSettings, *names: str) -> Path:
+    """The first of these files in the folder of traces; that itself where it is a file."""
+    path = trace_path(settings.workload, settings.data)
     if path.is_file():
         return path
     for name in names:
         if (path / name).is_file():
             return path / name
     raise InputError(f"{path}: no trace found; expected {names[0]} in it")
+
+
+def told(jobs: int, rows: int, path: Path) -> str:
+    """Of a file some of whose rows ask for no GPU."""
+    without = f"; left out: {rows - jobs} without a GPU" if rows > jobs else ""
+    return f"{jobs} jobs of {path.name}{without}"
