@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.das import training as das_training
 from loadmaster.models.das.network import DasNetwork
@@ -38,7 +37,7 @@ def build_decima(settings: Mapping[str, Any]) -> DecimaNetwork:
 
 
 def build_das(settings: Mapping[str, Any]) -> DasNetwork:
-    return DasNetwork(build_settings(DasSettings, settings), JOB_FEATURES, MACHINE_FEATURES)
+    return DasNetwork(build_settings(DasSettings, settings))
 
 
 BUILT_IN = {

@@ -1,9 +1,11 @@
 """What lies on the scheduler's desk between two decisions, and the way from one to the next.
 
-A decision is asked for at an event only if a pending job that is shown could start now. All else
-happens without asking; meanwhile the costs that the reward speaks of are added up, and the desk
-keeps what an operator can see and the simulator has no use for: speeds that were observed, and how
-long the finished jobs of each user ran.
+At an event, the agents are asked to place jobs if a pending one that is shown could start. Where
+they may preempt and jobs are left waiting, they are asked to reconsider: all jobs in the system are
+put in one order, and those that are in the way of others before them are stopped; then the agents
+place jobs once more. All else happens without asking; meanwhile the costs that the reward speaks
+of are added up, and the desk keeps what an operator can see and the simulator has no use for:
+speeds that were observed, and how long the finished jobs of each user ran.
 """
 
 from __future__ import annotations
@@ -21,15 +23,19 @@ from loadmaster.envs.gpu_scheduling.features import lasting_features
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.shapes import fits
-from loadmaster.envs.gpu_scheduling.simulator import advance
+from loadmaster.envs.gpu_scheduling.simulator import advance, settle
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 # `counts`
-SHOWN, LISTED, NOTED = 0, 1, 2
-COUNTS = 3
+SHOWN, LISTED, NOTED, PREEMPTS, MOMENT = 0, 1, 2, 3, 4
+COUNTS = 5
 # SHOWN           rows of the observation in use
 # LISTED          entries of `running` in use
 # NOTED           rows of the history in use
+# PREEMPTS        1: agents may stop running jobs
+# MOMENT          what is asked for, or was last: one of the following
+
+NOTHING, PLACING, RECONSIDERING, PLACING_AGAIN = 0, 1, 2, 3
 
 # `sums`, all of them since the episode began, but the first.
 FEE_RATE, JOB_S, FEE, PUBLISHED = 0, 1, 2, 3
@@ -52,7 +58,8 @@ class Desk(NamedTuple):
     shown: NDArray[np.int64]  # (Q,) the job behind each row of the observation
     running: NDArray[np.int64]  # (N,) the running jobs, in any order
     affinity: NDArray[np.float64]  # (Q, M) the placement agent's last word
-    row_of: NDArray[np.int64]  # (N,) a pending job's row
+    row_of: NDArray[np.int64]  # (N,) the row of a job that is shown
+    free: NDArray[np.int64]  # (M, 2) scratch, of those who make way
     noted_s: NDArray[np.float64]  # (T,) when each row of the history was noted; the latest first
     noted_speed: NDArray[np.float32]  # (T, M)
     noted: NDArray[np.bool_]  # (T, M)
@@ -64,19 +71,22 @@ def new_desk(settings: GpuSchedulingSettings, cluster: Cluster, jobs: Jobs) -> D
     """As it is before the first arrival."""
     queue, past = settings.max_queue, settings.history
     machines, count = len(cluster.rack), len(jobs.arrival_s)
-    return Desk(
+    desk = Desk(
         counts=np.zeros(COUNTS, np.int64),
         sums=np.zeros(SUMS),
         shown=np.zeros(queue, np.int64),
         running=np.zeros(count, np.int64),
         affinity=np.zeros((queue, machines)),
         row_of=np.zeros(count, np.int64),
+        free=np.zeros((machines, 2), np.int64),
         noted_s=np.zeros(past),
         noted_speed=np.zeros((past, machines), np.float32),
         noted=np.zeros((past, machines), np.bool_),
         users=np.zeros((int(jobs.user.max(initial=0)) + 1, 2)),
         facts=lasting_features(cluster, jobs, settings.durations == "known"),
     )
+    desk.counts[PREEMPTS] = settings.preempt
+    return desk
 
 
 @compiled
@@ -85,7 +95,7 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
 
     Where the trace is full it may be called again with a larger one.
     """
-    while True:
+    while not _goes_on(state, cluster, jobs, desk):
         before_s, finished = state.times[at.NOW], state.clock[at.FINISHED]
         in_system = state.clock[at.QUEUED] + state.clock[at.RUNNING]
         status = advance(state, cluster, jobs, rules.GIVEN)
@@ -95,10 +105,28 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
         desk.sums[JOB_S] += in_system * passed_s
         desk.sums[FEE] += desk.sums[FEE_RATE] * passed_s
         if state.clock[at.FINISHED] > finished:
-            _strike_off(state, jobs, desk)
-        if _can_start(state, len(desk.shown)):
-            _note_speeds(state, desk)
-            return at.DECIDE
+            strike_off(state, jobs, desk)
+        desk.counts[MOMENT] = NOTHING
+    if state.times[at.NOW] != desk.noted_s[0] or desk.counts[NOTED] == 0:
+        _note_speeds(state, desk)
+    return at.DECIDE
+
+
+@part
+def _goes_on(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) -> bool:
+    """Whether there is something to decide, or more of it, at the event that was reached."""
+    moment = desk.counts[MOMENT]
+    desk.counts[MOMENT] = NOTHING
+    if state.clock[at.QUEUED] == 0 or moment == PLACING_AGAIN:
+        return False
+    if moment in (NOTHING, RECONSIDERING) and _can_start(state, len(desk.shown)):
+        desk.counts[MOMENT] = PLACING if moment == NOTHING else PLACING_AGAIN
+        return True
+    if moment == RECONSIDERING or desk.counts[PREEMPTS] == 0 or state.clock[at.RUNNING] == 0:
+        return False
+    settle(state, cluster, jobs)  # those just started have a speed that can be told
+    desk.counts[MOMENT] = RECONSIDERING
+    return True
 
 
 @inner
@@ -111,25 +139,29 @@ def list_started(state: SimState, desk: Desk) -> None:
         desk.sums[FEE_RATE] += state.progress[job, at.FEE_RATE]
 
 
-@part
-def _strike_off(state: SimState, jobs: Jobs, desk: Desk) -> None:
-    """Take the finished jobs off the list; what the others cost is added up afresh."""
+@inner
+def strike_off(state: SimState, jobs: Jobs, desk: Desk) -> None:
+    """Take jobs that run no more off the list; what the others cost is added up afresh."""
     rate, place = 0.0, 0
     while place < desk.counts[LISTED]:
         job = desk.running[place]
-        if np.isnan(state.progress[job, at.FINISHED_S]):
+        if state.jobs[job, at.ROWS_USED] > 0:
             rate += state.progress[job, at.FEE_RATE]
             place += 1
             continue
-        user = jobs.user[job]
-        desk.users[user, JOBS_DONE] += 1
-        log_run = np.log1p(state.progress[job, at.RUN_S] / 60)
-        desk.users[user, LOG_RUN] += (log_run - desk.users[user, LOG_RUN]) / desk.users[
-            user, JOBS_DONE
-        ]
+        if not np.isnan(state.progress[job, at.FINISHED_S]):
+            _learn_of(desk, jobs.user[job], state.progress[job, at.RUN_S])
         desk.counts[LISTED] -= 1
         desk.running[place] = desk.running[desk.counts[LISTED]]
     desk.sums[FEE_RATE] = rate
+
+
+@inner
+def _learn_of(desk: Desk, user: int, run_s: float) -> None:
+    """A job of this user is done."""
+    desk.users[user, JOBS_DONE] += 1
+    apart = np.log1p(run_s / 60) - desk.users[user, LOG_RUN]
+    desk.users[user, LOG_RUN] += apart / desk.users[user, JOBS_DONE]
 
 
 @part

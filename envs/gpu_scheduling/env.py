@@ -60,7 +60,8 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     neighbours on them, on how far the gang is spread, and on luck; the fee is the price of its
     GPUs times its time on them. Two agents decide together: "ordering" who goes first, and
     "placement" where. They are asked at an event (an arrival, a completion) if one of the jobs
-    shown could start now.
+    shown could start now. With `preempt=True` they are also asked to reconsider if jobs are left
+    waiting.
 
     ## Action
     "ordering": a priority for each row of the queue. "placement": an affinity of each row to each
@@ -68,13 +69,16 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     first), and a gang fills machines with room by descending affinity (the first of equal ones),
     each with as many instances as fit. A job that does not fit is skipped, or with
     `backfill=False` ends the epoch. Numbers for rows without a job and machines without room mean
-    nothing. A priority that is not finite comes last and an affinity that is not a number counts
-    as minus infinity; `info["legal"]` is then False.
+    nothing. When they reconsider, running jobs are shown as well, and only priorities count: all
+    jobs are walked by descending priority, each takes its place as if those behind it were not
+    there, and a running job whose place is taken so is stopped; then, at the same moment, the
+    agents place what could start. A priority that is not finite comes last and an affinity that is
+    not a number counts as minus infinity; `info["legal"]` is then False.
 
     ## Observation
-    Padded tables, the same for both agents: `jobs`, `job_mask`, `machines`, `fits`, `rack`,
-    `history_y`, `history_mask`, `history_t` (see `observation.py`, and `features.py` for their
-    columns). If more than `max_queue` jobs wait, those that came first are shown, and
+    Padded tables, the same for both agents: `jobs`, `job_mask`, `heeded`, `machines`, `held`,
+    `rack_held`, `rack`, `history_y`, `history_mask`, `history_t` (see `observation.py`, and
+    `features.py` for their columns). If more than `max_queue` jobs wait, those that came first are shown, and
     `info["hidden"]` tells how many are not. How long a job will run is shown with
     `durations="known"` only.
 

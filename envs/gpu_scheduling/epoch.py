@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.gpu_scheduling import heaps, rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
@@ -92,11 +92,17 @@ def offer(
     count: int,
 ) -> None:
     """Give the first `count` of `pending` their priorities; other jobs are not offered."""
+    withdraw(state, jobs)
+    for place in range(count):
+        rekey(state, jobs, pending[place], -priority[place])
+
+
+@inner
+def withdraw(state: SimState, jobs: Jobs) -> None:
+    """No pending job is offered."""
     end = len(state.jobs) - 1
     job = state.jobs[end, at.LATER]
     while job != end:
         if state.key[job] != np.inf:
             rekey(state, jobs, job, np.inf)
         job = state.jobs[job, at.LATER]
-    for place in range(count):
-        rekey(state, jobs, pending[place], -priority[place])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.orderings import LAS_THRESHOLD_GPU_S
 
 # Columns of `jobs`.
 INSTANCES = 0  # log of the gang's size
@@ -25,7 +26,11 @@ RUN = 9  # log(1 + minutes) that it will run at speed 1; 0 where durations are u
 USER_SHARE = 10  # the larger of its user's shares of all GPUs and all cores
 USER_DONE = 11  # log(1 + finished jobs) of its user
 USER_RUN = 12  # mean log(1 + minutes) that those ran; 0 where there are none
-JOB_FEATURES = 13
+RUNNING = 13  # 1: it is on machines now
+RAN = 14  # log(1 + minutes) that it was on machines up to now
+ATTAINED = 15  # log(1 + minutes) of that times its GPUs
+BEYOND = 16  # how far the last is past the threshold of 2D-LAS; 0 below it
+JOB_FEATURES = 17
 
 # Columns of `machines`.
 FREE_GPU = 0  # share of its GPUs
@@ -39,6 +44,8 @@ KEPT = 7  # what sharers keep of their speed
 PRICE = 8  # dollars an hour, of one GPU
 SPEED = 9  # of one GPU; 1 is a V100
 MACHINE_FEATURES = 10
+
+THRESHOLD = float(np.log1p(LAS_THRESHOLD_GPU_S / 60))
 
 
 def lasting_features(cluster: Cluster, jobs: Jobs, durations: bool) -> NDArray[np.float32]:

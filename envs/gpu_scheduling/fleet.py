@@ -131,13 +131,14 @@ def desk_of(fleet: Fleet, i: int) -> Desk:
     d = fleet.desks
     return Desk(
         d.counts[i], d.sums[i], d.shown[i], d.running[i], d.affinity[i],
-        d.row_of[i], d.noted_s[i], d.noted_speed[i], d.noted[i], d.users[i], d.facts[i],
+        d.row_of[i], d.free[i], d.noted_s[i], d.noted_speed[i], d.noted[i], d.users[i], d.facts[i],
     )  # fmt: skip
 
 
 @inner
 def view_of(views: Observation, i: int) -> Observation:
     return Observation(
-        views.jobs[i], views.job_mask[i], views.machines[i], views.fits[i], views.rack[i],
+        views.jobs[i], views.job_mask[i], views.heeded[i], views.machines[i], views.held[i],
+        views.rack_held[i], views.rack[i],
         views.history_y[i], views.history_mask[i], views.history_t[i],
     )  # fmt: skip

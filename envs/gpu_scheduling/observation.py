@@ -1,8 +1,9 @@
-"""What both agents see: the pending jobs, the machines, who fits where, and speeds of late.
+"""What both agents see: the jobs, the machines, who fits where, and speeds of late.
 
-`observe` is the only way from a cluster to an observation. Pending jobs come in order of arrival;
-where more wait than there are rows, the first of them are shown, and the others must wait until
-they are among these. The columns are those of `features.py`.
+`observe` is the only way from a cluster to an observation. Jobs come in order of arrival: those
+that wait and, where the agents are to reconsider, those that run. Where more wait than there are
+rows, the first of them are shown, and the others must wait until they are among these. The columns
+are those of `features.py`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ _HUGE = 1e9  # above any feature
 
 
 class Observation(NamedTuple):
-    """Q rows of pending jobs, M machines, T past decisions; rows not in use are 0."""
+    """Q rows of jobs, M machines, R racks, T past decisions; rows not in use are 0."""
 
     jobs: NDArray[np.float32]  # (Q, JOB_FEATURES)
     job_mask: NDArray[np.bool_]  # (Q,) the rows in use
+    heeded: NDArray[np.bool_]  # (Q,) the rows whose priority can change anything
     machines: NDArray[np.float32]  # (M, MACHINE_FEATURES)
-    fits: NDArray[np.bool_]  # (Q, M) an instance fits there, and the gang somewhere
+    held: NDArray[np.float32]  # (Q, M) share of the gang that has room there; 0 if it cannot start
+    rack_held: NDArray[np.float32]  # (Q, R) the same of whole racks, up to 1
     rack: NDArray[np.int64]  # (M,)
     history_y: NDArray[np.float32]  # (T, M) speed of what ran, 1: a V100 undisturbed; latest first
     history_mask: NDArray[np.bool_]  # (T, M) whether anything ran
@@ -45,12 +48,14 @@ class Observation(NamedTuple):
 
 def blank_observation(queue: int, cluster: Cluster, past: int) -> Observation:
     """No job waits, nothing has happened."""
-    machines = len(cluster.rack)
+    machines, racks = len(cluster.rack), int(cluster.rack.max()) + 1
     return Observation(
         jobs=np.zeros((queue, told.JOB_FEATURES), np.float32),
         job_mask=np.zeros(queue, np.bool_),
+        heeded=np.zeros(queue, np.bool_),
         machines=np.zeros((machines, told.MACHINE_FEATURES), np.float32),
-        fits=np.zeros((queue, machines), np.bool_),
+        held=np.zeros((queue, machines), np.float32),
+        rack_held=np.zeros((queue, racks), np.float32),
         rack=cluster.rack.copy(),
         history_y=np.zeros((past, machines), np.float32),
         history_mask=np.zeros((past, machines), np.bool_),
@@ -71,18 +76,26 @@ def observation_space(queue: int, cluster: Cluster, past: int) -> spaces.Dict:
 def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Observation) -> None:
     """Write the observation into `out`, and the job behind each of its rows on the desk."""
     used, shown = desk.counts[on.SHOWN], list_pending(state, desk.shown)
+    reconsidering = desk.counts[on.MOMENT] == on.RECONSIDERING
+    if reconsidering:
+        shown = _add_running(state, desk, shown)
     desk.counts[on.SHOWN] = shown
+    strict = state.setup[at.BACKFILL] == 0  # one that does not fit blocks others
     for row in range(shown):
         job = desk.shown[row]
         desk.row_of[job] = row
-        starts = _observe_room(state, cluster, jobs, job, out.fits[row])
+        starts = not reconsidering and fits(state, state.jobs[job, at.GROUP])
+        _observe_room(state, cluster, jobs, job, starts, out.held[row], out.rack_held[row])
         _observe_job(state, jobs, desk, job, starts, out.jobs[row])
         out.job_mask[row] = True
+        out.heeded[row] = starts or reconsidering or strict
     # Only what the last observation used can need clearing.
     for unused in range(shown, used):
         out.job_mask[unused] = False
+        out.heeded[unused] = False
         out.jobs[unused] = 0
-        out.fits[unused] = False
+        out.held[unused] = 0
+        out.rack_held[unused] = 0
     for machine in range(len(out.machines)):
         _observe_machine(state, cluster, jobs, machine, out.machines[machine])
     for past in range(desk.counts[on.NOTED]):
@@ -93,14 +106,40 @@ def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Obse
 
 
 @part
+def _add_running(state: SimState, desk: Desk, shown: int) -> int:
+    """Running jobs join those that are shown, as many as there are rows; how many that makes."""
+    for place in range(min(state.clock[at.RUNNING], len(desk.shown) - shown)):
+        # Jobs are numbered in order of arrival; each goes before those that came later.
+        job, row = state.event_heap[place], shown
+        while row > 0 and desk.shown[row - 1] > job:
+            desk.shown[row] = desk.shown[row - 1]
+            row -= 1
+        desk.shown[row] = job
+        shown += 1
+    return shown
+
+
+@part
 def _observe_room(
-    state: SimState, cluster: Cluster, jobs: Jobs, job: int, seen: NDArray[np.bool_]
-) -> bool:
-    """Where the gang could have an instance; nowhere, if it does not fit as a whole."""
-    starts = fits(state, state.jobs[job, at.GROUP])
-    for machine in range(len(seen)):
-        seen[machine] = starts and instances_that_fit(cluster, jobs, state.free, job, machine) > 0
-    return starts
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    job: int,
+    starts: bool,
+    held: NDArray[np.float32],
+    rack_held: NDArray[np.float32],
+) -> None:
+    """Where the gang has room; nowhere, if it cannot start as a whole."""
+    rack_held[:] = 0
+    held[:] = 0
+    if not starts:
+        return
+    for machine in range(len(held)):
+        fit = instances_that_fit(cluster, jobs, state.free, job, machine)
+        held[machine] = fit / jobs.instances[job]
+        rack_held[cluster.rack[machine]] += held[machine]
+    for rack in range(len(rack_held)):
+        rack_held[rack] = min(rack_held[rack], 1)
 
 
 @part
@@ -112,6 +151,13 @@ def _observe_job(
         seen[column] = desk.facts[job, column]
     seen[told.WAITED] = np.log1p((state.times[at.NOW] - jobs.arrival_s[job]) / 60)
     seen[told.STARTS] = starts
+    run_s = state.progress[job, at.RUN_S]
+    if state.jobs[job, at.ROWS_USED] > 0:
+        run_s += state.times[at.NOW] - state.progress[job, at.PLACED_S]
+    seen[told.RUNNING] = state.jobs[job, at.ROWS_USED] > 0
+    seen[told.RAN] = np.log1p(run_s / 60)
+    seen[told.ATTAINED] = np.log1p(run_s / 60 * jobs.instances[job] * jobs.gpu[job] / WHOLE)
+    seen[told.BEYOND] = max(0.0, seen[told.ATTAINED] - told.THRESHOLD)
     seen[told.USER_SHARE] = dominant_share(state, user)
     seen[told.USER_DONE] = np.log1p(desk.users[user, on.JOBS_DONE])
     seen[told.USER_RUN] = desk.users[user, on.LOG_RUN]

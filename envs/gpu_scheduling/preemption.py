@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.gpu_scheduling import heaps
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.heaps import Table
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import key_now
 from loadmaster.envs.gpu_scheduling.pending import dequeue, enqueue
 from loadmaster.envs.gpu_scheduling.placement import Wishes, choose_machines
+from loadmaster.envs.gpu_scheduling.rules import CONSOLIDATE, GIVEN
 from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import start, stop
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -51,6 +55,53 @@ def replan(
         reserve(state, jobs, job)
 
 
+@compiled
+def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
+    """Stop the running jobs that are in the way of others before them; how many those were.
+
+    Nobody is started. All jobs are walked by their keys as in `replan`; pending ones book room for
+    as few machines as possible, first what is free, then what jobs behind them hold. A key of minus
+    infinity is safe, one of infinity asks for nothing. `free` (M, 2) is scratch: what is free of
+    jobs and of bookings.
+    """
+    left = gather(state, jobs)
+    for machine in range(len(state.room)):
+        state.room[machine, at.GPU] = cluster.gpu_capacity[machine]
+        state.room[machine, at.CPU] = cluster.cpu_capacity[machine]
+        for resource in range(2):
+            free[machine, resource] = state.free[machine, resource]
+    stopped, nothing = 0, Wishes(state.factors, state.place)
+    while left > 0:
+        job = state.order[0]
+        heaps.take_out(state.order, state.order_at, state.key, jobs.job_id, 0, left, job)
+        left -= 1
+        used = state.jobs[job, at.ROWS_USED]
+        if used > 0:
+            if not reserve(state, jobs, job):
+                take(state, jobs, free, job, used, -1)
+                preempt(state, cluster, jobs, GIVEN, job)
+                stopped += 1
+            continue
+        if state.key[job] == np.inf:
+            continue
+        rows = choose_machines(state, cluster, jobs, free, job, CONSOLIDATE, nothing)
+        if rows == 0:
+            rows = choose_machines(state, cluster, jobs, state.room, job, CONSOLIDATE, nothing)
+        take(state, jobs, free, job, rows, 1)
+        take(state, jobs, state.room, job, rows, 1)
+    return stopped
+
+
+@inner
+def take(state: SimState, jobs: Jobs, room: Table, job: int, rows: int, times: int) -> None:
+    """What the job's first `rows` rows hold, out of `room`; back into it where `times` is -1."""
+    first = state.jobs[job, at.FIRST_ROW]
+    for row in range(first, first + rows):
+        machine, count = state.rows[row, at.MACHINE], times * state.rows[row, at.COUNT]
+        room[machine, at.GPU] -= count * jobs.gpu[job]
+        room[machine, at.CPU] -= count * jobs.cpu[job]
+
+
 @inner
 def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: int) -> None:
     """Send a running job back to the queue; it loses min(RESTART_S, its progress since it started).
@@ -70,11 +121,19 @@ def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: i
 
 @inner
 def line_up(state: SimState, jobs: Jobs, ordering: int) -> int:
-    """All jobs in the system as one heap in `order`; how many there are."""
-    count = 0
+    """The same, running jobs with the keys of this moment."""
     for place in range(state.clock[at.RUNNING]):
         job = state.event_heap[place]
         state.key[job] = key_now(state, jobs, ordering, job)
+    return gather(state, jobs)
+
+
+@inner
+def gather(state: SimState, jobs: Jobs) -> int:
+    """All jobs in the system as one heap in `order` by the keys they have; how many there are."""
+    count = 0
+    for place in range(state.clock[at.RUNNING]):
+        job = state.event_heap[place]
         heaps.push(state.order, state.order_at, state.key, jobs.job_id, 0, count, job)
         count += 1
     end = len(state.jobs) - 1
@@ -99,8 +158,5 @@ def reserve(state: SimState, jobs: Jobs, job: int) -> bool:
             return False
         if state.room[machine, at.CPU] < count * jobs.cpu[job]:
             return False
-    for row in range(first, end):
-        machine, count = state.rows[row, at.MACHINE], state.rows[row, at.COUNT]
-        state.room[machine, at.GPU] -= count * jobs.gpu[job]
-        state.room[machine, at.CPU] -= count * jobs.cpu[job]
+    take(state, jobs, state.room, job, end - first, 1)
     return True

@@ -38,7 +38,8 @@ class GpuSchedulingSettings(Settings):
     backfill: bool = True  # False: a job that does not fit blocks those behind it
     interference: bool = True  # False: neighbours and the network slow nobody down
     stragglers: float = Field(default=0.1, ge=0)  # sigma of a job's luck on a machine; PAI's median
-    replan_s: PositiveFloat = 60.0  # a preemptive policy may also reconsider this often
+    preempt: bool = False  # True: agents may stop running jobs in favour of others
+    replan_s: PositiveFloat = 60.0  # how often heuristics reconsider that do so by the clock
     restart_s: float = Field(default=60.0, ge=0)  # work that a preempted job loses, at speed 1
 
     reward: Literal["cost", "published"] = "cost"
@@ -47,7 +48,7 @@ class GpuSchedulingSettings(Settings):
     waiting_penalty: float = Field(default=0.01, ge=0)  # alpha: a GPU's worth of jobs left to wait
     durations: Literal["unknown", "known"] = "unknown"  # whether the agents see how long jobs run
 
-    max_queue: PositiveInt = 64  # rows for pending jobs in the observation
+    max_queue: PositiveInt = 64  # rows for jobs in the observation
     history: PositiveInt = 8  # tau: past decisions whose outcome the observation tells
 
     @model_validator(mode="after")

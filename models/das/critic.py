@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.models.das.settings import DasSettings
 
 
@@ -27,24 +28,20 @@ class Critic(nn.Module):
     def __init__(
         self,
         settings: DasSettings,
-        job_features: int,
-        machine_features: int,
         sees_actions: bool = False,
     ) -> None:
         super().__init__()
         width = settings.width
-        self.placing = (
-            _PlacingEncoder(job_features, machine_features, width) if sees_actions else None
-        )
+        self.placing = _PlacingEncoder(width) if sees_actions else None
         of_actions = 1 + width if sees_actions else 0
-        self.of_job = _encoder(job_features + 1 + of_actions, width)
-        self.of_machine = _encoder(machine_features, width)
+        self.of_job = _encoder(JOB_FEATURES + 1 + of_actions, width)
+        self.of_machine = _encoder(MACHINE_FEATURES, width)
         self.worth = nn.Sequential(nn.Linear(2 * width + 1, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, observation: dict[str, Tensor], actions: Actions | None = None) -> Tensor:
         """(B,)"""
         mask = observation["job_mask"].unsqueeze(-1)
-        room = observation["fits"].float().mean(-1, keepdim=True)  # (B, Q, 1)
+        room = (observation["held"] > 0).float().mean(-1, keepdim=True)  # (B, Q, 1)
         told = [observation["jobs"], room]
         if self.placing is not None:
             if actions is None:
@@ -64,16 +61,16 @@ class Critic(nn.Module):
 class _PlacingEncoder(nn.Module):
     """Of each job that could start: which machines it is drawn to."""
 
-    def __init__(self, job_features: int, machine_features: int, width: int) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.of_job = nn.Linear(job_features, width)
-        self.of_machine = nn.Linear(machine_features, width, bias=False)
+        self.of_job = nn.Linear(JOB_FEATURES, width)
+        self.of_machine = nn.Linear(MACHINE_FEATURES, width, bias=False)
         self.of_affinity = nn.Parameter(torch.randn(width) / width**0.5)
         self.pair = nn.Linear(width, width)
 
     def forward(self, observation: dict[str, Tensor], affinity: Tensor) -> Tensor:
         """(B, Q, D); affinities to machines without room decide nothing and are not seen."""
-        fits = observation["fits"] & observation["job_mask"].unsqueeze(-1)
+        fits = (observation["held"] > 0) & observation["job_mask"].unsqueeze(-1)
         owner, row = fits.any(-1).nonzero(as_tuple=True)
         room = fits[owner, row].unsqueeze(-1)  # (N, M, 1)
         jobs = self.of_job(observation["jobs"][owner, row]).unsqueeze(1)

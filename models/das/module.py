@@ -10,7 +10,6 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.critic import Actions, Critic
 from loadmaster.models.das.network import DasNetwork
@@ -31,7 +30,7 @@ class DasModule(TorchRLModule):
 
     def setup(self) -> None:
         settings = build_settings(DasSettings, self.model_config["network"])
-        self.network = DasNetwork(settings, JOB_FEATURES, MACHINE_FEATURES)
+        self.network = DasNetwork(settings)
 
     def _forward_inference(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         """The means: each agent's best guess."""
@@ -66,7 +65,7 @@ class DasCritic(TorchRLModule):
     def setup(self) -> None:
         settings = build_settings(DasSettings, self.model_config["network"])
         self.sees_actions: bool = self.model_config["sees_actions"]
-        self.critic = Critic(settings, JOB_FEATURES, MACHINE_FEATURES, self.sees_actions)
+        self.critic = Critic(settings, self.sees_actions)
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
         actions = _of_both(batch[Columns.ACTIONS]) if self.sees_actions else None

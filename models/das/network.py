@@ -1,10 +1,12 @@
 """Both agents in one network: what they do, and how likely that was.
 
 An observation of B moments is a mapping of
-  jobs          (B, Q, JF) float32  waiting jobs in the order of their arrival
+  jobs          (B, Q, JF) float32  jobs in the order of their arrival
   job_mask      (B, Q) bool         which rows are jobs
+  heeded        (B, Q) bool         whose priority can change anything
   machines      (B, M, MF) float32
-  fits          (B, Q, M) bool      the machine has room for an instance of the job now
+  held          (B, Q, M) float32   share of the gang that the machine has room for now
+  rack_held     (B, Q, R) float32   share of the gang that the rack has room for
   rack          (M,) or (B, M) int  the rack of each machine
   history_y     (B, T, M) float32   relative speed of what ran on each machine at past decisions
   history_mask  (B, T, M) bool      whether anything did
@@ -45,17 +47,14 @@ class Judgement(NamedTuple):
 class DasNetwork(nn.Module):
     """The four variants of the paper; see DasSettings."""
 
-    def __init__(self, settings: DasSettings, job_features: int, machine_features: int) -> None:
+    def __init__(self, settings: DasSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.ordering = OrderingAgent(settings, job_features, machine_features)
-        self.placement = PlacementAgent(settings, job_features, machine_features)
+        self.ordering = OrderingAgent(settings)
+        self.placement = PlacementAgent(settings)
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Priorities, Placements]:
-        priorities = self.ordering(
-            observation["jobs"], observation["job_mask"], observation["machines"]
-        )
-        return priorities, self.placement(observation)
+        return self.ordering(observation), self.placement(observation)
 
     @torch.no_grad()
     def decide(

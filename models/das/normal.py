@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 LOG_TAU = math.log(2 * math.pi)
+FIRST_LOG_STD = -1.0  # before anything was learnt
 LEAST_LOG_STD, MOST_LOG_STD = -5.0, 2.0  # neither a fixed choice nor mere noise
 
 

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from loadmaster.models.das.normal import bounded, entropy_of, log_density
+from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
+from loadmaster.models.das.normal import FIRST_LOG_STD, bounded, entropy_of, log_density
+from loadmaster.models.das.opening import PRIORITY, straight_path
 from loadmaster.models.das.settings import DasSettings
 
 TOGETHER = 128  # queues that go through the layers at once, where there are more
@@ -16,7 +18,7 @@ SLOWEST_WAVE = 10_000.0  # places over which the slowest wave of the encoding tu
 
 
 class Priorities(NamedTuple):
-    """A normal distribution for each waiting job; the rows without a job count for nothing."""
+    """A normal distribution for each job; those whose priority changes nothing have no part."""
 
     mean: Tensor  # (B, Q)
     log_std: Tensor  # (B, Q)
@@ -86,27 +88,31 @@ class AttentionLayer(nn.Module):
 class OrderingAgent(nn.Module):
     """Jobs in the order of their arrival in, a normal priority for each out."""
 
-    def __init__(self, settings: DasSettings, job_features: int, machine_features: int) -> None:
+    def __init__(self, settings: DasSettings) -> None:
         super().__init__()
         width = settings.width
-        self.embed = nn.Linear(job_features, width)
-        self.gate = Gate(machine_features, width) if settings.communicate else None
+        self.straight = straight_path(JOB_FEATURES, PRIORITY, settings)
+        self.embed = nn.Linear(JOB_FEATURES, width)
+        self.gate = Gate(MACHINE_FEATURES, width) if settings.communicate else None
         self.layers = nn.ModuleList(
             AttentionLayer(width, settings.heads) for _ in range(settings.layers)
         )
         self.finish = nn.LayerNorm(width)
         self.rank = nn.Linear(width, 2)  # mean, log std
         nn.init.normal_(self.rank.weight, std=0.01)  # no opinion to begin with
-        nn.init.zeros_(self.rank.bias)
+        with torch.no_grad():
+            self.rank.bias.copy_(torch.tensor([0.0, FIRST_LOG_STD]))
 
-    def forward(self, jobs: Tensor, mask: Tensor, machines: Tensor) -> Priorities:
-        """Of jobs (B, Q, JF), mask (B, Q) and machines (B, M, MF).
+    def forward(self, observation: dict[str, Tensor]) -> Priorities:
+        """See network.py for the observation.
 
         Short queues apart from long ones: most are far shorter than the longest, and attention
         would spend its time on rows without a job.
         """
+        jobs, mask, machines = (observation[name] for name in ("jobs", "job_mask", "machines"))
+        heeded = observation["heeded"] & mask
         if len(jobs) <= TOGETHER:
-            return Priorities(*self._ranked(jobs, mask, machines), mask)
+            return Priorities(*self._ranked(jobs, mask, machines), heeded)
         queue = mask.shape[1]
         length = (mask * torch.arange(1, queue + 1, device=mask.device)).amax(1)
         order = length.argsort(stable=True)
@@ -117,7 +123,7 @@ class OrderingAgent(nn.Module):
             ranked = torch.stack(self._ranked(*seen))
             parts.append(functional.pad(ranked, (0, queue - longest)))
         mean, log_std = torch.cat(parts, dim=1)[:, order.argsort()]
-        return Priorities(mean, log_std, mask)
+        return Priorities(mean, log_std, heeded)
 
     def _ranked(self, jobs: Tensor, mask: Tensor, machines: Tensor) -> tuple[Tensor, Tensor]:
         """Means and log stds (B, Q)."""
@@ -131,7 +137,7 @@ class OrderingAgent(nn.Module):
         for layer in self.layers:
             known = layer(known, visible)
         mean, log_std = self.rank(self.finish(known)).unbind(-1)
-        return mean, bounded(log_std)
+        return mean + self.straight(jobs).squeeze(-1), bounded(log_std)
 
 
 def encode_place(place: Tensor, width: int) -> Tensor:

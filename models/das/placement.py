@@ -7,9 +7,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES, SPEED
 from loadmaster.models.das.affinity import Affinities, IndependentAffinities
 from loadmaster.models.das.history import read_history
-from loadmaster.models.das.normal import bounded
+from loadmaster.models.das.normal import FIRST_LOG_STD, bounded
+from loadmaster.models.das.opening import (
+    AFFINITY_OF_MACHINE,
+    AFFINITY_OF_PAIR,
+    PAIR_FEATURES,
+    pair_features,
+    straight_path,
+)
 from loadmaster.models.das.rwgp import RandomWalkProcess
 from loadmaster.models.das.settings import DasSettings
 
@@ -61,32 +69,38 @@ class Placements(NamedTuple):
 class PlacementAgent(nn.Module):
     """Jobs and machines in, a distribution of affinities out."""
 
-    def __init__(self, settings: DasSettings, job_features: int, machine_features: int) -> None:
+    def __init__(self, settings: DasSettings) -> None:
         super().__init__()
         width = settings.width
         self.settings = settings
-        self.of_job = nn.Linear(job_features, width)
-        self.of_machine = nn.Linear(machine_features, width, bias=False)
-        self.of_room = nn.Parameter(torch.zeros(width))
+        self.straight = straight_path(PAIR_FEATURES, AFFINITY_OF_PAIR, settings)
+        self.straight_to_machine = straight_path(MACHINE_FEATURES, AFFINITY_OF_MACHINE, settings)
+        self.of_job = nn.Linear(JOB_FEATURES, width)
+        self.of_machine = nn.Linear(MACHINE_FEATURES, width, bias=False)
+        self.of_pair = nn.Linear(PAIR_FEATURES, width, bias=False)
         self.pair = nn.Linear(width, width)
         self.prior = nn.Linear(width, 1)
         self.spread = nn.Linear(width, 1)  # log std, or log amplitude of the process
         for head in (self.prior, self.spread):
             nn.init.normal_(head.weight, std=0.01)
-            nn.init.zeros_(head.bias)
+        nn.init.zeros_(self.prior.bias)
+        nn.init.constant_(self.spread.bias, FIRST_LOG_STD)
         self.kind = nn.Linear(width, settings.kind_width) if settings.process else None  # phi
         self.process = RandomWalkProcess(settings) if settings.process else None
 
     def forward(self, observation: dict[str, Tensor]) -> Placements:
         """See network.py for the observation."""
-        fits = observation["fits"] & observation["job_mask"].unsqueeze(-1)
+        held, machines = observation["held"], observation["machines"]
+        fits = (held > 0) & observation["job_mask"].unsqueeze(-1)
         owner, row = fits.any(-1).nonzero(as_tuple=True)
-        room = fits[owner, row]  # (N, M)
-        jobs = self.of_job(observation["jobs"][owner, row])
-        machines = self.of_machine(observation["machines"]).index_select(0, owner)
-        first = torch.relu(machines + jobs.unsqueeze(1) + room.unsqueeze(-1) * self.of_room)
+        rack = observation["rack"].expand(len(fits), -1).index_select(0, owner).long()
+        room = pair_features(held[owner, row], observation["rack_held"][owner, row], rack)
+        jobs = self.of_job(observation["jobs"][owner, row]).unsqueeze(1)
+        around = self.of_machine(machines).index_select(0, owner)
+        first = torch.relu(around + jobs + self.of_pair(room))
         pairs = torch.relu(self.pair(first))  # (N, M, D)
-        prior = self.prior(pairs).squeeze(-1)
+        straight = self.straight_to_machine(machines).index_select(0, owner) + self.straight(room)
+        prior = (self.prior(pairs) + straight).squeeze(-1)
         if self.process is None or self.kind is None:
             log_std = bounded(self.spread(pairs).squeeze(-1))
             return Placements(IndependentAffinities(prior, log_std), owner, row, fits)
@@ -97,6 +111,6 @@ class PlacementAgent(nn.Module):
             observation["history_t"],
             self.settings.tau,
         )
-        rack = observation["rack"].expand(len(fits), -1).index_select(0, owner).long()
-        affinities = self.process(prior, amplitude, self.kind(pairs), rack, history, owner)
+        usual = machines[..., SPEED].index_select(0, owner)
+        affinities = self.process(prior, usual, amplitude, self.kind(pairs), rack, history, owner)
         return Placements(affinities, owner, row, fits)

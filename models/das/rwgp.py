@@ -31,17 +31,24 @@ class RandomWalkProcess(nn.Module):
         self.log_length = nn.Parameter(torch.tensor(math.log(settings.length)))
         self.log_memory = nn.Parameter(torch.tensor(math.log(settings.memory_s)))
         self.log_noise = nn.Parameter(torch.tensor(math.log(settings.noise)))
+        self.log_gain = nn.Parameter(torch.tensor(math.log(settings.gain)))
 
     def forward(
         self,
         prior: Tensor,
+        usual: Tensor,
         log_amplitude: Tensor,
         kinds: Tensor,
         rack: Tensor,
         history: History,
         owner: Tensor,
     ) -> ProcessAffinities:
-        """Of N jobs: prior mean (N, M), (N,), phi (N, M, D), (N, M), and which history is whose.
+        """Of N jobs: prior mean (N, M), speeds as they usually are (N, M), (N,), phi (N, M, D),
+        (N, M), and which history is whose.
+
+        The posterior mean as the slides' eq. 13 and 14, but for its units. An affinity is no speed,
+        and where observations are many the posterior would follow the speeds whatever the actor
+        says. So the history speaks of speeds beyond the usual, and `gain` says what they are worth.
 
         In float64: it costs as much as float32 here, and a log-probability adds up the errors
         of hundreds of machines. The noise is told relative to the amplitude, so that a policy
@@ -50,7 +57,7 @@ class RandomWalkProcess(nn.Module):
         memory, noise = self.log_memory.double().exp(), self.log_noise.double().exp()
         past = past_of(history.gap, history.row, memory, noise).take(owner)
         history = history.take(owner)
-        prior, kinds = prior.double(), kinds.double()
+        prior, usual, kinds = prior.double(), usual.double(), kinds.double()
         length = self.log_length.double().exp()
         cells = self._cells(kinds / length, rack, history)
         share = history.share
@@ -61,7 +68,7 @@ class RandomWalkProcess(nn.Module):
         ties = tied * similarity(kinds, length)  # A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)
         kernel = walk_kernel(ties, self.settings.walk, None if cells is None else cells.size)
 
-        surprise = history.speed - prior.unsqueeze(1)  # (N, T, M)
+        surprise = history.speed - usual.unsqueeze(1)  # (N, T, M)
         if cells is None:
             coupled, alone = surprise, None
         else:
@@ -81,7 +88,7 @@ class RandomWalkProcess(nn.Module):
             learnt = cells.join(learnt, root * lone.mean)
             inside = root.square() * lone.variance
         return ProcessAffinities(
-            mean=prior + learnt,
+            mean=prior + self.log_gain.double().exp() * learnt,
             log_amplitude=log_amplitude.double(),
             kernel=kernel,
             spectrum=spectrum,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -21,6 +21,9 @@ class DasSettings(Settings):
     communicate: bool = True  # the ordering agent hears of the machines, through a gate
     process: bool = True  # affinities from a random-walk process; False: each by itself
 
+    # What it knows before it learns; nothing: all jobs and machines are alike to it.
+    opening: Literal["least-attained", "nothing"] = "least-attained"
+
     width: PositiveInt = 64  # numbers that describe a job or a machine
     heads: PositiveInt = 4  # of attention among the jobs
     layers: PositiveInt = 2  # of the jobs' Transformer
@@ -30,10 +33,11 @@ class DasSettings(Settings):
     walk: Inside = 0.7  # lambda: how far similarity spreads over the machines
     same_rack: Share = 0.6  # tie of two like machines in one rack; to itself it is 1
     cross_rack: Share = 0.3  # and in different racks
-    # Where these three begin; they are learnt.
+    # Where these four begin; they are learnt.
     length: PositiveFloat = 1.0  # l: differences of machines that count
     memory_s: PositiveFloat = 600.0  # rho: how long an observed speed stays true
-    noise: PositiveFloat = 0.01  # variance of an observed speed, the affinity's own being 1
+    noise: PositiveFloat = 1.0  # variance of an observed speed, that of speeds themselves being 1
+    gain: PositiveFloat = 1.0  # affinity that a machine wins by running 1 faster than usual
 
     exact_up_to: PositiveInt = 256  # machines; beyond, like machines share a cell
     cells: PositiveInt = 64  # that many

@@ -28,8 +28,7 @@ class DasPolicies:
 
         network = bundle.build()
         assert isinstance(network, DasNetwork)
-        own = training_settings(bundle)
-        return DasPolicy(network, own.max_queue, own.history)
+        return DasPolicy(network, training_settings(bundle))
 
     def settings(self, manifest: Manifest) -> GpuSchedulingSettings:
         return training_settings(manifest)

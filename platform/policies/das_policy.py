@@ -23,19 +23,21 @@ from loadmaster.platform.policies import Explanation
 from loadmaster.platform.policies.das_reasons import Moment, explanation
 from loadmaster.platform.policies.moments import spread
 
-ROWS = ("jobs", "job_mask", "fits")  # tables with a row for each waiting job
+ROWS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
 
 class DasPolicy:
     """Takes the mean of every priority and affinity.
 
-    It looks at as many waiting jobs and past decisions as when it learnt: how many it sees is part
-    of the policy, not of the problem.
+    It looks at as many jobs and past decisions as when it learnt, and preempts if it did so then:
+    that is part of the policy, not of the problem.
     """
 
-    def __init__(self, network: DasNetwork, max_queue: int, history: int) -> None:
+    def __init__(self, network: DasNetwork, learnt_in: GpuSchedulingSettings) -> None:
         self.network = network.eval()
-        self.looks_at = {"max_queue": max_queue, "history": history}
+        self.habits = {
+            name: getattr(learnt_in, name) for name in ("max_queue", "history", "preempt")
+        }
 
     def run(
         self,
@@ -45,7 +47,7 @@ class DasPolicy:
         *,
         record: bool = False,
     ) -> EpisodeResult:
-        sitting = Sitting(settings.model_copy(update=self.looks_at), seed, workload, record)
+        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload, record)
         while sitting.to_next_decision():
             actions = self.network.decide(sitting.observation()).actions
             sitting.decide(actions.priority[0], actions.affinity[0])
@@ -63,7 +65,7 @@ class DasPolicy:
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload
     ) -> Iterator[Moment]:
         """The episode of `run`, decision by decision; a moment holds until the next one."""
-        sitting = Sitting(settings.model_copy(update=self.looks_at), seed, workload)
+        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload)
         while sitting.to_next_decision():
             observation = sitting.observation()
             with torch.no_grad():

@@ -14,7 +14,7 @@ from loadmaster.platform.rllib.vector_engine import VectorEngine
 COST = "jct_s"
 QUEUE = Rows(
     mask="job_mask",
-    tables=frozenset({"jobs", "job_mask", "fits"}),
+    tables=frozenset({"jobs", "job_mask", "heeded", "held", "rack_held"}),
     actions=frozenset({ORDERING, PLACEMENT}),
 )
 

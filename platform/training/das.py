@@ -41,7 +41,7 @@ SHOWN_IF_DURATIONS_ARE_KNOWN = ("sjf-consolidate", "srtf-consolidate", "tetris-c
 class DasTraining(TrainingConfig):
     """Everything about a training run of DAS."""
 
-    environment: GpuSchedulingSettings = GpuSchedulingSettings()
+    environment: GpuSchedulingSettings = GpuSchedulingSettings(preempt=True)
     network: DasSettings = DasSettings()
     rollouts: Rollouts = Rollouts(sequences=8, per_sequence=4, keep=0.5)
     # Run times are so unequal that one sequence would be most of what an iteration learns from.
