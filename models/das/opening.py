@@ -17,17 +17,33 @@ HELD = 0  # share of the gang that the machine has room for
 WHOLE_GANG = 1  # 1: all of it
 RACK_HELD = 2  # the same of the machine's rack
 RACK_WHOLE = 3
-PAIR_FEATURES = 4
+COST = 4  # log of what a second of work costs there, in time and in money
+PACE = 5  # log of the GPU's speed, for a job that will run long: times its log minutes less USUAL
+PAIR_FEATURES = 6
+
+HOUR_IN_DOLLARS = 2.0  # what an hour of waiting is worth beside the fee, about the reward's rate
+LEAST_SPEED = 1e-3
+USUAL = 3.0  # log minutes: 20 of them
 
 PRIORITY = {told.BEYOND: -5.0, told.WAITED: 1.0, told.RUNNING: 1.0}
-AFFINITY_OF_PAIR = {WHOLE_GANG: 10.0, HELD: 3.0, RACK_WHOLE: 5.0}
+AFFINITY_OF_PAIR = {WHOLE_GANG: 10.0, HELD: 3.0, RACK_WHOLE: 5.0, COST: -2.0}
 AFFINITY_OF_MACHINE = {told.FREE_GPU: -1.0}
 
 
-def pair_features(held: Tensor, rack_held: Tensor, rack: Tensor) -> Tensor:
-    """(N, M, PAIR_FEATURES) of what machines (N, M) and racks (N, R) hold; `rack` is (N, M)."""
+def pair_features(
+    jobs: Tensor, machines: Tensor, held: Tensor, rack_held: Tensor, rack: Tensor
+) -> Tensor:
+    """(N, M, PAIR_FEATURES) of jobs (N, JF), the machines before each (N, M, MF), what those (N, M)
+    and what racks (N, R) hold of the gang, and the machines' racks (N, M)."""
     around = rack_held.gather(1, rack)
-    return torch.stack([held, (held >= 1).float(), around, (around >= 1).float()], dim=-1)
+    gpus = jobs[:, told.INSTANCES].exp() * jobs[:, told.GPUS].expm1()  # of the whole gang
+    speed, price = machines[..., told.SPEED], machines[..., told.PRICE]
+    pace = speed.clamp(min=LEAST_SPEED).log()
+    cost = torch.log1p(price * gpus.unsqueeze(1) / HOUR_IN_DOLLARS) - pace
+    # A job has run so long, or its user's jobs do: whichever is more.
+    long = torch.maximum(jobs[:, told.RAN], jobs[:, told.USER_RUN]) - USUAL
+    whole = (held >= 1).float(), (around >= 1).float()
+    return torch.stack([held, whole[0], around, whole[1], cost, pace * long.unsqueeze(1)], dim=-1)
 
 
 def straight_path(columns: int, opening: dict[int, float], settings: DasSettings) -> nn.Linear:

@@ -94,8 +94,15 @@ class PlacementAgent(nn.Module):
         fits = (held > 0) & observation["job_mask"].unsqueeze(-1)
         owner, row = fits.any(-1).nonzero(as_tuple=True)
         rack = observation["rack"].expand(len(fits), -1).index_select(0, owner).long()
-        room = pair_features(held[owner, row], observation["rack_held"][owner, row], rack)
-        jobs = self.of_job(observation["jobs"][owner, row]).unsqueeze(1)
+        asking = observation["jobs"][owner, row]
+        room = pair_features(
+            asking,
+            machines.index_select(0, owner),
+            held[owner, row],
+            observation["rack_held"][owner, row],
+            rack,
+        )
+        jobs = self.of_job(asking).unsqueeze(1)
         around = self.of_machine(machines).index_select(0, owner)
         first = torch.relu(around + jobs + self.of_pair(room))
         pairs = torch.relu(self.pair(first))  # (N, M, D)

@@ -175,8 +175,11 @@ class InputDriven(Algorithm):
         points, candidates = self.search.candidates(rng)
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
         verdicts = self._all_of("compare", trials, candidates)
-        costs = np.array([verdict.cost for verdict in verdicts]).reshape(len(seeds), -1).T
-        self.search.search.tell(points, relative_costs(costs))
+        costs, losses = (
+            np.array(each).reshape(len(seeds), -1).T
+            for each in zip(*((verdict.cost, verdict.loss) for verdict in verdicts), strict=True)
+        )
+        self.search.search.tell(points, relative_costs(losses))
         self.set_module_weights(self.search.mean())
         self._average()
         return {

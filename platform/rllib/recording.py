@@ -44,8 +44,9 @@ class Recording:
 class Verdict(NamedTuple):
     """How an episode went."""
 
-    cost: float  # the metric to be lowered
+    cost: float  # the metric that is shown, to be lowered
     decisions: int
+    loss: float  # what learning lowers: the cost itself, or all that the rewards speak of
 
 
 class RolloutEngine(Protocol):

@@ -67,13 +67,16 @@ class VectorEngine:
         film = self._film(envs, module.forward_inference, module, list(seeds), None)
         envs.close()
         return [
-            Verdict(self._cost_of(film, index), int(length))
+            Verdict(self._cost_of(film, index), int(length), self._loss_of(film, index))
             for index, length in enumerate(film.lengths)
         ]
 
     def _cost_of(self, film: Film, index: int) -> float:
         if self._cost is not None:
             return film.figures[index][self._cost]
+        return self._loss_of(film, index)
+
+    def _loss_of(self, film: Film, index: int) -> float:
         return -float(film.tables["reward"][: film.lengths[index], index].sum())
 
     def _film(

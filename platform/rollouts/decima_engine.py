@@ -39,9 +39,10 @@ class DecimaEngine:
             run_episode(module.network, self.settings, seed, self.workload) for seed in seeds
         ]
         makespan = self.settings.objective == "makespan"
+        costs = [result.makespan_s if makespan else result.mean_jct_s for result in results]
         return [
-            Verdict(result.makespan_s if makespan else result.mean_jct_s, result.decisions)
-            for result in results
+            Verdict(cost, result.decisions, cost)
+            for cost, result in zip(costs, results, strict=True)
         ]
 
     def _settings_for(self, assignment: Assignment) -> DagSchedulingSettings:

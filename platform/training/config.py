@@ -72,6 +72,7 @@ class Learning(Settings):
     iterations: PositiveInt = 200
     minutes: PositiveFloat | None = None  # the run ends after these, should they come first
     start: str | None = None  # a policy to begin with: pretrained, a bundle's or run's folder
+    take: tuple[str, ...] = ()  # of it these tables of weights, * for any part of a name; (): all
     method: Literal["ppo", "reinforce", "evolution"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
     scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages have spread 1
