@@ -206,10 +206,10 @@ def test_recording_asks_for_no_other_decisions(backfill: bool) -> None:
     """A trace that is full stops the clock in the midst of an event."""
     results, asked, room = [], [], 0
     for record in (False, True):
-        env = Watched(record=record, jobs=60, load=2.0, preempt=True, backfill=backfill)
-        env.reset(seed=1)
+        env = Watched(record=record, jobs=120, load=1.5, preempt=True, backfill=backfill)
+        env.reset(seed=2)
         room = len(env._state.trace)
-        asked.append(watch(env, pending_first, seed=1))
+        asked.append(watch(env, pending_first, seed=2))
         results.append(env.result())
     assert len(env._state.trace) > room > 0
     assert asked[0] == asked[1]

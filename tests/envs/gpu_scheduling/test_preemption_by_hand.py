@@ -164,8 +164,7 @@ def still_running(
 ) -> list[int]:
     """Who is left after `make_way`; jobs are (instances, GPUs of each), the lowest key first.
 
-    The first `started` fill the machines from the first on. All but the last of the others came
-    and were left waiting.
+    The first `started` fill the machines from the first on; the others came and wait.
     """
     group = MachineGroup(count=machines, gpus=gpus, gpu="V100", cpus=64)
     settings = GpuSchedulingSettings(machines=(group,), backfill=backfill, stragglers=0)
@@ -181,9 +180,8 @@ def still_running(
             asked = rules.FIFO, rules.FIRST_FIT, no_wishes(table)
             assert hold_epoch(state, cluster, table, *asked) == 1
     state.key[:started] = keys[:started]
-    offer(
-        state, table, np.arange(started, len(jobs)), -np.array(keys[started:]), len(jobs) - started
-    )
+    waiting = np.arange(started, len(jobs))
+    offer(state, table, waiting, -np.array(keys[started:]), len(waiting))
     before, free = state.free.copy(), np.zeros((machines, 2), np.int64)
     stopped = make_way(state, cluster, table, free)
     left: list[int] = np.flatnonzero(state.jobs[:-1, at.ROWS_USED] > 0).tolist()
