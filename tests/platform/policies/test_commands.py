@@ -167,8 +167,8 @@ def test_decisions_to_stop_jobs_are_explained(
         process=False,
     )
     arguments = ["evaluate", "das", "--policy", "mine", "--against", "fifo-first-fit"]
-    arguments += ["--seeds", "1", "--set", "jobs=60", "--set", "load=2", "--first-seed", "3"]
-    arguments += ["--explain", "8", "--output", "out"]
+    arguments += ["--seeds", "1", "--set", "jobs=30", "--set", "load=4", "--first-seed", "3"]
+    arguments += ["--explain", "6", "--output", "out"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     record = said(capsys, *arguments)
