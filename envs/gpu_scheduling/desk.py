@@ -35,7 +35,9 @@ COUNTS = 5
 # PREEMPTS        1: agents may stop running jobs
 # MOMENT          what is asked for, or was last: one of the following
 
-NOTHING, PLACING, RECONSIDERING, PLACING_AGAIN = 0, 1, 2, 3
+NOTHING, PLACING, RECONSIDERING, PLACING_AGAIN, SETTLED = 0, 1, 2, 3, 4
+# NOTHING         nothing was asked yet at this event
+# SETTLED         nothing more is
 
 # `sums`, all of them since the episode began, but the first.
 FEE_RATE, JOB_S, FEE, PUBLISHED = 0, 1, 2, 3
@@ -115,15 +117,18 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
 @part
 def _goes_on(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) -> bool:
     """Whether there is something to decide, or more of it, at the event that was reached."""
-    moment = desk.counts[MOMENT]
-    desk.counts[MOMENT] = NOTHING
-    if state.clock[at.QUEUED] == 0 or moment == PLACING_AGAIN:
+    moment, waiting = desk.counts[MOMENT], state.clock[at.QUEUED]
+    # It stays so until time has passed: a trace that is full must not open the event anew.
+    desk.counts[MOMENT] = SETTLED
+    if waiting == 0 or moment in (PLACING_AGAIN, SETTLED):
         return False
     if moment in (NOTHING, RECONSIDERING) and _can_start(state, len(desk.shown)):
         desk.counts[MOMENT] = PLACING if moment == NOTHING else PLACING_AGAIN
         return True
-    if moment == RECONSIDERING or desk.counts[PREEMPTS] == 0 or state.clock[at.RUNNING] == 0:
+    if moment == RECONSIDERING or desk.counts[PREEMPTS] == 0:
         return False
+    if state.clock[at.RUNNING] == 0 or waiting >= len(desk.shown):
+        return False  # no running job would be shown
     settle(state, cluster, jobs)  # those just started have a speed that can be told
     desk.counts[MOMENT] = RECONSIDERING
     return True

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, apply_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
@@ -78,8 +77,8 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     ## Observation
     Padded tables, the same for both agents: `jobs`, `job_mask`, `heeded`, `machines`, `held`,
     `rack_held`, `rack`, `history_y`, `history_mask`, `history_t` (see `observation.py`, and
-    `features.py` for their columns). If more than `max_queue` jobs wait, those that came first are shown, and
-    `info["hidden"]` tells how many are not. How long a job will run is shown with
+    `features.py` for their columns). If more than `max_queue` jobs wait, those that came first are
+    shown, and `info["hidden"]` tells how many are not. How long a job will run is shown with
     `durations="known"` only.
 
     ## Reward
@@ -233,5 +232,5 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         return {"seed": self._seed, **self._told()}
 
     def _told(self) -> dict[str, Any]:
-        hidden = self._state.clock[at.QUEUED] - self._desk.counts[on.SHOWN]
+        hidden = max(0, self._state.clock[at.QUEUED] - self.settings.max_queue)
         return {"time_s": float(self._state.times[at.NOW]), "hidden": int(hidden)}

@@ -108,9 +108,10 @@ def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Obse
 @part
 def _add_running(state: SimState, desk: Desk, shown: int) -> int:
     """Running jobs join those that are shown, as many as there are rows; how many that makes."""
-    for place in range(min(state.clock[at.RUNNING], len(desk.shown) - shown)):
-        # Jobs are numbered in order of arrival; each goes before those that came later.
-        job, row = state.event_heap[place], shown
+    for place in range(min(desk.counts[on.LISTED], len(desk.shown) - shown)):
+        # Not those that end first, which nobody knows. Jobs are numbered in order of arrival; each
+        # goes before those that came later.
+        job, row = desk.running[place], shown
         while row > 0 and desk.shown[row - 1] > job:
             desk.shown[row] = desk.shown[row - 1]
             row -= 1
@@ -134,12 +135,14 @@ def _observe_room(
     held[:] = 0
     if not starts:
         return
+    state.rack_fit[:] = 0
     for machine in range(len(held)):
         fit = instances_that_fit(cluster, jobs, state.free, job, machine)
         held[machine] = fit / jobs.instances[job]
-        rack_held[cluster.rack[machine]] += held[machine]
+        state.rack_fit[cluster.rack[machine]] += fit
     for rack in range(len(rack_held)):
-        rack_held[rack] = min(rack_held[rack], 1)
+        # Counted first, then divided: shares that add up to all but a rounding are not a whole.
+        rack_held[rack] = min(state.rack_fit[rack] / jobs.instances[job], 1)
 
 
 @part

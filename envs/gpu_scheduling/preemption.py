@@ -61,8 +61,8 @@ def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
 
     Nobody is started. All jobs are walked by their keys as in `replan`; pending ones book room for
     as few machines as possible, first what is free, then what jobs behind them hold. A key of minus
-    infinity is safe, one of infinity asks for nothing. `free` (M, 2) is scratch: what is free of
-    jobs and of bookings.
+    infinity is safe, one of infinity asks for nothing; without backfill nor does anybody behind a
+    job for which there is no room. `free` (M, 2) is scratch: what is free of jobs and of bookings.
     """
     left = gather(state, jobs)
     for machine in range(len(state.room)):
@@ -70,7 +70,7 @@ def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
         state.room[machine, at.CPU] = cluster.cpu_capacity[machine]
         for resource in range(2):
             free[machine, resource] = state.free[machine, resource]
-    stopped, nothing = 0, Wishes(state.factors, state.place)
+    stopped, nothing, closed = 0, Wishes(state.factors, state.place), False
     while left > 0:
         job = state.order[0]
         heaps.take_out(state.order, state.order_at, state.key, jobs.job_id, 0, left, job)
@@ -82,11 +82,12 @@ def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
                 preempt(state, cluster, jobs, GIVEN, job)
                 stopped += 1
             continue
-        if state.key[job] == np.inf:
+        if closed or state.key[job] == np.inf:
             continue
         rows = choose_machines(state, cluster, jobs, free, job, CONSOLIDATE, nothing)
         if rows == 0:
             rows = choose_machines(state, cluster, jobs, state.room, job, CONSOLIDATE, nothing)
+        closed = rows == 0 and state.setup[at.BACKFILL] == 0
         take(state, jobs, free, job, rows, 1)
         take(state, jobs, state.room, job, rows, 1)
     return stopped
@@ -121,7 +122,7 @@ def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: i
 
 @inner
 def line_up(state: SimState, jobs: Jobs, ordering: int) -> int:
-    """The same, running jobs with the keys of this moment."""
+    """All jobs in the system as one heap, the running ones with the keys of this moment."""
     for place in range(state.clock[at.RUNNING]):
         job = state.event_heap[place]
         state.key[job] = key_now(state, jobs, ordering, job)

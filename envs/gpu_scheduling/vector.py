@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.episode_seeds import EpisodeSeeds
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.desk import Desk, new_desk
@@ -139,8 +138,8 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         return drawn
 
     def _told(self) -> dict[str, Any]:
-        states, desks = self._fleet.states, self._fleet.desks
-        hidden = states.clock[:, at.QUEUED] - desks.counts[:, on.SHOWN]
+        states = self._fleet.states
+        hidden = np.maximum(states.clock[:, at.QUEUED] - self.settings.max_queue, 0)
         return {"time_s": states.times[:, at.NOW].copy(), "hidden": hidden}
 
     def _observation(self) -> ObservationDict:

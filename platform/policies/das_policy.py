@@ -20,7 +20,8 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import new_state, with_more_trace
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.policies import Explanation
-from loadmaster.platform.policies.das_reasons import Moment, explanation
+from loadmaster.platform.policies.das_moment import Moment
+from loadmaster.platform.policies.das_reasons import explanation
 from loadmaster.platform.policies.moments import spread
 
 ROWS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
@@ -70,8 +71,11 @@ class DasPolicy:
             observation = sitting.observation()
             with torch.no_grad():
                 priorities, placements = self.network(observation)
-            shown = sitting.desk.shown[: sitting.desk.counts[on.SHOWN]]
-            yield Moment(sitting.episode, sitting.state, shown, observation, priorities, placements)
+            counts = sitting.desk.counts
+            yield Moment(
+                sitting.episode, sitting.state, int(counts[on.MOMENT]),
+                sitting.desk.shown[: counts[on.SHOWN]], observation, priorities, placements,
+            )  # fmt: skip
             sitting.decide(priorities.mean[0], placements.mean()[0])
 
 

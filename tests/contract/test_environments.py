@@ -20,9 +20,26 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from loadmaster.envs.registry import EnvironmentSpec, environments
 
+
+class Preempting(EnvironmentSpec):
+    """GPU scheduling by agents that may stop running jobs, which are asked for more."""
+
+    def make(self, **settings: Any) -> Any:
+        return super().make(preempt=True, **settings)
+
+    def make_vec(self, num_envs: int, **settings: Any) -> Any:
+        return super().make_vec(num_envs, preempt=True, **settings)
+
+
+def specs() -> list[EnvironmentSpec]:
+    found = environments()
+    preempting = {**vars(found["gpu_scheduling"]), "name": "gpu_scheduling-preempt"}
+    return [*found.values(), Preempting(**preempting)]
+
+
 pytestmark = [
     pytest.mark.filterwarnings("error"),  # Gymnasium's passive checks speak in warnings
-    pytest.mark.parametrize("spec", environments().values(), ids=lambda spec: spec.name),
+    pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.name),
 ]
 
 SECTIONS = [

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
@@ -34,6 +35,15 @@ class Given:
 
     def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
         return take(self.jobs, slice(count))
+
+
+def running(env: GpuSchedulingEnv) -> set[int]:
+    return set(np.flatnonzero(env._state.jobs[:-1, at.ROWS_USED] > 0).tolist())
+
+
+def shown(env: GpuSchedulingEnv) -> list[int]:
+    jobs: list[int] = env._desk.shown[: env._desk.counts[on.SHOWN]].tolist()
+    return jobs
 
 
 def finish(env: GpuSchedulingEnv, policy: Policy) -> list[float]:
@@ -70,11 +80,11 @@ def shortest_consolidated(env: GpuSchedulingEnv) -> Actions:
     assert env._episode is not None
     jobs, cluster = env._episode.jobs, env.cluster
     free = env._state.free.copy()
-    shown = env._desk.shown[: env._desk.counts[on.SHOWN]]
+    rows = shown(env)
     actions = first_come_first_fit(env)
-    actions[ORDERING][: len(shown)] = -jobs.duration_s[shown]
-    for row in np.lexsort((jobs.job_id[shown], jobs.duration_s[shown])):
-        job = int(shown[row])
+    actions[ORDERING][: len(rows)] = -jobs.duration_s[rows]
+    for row in np.lexsort((jobs.job_id[rows], jobs.duration_s[rows])):
+        job = rows[row]
         chosen = _consolidated(cluster, jobs, free, job)
         if not chosen:
             if not env.settings.backfill:
@@ -83,6 +93,30 @@ def shortest_consolidated(env: GpuSchedulingEnv) -> Actions:
         for rank, (machine, count) in enumerate(chosen):
             free[machine] -= count * np.array([jobs.gpu[job], jobs.cpu[job]])
             actions[PLACEMENT][row, machine] = len(free) - rank
+    return actions
+
+
+def pending_first(env: GpuSchedulingEnv) -> Actions:
+    """Nobody may stay: those who wait go before all who run, at every event."""
+    actions = first_come_first_fit(env)
+    rows = shown(env)
+    actions[ORDERING][: len(rows)] -= 1000 * np.isin(rows, list(running(env)))
+    return actions
+
+
+def running_first(env: GpuSchedulingEnv) -> Actions:
+    actions = first_come_first_fit(env)
+    rows = shown(env)
+    actions[ORDERING][: len(rows)] += 1000 * np.isin(rows, list(running(env)))
+    return actions
+
+
+def shortest_remaining(env: GpuSchedulingEnv) -> Actions:
+    """By rank: a float32 could not tell close ones apart."""
+    actions, rows, state = first_come_first_fit(env), shown(env), env._state
+    since = state.times[at.NOW] - state.progress[rows, at.SINCE_S]
+    left = state.progress[rows, at.LEFT_S] - since * state.progress[rows, at.RATE]
+    actions[ORDERING][np.argsort(left)] = -np.arange(len(rows))
     return actions
 
 

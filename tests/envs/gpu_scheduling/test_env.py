@@ -81,7 +81,7 @@ def test_any_policy_keeps_the_rules(data: st.DataObject) -> None:
         placed = np.isnan(before.start_s) & ~np.isnan(env.result().start_s)
         assert placed.any() or not env.settings.backfill
         if not over[ORDERING]:
-            assert observations[ORDERING]["fits"].any(), "nobody is asked in vain"
+            assert observations[ORDERING]["held"].any(), "nobody is asked in vain"
     assert env._episode is not None
     episode = Episode(cluster, env._episode.jobs, env._episode.luck)
     check_schedule(env.result(), episode, env.settings)
@@ -151,7 +151,8 @@ def test_what_is_shown_by_hand() -> None:
     env = GpuSchedulingEnv(**TOY, durations="known", max_queue=4, history=3)
     seen = look(env)
     assert seen["job_mask"].tolist() == [True, True, False, False]
-    assert seen["fits"].tolist() == [[True], [True], [False], [False]]
+    assert seen["held"].tolist() == seen["rack_held"].tolist() == [[1], [1], [0], [0]]
+    assert seen["heeded"].tolist() == [True, True, False, False]
     assert not seen["history_mask"].any()
     zero = seen["jobs"][0]
     expected = {told.INSTANCES: 0.0, told.GPUS: np.log(2), told.CORES: np.log(2)}
@@ -166,7 +167,7 @@ def test_what_is_shown_by_hand() -> None:
     seen = env.step(first_come_first_fit(env))[0][PLACEMENT]
     assert seen["job_mask"].tolist() == [True, False, False, False]
     assert not seen["jobs"][1:].any()
-    assert not seen["fits"][1:].any()
+    assert seen["held"].tolist() == [[1], [0], [0], [0]]
     assert seen["jobs"][0, [told.INSTANCES, told.COMM]].tolist() == pytest.approx([np.log(2), 0.5])
     assert seen["jobs"][0, told.USER_SHARE] == pytest.approx(1 / 4)  # job 0 is the same user's
     assert seen["machines"][0, [told.FREE_GPU, told.UTILISATION, told.SHARERS]].tolist() == (
@@ -201,8 +202,9 @@ def test_a_gang_without_room_for_all_fits_nowhere() -> None:
     env = GpuSchedulingEnv(Given(jobs_of(rows)), **{**TOY, "workload": "pai-like"}, max_queue=3)
     look(env)
     seen = env.step(first_come_first_fit(env))[0][ORDERING]
-    assert sorted(seen["fits"][:2, 0].tolist()) == [False, True]
-    assert seen["jobs"][:2, told.STARTS].tolist() == seen["fits"][:2, 0].tolist()
+    assert sorted(seen["held"][:2, 0].tolist()) == [0, 1]
+    assert seen["jobs"][:2, told.STARTS].tolist() == seen["held"][:2, 0].tolist()
+    assert seen["heeded"].tolist() == [bool(share) for share in seen["held"][:, 0]]
 
 
 def test_speeds_of_the_past_are_those_that_ran() -> None:

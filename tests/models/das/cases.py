@@ -19,6 +19,7 @@ class Case(NamedTuple):
     """What the process is given for a few jobs."""
 
     prior: Tensor  # (N, M)
+    usual: Tensor  # (N, M)
     log_amplitude: Tensor  # (N,)
     kinds: Tensor  # (N, M, D)
     rack: Tensor  # (N, M)
@@ -43,16 +44,20 @@ def draw(machines: int, seed: int = 0, like: bool = False, tau: int = 5) -> Case
         rack = torch.zeros_like(rack)
     age = torch.rand(JOBS, tau, generator=luck, dtype=torch.float64) * 900
     history = read_history(normal(JOBS, tau, machines).abs(), observed, age, tau)
-    return Case(normal(JOBS, machines), normal(JOBS) / 3, kinds, rack, history, torch.arange(JOBS))
+    prior, amplitude = normal(JOBS, machines), normal(JOBS) / 3
+    usual = normal(JOBS, machines).abs()
+    return Case(prior, usual, amplitude, kinds, rack, history, torch.arange(JOBS))
 
 
 def process_of(**settings: Any) -> RandomWalkProcess:
-    return RandomWalkProcess(DasSettings.model_validate(settings)).double()
+    """Surer of what it observes than a new network is, and with a gain that is not 1."""
+    values = {"noise": 0.01, "gain": 1.7, **settings}
+    return RandomWalkProcess(DasSettings.model_validate(values)).double()
 
 
 def leaves(case: Case, process: RandomWalkProcess) -> list[Tensor]:
     """Everything there is a gradient for."""
-    inputs = [case.prior, case.log_amplitude, case.kinds]
+    inputs = [case.prior, case.usual, case.log_amplitude, case.kinds]
     return [*(one.requires_grad_() for one in inputs), *process.parameters()]
 
 

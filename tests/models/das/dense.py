@@ -32,9 +32,11 @@ def adjacency(kinds: Tensor, rack: Tensor, process: RandomWalkProcess) -> Tensor
 def posterior(
     case: Case, kernel: Tensor, process: RandomWalkProcess, job: int
 ) -> MultivariateNormal:
-    """Of one job, from the (tau M) x (tau M) matrix of what was observed."""
+    """Of one job, from the (tau M) x (tau M) matrix of what was observed.
+
+    The actor's prior, and beyond it what speeds other than the usual are worth.
+    """
     row, share, gap = case.history.row[job], case.history.share[job], case.history.gap[job]
-    prior = case.prior[job]
     age = gap.flip(0).cumsum(0).flip(0)  # (T,)
     memory = process.log_memory.exp()
     in_time = torch.exp(-(age[:, None] - age[None, :]).abs() / memory)
@@ -45,7 +47,8 @@ def posterior(
     told = torch.kron(in_time, kernel)[seen][:, seen]
     told = told + torch.diag(process.log_noise.exp() / precision[seen])
     cross = torch.kron(to_now[None, :], kernel)[:, seen]  # (M, observations)
-    surprise = (case.history.speed[job] - prior).flatten()[seen]
-    gain = torch.linalg.solve(told, cross.T).T
-    covariance = (kernel - gain @ cross.T) * torch.exp(2 * case.log_amplitude[job])
-    return MultivariateNormal(prior + gain @ surprise, (covariance + covariance.T) / 2)
+    surprise = (case.history.speed[job] - case.usual[job]).flatten()[seen]
+    weights = torch.linalg.solve(told, cross.T).T
+    mean = case.prior[job] + process.log_gain.exp() * (weights @ surprise)
+    covariance = (kernel - weights @ cross.T) * torch.exp(2 * case.log_amplitude[job])
+    return MultivariateNormal(mean, (covariance + covariance.T) / 2)

@@ -28,7 +28,7 @@ def test_few_kinds_of_machines_are_solved_exactly() -> None:
         }
         slopes = torch.autograd.grad(made.log_prob(affinity).sum() + made.mean.sum(), inputs)
         named = dict(enumerate(slopes))
-        named[2] = named[2].sum(1)  # of the kinds: a cell moves as one, so the sums agree
+        named[3] = named[3].sum(1)  # of the kinds: a cell moves as one, so the sums agree
         found.append((outputs, named, made.cells))
     (exact, exact_slopes, none), (large, large_slopes, cells) = found
     assert none is None
@@ -66,7 +66,7 @@ def test_many_kinds_are_an_exact_normal_of_a_coarser_kernel() -> None:
 
 def test_a_machine_never_seen_is_told_its_cell() -> None:
     """All machines are alike, half were seen at speed 2: the others are expected to be so too."""
-    case, process = draw(8, tau=4), process_of(exact_up_to=4, cells=1)
+    case, process = draw(8, tau=4), process_of(exact_up_to=4, cells=1, gain=1.0)
     share = torch.tensor([1.0, 0] * 4, dtype=torch.float64).expand(JOBS, -1)
     history = case.history._replace(
         speed=torch.where(share.unsqueeze(1) > 0, 2.0, 0.0).expand(-1, 4, -1).double(),
@@ -74,9 +74,9 @@ def test_a_machine_never_seen_is_told_its_cell() -> None:
         share=share,
         gap=torch.zeros(JOBS, 4, dtype=torch.float64),
     )
-    prior = torch.zeros_like(case.prior)
+    nothing = torch.zeros_like(case.prior)
     with torch.no_grad():
-        found = process(*case._replace(prior=prior, history=history))
+        found = process(*case._replace(prior=nothing, usual=nothing, history=history))
     assert found.mean == pytest.approx(2, rel=0.01)
     assert found.mean == pytest.approx(found.mean[0, 0].item())
 

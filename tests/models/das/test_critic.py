@@ -7,20 +7,14 @@ import torch
 
 from loadmaster.models.das.critic import Actions, Critic
 from loadmaster.models.das.settings import DasSettings
-from tests.models.das.moments import (
-    JOB_FEATURES,
-    MACHINE_FEATURES,
-    moments,
-    one_of,
-    with_machines,
-)
+from tests.models.das.moments import moments, one_of, usable, with_machines
 
 WAITING = [7, 3, 0]
 
 
 def critic_of(sees_actions: bool) -> Critic:
     torch.manual_seed(4)
-    return Critic(DasSettings(), JOB_FEATURES, MACHINE_FEATURES, sees_actions)
+    return Critic(DasSettings(), sees_actions)
 
 
 def actions(queue: int = 7) -> Actions:
@@ -53,7 +47,7 @@ def test_padding_and_the_order_of_jobs_and_machines_change_nothing(sees_actions:
 
 def test_q_sees_what_is_done_and_v_does_not() -> None:
     observation, done = moments(WAITING), actions()
-    fits = observation["fits"] & observation["job_mask"].unsqueeze(-1)
+    fits = usable(observation)
     barred = done._replace(affinity=done.affinity + (~fits).float())
     placed = done._replace(affinity=done.affinity + fits.float())
     ranked = done._replace(priority=done.priority + 1)

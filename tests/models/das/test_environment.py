@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.models.das.network import DasNetwork
 from tests.models.das.moments import VARIANTS
@@ -16,7 +15,7 @@ from tests.models.das.moments import VARIANTS
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_few_decisions(variant: str) -> None:
     torch.manual_seed(0)
-    network = DasNetwork(VARIANTS[variant], JOB_FEATURES, MACHINE_FEATURES)
+    network = DasNetwork(VARIANTS[variant])
     luck = torch.Generator().manual_seed(0)
     vector = GpuSchedulingVectorEnv(3, jobs=40, load=3.0)
     seen, _ = vector.reset(seed=0)

@@ -64,6 +64,7 @@ def test_gaps_weigh_as_the_observations_that_are_there() -> None:
             of_all = torch.kron(torch.ones(4, 4, dtype=torch.float64), kernel)
             told = of_all[seen][:, seen] + process.settings.noise * torch.eye(int(seen.sum()))
             cross = of_all[:6][:, seen]
-            surprise = (speed[job] - case.prior[job]).flatten()[seen]
-            mean = case.prior[job] + cross @ torch.linalg.solve(told, surprise)
+            surprise = (speed[job] - case.usual[job]).flatten()[seen]
+            learnt = cross @ torch.linalg.solve(told, surprise)
+            mean = case.prior[job] + process.settings.gain * learnt
             assert found.mean[job] == pytest.approx(mean, abs=0.01)

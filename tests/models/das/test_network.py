@@ -8,16 +8,11 @@ import pytest
 import torch
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.features import MACHINE_FEATURES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
-from tests.models.das.moments import (
-    JOB_FEATURES,
-    MACHINE_FEATURES,
-    VARIANTS,
-    moments,
-    network_of,
-)
+from tests.models.das.moments import VARIANTS, moments, network_of
 
 WAITING = [7, 3, 1, 0]
 
@@ -61,12 +56,9 @@ def test_every_parameter_learns(variant: str) -> None:
 def test_gradient_steps_make_a_choice_more_likely(variant: str) -> None:
     """Towards arbitrary actions, from the state a new network is in."""
     torch.manual_seed(0)
-    network, observation = (
-        DasNetwork(VARIANTS[variant], JOB_FEATURES, MACHINE_FEATURES),
-        moments(WAITING),
-    )
+    network, observation = DasNetwork(VARIANTS[variant]), moments(WAITING)
     actions = network.decide(observation, luck(5)).actions
-    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
     seen = []
     for _ in range(30):
         judged = network.evaluate(observation, actions)
@@ -91,14 +83,11 @@ def test_without_luck_the_means_decide() -> None:
 
 
 def test_variants_differ_by_their_parts_alone() -> None:
-    counts = {
-        name: DasNetwork(settings, JOB_FEATURES, MACHINE_FEATURES).parameter_counts()
-        for name, settings in VARIANTS.items()
-    }
+    counts = {name: DasNetwork(settings).parameter_counts() for name, settings in VARIANTS.items()}
     plain, full = counts["DA"], counts["DAS"]
     width = 64
     gate = (MACHINE_FEATURES + 1) * width + (width + 1) * width + (2 * width + 1) * width
-    process = (width + 1) * 8 + 3  # phi; l, rho and the noise
+    process = (width + 1) * 8 + 4  # phi; l, rho, the noise and the gain
     assert full["ordering"] - plain["ordering"] == gate
     assert full["placement"] - plain["placement"] == process
     assert counts["DA+MC"] == {**plain, "ordering": full["ordering"]}

@@ -7,7 +7,7 @@ import torch
 
 from loadmaster.models.das.placement import Placements
 from tests.models.das.cases import covariance
-from tests.models.das.moments import Moments, moments, network_of, one_of, with_machines
+from tests.models.das.moments import Moments, moments, network_of, one_of, usable, with_machines
 
 VARIANTS = ["DA", "DAS"]  # without and with the process
 WAITING = [7, 3, 0]
@@ -27,16 +27,16 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_jobs_with_room_are_placed(variant: str) -> None:
     observation = moments(WAITING)
-    observation["fits"][0, 2] = False  # this job waits, and fits nowhere
+    observation["held"][0, 2] = 0  # this job waits, and fits nowhere
     found = placements(variant, observation)
     drawn = found.sample(normal(3, 7, 6))
-    able = (observation["fits"] & observation["job_mask"].unsqueeze(-1)).any(-1)
+    room = usable(observation)
+    able = room.any(-1)
     assert not able[0, 2]
     assert (drawn.abs().sum(-1) > 0).equal(able)
     barred = found.barred(drawn)
-    usable = observation["fits"] & observation["job_mask"].unsqueeze(-1)
-    assert torch.isfinite(barred).equal(usable)
-    assert barred[usable].equal(drawn[usable])
+    assert torch.isfinite(barred).equal(room)
+    assert barred[room].equal(drawn[room])
     assert found.log_prob(drawn)[2] == 0
     assert found.entropy()[2] == 0
 
@@ -44,7 +44,7 @@ def test_only_jobs_with_room_are_placed(variant: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_cluster_with_room_for_nobody(variant: str) -> None:
     observation = moments([4, 2])
-    observation["fits"][:] = False
+    observation["held"][:] = 0
     found = placements(variant, observation)
     drawn = found.sample(normal(2, 7, 6))
     assert not drawn.any()
@@ -96,11 +96,12 @@ def test_machines_in_another_order_have_the_same_affinities(variant: str) -> Non
 def test_draws_have_the_mean_and_spread_they_claim(variant: str) -> None:
     """The mean of -log p over many draws is the entropy."""
     observation = one_of(moments([2]), 0, 1)
-    observation["fits"][:] = True
+    observation["held"][:] = 1
     found = placements(variant, observation)
     affinities = found.affinities
     drawn = [affinities.sample(one) for one in normal(2000, 1, 6, seed=5).double()]
-    assert torch.cat(drawn).mean(0) == pytest.approx(affinities.mean[0], abs=0.15)
+    spread, apart = torch.cat(drawn).std(0), torch.cat(drawn).mean(0) - affinities.mean[0]
+    assert (apart.abs() < 4 * spread / 2000**0.5).all()
     likely = torch.cat([affinities.log_prob(one) for one in drawn])
     assert -likely.mean().item() == pytest.approx(affinities.entropy().item(), abs=0.2)
 
@@ -126,4 +127,4 @@ def test_only_the_process_heeds_the_history(variant: str, heeds: bool) -> None:
     faster = dict(observation, history_y=observation["history_y"] + 1)
     one, other = (placements(variant, moment).mean() for moment in (observation, faster))
     assert torch.equal(one, other) != heeds
-    assert not heeds or (other - one)[observation["fits"] & (one != 0)].mean() > 0.1
+    assert not heeds or (other - one)[usable(observation)].mean() > 0.1

@@ -59,7 +59,7 @@ def test_gradients_are_those_of_finite_differences(like: bool) -> None:
     case, process, affinity = draw(4, seed=3, like=like, tau=3), process_of(), affinities(4)
 
     def evaluate(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found = process(*inputs[:3], *case[3:])
+        found = process(*inputs[:4], *case[4:])
         return found.mean, found.log_prob(affinity), found.entropy()
 
     assert torch.autograd.gradcheck(evaluate, leaves(case, process), atol=1e-6, rtol=1e-5)
@@ -122,7 +122,7 @@ def test_the_posterior_is_positive_definite(
 
 def test_observed_speeds_reach_like_machines_and_fade() -> None:
     """Machines 0 and 1 are alike, 2 is not; machine 0 was seen to be fast."""
-    process = process_of(same_rack=0.9)
+    process = process_of(same_rack=0.9, gain=1.0)
     case = draw(3, tau=1)
     kinds = torch.tensor([[0.0], [0.0], [5.0]], dtype=torch.float64).expand(JOBS, -1, -1)
     history = case.history._replace(
@@ -131,7 +131,8 @@ def test_observed_speeds_reach_like_machines_and_fade() -> None:
         share=torch.tensor([1.0, 0, 0], dtype=torch.float64).expand(JOBS, -1),
         gap=torch.tensor([[0.0], [600], [6000]], dtype=torch.float64),
     )
-    case = case._replace(prior=torch.zeros_like(case.prior), kinds=kinds, history=history)
+    nothing = torch.zeros_like(case.prior)
+    case = case._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
     with torch.no_grad():
         found = process(*case._replace(rack=torch.zeros_like(case.rack)))
     seen, alike, other = found.mean[0]

@@ -153,6 +153,44 @@ def test_decisions_are_explained(here: Path, capsys: pytest.CaptureFixture[str])
     assert json.loads((here / "out" / "summary.json").read_text()) == record
 
 
+@pytest.mark.usefixtures("no_charts")
+def test_decisions_to_stop_jobs_are_explained(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_bundle(
+        here / "mine",
+        system="das",
+        environment={"preempt": True},
+        width=16,
+        heads=2,
+        layers=1,
+        process=False,
+    )
+    arguments = ["evaluate", "das", "--policy", "mine", "--against", "fifo-first-fit"]
+    arguments += ["--seeds", "1", "--set", "jobs=30", "--set", "load=4", "--first-seed", "3"]
+    arguments += ["--explain", "6", "--output", "out"]
+    assert main(arguments) == 0
+    shown = capsys.readouterr().out
+    record = said(capsys, *arguments)
+    explained = record["explanations"]["mine"]
+    kinds = [entry["moment"] for entry in explained]
+    assert {"placing", "reconsidering"} <= set(kinds)
+    line = r"^at [\d,.]+ s: \d+ jobs reconsidered, \d+ run, \d+ wait; \S+ of 32 GPUs free$"
+    assert len(re.findall(line, shown, re.M)) == kinds.count("reconsidering")
+    assert len(re.findall(r"^ +> +job \d+ .* (runs|waits) .*%$", shown, re.M)) == kinds.count(
+        "reconsidering"
+    )
+    stopped = [
+        f"job {one['job']} is stopped for job {one['for']}"
+        for entry in explained
+        if entry["moment"] == "reconsidering"
+        for one in entry["stopped"][:5]
+    ]
+    assert all(words in shown for words in stopped)
+    assert len(re.findall(r"is stopped for", shown)) == len(stopped)
+    assert json.loads((here / "out" / "summary.json").read_text()) == record
+
+
 def test_explain_wants_a_learned_policy(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["evaluate", "dag_scheduling", "--policy", "fair", *TINY]
     assert "expected one by --policy" in complaint(capsys, *line, "--explain", "2")

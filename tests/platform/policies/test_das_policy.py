@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.env import action_spaces
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.observation import observation_space
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -18,7 +21,10 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.module import DasModule
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.policies.das import POLICIES
+from loadmaster.platform.policies.das_moment import KINDS
 from loadmaster.platform.policies.das_policy import DasPolicy
+from loadmaster.platform.policies.das_ranking import TOLD
+from loadmaster.platform.policies.das_reasons import explanation
 from loadmaster.platform.policies.find import find_policy
 from loadmaster.platform.rollouts.das import das_engine
 from tests.bundles import make_bundle
@@ -35,9 +41,22 @@ def bundle(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def policy(bundle: Path) -> DasPolicy:
+    return opinionated(bundle)
+
+
+@pytest.fixture
+def preempting(tmp_path: Path) -> DasPolicy:
+    environment = {**ENVIRONMENT, "max_queue": 40, "preempt": True}
+    return opinionated(
+        make_bundle(tmp_path / "preempting", system="das", environment=environment, **NETWORK)
+    )
+
+
+def opinionated(bundle: Path) -> DasPolicy:
+    """An untrained one has hardly any opinion of its own."""
     found = find_policy(str(bundle)).policy
     assert isinstance(found, DasPolicy)
-    with torch.no_grad():  # an untrained one has hardly any opinion
+    with torch.no_grad():
         for head in (found.network.ordering.rank, found.network.placement.prior):
             head.weight.normal_(generator=torch.Generator().manual_seed(1))
     return found
@@ -89,6 +108,89 @@ def test_reasons_are_those_of_the_decision_made(policy: DasPolicy) -> None:
             assert options.chosen == 0
             assert 0 < sum(options.probabilities) <= 1 + 1e-9
             assert options.others or sum(options.probabilities) == pytest.approx(1)
+
+
+def stopped_at(result: EpisodeResult, time_s: float) -> set[int]:
+    """Ids of the jobs that were taken off their machines then."""
+    trace = result.trace
+    assert trace is not None
+    left = (trace.end_s == time_s) & (result.finish_s[trace.job] != time_s)
+    return set(result.jobs.job_id[trace.job[left]].tolist())
+
+
+def test_preempting_is_part_of_the_policy(preempting: DasPolicy, policy: DasPolicy) -> None:
+    workload = load_workload(SETTINGS)
+    assert preempting.run(SETTINGS, 3, workload).preemptions > 0
+    forced = SETTINGS.model_copy(update={"preempt": True})
+    assert policy.run(forced, 3, workload).preemptions == 0
+
+
+def test_every_kind_of_moment_is_told_as_it_was(preempting: DasPolicy) -> None:
+    workload = load_workload(SETTINGS)
+    result = preempting.run(SETTINGS, 3, workload, record=True)
+    assert result.trace is not None
+    stops, kinds = 0, set()
+    for number, moment in enumerate(preempting.walk(SETTINGS, 3, workload)):
+        kinds.add(moment.kind)
+        if number > 120:
+            continue
+        ids = result.jobs.job_id[moment.shown].tolist()
+        if moment.kind != on.RECONSIDERING:
+            continue
+        told = explanation(moment, number)
+        waiting = [one for one, runs in zip(ids, moment.runs, strict=True) if not runs]
+        priority = dict(zip(ids, moment.priority.tolist(), strict=True))
+        stopped = {entry["job"]: entry["for"] for entry in told.record["stopped"]}
+        assert set(stopped) == stopped_at(result, told.time_s)
+        assert set(stopped.values()) <= set(waiting)
+        assert all(priority[one] < priority[other] for one, other in stopped.items())
+        assert moment.has_choice or not stopped
+        assert told.outcome.count(" is stopped for ") == min(len(stopped), TOLD)
+        assert stopped or told.outcome == "nobody is stopped"
+        stops += len(stopped)
+        record, (options,) = told.record, told.options
+        assert record["moment"] == "reconsidering"
+        assert record["jobs_waiting"] == len(waiting)
+        assert record["jobs_running"] == len(ids) - len(waiting)
+        assert [entry["job"] for entry in record["jobs"]] == sorted(
+            ids, key=lambda one: -priority[one]
+        )[:TOLD]
+        for entry, cells in zip(record["jobs"], options.cells, strict=True):
+            assert cells[2] == ("waits" if entry["job"] in waiting else "runs")
+            assert entry["running"] == (entry["job"] not in waiting)
+        assert json.loads(json.dumps(record)) == record
+    assert stops > 0
+    assert kinds == set(KINDS)
+
+
+def test_reasons_come_from_all_kinds_of_moments(preempting: DasPolicy) -> None:
+    told = preempting.explain(SETTINGS, 3, load_workload(SETTINGS), 12)
+    kinds = {one.record["moment"] for one in told}
+    assert kinds == set(KINDS.values())
+    for one in told:
+        assert 0 < sum(one.options[0].probabilities) <= 1 + 1e-9
+        again = "after reconsidering" in one.situation
+        assert again == (one.record["moment"] == "placing again")
+
+
+def test_what_blocks_a_strict_queue_is_told(tmp_path: Path) -> None:
+    strict = SETTINGS.model_copy(update={"backfill": False, "load": 3.0})
+    folder = make_bundle(
+        tmp_path / "strict", system="das", environment={**ENVIRONMENT, "backfill": False}, **NETWORK
+    )
+    seen = {True: 0, False: 0}
+    walk = opinionated(folder).walk(strict, 3, load_workload(SETTINGS))
+    for number, moment in enumerate(walk):
+        first = int(moment.priority.argmax())
+        fits = first in moment.startable
+        seen[fits] += 1
+        if seen[fits] > 2:
+            continue
+        told = explanation(moment, number)
+        assert told.record["chosen"]["job"] == moment.job_id(first)
+        assert (told.record["chosen"]["machine"] is not None) == fits
+        assert told.outcome.endswith("and blocks those behind it") != fits
+    assert min(seen.values()) > 0
 
 
 def test_the_nearest_bundle_is_the_one_for_such_a_cluster(tmp_path: Path, bundle: Path) -> None:
