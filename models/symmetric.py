@@ -51,18 +51,23 @@ def turns_for(rows: int) -> Turns:
 
 
 @inner
+def add_scaled(to: Numbers, factor: float, what: Numbers) -> None:
+    """From 0 on: a loop that began elsewhere would not vectorise."""
+    for j in range(len(to)):
+        to[j] += factor * what[j]
+
+
+@inner
 def factorise(matrix: Numbers) -> None:
     """The upper part becomes U, matrix = U'U (Cholesky)."""
     rows = len(matrix)
     for k in range(rows):
-        above = matrix[k]
-        scale = 1 / np.sqrt(above[k])
-        for j in range(k, rows):
+        above = matrix[k, k:]
+        scale = 1 / np.sqrt(above[0])
+        for j in range(len(above)):
             above[j] *= scale
         for i in range(k + 1, rows):
-            row, factor = matrix[i], above[i]
-            for j in range(i, rows):
-                row[j] -= factor * above[j]
+            add_scaled(matrix[i, i:], -above[i - k], matrix[k, i:])
 
 
 @inner
@@ -70,15 +75,14 @@ def invert(upper: Numbers, out: Numbers) -> None:
     """The upper part of `out` becomes upper^-1."""
     rows = len(upper)
     for i in range(rows - 1, -1, -1):
-        row = out[i]
-        row[i:] = 0
-        row[i] = 1
+        row = out[i, i:]
+        for j in range(len(row)):
+            row[j] = 0
+        row[0] = 1
         for k in range(i + 1, rows):
-            factor, below = upper[i, k], out[k]
-            for j in range(k, rows):
-                row[j] -= factor * below[j]
+            add_scaled(out[i, k:], -upper[i, k], out[k, k:])
         scale = 1 / upper[i, i]
-        for j in range(i, rows):
+        for j in range(len(row)):
             row[j] *= scale
 
 
@@ -92,43 +96,38 @@ def diagonalise(turns: Turns) -> None:
 @inner
 def _make_tridiagonal(turns: Turns) -> None:
     """Householder's reflections I - strength v v', one for each row but the last two."""
-    a, values, beside, p = turns.reflected, turns.values, turns.beside, turns.scratch
-    rows = len(a)
+    a, rows = turns.reflected, len(turns.reflected)
     for k in range(rows - 2):
-        v = a[k]
-        values[k] = v[k]
+        v, p = a[k, k + 1 :], turns.scratch[k + 1 :]
+        turns.values[k] = a[k, k]
         tail = 0.0
-        for j in range(k + 2, rows):
+        for j in range(1, len(v)):
             tail += v[j] * v[j]
-        turns.strength[k], beside[k] = 0.0, v[k + 1]
+        turns.strength[k], turns.beside[k] = 0.0, v[0]
         if tail == 0:
             continue
-        length = np.sqrt(v[k + 1] * v[k + 1] + tail)
-        beside[k] = -length if v[k + 1] > 0 else length
-        v[k + 1] -= beside[k]
-        strength = 2 / (v[k + 1] * v[k + 1] + tail)
+        length = np.sqrt(v[0] * v[0] + tail)
+        turns.beside[k] = -length if v[0] > 0 else length
+        v[0] -= turns.beside[k]
+        strength = 2 / (v[0] * v[0] + tail)
         turns.strength[k] = strength
         # A <- H A H = A - v w' - w v' with w = p - (strength p'v / 2) v, p = strength A v.
-        for j in range(k + 1, rows):
+        for j in range(len(v)):
             p[j] = 0
-        for i in range(k + 1, rows):
-            row, factor = a[i], strength * v[i]
-            for j in range(k + 1, rows):
-                p[j] += factor * row[j]
+        for i in range(len(v)):
+            add_scaled(p, strength * v[i], a[k + 1 + i, k + 1 :])
         along = 0.0
-        for j in range(k + 1, rows):
+        for j in range(len(v)):
             along += p[j] * v[j]
-        along *= strength / 2
-        for j in range(k + 1, rows):
-            p[j] -= along * v[j]
-        for i in range(k + 1, rows):
-            row, of_v, of_p = a[i], v[i], p[i]
-            for j in range(k + 1, rows):
-                row[j] -= of_v * p[j] + of_p * v[j]
+        add_scaled(p, -along * strength / 2, v)
+        for i in range(len(v)):
+            row, of_v, of_w = a[k + 1 + i, k + 1 :], v[i], p[i]
+            for j in range(len(v)):
+                row[j] -= of_v * p[j] + of_w * v[j]
     for k in range(max(0, rows - 2), rows):
-        values[k] = a[k, k]
+        turns.values[k] = a[k, k]
     if rows > 1:
-        beside[rows - 2] = a[rows - 2, rows - 1]
+        turns.beside[rows - 2] = a[rows - 2, rows - 1]
 
 
 @inner

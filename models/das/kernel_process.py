@@ -22,6 +22,7 @@ from loadmaster.models.layers import Table
 from loadmaster.models.symmetric import (
     Numbers,
     Turns,
+    add_scaled,
     diagonalise,
     factorise,
     invert,
@@ -52,7 +53,7 @@ class ProcessRoom(NamedTuple):
 
     counts: NDArray[np.int64]  # (1,)
     order: NDArray[np.int64]  # (T,) decisions with an observation, the youngest first
-    surprise: Numbers  # (T, M) speed beyond the usual, the oldest decision first, gaps filled
+    surprise: Numbers  # (M, T) speed beyond the usual, the oldest decision first, gaps filled
     share: Numbers  # (M,) of those decisions at which this machine was observed
     decay: Numbers  # (T,) from each of them to the next, from the last to now
     ties: Numbers  # (M, M) A, then I - walk S, then U with U'U = I - walk S
@@ -81,7 +82,7 @@ def process_room(machines: int, past: int) -> ProcessRoom:
     return ProcessRoom(
         counts=np.zeros(1, np.int64),
         order=np.zeros(past, np.int64),
-        surprise=np.zeros((past, machines)),
+        surprise=np.zeros((machines, past)),
         share=np.zeros(machines),
         decay=np.zeros(past),
         ties=np.zeros((machines, machines)),
@@ -121,7 +122,7 @@ def recall(view: Observation, weights: ProcessWeights, room: ProcessRoom) -> Non
             past = order[found - 1 - place]
             seen = view.history_mask[past, machine]
             own = np.float64(view.history_y[past, machine]) if seen else mean
-            room.surprise[place, machine] = own - usual
+            room.surprise[machine, place] = own - usual
     younger = 0.0
     for place in range(found):
         age = max(np.float64(view.history_t[order[place]]), 0.0)
@@ -176,26 +177,27 @@ def _tie(
     for i in range(machines):
         degree[i] = 1
     for i in range(machines):
-        row = ties[i]
-        for j in range(i + 1, machines):
+        row, others = ties[i, i + 1 :], degree[i + 1 :]
+        for j in range(len(row)):
             row[j] = 0
         for kind in range(len(kinds)):
-            every, own = kinds[kind], kinds[kind, i]
-            for j in range(i + 1, machines):
-                apart = (np.float64(own) - np.float64(every[j])) * per_length
+            own, every = np.float64(kinds[kind, i]), kinds[kind, i + 1 :]
+            for j in range(len(row)):
+                apart = (own - np.float64(every[j])) * per_length
                 row[j] += apart * apart
-        for j in range(i + 1, machines):
-            near = weights.same_rack if rack[i] == rack[j] else weights.cross_rack
+        for j in range(len(row)):
+            near = weights.same_rack if rack[i] == rack[i + 1 + j] else weights.cross_rack
             row[j] = near * np.exp(row[j] / -2)
             degree[i] += row[j]
-            degree[j] += row[j]
+            others[j] += row[j]
     for i in range(machines):
         degree[i] = 1 / np.sqrt(degree[i])
     for i in range(machines):
-        row, factor = ties[i], -weights.walk * degree[i]
-        row[i] = 1 + factor * degree[i]
-        for j in range(i + 1, machines):
-            row[j] *= factor * degree[j]
+        row, others = ties[i, i + 1 :], degree[i + 1 :]
+        factor = -weights.walk * degree[i]
+        ties[i, i] = 1 + factor * degree[i]
+        for j in range(len(row)):
+            row[j] *= factor * others[j]
 
 
 @part
@@ -230,11 +232,10 @@ def _listen(standard: Table, room: ProcessRoom, told: Numbers) -> None:
         if share == 0:
             continue
         for i in range(machine, machines):
-            weighed, target, heard = share * row[i], precision[i], told[i]
-            for j in range(i, machines):
-                target[j] += weighed * row[j]
+            weighed, heard = share * row[i], told[i]
+            add_scaled(precision[i, i:], weighed, row[i:])
             for past in range(columns):
-                heard[past] += weighed * room.surprise[past, machine]
+                heard[past] += weighed * room.surprise[machine, past]
     for i in range(machines):
         for j in range(i):
             precision[i, j] = precision[j, i]
