@@ -1,17 +1,36 @@
-"""DAS's rollouts: many clusters stepped together, one forward pass for both agents of all."""
+"""DAS's rollouts: whole episodes in a compiled loop, or many clusters stepped together.
+
+The loop is several times as fast. Where it does not serve (models/das/kernel.py), one forward
+pass in torch decides for both agents of all clusters.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.rewards import reference_scales
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.models.das.kernel import Room, Weights, room_for, serves, weights_of
+from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rllib.film import Rows
+from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine, Verdict
 from loadmaster.platform.rllib.vector_engine import VectorEngine
+from loadmaster.platform.rollouts.das_loop import reel_for
+from loadmaster.platform.rollouts.das_recording import (
+    COST,
+    figures_of,
+    record_rollout,
+    run_greedily,
+)
+from loadmaster.platform.rollouts.sitting import Sitting
 
-COST = "jct_s"
 QUEUE = Rows(
     mask="job_mask",
     tables=frozenset({"jobs", "job_mask", "heeded", "held", "rack_held"}),
@@ -19,9 +38,72 @@ QUEUE = Rows(
 )
 
 
-def das_engine(settings: GpuSchedulingSettings) -> VectorEngine:
+def das_engine(settings: GpuSchedulingSettings) -> RolloutEngine:
     """A `RolloutEngine` for DasModule."""
-    workload, plain = load_workload(settings), settings.model_dump()
+    return DasEngine(settings)
+
+
+class DasEngine:
+    """The faster of two engines that a network can be run with; both record the same."""
+
+    def __init__(self, settings: GpuSchedulingSettings) -> None:
+        self.settings, self.workload = settings, load_workload(settings)
+        self._machines = len(build_cluster(settings).rack)
+
+    def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
+        return self._for(module.network).roll_out(module, assignments)
+
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
+        return self._for(module.network).judge(module, seeds)
+
+    def _for(self, network: DasNetwork) -> RolloutEngine:
+        return self.loop if serves(network.settings, self._machines) else self.vector
+
+    @cached_property
+    def loop(self) -> RolloutEngine:
+        return LoopEngine(self.settings, self.workload)
+
+    @cached_property
+    def vector(self) -> RolloutEngine:
+        return vector_engine(self.settings, self.workload)
+
+
+class LoopEngine:
+    """One episode after the other, simulator and both agents in one compiled loop."""
+
+    def __init__(self, settings: GpuSchedulingSettings, workload: Workload) -> None:
+        self.settings, self.workload = settings, workload
+        self._scales = reference_scales(settings, workload)
+        self._cluster = build_cluster(settings)
+        self._reel = reel_for(settings, self._cluster)
+
+    def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
+        weights, room = self._tables(module.network)
+        return [
+            record_rollout(
+                Sitting(self.settings, own.sequence, self.workload),
+                weights, room, self._reel, own, self.settings, self._scales,
+            )
+            for own in assignments
+        ]  # fmt: skip
+
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
+        weights, room = self._tables(module.network)
+        verdicts = []
+        for seed in seeds:
+            sitting = Sitting(self.settings, seed, self.workload)
+            decisions = run_greedily(sitting, weights, room, self._reel)
+            verdicts.append(Verdict(sitting.result().mean_jct_s, decisions))
+        return verdicts
+
+    def _tables(self, network: DasNetwork) -> tuple[Weights, Room]:
+        queue, machines = self.settings.max_queue, len(self._cluster.rack)
+        room = room_for(network.settings, queue, machines, self.settings.history)
+        return weights_of(network), room
+
+
+def vector_engine(settings: GpuSchedulingSettings, workload: Workload) -> VectorEngine:
+    plain = settings.model_dump()
 
     def make(count: int, horizon_s: float | None) -> GpuSchedulingVectorEnv:
         return GpuSchedulingVectorEnv(count, workload, copy=False, **plain)
@@ -31,5 +113,4 @@ def das_engine(settings: GpuSchedulingSettings) -> VectorEngine:
 
 def outcome(envs: GpuSchedulingVectorEnv, index: int) -> Mapping[str, float]:
     """Of an episode that has just ended."""
-    result = envs.result(index)
-    return {COST: result.mean_jct_s, "fee": float(result.fee.mean())}
+    return figures_of(envs.result(index))

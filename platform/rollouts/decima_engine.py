@@ -9,7 +9,8 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.platform.rllib.recording import Assignment, Recording, Verdict
 from loadmaster.platform.rollouts.decima import run_episode
-from loadmaster.platform.rollouts.decima_recording import Reel, record_rollout
+from loadmaster.platform.rollouts.decima_recording import blank_tape, record_rollout
+from loadmaster.platform.rollouts.reel import Reel
 
 
 class DecimaEngine:
@@ -18,7 +19,7 @@ class DecimaEngine:
     def __init__(self, settings: DagSchedulingSettings) -> None:
         self.settings = settings
         self.workload = load_workload(settings)
-        self.reel = Reel()
+        self.reel = Reel(blank_tape)
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
         return [

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner, part
+from loadmaster.envs.compiled import compiled, part
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
@@ -23,9 +23,7 @@ from loadmaster.platform.rllib.advantages import Rollout
 from loadmaster.platform.rllib.columns import Ragged
 from loadmaster.platform.rllib.recording import Recording
 from loadmaster.platform.rollouts.decima import unit_draw
-
-_FULL = -1  # no room for another decision
-_FIRST_ROOM = 256  # decisions; it doubles when it is used up
+from loadmaster.platform.rollouts.reel import FULL, Reel, copy_rows
 
 # Columns of `Tape.facts`.
 LOG_PROBABILITY, TIME_MS, JOB_MS = 0, 1, 2
@@ -69,23 +67,6 @@ def blank_tape(decisions: int) -> Tape:
     )
 
 
-class Reel:
-    """A tape for one rollout after another. It keeps the length it grew to: to ask for fresh
-    memory in every rollout took a quarter of the time.
-    """
-
-    def __init__(self) -> None:
-        self.tape = blank_tape(_FIRST_ROOM)
-
-    def rewind(self) -> None:
-        self.tape.used[:] = 0
-
-    def lengthen(self) -> None:
-        """Twice the room, the same contents."""
-        tables = (np.concatenate([table, np.zeros_like(table)]) for table in self.tape[1:])
-        self.tape = Tape._make([self.tape.used, *tables])
-
-
 @compiled
 def record_network(
     state: SimState,
@@ -108,7 +89,7 @@ def record_network(
             or used[JOB_ROWS] + len(view.jobs) > len(tape.jobs)
             or used[EDGE_ROWS] + len(view.edges) > len(tape.edges)
         ):
-            return _FULL
+            return FULL
         status = advance(state, bank)
         if status != at.DECIDE:
             return status
@@ -167,14 +148,6 @@ def keep_view(view: Observation, tape: Tape, step: int, row: int, limit: int) ->
     used[EDGE_ROWS] += edges
 
 
-@inner
-def copy_rows(source: NDArray[Any], target: NDArray[Any], start: int, count: int) -> None:
-    """Cell by cell: to assign a whole row, a compiled function would have to allocate."""
-    for i in range(count):
-        for j in range(source.shape[1]):
-            target[start + i, j] = source[i, j]
-
-
 def record_rollout(
     network: DecimaNetwork,
     settings: DagSchedulingSettings,
@@ -182,20 +155,20 @@ def record_rollout(
     workload: Workload,
     luck: int,
     keep: float = 1.0,
-    reel: Reel | None = None,
+    reel: Reel[Tape] | None = None,
 ) -> Recording:
     """Sample one rollout of the episode of `seed`; `luck` makes it differ from its fellows."""
     weights = weights_of(network)
     state = initial_state(settings, workload, seed, slots=settings.total_jobs)
     view, rows = room_for(state, workload.bank)
     room = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
-    reel = reel or Reel()
+    reel = reel or Reel(blank_tape)
     reel.rewind()
     while True:
         status = record_network(
             state, workload.bank, view, rows, weights, room, luck, keep, reel.tape
         )
-        if status != _FULL:
+        if status != FULL:
             return recording_of(reel.tape, state, settings)
         reel.lengthen()
 
