@@ -201,4 +201,4 @@ def log_density(standard: float, log_std: float) -> float:
 
     What was drawn is rounded to float32, as its mean is: it could tell no better.
     """
-    return -np.float64(standard) ** 2 / 2 - log_std - LOG_TAU / 2
+    return -(np.float64(standard) ** 2) / 2 - log_std - LOG_TAU / 2

@@ -64,6 +64,7 @@ class OrderingWeights(NamedTuple):
     thought_bias: Table  # (L, D)
     rank: Table  # (2, D)
     rank_bias: Table  # (2,)
+    silent: bool  # the layers have no say yet: the straight path is all there is
 
 
 class OrderingRoom(NamedTuple):
@@ -104,6 +105,7 @@ def ordering_weights(agent: OrderingAgent) -> OrderingWeights:
         thought_bias=np.array([blocks(one.think[2].bias) for one in layers]),
         rank=blocks(agent.rank.weight),
         rank_bias=blocks(agent.rank.bias),
+        silent=not agent.rank.weight.any(),
     )
 
 
@@ -154,18 +156,38 @@ def ordering_room(settings: DasSettings, queue: int) -> OrderingRoom:
 
 
 @part
-def order_jobs(
-    view: Observation, count: int, weights: OrderingWeights, room: OrderingRoom
-) -> None:
+def order_jobs(view: Observation, count: int, weights: OrderingWeights, room: OrderingRoom) -> None:
     """Mean and log std of the priorities of the first `count` rows, which are the jobs."""
     columns = (count + lanes.COLUMNS - 1) // lanes.COLUMNS * lanes.COLUMNS
-    width, layers = weights.norms.shape[2], len(weights.look)
     inputs = table(room.inputs, JOB_FEATURES, columns)
     for feature in range(JOB_FEATURES):
         for row in range(count):
             inputs[feature, row] = view.jobs[row, feature]
         for row in range(count, columns):
             inputs[feature, row] = _ZERO
+    if weights.silent:
+        for column in range(columns):
+            room.mean[column] = weights.rank_bias[0]
+            room.log_std[column] = min(max(weights.rank_bias[1], _LEAST), _MOST)
+    else:
+        _think(view, count, columns, weights, room, inputs)
+    for feature in range(JOB_FEATURES):
+        straight = weights.straight[feature]
+        for column in range(columns):
+            room.mean[column] += straight * inputs[feature, column]
+
+
+@inner
+def _think(
+    view: Observation,
+    count: int,
+    columns: int,
+    weights: OrderingWeights,
+    room: OrderingRoom,
+    inputs: Table,
+) -> None:
+    """What the layers say."""
+    width, layers = weights.norms.shape[2], len(weights.look)
     # A head or a layer may end within a block, whose rest is written too.
     known = table(room.known, width + lanes.OUTPUTS, columns)
     other = table(room.other, width + lanes.OUTPUTS, columns)
@@ -184,10 +206,6 @@ def order_jobs(
     for column in range(columns):
         room.mean[column] = wide[0, column]
         room.log_std[column] = min(max(wide[1, column], _LEAST), _MOST)
-    for feature in range(JOB_FEATURES):
-        straight = weights.straight[feature]
-        for column in range(columns):
-            room.mean[column] += straight * inputs[feature, column]
 
 
 @part

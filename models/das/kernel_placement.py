@@ -8,10 +8,22 @@ import numpy as np
 import torch
 
 from loadmaster.envs.compiled import part
+from loadmaster.envs.gpu_scheduling import features as told
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models import lanes
-from loadmaster.models.das.opening import HELD, PAIR_FEATURES, RACK_HELD, RACK_WHOLE, WHOLE_GANG
+from loadmaster.models.das.opening import (
+    COST,
+    HELD,
+    HOUR_IN_DOLLARS,
+    LEAST_SPEED,
+    PACE,
+    PAIR_FEATURES,
+    RACK_HELD,
+    RACK_WHOLE,
+    USUAL,
+    WHOLE_GANG,
+)
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.layers import (
@@ -43,6 +55,7 @@ class PlacementWeights(NamedTuple):
     pair_bias: Table  # (D,)
     say: Table  # (KINDS + kind width, D)
     say_bias: Table  # (KINDS + kind width,)
+    silent: bool  # the layers have no say yet: the straight path is all there is
 
 
 class PlacementRoom(NamedTuple):
@@ -68,6 +81,7 @@ def placement_weights(agent: PlacementAgent) -> PlacementWeights:
         pair_bias=blocks(agent.pair.bias),
         say=blocks(torch.cat([head.weight for head in say])),
         say_bias=blocks(torch.cat([head.bias for head in say])),
+        silent=not any(head.weight.any() for head in say),
     )
 
 
@@ -106,21 +120,39 @@ def look_at_pairs(
     view: Observation, row: int, weights: PlacementWeights, room: PlacementRoom
 ) -> None:
     """What there is to say of a job on each machine: prior, spread and kinds, in `said`."""
-    inputs, width = room.inputs, weights.of_job.shape[1]
-    answer(weights.of_job, weights.of_job_bias, view.jobs[row], STRAIGHT, room.job)
+    inputs, width, machines = room.inputs, weights.of_job.shape[1], len(view.machines)
+    _compare(view, row, inputs)
+    if weights.silent:
+        for head in range(len(weights.say_bias)):
+            room.said[head, :machines] = weights.say_bias[head]
+    else:
+        answer(weights.of_job, weights.of_job_bias, view.jobs[row], STRAIGHT, room.job)
+        dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width)
+        dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width)
+        heads = len(weights.say)
+        dense(weights.say, weights.say_bias, STRAIGHT, room.pairs, room.said, width, heads)
+    prior = room.said[PRIOR]
+    for machine in range(machines):
+        prior[machine] += room.straight[machine]
+    for feature in range(PAIR_FEATURES):
+        straight = weights.straight[feature]
+        for machine in range(machines):
+            prior[machine] += straight * inputs[MACHINE_FEATURES + feature, machine]
+
+
+@part
+def _compare(view: Observation, row: int, inputs: Table) -> None:
+    """See opening.pair_features."""
+    job = view.jobs[row]
+    gpus = np.exp(job[told.INSTANCES]) * np.expm1(job[told.GPUS])
+    long = max(job[told.RAN], job[told.USER_RUN]) - np.float32(USUAL)
     for machine in range(len(view.machines)):
         held, around = view.held[row, machine], view.rack_held[row, view.rack[machine]]
         inputs[MACHINE_FEATURES + HELD, machine] = held
         inputs[MACHINE_FEATURES + WHOLE_GANG, machine] = _ONE if held >= _ONE else _ZERO
         inputs[MACHINE_FEATURES + RACK_HELD, machine] = around
         inputs[MACHINE_FEATURES + RACK_WHOLE, machine] = _ONE if around >= _ONE else _ZERO
-    dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width)
-    dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width)
-    dense(weights.say, weights.say_bias, STRAIGHT, room.pairs, room.said, width, len(weights.say))
-    prior = room.said[PRIOR]
-    for machine in range(len(view.machines)):
-        prior[machine] += room.straight[machine]
-    for feature in range(PAIR_FEATURES):
-        straight = weights.straight[feature]
-        for machine in range(len(view.machines)):
-            prior[machine] += straight * inputs[MACHINE_FEATURES + feature, machine]
+        pace = np.log(max(view.machines[machine, told.SPEED], np.float32(LEAST_SPEED)))
+        price = view.machines[machine, told.PRICE] * gpus / np.float32(HOUR_IN_DOLLARS)
+        inputs[MACHINE_FEATURES + COST, machine] = np.log1p(price) - pace
+        inputs[MACHINE_FEATURES + PACE, machine] = pace * long

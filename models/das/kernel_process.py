@@ -168,9 +168,7 @@ def believe(
 
 
 @part
-def _tie(
-    kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom
-) -> None:
+def _tie(kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom) -> None:
     """I - walk S, its upper part: A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2), see walk.py."""
     ties, degree, machines = room.ties, room.sums, len(rack)
     per_length = 1 / weights.length

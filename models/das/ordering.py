@@ -99,7 +99,7 @@ class OrderingAgent(nn.Module):
         )
         self.finish = nn.LayerNorm(width)
         self.rank = nn.Linear(width, 2)  # mean, log std
-        nn.init.normal_(self.rank.weight, std=0.01)  # no opinion to begin with
+        nn.init.zeros_(self.rank.weight)  # no opinion to begin with
         with torch.no_grad():
             self.rank.bias.copy_(torch.tensor([0.0, FIRST_LOG_STD]))
 

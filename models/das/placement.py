@@ -82,7 +82,7 @@ class PlacementAgent(nn.Module):
         self.prior = nn.Linear(width, 1)
         self.spread = nn.Linear(width, 1)  # log std, or log amplitude of the process
         for head in (self.prior, self.spread):
-            nn.init.normal_(head.weight, std=0.01)
+            nn.init.zeros_(head.weight)  # no opinion to begin with
         nn.init.zeros_(self.prior.bias)
         nn.init.constant_(self.spread.bias, FIRST_LOG_STD)
         self.kind = nn.Linear(width, settings.kind_width) if settings.process else None  # phi

@@ -13,7 +13,7 @@ from typing import Any
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.jobs import Workload
-from loadmaster.envs.gpu_scheduling.rewards import reference_scales
+from loadmaster.envs.gpu_scheduling.rewards import reference_scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -93,7 +93,8 @@ class LoopEngine:
         for seed in seeds:
             sitting = Sitting(self.settings, seed, self.workload)
             decisions = run_greedily(sitting, weights, room, self._reel)
-            verdicts.append(Verdict(sitting.result().mean_jct_s, decisions))
+            loss = -float(total_reward(self.settings, self._scales, sitting.desk.sums))
+            verdicts.append(Verdict(sitting.result().mean_jct_s, decisions, loss))
         return verdicts
 
     def _tables(self, network: DasNetwork) -> tuple[Weights, Room]:

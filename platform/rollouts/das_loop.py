@@ -54,9 +54,7 @@ class Tape(NamedTuple):
 
 def reel_for(settings: GpuSchedulingSettings, cluster: Cluster) -> Reel[Tape]:
     racks = int(cluster.rack.max()) + 1
-    return Reel(
-        partial(blank_tape, len(cluster.rack), racks, settings.history, settings.max_queue)
-    )
+    return Reel(partial(blank_tape, len(cluster.rack), racks, settings.history, settings.max_queue))
 
 
 def blank_tape(machines: int, racks: int, past: int, queue: int, decisions: int) -> Tape:
