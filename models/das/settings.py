@@ -24,9 +24,9 @@ class DasSettings(Settings):
     # What it knows before it learns; nothing: all jobs and machines are alike to it.
     opening: Literal["least-attained", "nothing"] = "least-attained"
 
-    width: PositiveInt = 64  # numbers that describe a job or a machine
+    width: PositiveInt = 32  # numbers that describe a job or a machine
     heads: PositiveInt = 4  # of attention among the jobs
-    layers: PositiveInt = 2  # of the jobs' Transformer
+    layers: PositiveInt = 1  # of the jobs' Transformer
     kind_width: PositiveInt = 8  # numbers that tell how alike two machines are for a job
 
     tau: PositiveInt = 8  # past decisions whose speeds the process is told

@@ -43,13 +43,13 @@ class DasTraining(TrainingConfig):
 
     environment: GpuSchedulingSettings = GpuSchedulingSettings(preempt=True)
     network: DasSettings = DasSettings()
-    rollouts: Rollouts = Rollouts(sequences=8, per_sequence=4, keep=0.5)
+    rollouts: Rollouts = Rollouts(sequences=16, per_sequence=4, keep=0.2)
     # Run times are so unequal that one sequence would be most of what an iteration learns from.
     training: Learning = Learning(
         scale="sequence",
-        learning_rate=Schedule(first=3e-4, last=3e-4),
+        learning_rate=Schedule(first=1e-3, last=2e-4, iterations=100),
         entropy=Schedule(first=0, last=0),
-        epochs=3,
+        epochs=2,
         minibatches=4,
         critic=Critic(kind="v"),
     )
