@@ -51,26 +51,27 @@ def replay(
         loadmaster replay RUN_OR_BUNDLE -o replay.html
     """
     from loadmaster.platform.files import written_whole
-    from loadmaster.platform.replay.headline import headline, makespan_s, mean_jct_s
+    from loadmaster.platform.replay.headline import headline
     from loadmaster.platform.replay.page import build_page, none_for_nan
     from loadmaster.platform.replay.recording import plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, values_from(assignments or [], workload))
     with written_whole(output) as file, _progress() as say:
         recording = record(plan, lambda name: say(f"running {name}"))
+        scene, results = recording.scene, recording.results
         say("building the page")
-        file.write(build_page(recording.results, recording.job_names, recording.title))
+        file.write(build_page(results, recording.job_names, recording.title, scene.environment))
     if as_json:
         figures = {
             result.policy: {
-                "jct": none_for_nan(mean_jct_s(result)),
-                "makespan": none_for_nan(makespan_s(result)),
+                name: none_for_nan(value) for name, value in scene.figures(result).items()
             }
-            for result in recording.results
+            for result in results
         }
         print(json.dumps({"page": str(output), "policies": figures}, indent=2))
         return
-    print(headline(recording.results))
+    beside = [scene.beside(result) for result in results]
+    print(headline(results, unit=scene.unit(results), beside=beside))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
 
 

@@ -28,35 +28,6 @@ function element(tag, text = "", className = "") {
   return made;
 }
 
-function jobTitle(replay, job) {
-  return `job ${job + 1}, ${replay.jobs.name[job]}`;
-}
-
-function jobFacts(replay, job) {
-  const outcome = replay.policies.map((policy) =>
-    Number.isFinite(policy.jct[job])
-      ? `JCT ${secondsText(policy.jct[job])} under ${policy.name}`
-      : `unfinished under ${policy.name}`,
-  );
-  return (
-    `${secondsText(replay.jobs.work_s[job])} of work, arrives at ` +
-    `${secondsText(replay.jobs.arrival_s[job])}; ${outcome.join(", ")}`
-  );
-}
-
-function columnsOf(replay) {
-  return [
-    { title: "job", value: (job) => job, text: (job) => `${job + 1} ${replay.jobs.name[job]}` },
-    { title: "arrives", value: (job) => replay.jobs.arrival_s[job] },
-    { title: "work", value: (job) => replay.jobs.work_s[job] },
-    ...replay.policies.map((policy) => ({
-      title: policy.name,
-      label: `JCT under ${policy.name}, seconds`,
-      value: (job) => policy.jct[job],
-    })),
-  ];
-}
-
 function createJobTable(replay, selection) {
   const table = document.getElementById("jobs");
   const body = table.tBodies[0];
@@ -122,10 +93,6 @@ function createJobTable(replay, selection) {
     event.stopPropagation();
   });
   return rows;
-}
-
-function cellText(seconds) {
-  return number(seconds, seconds < 1000 ? 1 : 0);
 }
 
 function createJobRow(replay, columns, job, longest) {
