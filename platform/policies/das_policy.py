@@ -47,7 +47,7 @@ class DasPolicy:
         *,
         record: bool = False,
     ) -> EpisodeResult:
-        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload, record)
+        sitting = self.sit(settings, seed, workload, record=record)
         while sitting.to_next_decision():
             actions = self.network.decide(sitting.observation()).actions
             sitting.decide(actions.priority[0], actions.affinity[0])
@@ -65,14 +65,30 @@ class DasPolicy:
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload
     ) -> Iterator[Moment]:
         """The episode of `run`, decision by decision; a moment holds until the next one."""
-        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload)
+        sitting = self.sit(settings, seed, workload)
         while sitting.to_next_decision():
-            observation = sitting.observation()
-            with torch.no_grad():
-                priorities, placements = self.network(observation)
-            shown = sitting.desk.shown[: sitting.desk.counts[on.SHOWN]]
-            yield Moment(sitting.episode, sitting.state, shown, observation, priorities, placements)
-            sitting.decide(priorities.mean[0], placements.mean()[0])
+            moment = self.consider(sitting)
+            yield moment
+            sitting.decide(moment.priorities.mean[0], moment.placements.mean()[0])
+
+    def sit(
+        self,
+        settings: GpuSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> Sitting:
+        """The episode before its first decision, seen as the policy is used to."""
+        return Sitting(settings.model_copy(update=self.habits), seed, workload, record)
+
+    def consider(self, sitting: Sitting) -> Moment:
+        """What both agents think of the decision that is asked for."""
+        observation = sitting.observation()
+        with torch.no_grad():
+            priorities, placements = self.network(observation)
+        shown = sitting.desk.shown[: sitting.desk.counts[on.SHOWN]]
+        return Moment(sitting.episode, sitting.state, shown, observation, priorities, placements)
 
 
 class Sitting:

@@ -61,7 +61,7 @@ def cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
     return makespan_s(result) if settings.objective == "makespan" else mean_jct_s(result)
 
 
-def title(settings: DagSchedulingSettings, seed: int) -> str:
+def title(settings: DagSchedulingSettings, seed: int, workload: Workload) -> str:
     jobs = count(settings.total_jobs, "job")
     if settings.arrivals == "batch":
         arrivals = f"{jobs} at once"

@@ -93,7 +93,8 @@ def record(plan: Plan, on_policy: Callable[[str], None]) -> Recording:
         on_policy("the baselines")
         results.append(_best_baseline(plan, workload))
     names = scene.job_names(workload, results[0])
-    return Recording(scene, tuple(results), names, scene.title(plan.settings, plan.seed))
+    title = scene.title(plan.settings, plan.seed, workload)
+    return Recording(scene, tuple(results), names, title)
 
 
 def _episode(plan: Plan, policy: str, workload: Any, recorded: bool = True) -> Any:

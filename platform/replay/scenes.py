@@ -34,7 +34,7 @@ class Scene:
     run: Callable[[str, Any, Any, int, Any, bool], Any]  # -> an outcome
     opponents: Callable[[Any], Sequence[str]]  # settings -> baselines, the best of them to be shown
     cost: Callable[[Any, Any], float]  # settings, outcome -> what the best one has least of
-    title: Callable[[Any, int], str]  # settings, seed -> the episode in words
+    title: Callable[[Any, int, Any], str]  # settings, seed, workload -> the episode in words
     job_names: Callable[[Any, Any], tuple[str, ...]]  # workload, outcome
 
     rows: Callable[[Any], int | None]  # of an outcome's schedule; None: it was not recorded

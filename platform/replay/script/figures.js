@@ -57,10 +57,16 @@ function widestGap(replay) {
   return best.at;
 }
 
+// A moment on the axis, in its unit.
+function momentText(unit, seconds) {
+  return `${number(seconds / unit.seconds, unit.seconds > 1 ? 2 : 1)} ${unit.name}`;
+}
+
 function number(value, digits = 1) {
   if (!Number.isFinite(value)) return "–";
   return value.toLocaleString("en-GB", {
     minimumFractionDigits: digits,
     maximumFractionDigits: digits,
+    signDisplay: "negative", // no sign before a zero
   });
 }

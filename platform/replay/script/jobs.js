@@ -28,6 +28,14 @@ function element(tag, text = "", className = "") {
   return made;
 }
 
+// The tip beside the pointer, wherever there is room for it.
+function moveTip(event) {
+  const tip = document.getElementById("tip");
+  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
+  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
+  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+}
+
 function createJobTable(replay, selection) {
   const table = document.getElementById("jobs");
   const body = table.tBodies[0];
@@ -108,7 +116,7 @@ function createJobRow(replay, columns, job, longest) {
   replay.policies.forEach((policy, i) => {
     const bar = element("i", "", `policy-${i}`);
     const stay = Math.min(policy.jct[job], longest);
-    bar.style.width = `${(100 * stay) / longest}%`;
+    bar.style.width = `${100 * barShare(stay, longest)}%`;
     bars.append(bar);
   });
   row.append(bars);

@@ -20,6 +20,7 @@ const panels = replay.policies.map(createPanel);
 const selection = createSelection(showSelected);
 const jobRows = createJobTable(replay, selection);
 const player = createPlayer(replay.end, showTime);
+const extras = startExtras(replay, player, selection); // null where a scene has none
 let painting = 0;
 
 function createPanel(policy, i) {
@@ -73,8 +74,8 @@ function placeCursor() {
 function showTime(seconds) {
   const scrubber = document.getElementById("scrubber");
   scrubber.value = seconds;
-  scrubber.setAttribute("aria-valuetext", secondsText(seconds));
-  document.getElementById("time").textContent = secondsText(seconds);
+  scrubber.setAttribute("aria-valuetext", momentText(view.unit, seconds));
+  document.getElementById("time").textContent = momentText(view.unit, seconds);
   panels.forEach(({ policy, figures }, i) => {
     const now = figuresAt(replay, policy, seconds);
     for (const [figure, text] of Object.entries(now.texts)) figures[figure].textContent = text;
@@ -85,6 +86,7 @@ function showTime(seconds) {
     repaint();
   }
   placeCursor();
+  extras?.follow(seconds);
 }
 
 function showSelected(lit) {
@@ -109,13 +111,11 @@ function showTip(event, panel) {
   selection.hover(row < 0 ? -1 : schedule.job[row]);
   if (row < 0) return;
   tip.replaceChildren(
-    element("p", rowWords(panel.policy, row), "what"),
+    element("p", rowWords(replay, panel.policy, row), "what"),
     element("b", jobTitle(replay, schedule.job[row])),
     element("p", jobFacts(replay, schedule.job[row])),
   );
-  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
-  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
-  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+  moveTip(event);
 }
 
 // #t=60&from=40&to=90&job=7 opens the page at a moment, a stretch of time and a job.
@@ -124,9 +124,11 @@ function readFragment() {
   const given = (name) => (wish.has(name) && wish.get(name) !== "" ? Number(wish.get(name)) : NaN);
   const [t, from, to, job] = ["t", "from", "to", "job"].map(given);
   if (to > from) showWindow(view, from, to);
+  else showWindow(view, 0, openingEnd(replay));
   const numbered = jobNumbered(replay, job);
   if (jobRows[numbered]) selection.keep(numbered);
   player.seek(Number.isFinite(t) ? t : widestGap(replay));
+  extras?.read(wish);
 }
 
 function readColours() {
@@ -134,6 +136,7 @@ function readColours() {
   jobRows.forEach((row, job) => {
     row.querySelector(".swatch").style.background = css(theme.jobs[job]);
   });
+  extras?.repaint(theme);
   repaint();
 }
 

@@ -133,5 +133,12 @@ function rowAt(replay, policy, view, shape, x, y) {
   return best;
 }
 
+// The page opens on the whole episode.
+function openingEnd(replay) {
+  return replay.end;
+}
+
 // There is nothing on this page but what every replay has.
-function startScene() {}
+function startExtras() {
+  return null;
+}

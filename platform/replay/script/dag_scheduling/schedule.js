@@ -5,12 +5,12 @@
 function unpackSchedule(packed, replay) {
   const { executors } = replay;
   const { stints, rows } = packed;
-  const executor = unpack(packed.executor, stints);
-  const gap = unpack(packed.gap_ms, stints);
-  const stintJob = unpack(packed.job, stints);
-  const kind = unpack(packed.kind, stints);
-  const length = unpack(packed.length, stints);
-  const duration = unpack(packed.duration_ms, rows);
+  const executor = unpack(packed.executor);
+  const gap = unpack(packed.gap_ms);
+  const stintJob = unpack(packed.job);
+  const kind = unpack(packed.kind);
+  const length = unpack(packed.length);
+  const duration = unpack(packed.duration_ms);
   const schedule = {
     first: new Int32Array(executors + 1),
     start: new Float64Array(rows), // ms

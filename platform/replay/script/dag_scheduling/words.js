@@ -8,12 +8,17 @@ function plotLabel(policy) {
   return `Executors by time under ${policy.name}, coloured by job`;
 }
 
-function rowWords(policy, row) {
+function rowWords(replay, policy, row) {
   const { schedule } = policy;
   const executor = schedule.first.findIndex((first) => first > row); // counted from 1
   const [from, to] = [schedule.start[row] / 1000, schedule.end[row] / 1000];
   const what = schedule.moving[row] ? "moving to it" : `stage ${schedule.stage[row] + 1}`;
   return `executor ${executor}, ${what}, ${number(from, 2)} to ${number(to, 2)} s`;
+}
+
+// How long a job's bar is, of the longest one's.
+function barShare(seconds, longest) {
+  return seconds / longest;
 }
 
 function jobTitle(replay, job) {
