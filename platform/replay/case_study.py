@@ -144,8 +144,10 @@ def _places(state: SimState, jobs: NDArray[np.int64]) -> tuple[Place, ...]:
     found = []
     for job in jobs.tolist():
         first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]
-        for row in state.rows[first : first + used]:
-            found.append(Place(job, int(row[at.MACHINE]), int(row[at.COUNT])))
+        found += [
+            Place(job, int(row[at.MACHINE]), int(row[at.COUNT]))
+            for row in state.rows[first : first + used]
+        ]
     return tuple(found)
 
 

@@ -56,8 +56,8 @@ def _levels(values: NDArray[np.float32]) -> dict[str, Any]:
     known = ~np.isnan(values)
     if not known.any():
         return {"low": 0, "step": 0, "levels": pack(np.zeros(len(values), np.int64))}
-    low, high = float(values[known].min()), float(values[known].max())
-    step = float(f"{max(high - low, 1e-9) / LEVELS:.6g}")
-    low = float(f"{low:.6g}")
-    levels = np.where(known, 1 + np.rint((np.where(known, values, low) - low) / step), 0)
-    return {"low": low, "step": step, "levels": pack(np.maximum(levels, 0).astype(np.int64))}
+    low, high = round(float(values[known].min()), 6), float(values[known].max())
+    step = max(float(f"{(high - low) / LEVELS:.6g}"), 1e-6)
+    above = np.rint((np.where(known, values, low) - low) / step)
+    levels = np.where(known, 1 + np.maximum(above, 0), 0)  # low may have been rounded up
+    return {"low": low, "step": step, "levels": pack(levels.astype(np.int64))}

@@ -1,10 +1,10 @@
-"""GPU scheduling as the replay shows it: machines by time, and the decisions of learned policies."""
+"""GPU scheduling as the replay shows it: machines by time, a learned policy's decisions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +85,7 @@ def scene() -> Scene:
         figures=figures,
         unit=unit,
         beside=lambda watched: f" for ${_mean_fee(watched.result):,.2f}",
+        picture=picture,
         most_rows=200_000,  # bars are painted one by one
     )
 
@@ -105,6 +106,12 @@ def run(
     cluster, names = build_cluster(settings), type_names(settings)
     of_machine = tuple(names[kind] for kind in cluster.gpu_type)
     return Watched(replace(result, policy=policy), cluster, of_machine, case)
+
+
+def picture(watched: Sequence[Watched], title: str, file: IO[bytes], kind: str) -> None:
+    from loadmaster.platform.replay.picture import draw_picture  # most replays need no matplotlib
+
+    draw_picture(watched, title, file, kind)
 
 
 def opponents(settings: GpuSchedulingSettings) -> tuple[str, ...]:

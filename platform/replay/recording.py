@@ -63,6 +63,17 @@ def plan_recording(target: str, policies: Sequence[str], seed: int, values: dict
     return Plan(scene, tuple(names), learned, alone, seed, settings)
 
 
+def check_picture(plan: Plan) -> None:
+    """Refuse the wish for a picture of decisions where nobody could tell any."""
+    if plan.scene.picture is None:
+        raise InputError(f"--picture cannot show {plan.scene.environment}; expected gpu_scheduling")
+    if not plan.learned:
+        raise InputError(
+            "--picture shows decisions of a learned policy; expected one by --policy, or a run or "
+            "a bundle as TARGET"
+        )
+
+
 def _policy_meant(target: str) -> Found | None:
     """The policy that the target is, if it is neither an environment nor a system."""
     known = environments()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import IO, Any, cast
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.replay.headline import SECOND, Unit
@@ -45,6 +45,8 @@ class Scene:
     figures: Callable[[Any], Mapping[str, float]]  # for scripts: a name and a number
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
     beside: Callable[[Any], str] = lambda outcome: ""  # in the headline, after its mean JCT
+    # outcomes, title, file, kind: draws decisions of a learned policy; None where nothing can
+    picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
     most_rows: int | None = None  # where the page can paint fewer than most pages can
 
 
