@@ -52,9 +52,9 @@ def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
         edges = np.flatnonzero(np.diff(np.concatenate([[False], taken, [False]])))
         for first, end in edges.reshape(-1, 2) * unit:
             bars.append((machine, job, int(first), int(end - first), start_s, end_s))
-    columns = zip(*bars, strict=True) if bars else [()] * 6
-    kinds = [np.int64] * 4 + [np.float64] * 2
-    return Bars(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+    table = np.array(bars, np.float64).reshape(-1, len(Bars._fields)).T
+    machines, owners, firsts, heights = table[:4].astype(np.int64)
+    return Bars(machines, owners, firsts, heights, *table[4:])
 
 
 def _choose(free: NDArray[np.bool_], needed: int, whole: int) -> NDArray[np.bool_]:

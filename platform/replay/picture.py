@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -25,7 +25,7 @@ DECISIONS = 6
 COLUMNS = 2  # of decisions
 ROWS = 8  # jobs of a decision
 STOP, GROUND = "#B3261E", "#F4F4F1"
-BARE = {"fill": False, "lw": 2}
+BARE: dict[str, Any] = {"fill": False, "lw": 2}
 
 
 def draw_picture(outcomes: Sequence[Watched], title: str, file: IO[bytes], kind: str) -> None:

@@ -10,13 +10,13 @@ const ROOM = {
 function figuresAt(replay, policy, seconds) {
   const { schedule } = policy;
   const { price, gpus } = replay.machines;
-  let busy = 0;
+  let busy = 0; // percent of a GPU
   let spent = 0;
   schedule.start.forEach((start, bar) => {
     if (start > seconds) return;
-    const used = schedule.height[bar] / 100;
+    const used = schedule.height[bar];
     const hours = (Math.min(schedule.end[bar], seconds) - start) / 3600;
-    spent += used * hours * price[schedule.machine[bar]];
+    spent += (used / 100) * hours * price[schedule.machine[bar]];
     if (schedule.end[bar] > seconds) busy += used;
   });
   let running = 0;
@@ -34,7 +34,7 @@ function figuresAt(replay, policy, seconds) {
       running,
       completed: `${completed} of ${replay.jobs.name.length}`,
       "jct-so-far": secondsText(jctSoFar),
-      busy: `${number(busy, busy % 1 ? 1 : 0)} of ${number(all, 0)}`,
+      busy: `${gpusText(busy)} of ${number(all, 0)}`,
       stops,
       spent: dollars(spent, 0),
     },

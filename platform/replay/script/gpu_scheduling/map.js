@@ -33,7 +33,7 @@ function createStepRow(replay, step, row, turn, theme, cell) {
     element("td", replay.jobs.name[row.job]),
     element("td", gangText(replay, row.job)),
     element("td", secondsText(waited)),
-    element("td", row.attained ? gpuTimeText(row.attained) : "–"),
+    element("td", row.attained ? secondsText(row.attained) : "–"),
     createPriority(row, priorityScale(step)),
   ];
   const swatch = element("i", "", "swatch");
@@ -48,11 +48,6 @@ function createStepRow(replay, step, row, turn, theme, cell) {
   made.classList.toggle("stopped", step.stopped.includes(row.job));
   paintMapRow(canvas, replay, step, row, theme, cell);
   return made;
-}
-
-// GPU time: four GPUs for an hour are four hours.
-function gpuTimeText(seconds) {
-  return secondsText(seconds);
 }
 
 function createPriority(row, scale) {

@@ -14,7 +14,6 @@ function startExtras(replay, player, selection) {
   let theme = null;
   let cell = 0;
 
-  const { length: jobs } = replay.jobs.name;
   const steps = () => policy.case.steps;
   const draw = () => {
     if (!theme) return;
