@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 DECISIONS = 6
 COLUMNS = 2  # of decisions
 ROWS = 8  # jobs of a decision
+WRITTEN = 12  # machines at most, or cells are too small for figures
 STOP, GROUND = "#B3261E", "#F4F4F1"
 BARE: dict[str, Any] = {"fill": False, "lw": 2}
 
@@ -47,10 +48,10 @@ def telling(steps: Sequence[Step], count: int = DECISIONS) -> Sequence[Step]:
     """The successive decisions that show the most: several jobs, choices, somebody stopped."""
 
     def worth(step: Step) -> float:
-        crowd = max(0, len(step.jobs) - ROWS)
+        crowd = min(2.0, max(0, len(step.jobs) - ROWS) / ROWS)  # not all can be drawn
         if step.kind == on.RECONSIDERING:
             return (6 if step.stopped else -1) - crowd
-        return min(len(step.startable), ROWS // 2) - crowd
+        return min(len(step.startable) - 1, ROWS // 2) - crowd
 
     worths = np.array([worth(step) for step in steps])
     windows = np.convolve(worths, np.ones(min(count, len(steps))), "valid")
@@ -140,7 +141,10 @@ def _draw_map(axes: Axes, watched: Watched, step: Step, shown: list[int]) -> Non
     axes.set_xlim(-0.6, machines - 1 + gap[-1] + 0.6)
     axes.set_ylim(max(len(shown), 4) - 0.5, -0.5)
     axes.set_yticks([])
-    axes.set_xticks(np.arange(machines) + gap, np.arange(machines) + 1, fontsize=8)
+    told = np.arange(machines)
+    if machines > WRITTEN:  # the first of each rack
+        told = np.flatnonzero(np.diff(cluster.rack, prepend=-1))
+    axes.set_xticks(told + gap[told], told + 1, fontsize=8)
     axes.tick_params(axis="x", length=0, pad=1)
     axes.set_xlabel("machine", fontsize=8.5, labelpad=1)
     for spine in axes.spines.values():
@@ -148,6 +152,12 @@ def _draw_map(axes: Axes, watched: Watched, step: Step, shown: list[int]) -> Non
     for rack in np.unique(cluster.rack):
         inside = np.flatnonzero(cluster.rack == rack)
         price = cluster.price_per_s[inside[0]] * 3600
+        if (
+            rack
+            and machines > WRITTEN
+            and watched.gpu_names[inside[0] - 1] == watched.gpu_names[inside[0]]
+        ):
+            continue
         axes.text(
             inside[0] + gap[inside[0]] - 0.46, 1.02, f"{watched.gpu_names[inside[0]]} ${price:.2f}",
             transform=axes.get_xaxis_transform(), fontsize=8, color=QUIET,
@@ -188,7 +198,8 @@ def _draw_cell(
     if machine in places["then"] and machine not in places["held"]:
         axes.add_patch(Rectangle(corner, *size, ec=PALETTE[2], zorder=3, **BARE))
         text, ink = _instances(places["then"][machine]), PALETTE[2]
-    axes.text(*middle, text, ha="center", va="center", fontsize=7, color=ink, linespacing=0.95)
+    if len(step.free) <= WRITTEN:
+        axes.text(*middle, text, ha="center", va="center", fontsize=7, color=ink, linespacing=0.95)
 
 
 def _instances(count: int) -> str:
@@ -217,7 +228,8 @@ def _outcome(watched: Watched, step: Step) -> str:
         told = []
         for job in jobs[:3]:
             machines = sorted(place.machine + 1 for place in places if place.job == job)
-            told.append(f"job {names[job]} to {' + '.join(map(str, machines))}")
+            where = " + ".join(map(str, machines))
+            told.append(f"job {names[job]} to {where if len(machines) < 4 else 'several'}")
         more = f", {len(jobs) - 3} more" if len(jobs) > 3 else ""
         return ", ".join(told) + more
 

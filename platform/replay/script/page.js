@@ -124,7 +124,6 @@ function readFragment() {
   const given = (name) => (wish.has(name) && wish.get(name) !== "" ? Number(wish.get(name)) : NaN);
   const [t, from, to, job] = ["t", "from", "to", "job"].map(given);
   if (to > from) showWindow(view, from, to);
-  else showWindow(view, 0, openingEnd(replay));
   const numbered = jobNumbered(replay, job);
   if (jobRows[numbered]) selection.keep(numbered);
   player.seek(Number.isFinite(t) ? t : widestGap(replay));
@@ -166,6 +165,7 @@ addEventListener("resize", () => readColours()); // a narrow page has another gu
 addEventListener("hashchange", readFragment);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
 showSelected(-1);
+showWindow(view, 0, openingEnd(replay));
 readColours();
 readFragment();
 cancelAnimationFrame(painting);
