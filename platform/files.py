@@ -1,4 +1,4 @@
-"""A file that is there whole or not at all."""
+"""A file that is there whole or not at all, and what kind of picture it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from loadmaster.envs.errors import InputError
+
+PICTURES = ("png", "svg", "pdf")
 
 
 @contextmanager
@@ -26,8 +28,8 @@ def written_whole(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def bytes_written_whole(path: Path) -> Iterator[IO[bytes]]:
-    """The same, for what is not text."""
+def bytes_written_whole(path: Path, option: str = "--output") -> Iterator[IO[bytes]]:
+    """The same, for what is not text; `option` is what somebody named it by."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         if path.is_dir():
@@ -35,7 +37,7 @@ def bytes_written_whole(path: Path) -> Iterator[IO[bytes]]:
         file = scratch.open("wb")
     except OSError as fault:
         raise InputError(
-            f"cannot write --output {str(path)!r}: {fault.strerror}; "
+            f"cannot write {option} {str(path)!r}: {fault.strerror}; "
             "expected a file name in a folder that exists and can be written to"
         ) from None
     try:
@@ -45,3 +47,14 @@ def bytes_written_whole(path: Path) -> Iterator[IO[bytes]]:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def picture_kind(path: Path, option: str = "--output") -> str:
+    """By the end of its name."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in PICTURES:
+        raise InputError(
+            f"{option} {str(path)!r} says no kind of picture; expected a name that ends in one "
+            f"of: {', '.join(f'.{each}' for each in PICTURES)}"
+        )
+    return kind

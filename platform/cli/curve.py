@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.history import History
 
-KINDS = ("png", "svg", "pdf")
-
 
 def curve(
     runs: Annotated[
@@ -41,16 +39,10 @@ def curve(
     """
     import json
 
-    from loadmaster.envs.errors import InputError
-    from loadmaster.platform.files import bytes_written_whole
+    from loadmaster.platform.files import bytes_written_whole, picture_kind
     from loadmaster.platform.training.history import common_metric, read_histories
 
-    kind = output.suffix.lower().removeprefix(".")
-    if kind not in KINDS:
-        raise InputError(
-            f"--output {str(output)!r} says no kind of picture; expected a name that ends in one "
-            f"of: {', '.join(f'.{each}' for each in KINDS)}"
-        )
+    kind = picture_kind(output)
     histories = read_histories(runs)
     metric = common_metric(histories)
     with bytes_written_whole(output) as file:

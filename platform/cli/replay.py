@@ -24,7 +24,7 @@ def replay(
         list[str] | None,
         typer.Option(
             metavar="NAME|FOLDER",
-            help="A policy to watch, and a second one to compare. [default: fair and fifo; beside "
+            help="A policy to watch, and a second one to compare. [default: two baselines; beside "
             "a policy as TARGET, the best baseline]",
         ),
     ] = None,
@@ -34,13 +34,22 @@ def replay(
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "replay.html"
     ),
+    picture: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also draw a few successive decisions of a learned gpu_scheduling policy: .png, "
+            ".svg or .pdf.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Watch a schedule: one web page, no network needed.
 
-    Runs one episode a policy on the same jobs and draws what every executor did when. The page
-    has a scrubber, zoom, the jobs in the system, and every job's fate under either policy. A run
-    or a bundle is shown on what it was trained on, beside the baseline that does best there.
+    Runs one episode a policy on the same jobs and draws what every executor, or every machine,
+    did when. The page has a scrubber, zoom, the jobs in the system, and every job's fate under
+    either policy. A run or a bundle is shown on what it was trained on, beside the baseline that
+    does best there; one of gpu_scheduling, decision by decision too.
 
     Example:
 
@@ -48,30 +57,45 @@ def replay(
 
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
 
-        loadmaster replay RUN_OR_BUNDLE -o replay.html
+        loadmaster replay gpu_scheduling --policy las-consolidate --policy fifo-first-fit
+
+        loadmaster replay RUN_OR_BUNDLE -o replay.html --picture decisions.png
     """
-    from loadmaster.platform.files import written_whole
-    from loadmaster.platform.replay.headline import headline, makespan_s, mean_jct_s
+    from contextlib import nullcontext
+
+    from loadmaster.platform.files import bytes_written_whole, picture_kind, written_whole
+    from loadmaster.platform.replay.headline import headline
     from loadmaster.platform.replay.page import build_page, none_for_nan
-    from loadmaster.platform.replay.recording import plan_recording, record
+    from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, values_from(assignments or [], workload))
-    with written_whole(output) as file, _progress() as say:
+    kind = "" if picture is None else picture_kind(picture, "--picture")
+    if picture is not None:
+        check_picture(plan)
+    drawn = nullcontext() if picture is None else bytes_written_whole(picture, "--picture")
+    with written_whole(output) as file, drawn as drawing, _progress() as say:
         recording = record(plan, lambda name: say(f"running {name}"))
+        scene, results = recording.scene, recording.results
         say("building the page")
-        file.write(build_page(recording.results, recording.job_names, recording.title))
+        file.write(build_page(results, recording.job_names, recording.title, scene.environment))
+        if drawing is not None and scene.picture is not None:
+            say("drawing the picture")
+            scene.picture(results, recording.title, drawing, kind)
     if as_json:
         figures = {
             result.policy: {
-                "jct": none_for_nan(mean_jct_s(result)),
-                "makespan": none_for_nan(makespan_s(result)),
+                name: none_for_nan(value) for name, value in scene.figures(result).items()
             }
-            for result in recording.results
+            for result in results
         }
-        print(json.dumps({"page": str(output), "policies": figures}, indent=2))
+        made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
+        print(json.dumps({**made, "policies": figures}, indent=2))
         return
-    print(headline(recording.results))
+    beside = [scene.beside(result) for result in results]
+    print(headline(results, unit=scene.unit(results), beside=beside))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
+    if picture is not None:
+        print(f"Picture: {picture}")
 
 
 @contextmanager

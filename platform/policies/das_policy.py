@@ -48,7 +48,7 @@ class DasPolicy:
         *,
         record: bool = False,
     ) -> EpisodeResult:
-        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload, record)
+        sitting = self.sit(settings, seed, workload, record=record)
         while sitting.to_next_decision():
             actions = self.network.decide(sitting.observation()).actions
             sitting.decide(actions.priority[0], actions.affinity[0])
@@ -66,17 +66,33 @@ class DasPolicy:
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload
     ) -> Iterator[Moment]:
         """The episode of `run`, decision by decision; a moment holds until the next one."""
-        sitting = Sitting(settings.model_copy(update=self.habits), seed, workload)
+        sitting = self.sit(settings, seed, workload)
         while sitting.to_next_decision():
-            observation = sitting.observation()
-            with torch.no_grad():
-                priorities, placements = self.network(observation)
-            counts = sitting.desk.counts
-            yield Moment(
-                sitting.episode, sitting.state, int(counts[on.MOMENT]),
-                sitting.desk.shown[: counts[on.SHOWN]], observation, priorities, placements,
-            )  # fmt: skip
-            sitting.decide(priorities.mean[0], placements.mean()[0])
+            moment = self.consider(sitting)
+            yield moment
+            sitting.decide(moment.priorities.mean[0], moment.placements.mean()[0])
+
+    def sit(
+        self,
+        settings: GpuSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> Sitting:
+        """The episode before its first decision, seen as the policy is used to."""
+        return Sitting(settings.model_copy(update=self.habits), seed, workload, record)
+
+    def consider(self, sitting: Sitting) -> Moment:
+        """What both agents think of the decision that is asked for."""
+        observation = sitting.observation()
+        with torch.no_grad():
+            priorities, placements = self.network(observation)
+        counts = sitting.desk.counts
+        return Moment(
+            sitting.episode, sitting.state, int(counts[on.MOMENT]),
+            sitting.desk.shown[: counts[on.SHOWN]], observation, priorities, placements,
+        )  # fmt: skip
 
 
 class Sitting:

@@ -199,7 +199,22 @@ def gpu_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
             ["calibrate", "gpu_scheduling"],
             ["no baseline of gpu_scheduling has parameters"],
         ),
-        "nothing to replay": (["replay", "gpu_scheduling"], ["gpu_scheduling has no replay"]),
+        "unknown GPU policy to replay": (
+            ["replay", "gpu_scheduling", "--policy", "las-consolidated"],
+            ["did you mean 'las-consolidate'?"],
+        ),
+        "replay of another system's policy": (
+            ["replay", "gpu_scheduling", "--policy", f"{folder}/bundles/good"],
+            ["decides in 'dag_scheduling'", "expected a policy for 'gpu_scheduling'"],
+        ),
+        "picture of nobody's decisions": (
+            ["replay", "gpu_scheduling", "--picture", f"{folder}/decisions.png"],
+            ["--picture shows decisions of a learned policy"],
+        ),
+        "picture of no kind": (
+            ["replay", "gpu_scheduling", "--picture", f"{folder}/decisions.gif"],
+            ["decisions.gif", ".png"],
+        ),
     }
 
 
@@ -299,8 +314,9 @@ CASES = [
     "GPUs that are no number", "column missing", "no GPU trace", "no GPU data named",
     "price missing", "negative price", "unknown cluster", "unknown GPU workload",
     "unknown GPU policy", "two rates", "more jobs than recorded", "policy of another environment",
-    "nothing to calibrate", "nothing to replay", "no system", "unknown system", "unknown key",
-    "unknown key in a file", "bad YAML", "no such config", "workload of a run",
+    "nothing to calibrate", "unknown GPU policy to replay", "replay of another system's policy",
+    "picture of nobody's decisions", "picture of no kind", "no system", "unknown system",
+    "unknown key", "unknown key in a file", "bad YAML", "no such config", "workload of a run",
     "run over something", "run in a file", "resume of no run", "resume of a run of another",
     "resume of a run that never began", "resume elsewhere", "another task for a run", "no GPU",
     "negative workers", "start from nothing", "start from no bundle", "start from a cut bundle",

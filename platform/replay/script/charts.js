@@ -1,6 +1,6 @@
 // The charts besides the Gantt: the ruler, the marks of arrivals and completions, the step chart.
 
-const MARKS_HEIGHT = 30;
+const MARKS_ROW = 14;
 const STEPS_HEIGHT = 120;
 const CROWD = 5; // marks closer than this many pixels are drawn as one, with their number
 
@@ -23,18 +23,32 @@ function paintRuler(canvas, view, theme) {
     context.textAlign = "left";
     context.fillText(tick.label, Math.min(Math.max(x - half, view.gutter - half), right - 2 * half), 13);
   }
-  context.fillText(isNarrow(view) ? "s" : "time, s", 0, 13);
+  context.fillText(isNarrow(view) ? view.unit.name : `time, ${view.unit.name}`, 0, 13);
+}
+
+// A row of marks is a kind of thing that befalls jobs: [{ job, s }], and how one is drawn.
+function arrivalMarks(replay) {
+  const marks = replay.jobs.arrival_s.map((s, job) => ({ job, s }));
+  return { title: "arrive", short: "in", marks, draw: drawArrival };
+}
+
+function completionMarks(policy) {
+  const marks = policy.completion.map((s, job) => ({ job, s }));
+  return { title: "finish", short: "out", marks, draw: drawCompletion };
 }
 
 // Arrivals above, completions below; the lit job's stay is the line between its two marks.
 function paintMarks(canvas, replay, policy, view, theme, lit) {
-  const context = openCanvas(canvas, view.gutter + view.width, MARKS_HEIGHT);
+  const height = 2 + MARKS_ROW * policy.marks.length;
+  const context = openCanvas(canvas, view.gutter + view.width, height);
+  const toY = (row) => 8 + MARKS_ROW * row;
   context.font = theme.font;
   context.textBaseline = "middle";
   context.textAlign = "right";
   context.fillStyle = theme.muted;
-  context.fillText(isNarrow(view) ? "in" : "arrive", view.gutter - 10, 8);
-  context.fillText(isNarrow(view) ? "out" : "finish", view.gutter - 10, 22);
+  policy.marks.forEach(({ title, short }, row) => {
+    context.fillText(isNarrow(view) ? short : title, view.gutter - 10, toY(row));
+  });
   if (lit >= 0) {
     const from = Math.max(view.gutter, secondsToX(view, replay.jobs.arrival_s[lit]));
     const to = secondsToX(view, Math.min(policy.completion[lit], policy.end_s));
@@ -43,16 +57,15 @@ function paintMarks(canvas, replay, policy, view, theme, lit) {
   }
   context.save();
   context.beginPath();
-  context.rect(view.gutter - 6, 0, view.width + 12, MARKS_HEIGHT);
+  context.rect(view.gutter - 6, 0, view.width + 12, height);
   context.clip();
-  paintCrowd(context, replay.jobs.arrival_s, 8, drawArrival, view, theme, lit);
-  paintCrowd(context, policy.completion, 22, drawCompletion, view, theme, lit);
+  policy.marks.forEach((kind, row) => paintCrowd(context, kind, toY(row), view, theme, lit));
   context.restore();
 }
 
-function paintCrowd(context, seconds, y, draw, view, theme, lit) {
-  const marks = seconds
-    .map((s, job) => ({ job, x: secondsToX(view, s) }))
+function paintCrowd(context, { marks: all, draw }, y, view, theme, lit) {
+  const marks = all
+    .map(({ job, s }) => ({ job, x: secondsToX(view, s) }))
     .filter(({ x }) => x >= view.gutter - 1 && x <= view.gutter + view.width + 1)
     .sort((a, b) => a.x - b.x);
   const crowds = [];
@@ -75,10 +88,10 @@ function paintCrowd(context, seconds, y, draw, view, theme, lit) {
     });
   }
   context.globalAlpha = 1;
-  const chosen = marks.find(({ job }) => job === lit);
-  if (!chosen) return;
-  context.fillStyle = css(theme.jobs[lit]);
-  draw(context, chosen.x, y);
+  for (const { x } of marks.filter(({ job }) => job === lit)) {
+    context.fillStyle = css(theme.jobs[lit]);
+    draw(context, x, y);
+  }
 }
 
 function drawRug(context, marks, y, theme, alpha) {

@@ -1,16 +1,21 @@
-// Figures read off the data: what holds at one moment, and jobs in the system over time.
+// Figures read off the data: jobs that are counted over time, and how numbers are written.
 
-function figuresAt(replay, policy, seconds) {
-  const { schedule } = policy;
-  const ms = seconds * 1000;
-  let busy = 0;
-  let moving = 0;
-  for (let executor = 0; executor < replay.executors; executor++) {
-    const row = firstRowAfter(schedule, executor, ms);
-    if (row === schedule.first[executor + 1] || schedule.start[row] > ms) continue;
-    if (schedule.moving[row]) moving++;
-    else busy++;
+// Jobs as steps, by [moment, change] in any order: count[i] holds from time[i] on.
+function stepsOf(changes) {
+  const time = [0];
+  const count = [0];
+  for (const [s, change] of changes.sort((a, b) => a[0] - b[0])) {
+    if (s > time.at(-1)) {
+      time.push(s);
+      count.push(count.at(-1));
+    }
+    count[count.length - 1] += change;
   }
+  return { time, count };
+}
+
+// Who has come and gone by a moment, under a policy.
+function fatesAt(replay, policy, seconds) {
   let inSystem = 0;
   let completed = 0;
   let total = 0;
@@ -20,26 +25,7 @@ function figuresAt(replay, policy, seconds) {
       total += policy.jct[job];
     } else if (arrival <= seconds) inSystem++;
   });
-  const idle = replay.executors - busy - moving;
-  return { inSystem, completed, jctSoFar: total / completed, busy, moving, idle };
-}
-
-// Jobs in the system as steps: count[i] holds from time[i] on.
-function jobsInSystem(replay, policy) {
-  const events = [
-    ...replay.jobs.arrival_s.map((s) => [s, 1]),
-    ...policy.completion.filter(Number.isFinite).map((s) => [s, -1]),
-  ].sort((a, b) => a[0] - b[0]);
-  const time = [0];
-  const count = [0];
-  for (const [s, change] of events) {
-    if (s > time.at(-1)) {
-      time.push(s);
-      count.push(count.at(-1));
-    }
-    count[count.length - 1] += change;
-  }
-  return { time, count };
+  return { inSystem, completed, jctSoFar: total / completed };
 }
 
 function stepAt(steps, seconds) {
@@ -53,8 +39,8 @@ function stepAt(steps, seconds) {
   return steps.count[low];
 }
 
-// The moment at which two policies that are both at work differ the most in jobs in the system:
-// the middle of the longest such stretch. With one policy, the middle of the episode.
+// The moment at which two policies that are both at work differ the most in the jobs that are
+// counted: the middle of the longest such stretch. With one policy, the middle of the episode.
 function widestGap(replay) {
   const [one, two] = replay.policies.map((policy) => policy.steps);
   if (!two) return replay.end / 2;
@@ -71,14 +57,16 @@ function widestGap(replay) {
   return best.at;
 }
 
+// A moment on the axis, in its unit.
+function momentText(unit, seconds) {
+  return `${number(seconds / unit.seconds, unit.seconds > 1 ? 2 : 1)} ${unit.name}`;
+}
+
 function number(value, digits = 1) {
   if (!Number.isFinite(value)) return "–";
   return value.toLocaleString("en-GB", {
     minimumFractionDigits: digits,
     maximumFractionDigits: digits,
+    signDisplay: "negative", // no sign before a zero
   });
-}
-
-function secondsText(value) {
-  return Number.isFinite(value) ? `${number(value)} s` : "–";
 }

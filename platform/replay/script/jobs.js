@@ -28,33 +28,12 @@ function element(tag, text = "", className = "") {
   return made;
 }
 
-function jobTitle(replay, job) {
-  return `job ${job + 1}, ${replay.jobs.name[job]}`;
-}
-
-function jobFacts(replay, job) {
-  const outcome = replay.policies.map((policy) =>
-    Number.isFinite(policy.jct[job])
-      ? `JCT ${secondsText(policy.jct[job])} under ${policy.name}`
-      : `unfinished under ${policy.name}`,
-  );
-  return (
-    `${secondsText(replay.jobs.work_s[job])} of work, arrives at ` +
-    `${secondsText(replay.jobs.arrival_s[job])}; ${outcome.join(", ")}`
-  );
-}
-
-function columnsOf(replay) {
-  return [
-    { title: "job", value: (job) => job, text: (job) => `${job + 1} ${replay.jobs.name[job]}` },
-    { title: "arrives", value: (job) => replay.jobs.arrival_s[job] },
-    { title: "work", value: (job) => replay.jobs.work_s[job] },
-    ...replay.policies.map((policy) => ({
-      title: policy.name,
-      label: `JCT under ${policy.name}, seconds`,
-      value: (job) => policy.jct[job],
-    })),
-  ];
+// The tip beside the pointer, wherever there is room for it.
+function moveTip(event) {
+  const tip = document.getElementById("tip");
+  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
+  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
+  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
 }
 
 function createJobTable(replay, selection) {
@@ -124,10 +103,6 @@ function createJobTable(replay, selection) {
   return rows;
 }
 
-function cellText(seconds) {
-  return number(seconds, seconds < 1000 ? 1 : 0);
-}
-
 function createJobRow(replay, columns, job, longest) {
   const row = element("tr");
   row.dataset.job = job;
@@ -141,7 +116,7 @@ function createJobRow(replay, columns, job, longest) {
   replay.policies.forEach((policy, i) => {
     const bar = element("i", "", `policy-${i}`);
     const stay = Math.min(policy.jct[job], longest);
-    bar.style.width = `${(100 * stay) / longest}%`;
+    bar.style.width = `${100 * barShare(stay, longest)}%`;
     bars.append(bar);
   });
   row.append(bars);

@@ -7,20 +7,21 @@ addEventListener("error", (event) => {
 });
 
 const replay = readReplay();
-replay.policies.forEach((policy) => (policy.steps = jobsInSystem(replay, policy)));
-const view = createView(replay.end);
+for (const policy of replay.policies) {
+  policy.steps = countedOf(replay, policy);
+  policy.marks = marksOf(replay, policy);
+}
+const view = createView(replay.end, replay.unit);
 const charts = document.getElementById("charts");
 let theme = readTheme(replay.jobs.name.length);
-let shape = ganttShape(replay.executors, 240);
+let shape = plotShape(replay, 240);
 
 const panels = replay.policies.map(createPanel);
 const selection = createSelection(showSelected);
 const jobRows = createJobTable(replay, selection);
 const player = createPlayer(replay.end, showTime);
+const extras = startExtras(replay, player, selection); // null where a scene has none
 let painting = 0;
-const HINT =
-  "Point at a task or a job to follow it. Times in seconds; work in executor-seconds; " +
-  "under each policy's name, the job's completion time (JCT).";
 
 function createPanel(policy, i) {
   const panel = document.getElementById("panel").content.firstElementChild.cloneNode(true);
@@ -29,17 +30,17 @@ function createPanel(policy, i) {
   title.className = `policy-${i}`;
   // Every figure can be found by id, such as #jct-fair or #busy-fair.
   const figures = {};
-  const room = { completed: `${3.5 + String(replay.jobs.name.length).length}em`, "jct-so-far": "5em" };
+  const totals = totalTexts(policy);
   panel.querySelectorAll("[data-figure]").forEach((node) => {
     node.id = `${node.dataset.figure}-${policy.name}`;
     figures[node.dataset.figure] = node;
-    if (node.matches(".now dd")) node.style.setProperty("--room", room[node.dataset.figure] ?? "2em");
+    const { figure } = node.dataset;
+    const room = ROOM[figure]?.(replay.jobs.name.length) ?? "2em";
+    if (node.matches(".now dd")) node.style.setProperty("--room", room);
+    if (figure in totals) node.textContent = totals[figure];
   });
-  figures.jct.textContent = secondsText(policy.mean_jct_s ?? NaN);
-  figures.makespan.textContent = secondsText(policy.makespan_s ?? NaN);
-  figures.utilisation.textContent = `${number(100 * policy.utilisation, 0)}%`;
   const gantt = panel.querySelector(".gantt");
-  gantt.setAttribute("aria-label", `Executors by time under ${policy.name}, coloured by job`);
+  gantt.setAttribute("aria-label", plotLabel(policy));
   panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
   document.getElementById("panels").append(panel);
   return { policy, figures, gantt, marks: panel.querySelector(".marks") };
@@ -53,13 +54,11 @@ function paint() {
   painting = 0;
   view.gutter = theme.gutter;
   view.width = Math.max(50, panels[0].gantt.parentElement.clientWidth - view.gutter);
-  // What the other parts of the page leave of the window's height, within reason.
-  const room = (innerHeight - 340) / panels.length - 130;
-  shape = ganttShape(replay.executors, Math.min(420, Math.max(200, room)));
+  shape = plotShape(replay, (innerHeight - 340) / panels.length - 130);
   paintRuler(document.getElementById("ruler"), view, theme);
   for (const { policy, gantt, marks } of panels) {
     paintMarks(marks, replay, policy, view, theme, selection.lit);
-    paintGantt(gantt, replay, policy, view, theme, shape, selection.lit);
+    paintPlot(gantt, replay, policy, view, theme, shape, selection.lit);
   }
   paintSteps(document.getElementById("steps"), replay, view, theme);
   charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
@@ -75,23 +74,19 @@ function placeCursor() {
 function showTime(seconds) {
   const scrubber = document.getElementById("scrubber");
   scrubber.value = seconds;
-  scrubber.setAttribute("aria-valuetext", secondsText(seconds));
-  document.getElementById("time").textContent = secondsText(seconds);
+  scrubber.setAttribute("aria-valuetext", momentText(view.unit, seconds));
+  document.getElementById("time").textContent = momentText(view.unit, seconds);
   panels.forEach(({ policy, figures }, i) => {
     const now = figuresAt(replay, policy, seconds);
-    figures["in-system"].textContent = now.inSystem;
-    figures.completed.textContent = `${now.completed} of ${replay.jobs.name.length}`;
-    figures["jct-so-far"].textContent = secondsText(now.jctSoFar);
-    figures.busy.textContent = now.busy;
-    figures.moving.textContent = now.moving;
-    figures.idle.textContent = now.idle;
-    document.getElementById("steps-key").children[i].lastChild.textContent = now.inSystem;
+    for (const [figure, text] of Object.entries(now.texts)) figures[figure].textContent = text;
+    document.getElementById("steps-key").children[i].lastChild.textContent = now.counted;
   });
   if (player.playing && (seconds > view.to || seconds < view.from)) {
     showWindow(view, seconds, seconds + view.to - view.from); // playing on: the window follows
     repaint();
   }
   placeCursor();
+  extras?.follow(seconds);
 }
 
 function showSelected(lit) {
@@ -115,17 +110,12 @@ function showTip(event, panel) {
   tip.hidden = row < 0;
   selection.hover(row < 0 ? -1 : schedule.job[row]);
   if (row < 0) return;
-  const executor = schedule.first.findIndex((first) => first > row); // counted from 1
-  const [from, to] = [schedule.start[row] / 1000, schedule.end[row] / 1000];
-  const what = schedule.moving[row] ? "moving to it" : `stage ${schedule.stage[row] + 1}`;
   tip.replaceChildren(
-    element("p", `executor ${executor}, ${what}, ${number(from, 2)} to ${number(to, 2)} s`, "what"),
+    element("p", rowWords(replay, panel.policy, row), "what"),
     element("b", jobTitle(replay, schedule.job[row])),
     element("p", jobFacts(replay, schedule.job[row])),
   );
-  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
-  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
-  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+  moveTip(event);
 }
 
 // #t=60&from=40&to=90&job=7 opens the page at a moment, a stretch of time and a job.
@@ -134,8 +124,10 @@ function readFragment() {
   const given = (name) => (wish.has(name) && wish.get(name) !== "" ? Number(wish.get(name)) : NaN);
   const [t, from, to, job] = ["t", "from", "to", "job"].map(given);
   if (to > from) showWindow(view, from, to);
-  if (jobRows[job - 1]) selection.keep(job - 1);
+  const numbered = jobNumbered(replay, job);
+  if (jobRows[numbered]) selection.keep(numbered);
   player.seek(Number.isFinite(t) ? t : widestGap(replay));
+  extras?.read(wish);
 }
 
 function readColours() {
@@ -143,6 +135,7 @@ function readColours() {
   jobRows.forEach((row, job) => {
     row.querySelector(".swatch").style.background = css(theme.jobs[job]);
   });
+  extras?.repaint(theme);
   repaint();
 }
 
@@ -172,6 +165,7 @@ addEventListener("resize", () => readColours()); // a narrow page has another gu
 addEventListener("hashchange", readFragment);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
 showSelected(-1);
+showWindow(view, 0, openingEnd(replay));
 readColours();
 readFragment();
 cancelAnimationFrame(painting);

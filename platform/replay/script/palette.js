@@ -49,6 +49,8 @@ function readTheme(jobs) {
     line: value("--line"),
     empty: value("--empty"),
     surface: value("--surface"),
+    scheme,
+    fault: value("--fault"),
     move: hexToRgb(value("--move")),
     policies: [value("--policy-0"), value("--policy-1")],
     jobs: Array.from({ length: jobs }, (_, job) => jobColour(job, scheme)),

@@ -2,8 +2,9 @@
 
 const SHORTEST_WINDOW = 0.5; // seconds: tasks of a few ms are then still pixels wide
 
-function createView(end) {
-  return { from: 0, to: end, end, width: 0, gutter: 0 };
+// Time is kept in seconds; `unit` is what axes count in.
+function createView(end, unit) {
+  return { from: 0, to: end, end, unit, width: 0, gutter: 0 };
 }
 
 function secondsToX(view, seconds) {
@@ -39,16 +40,18 @@ function isNarrow(view) {
   return view.gutter < 40; // page.css narrows the gutter on a phone
 }
 
-// Round numbers of seconds, far enough apart for their labels.
+// Round numbers of the unit, far enough apart for their labels.
 function ticks(view, spacing) {
-  const rough = ((view.to - view.from) * spacing) / view.width;
+  const { seconds } = view.unit;
+  const rough = ((view.to - view.from) * spacing) / view.width / seconds;
   const magnitude = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((m) => m * magnitude).find((s) => s >= rough);
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const found = [];
-  for (let i = Math.ceil(view.from / step - 1e-9); i * step <= view.to + step * 1e-9; i++) {
+  const last = view.to / seconds / step + 1e-9;
+  for (let i = Math.ceil(view.from / seconds / step - 1e-9); i <= last; i++) {
     const at = i * step + 0; // never a negative zero
-    found.push({ at, label: number(at, digits) });
+    found.push({ at: at * seconds, label: number(at, digits) });
   }
   return found;
 }

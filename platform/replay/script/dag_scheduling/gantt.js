@@ -7,8 +7,11 @@ const HATCH = 6; // device pixels from one hatching stripe of a move to the next
 const SEAM = 7; // tasks at least this wide are set apart by a thin line
 const DIMMED = 0.1;
 
-// Whole device pixels a row, or the rows would look uneven; past one a pixel, rows are sampled.
-function ganttShape(executors, target) {
+// What the other parts of the page leave of the window's height, within reason. Whole device pixels
+// a row, or the rows would look uneven; past one a pixel, rows are sampled.
+function plotShape(replay, room) {
+  const { executors } = replay;
+  const target = Math.min(420, Math.max(200, room));
   const ratio = window.devicePixelRatio || 1;
   const rowPixels = Math.max(1, Math.min(Math.floor((target * ratio) / executors), 24 * ratio));
   const rows = Math.min(executors, Math.floor(target * ratio));
@@ -19,7 +22,7 @@ function executorOf(row, replay, shape) {
   return Math.floor((row * replay.executors) / shape.rows);
 }
 
-function paintGantt(canvas, replay, policy, view, theme, shape, lit) {
+function paintPlot(canvas, replay, policy, view, theme, shape, lit) {
   const context = openCanvas(canvas, view.gutter + view.width, shape.height);
   const ratio = window.devicePixelRatio || 1;
   const left = Math.round(view.gutter * ratio);
@@ -128,4 +131,14 @@ function rowAt(replay, policy, view, shape, x, y) {
     if (overlap > longest) [best, longest] = [row, overlap];
   }
   return best;
+}
+
+// The page opens on the whole episode.
+function openingEnd(replay) {
+  return replay.end;
+}
+
+// There is nothing on this page but what every replay has.
+function startExtras() {
+  return null;
 }
