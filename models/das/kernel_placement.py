@@ -8,21 +8,20 @@ import numpy as np
 import torch
 
 from loadmaster.envs.compiled import part
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
+from loadmaster.envs.gpu_scheduling.features import MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models import lanes
 from loadmaster.models.das.opening import HELD, PAIR_FEATURES, RACK_HELD, RACK_WHOLE, WHOLE_GANG
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.lanes import dense
 from loadmaster.models.layers import (
     RELU,
     STRAIGHT,
     Table,
     answer,
     blocks,
-    dense,
     numbers,
-    table,
     whole_blocks,
 )
 
@@ -106,21 +105,22 @@ def look_at_pairs(
     view: Observation, row: int, weights: PlacementWeights, room: PlacementRoom
 ) -> None:
     """What there is to say of a job on each machine: prior, spread and kinds, in `said`."""
-    inputs, width = room.inputs, weights.of_job.shape[1]
+    inputs, width, machines = room.inputs, weights.of_job.shape[1], len(view.machines)
     answer(weights.of_job, weights.of_job_bias, view.jobs[row], STRAIGHT, room.job)
-    for machine in range(len(view.machines)):
+    for machine in range(machines):
         held, around = view.held[row, machine], view.rack_held[row, view.rack[machine]]
         inputs[MACHINE_FEATURES + HELD, machine] = held
         inputs[MACHINE_FEATURES + WHOLE_GANG, machine] = _ONE if held >= _ONE else _ZERO
         inputs[MACHINE_FEATURES + RACK_HELD, machine] = around
         inputs[MACHINE_FEATURES + RACK_WHOLE, machine] = _ONE if around >= _ONE else _ZERO
-    dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width)
-    dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width)
-    dense(weights.say, weights.say_bias, STRAIGHT, room.pairs, room.said, width, len(weights.say))
+    dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width, machines)
+    dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width, machines)
+    say, bias = weights.say, weights.say_bias
+    dense(say, bias, STRAIGHT, room.pairs, room.said, width, len(say), machines)
     prior = room.said[PRIOR]
-    for machine in range(len(view.machines)):
+    for machine in range(machines):
         prior[machine] += room.straight[machine]
     for feature in range(PAIR_FEATURES):
         straight = weights.straight[feature]
-        for machine in range(len(view.machines)):
+        for machine in range(machines):
             prior[machine] += straight * inputs[MACHINE_FEATURES + feature, machine]

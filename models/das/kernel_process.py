@@ -17,7 +17,6 @@ from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.gpu_scheduling.features import SPEED
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.rwgp import RandomWalkProcess
-from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.layers import Table
 from loadmaster.models.symmetric import (
     Numbers,
@@ -168,9 +167,7 @@ def believe(
 
 
 @part
-def _tie(
-    kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom
-) -> None:
+def _tie(kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom) -> None:
     """I - walk S, its upper part: A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2), see walk.py."""
     ties, degree, machines = room.ties, room.sums, len(rack)
     per_length = 1 / weights.length

@@ -54,9 +54,7 @@ class Tape(NamedTuple):
 
 def reel_for(settings: GpuSchedulingSettings, cluster: Cluster) -> Reel[Tape]:
     racks = int(cluster.rack.max()) + 1
-    return Reel(
-        partial(blank_tape, len(cluster.rack), racks, settings.history, settings.max_queue)
-    )
+    return Reel(partial(blank_tape, len(cluster.rack), racks, settings.history, settings.max_queue))
 
 
 def blank_tape(machines: int, racks: int, past: int, queue: int, decisions: int) -> Tape:
@@ -117,7 +115,7 @@ def run_network(
             return status
         observe(state, cluster, jobs, desk, view)
         step = used[STEPS]
-        decide(view, weights, room, draws, mixed(luck, step))
+        decide(view, weights, room, draws, np.int64(mixed(luck, step)))
         facts = tape.facts[step]
         facts[TIME_S] = state.times[at.NOW]
         facts[ORDER_LOG], facts[PLACE_LOG] = room.logs[ORDER], room.logs[PLACE]

@@ -22,7 +22,8 @@ from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.rllib.mappo import MappoConfig
-from loadmaster.platform.rollouts.das import COST, das_engine
+from loadmaster.platform.rollouts.das import das_engine
+from loadmaster.platform.rollouts.das_recording import COST
 from loadmaster.platform.training.baseline_costs import mean_costs
 from loadmaster.platform.training.config import (
     Critic,
