@@ -13,7 +13,7 @@ _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 @inner
-def mixed(key: int | np.uint64, count: int) -> np.uint64:
+def mixed(key: int | np.int64 | np.uint64, count: int) -> np.uint64:
     """64 random bits that depend on nothing but `key` and `count` (splitmix64's finaliser).
 
     Counting instead of drawing makes luck its owner's: the same jobs meet the same luck under

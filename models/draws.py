@@ -17,7 +17,7 @@ _MINUS_TWO, _ONE = np.float32(-2), np.uint64(1)
 
 @inner
 def draw_normal(
-    luck: int | np.uint64, stream: int, first: int, count: int, out: NDArray[np.float32]
+    luck: int | np.int64 | np.uint64, stream: int, first: int, count: int, out: NDArray[np.float32]
 ) -> None:
     """Numbers `first` and following of a stream of standard normals into the beginning of `out`.
 

@@ -1,4 +1,4 @@
-"""One step of a small layer in vector registers: four outputs for eight columns at once.
+"""A small layer in vector registers: eight outputs for eight columns at once.
 
 Written as loops, a layer of this size spends its time between the loops, not in them: each is
 over after a few turns, and must first make sure that the tables it reads and writes do not overlap.
@@ -15,13 +15,15 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 COLUMNS = 8
-OUTPUTS = 4
+OUTPUTS = 8
 
 _VECTOR = ir.VectorType(ir.FloatType(), COLUMNS)
+_INTEGER, _NUMBERS = ir.IntType(64), ir.FloatType().as_pointer()
+_NAME = "loadmaster_dense"
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def layer_block(
+def dense(
     typing: Any,
     matrix: Any,
     bias: Any,
@@ -29,14 +31,15 @@ def layer_block(
     source: Any,
     target: Any,
     given: Any,
-    output: Any,
-    column: Any,
+    made: Any,
+    count: Any,
 ) -> Any:
-    """target[output:][:OUTPUTS, column:][:COLUMNS] = leaky(matrix @ source + bias).
+    """target[:made, :count] = leaky(matrix[:made, :given] @ source[:given, :count] + bias[:made]).
 
     matrix (outputs, inputs), bias (outputs,), source (inputs, columns), target (outputs, columns):
-    float32, row after row. `given` inputs count. What is below 0 shrinks to `slope` of it; a slope
-    of 1 leaves everything as it is. Nothing is checked: tables must have room for whole blocks.
+    float32, row after row. What is below 0 shrinks to `slope` of it; a slope of 1 leaves
+    everything as it is. Outputs and columns up to the next whole block are computed as well, and
+    mean nothing. Nothing is checked: tables must have room for whole blocks.
     """
     kinds = [matrix, bias, types.float32, source, target, types.int64, types.int64, types.int64]
     return types.void(*kinds), _generate
@@ -46,36 +49,70 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     def table(place: int) -> Any:
         return context.make_array(signature.args[place])(context, builder, arguments[place])
 
-    weights, biases, inputs, outputs = table(0), table(1), table(3), table(4)
-    _, _, slope, _, _, given, first, column = arguments
-    rows = [builder.add(first, ir.Constant(first.type, k)) for k in range(OUTPUTS)]
-    # Variables until LLVM sees that registers will do.
-    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in rows]
-    for row, total in zip(rows, sums, strict=True):
-        start = builder.load(builder.gep(biases.data, [row]))
-        builder.store(_spread(builder, start), total)
-    with cgutils.for_range(builder, given) as loop:
-        x = builder.load(_lanes(builder, inputs, loop.index, column), align=4)
-        for row, total in zip(rows, sums, strict=True):
-            weight = _spread(builder, builder.load(_cell(builder, weights, row, loop.index)))
-            builder.store(_multiply_add(builder, weight, x, builder.load(total)), total)
-    for row, total in zip(rows, sums, strict=True):
-        whole = builder.load(total)
-        shrunk = builder.fmul(whole, _spread(builder, slope))
-        below = builder.fcmp_ordered("<", whole, ir.Constant(_VECTOR, [0.0] * COLUMNS))
-        leaky = builder.select(below, shrunk, whole)
-        builder.store(leaky, _lanes(builder, outputs, row, column), align=4)
+    def width(place: int) -> Any:
+        return builder.extract_value(table(place).shape, 1)
+
+    _, _, slope, _, _, given, made, count = arguments
+    data = [table(place).data for place in (0, 1, 3, 4)]
+    widths = [width(place) for place in (0, 3, 4)]
+    builder.call(_function(builder.module), [*data, *widths, slope, given, made, count])
     return context.get_dummy_value()
 
 
-def _cell(builder: Any, table: Any, row: Any, column: Any) -> Any:
-    width = builder.extract_value(table.shape, 1)
-    return builder.gep(table.data, [builder.add(builder.mul(row, width), column)])
+def _function(module: Any) -> Any:
+    """One for all calls in a module: it is large, and would be compiled for each of them."""
+    kinds = [_NUMBERS] * 4 + [_INTEGER] * 3 + [ir.FloatType()] + [_INTEGER] * 3
+    function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), kinds), _NAME)
+    if not function.blocks:
+        function.linkage = "linkonce_odr"
+        function.attributes.add("noinline")
+        function.attributes.add("nounwind")
+        _write_body(ir.IRBuilder(function.append_basic_block("entry")), function.args)
+    return function
 
 
-def _lanes(builder: Any, table: Any, row: Any, column: Any) -> Any:
+def _write_body(builder: Any, arguments: Any) -> None:
+    matrix, bias, source, target, inputs, columns, wide, slope, given, made, count = arguments
+    # Variables until LLVM sees that registers will do.
+    sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(OUTPUTS)]
+    with cgutils.for_range(builder, _blocks(builder, made, OUTPUTS)) as outputs:
+        first = builder.mul(outputs.index, _INTEGER(OUTPUTS))
+        rows = [builder.add(first, _INTEGER(k)) for k in range(OUTPUTS)]
+        with cgutils.for_range(builder, _blocks(builder, count, COLUMNS)) as across:
+            column = builder.mul(across.index, _INTEGER(COLUMNS))
+            for row, total in zip(rows, sums, strict=True):
+                start = builder.load(builder.gep(bias, [row]))
+                builder.store(_spread(builder, start), total)
+            with cgutils.for_range(builder, given) as loop:
+                x = builder.load(_lanes(builder, source, columns, loop.index, column), align=4)
+                for row, total in zip(rows, sums, strict=True):
+                    cell = _cell(builder, matrix, inputs, row, loop.index)
+                    weight = _spread(builder, builder.load(cell))
+                    builder.store(_multiply_add(builder, weight, x, builder.load(total)), total)
+            for row, total in zip(rows, sums, strict=True):
+                leaky = _leaky(builder, builder.load(total), slope)
+                builder.store(leaky, _lanes(builder, target, wide, row, column), align=4)
+    builder.ret_void()
+
+
+def _blocks(builder: Any, count: Any, size: int) -> Any:
+    """How many it takes."""
+    return builder.sdiv(builder.add(count, _INTEGER(size - 1)), _INTEGER(size))
+
+
+def _cell(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
+    return builder.gep(data, [builder.add(builder.mul(row, width), column)])
+
+
+def _lanes(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
     """A row's cells from `column` on, as one vector."""
-    return builder.bitcast(_cell(builder, table, row, column), _VECTOR.as_pointer())
+    return builder.bitcast(_cell(builder, data, width, row, column), _VECTOR.as_pointer())
+
+
+def _leaky(builder: Any, whole: Any, slope: Any) -> Any:
+    shrunk = builder.fmul(whole, _spread(builder, slope))
+    below = builder.fcmp_ordered("<", whole, ir.Constant(_VECTOR, [0.0] * COLUMNS))
+    return builder.select(below, shrunk, whole)
 
 
 def _spread(builder: Any, number: Any) -> Any:

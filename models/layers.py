@@ -18,7 +18,6 @@ from torch import Tensor
 
 from loadmaster.envs.compiled import inner, part
 from loadmaster.models import lanes
-from loadmaster.models.lanes import layer_block
 
 Table = NDArray[np.float32]
 
@@ -57,27 +56,8 @@ def table(flat: Table, rows: int, columns: int) -> Table:
 
 
 @inner
-def dense(
-    matrix: Table,
-    bias: Table,
-    slope: np.float32,
-    source: Table,
-    target: Table,
-    given: int,
-    made: int,
-) -> None:
-    """target[:made] = leaky(matrix[:made, :given] @ source[:given] + bias), in all columns.
-
-    Outputs up to the next whole block are written as well, and mean nothing.
-    """
-    for output in range(0, made, lanes.OUTPUTS):
-        for column in range(0, target.shape[1], lanes.COLUMNS):
-            layer_block(matrix, bias, slope, source, target, given, output, column)
-
-
-@inner
 def answer(turned: Table, bias: Table, single: Table, slope: np.float32, out: Table) -> None:
-    """The same for a single column; `turned` is the matrix with a row for each input."""
+    """`lanes.dense` for a single column; `turned` is the matrix with a row for each input."""
     made = turned.shape[1]
     for output in range(made):
         out[output] = bias[output]
@@ -152,7 +132,8 @@ def exponential(x: np.float32) -> np.float32:
     series = series * x + _HALF
     series = series * x + _ONE
     series = series * x + _ONE
-    return series * _of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
+    power: np.float32 = _of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return series * power
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -1,9 +1,9 @@
 """Functions of a symmetric matrix, applied to a few vectors, in compiled code.
 
-W = V diag(w) V', so f(W) x = V f(w) V' x. A library's eigenvectors cost some 9 n^3 operations, and
-calls to it some microseconds. But V itself is not asked for, only V' and V times a few vectors. Here
+W = V diag(w) V', so f(W) x = V f(w) V' x. A library writes all of V out, at some 9 n^3 operations,
+and takes microseconds just to be called. But only V' and V times a few vectors are asked for. Here
 V is kept as what it is made of: the n - 2 reflections that leave W tridiagonal, at 4/3 n^3, and
-the plane rotations that leave it diagonal, at O(n^2). Either is applied to a vector in O(n^2).
+the plane rotations that leave it diagonal, at O(n^2). Both are applied to a vector in O(n^2).
 
 Tables are float64, loops run along rows; only the upper part of a matrix is read where it says so.
 """
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import inner, part
 
 Numbers = NDArray[np.float64]
 
@@ -57,7 +57,7 @@ def add_scaled(to: Numbers, factor: float, what: Numbers) -> None:
         to[j] += factor * what[j]
 
 
-@inner
+@part
 def factorise(matrix: Numbers) -> None:
     """The upper part becomes U, matrix = U'U (Cholesky)."""
     rows = len(matrix)
@@ -70,7 +70,7 @@ def factorise(matrix: Numbers) -> None:
             add_scaled(matrix[i, i:], -above[i - k], matrix[k, i:])
 
 
-@inner
+@part
 def invert(upper: Numbers, out: Numbers) -> None:
     """The upper part of `out` becomes upper^-1."""
     rows = len(upper)
@@ -86,14 +86,14 @@ def invert(upper: Numbers, out: Numbers) -> None:
             row[j] *= scale
 
 
-@inner
+@part
 def diagonalise(turns: Turns) -> None:
     """Find the eigenvalues of turns.reflected, and the turns that lead there."""
     _make_tridiagonal(turns)
     _make_diagonal(turns)
 
 
-@inner
+@part
 def _make_tridiagonal(turns: Turns) -> None:
     """Householder's reflections I - strength v v', one for each row but the last two."""
     a, rows = turns.reflected, len(turns.reflected)
@@ -130,7 +130,7 @@ def _make_tridiagonal(turns: Turns) -> None:
         turns.beside[rows - 2] = a[rows - 2, rows - 1]
 
 
-@inner
+@part
 def _make_diagonal(turns: Turns) -> None:
     """Implicit QR steps with Wilkinson's shift; what is left in the end is rounding."""
     d, e, rows = turns.values, turns.beside, len(turns.values)
@@ -171,7 +171,7 @@ def _make_diagonal(turns: Turns) -> None:
     turns.used[0] = used
 
 
-@inner
+@part
 def turn(turns: Turns, vectors: Numbers, sums: Numbers) -> None:
     """V' times the columns of `vectors` (n, K), in place; `sums` is (K,)."""
     for k in range(len(turns.values) - 2):
@@ -185,7 +185,7 @@ def turn(turns: Turns, vectors: Numbers, sums: Numbers) -> None:
             second[column] = c * other - s * one
 
 
-@inner
+@part
 def turn_back(turns: Turns, vectors: Numbers, sums: Numbers) -> None:
     """V times the columns of `vectors` (n, K), in place; `sums` is (K,)."""
     for place in range(turns.used[0] - 1, -1, -1):

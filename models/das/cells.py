@@ -73,4 +73,4 @@ def gather_cells(kinds: Tensor, rack: Tensor, rack_distance: float, cells: int) 
 def _widen(table: Tensor, shape: Sequence[int]) -> Tensor:
     """(N, X) as (*shape, X), where `shape` begins with N."""
     between = (1,) * (len(shape) - 1)
-    return table.view(len(table), *between, -1).expand(*shape, -1)
+    return table.view(len(table), *between, table.shape[-1]).expand(*shape, -1)

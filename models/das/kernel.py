@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, inner, part
 from loadmaster.envs.gpu_scheduling.observation import Observation
-from loadmaster.models.das.kernel_ordering import (
-    OrderingRoom,
-    OrderingWeights,
-    order_jobs,
-    ordering_room,
-    ordering_weights,
-)
+from loadmaster.models.das.kernel_ordering import order_jobs
 from loadmaster.models.das.kernel_placement import (
     KINDS,
     PRIOR,
@@ -44,6 +38,12 @@ from loadmaster.models.das.kernel_process import (
 )
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.normal import LEAST_LOG_STD, LOG_TAU, MOST_LOG_STD
+from loadmaster.models.das.ordering_tables import (
+    OrderingRoom,
+    OrderingWeights,
+    ordering_room,
+    ordering_weights,
+)
 from loadmaster.models.das.rwgp import RandomWalkProcess
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.draws import draw_normal
@@ -102,7 +102,9 @@ def room_for(settings: DasSettings, queue: int, machines: int, past: int) -> Roo
 
 
 @compiled
-def decide(view: Observation, weights: Weights, room: Room, draws: bool, luck: int) -> None:
+def decide(
+    view: Observation, weights: Weights, room: Room, draws: bool, luck: int | np.int64
+) -> None:
     """Priorities and affinities, and with `draws` their log-probabilities, into the room.
 
     With `draws` they are drawn by `luck` as DasModule draws them; without, they are the means.
@@ -118,7 +120,9 @@ def decide(view: Observation, weights: Weights, room: Room, draws: bool, luck: i
 
 
 @part
-def _set_priorities(view: Observation, count: int, room: Room, draws: bool, luck: int) -> None:
+def _set_priorities(
+    view: Observation, count: int, room: Room, draws: bool, luck: int | np.int64
+) -> None:
     """Those that can change nothing are 0 and have no part in the log-probability."""
     mean, log_std, standard = room.ordering.mean, room.ordering.log_std, room.standard
     if draws:
@@ -135,7 +139,7 @@ def _set_priorities(view: Observation, count: int, room: Room, draws: bool, luck
 
 @part
 def _set_affinities(
-    view: Observation, count: int, weights: Weights, room: Room, draws: bool, luck: int
+    view: Observation, count: int, weights: Weights, room: Room, draws: bool, luck: int | np.int64
 ) -> None:
     """Those of jobs that fit nowhere are 0 and have no part in the log-probability."""
     machines, recalled = view.held.shape[1], False

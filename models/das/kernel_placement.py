@@ -9,7 +9,7 @@ import torch
 
 from loadmaster.envs.compiled import part
 from loadmaster.envs.gpu_scheduling import features as told
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
+from loadmaster.envs.gpu_scheduling.features import MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models import lanes
 from loadmaster.models.das.opening import (
@@ -26,15 +26,14 @@ from loadmaster.models.das.opening import (
 )
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.lanes import dense
 from loadmaster.models.layers import (
     RELU,
     STRAIGHT,
     Table,
     answer,
     blocks,
-    dense,
     numbers,
-    table,
     whole_blocks,
 )
 
@@ -127,10 +126,10 @@ def look_at_pairs(
             room.said[head, :machines] = weights.say_bias[head]
     else:
         answer(weights.of_job, weights.of_job_bias, view.jobs[row], STRAIGHT, room.job)
-        dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width)
-        dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width)
-        heads = len(weights.say)
-        dense(weights.say, weights.say_bias, STRAIGHT, room.pairs, room.said, width, heads)
+        dense(weights.around, room.job, RELU, inputs, room.first, INPUTS, width, machines)
+        dense(weights.pair, weights.pair_bias, RELU, room.first, room.pairs, width, width, machines)
+        say, bias = weights.say, weights.say_bias
+        dense(say, bias, STRAIGHT, room.pairs, room.said, width, len(say), machines)
     prior = room.said[PRIOR]
     for machine in range(machines):
         prior[machine] += room.straight[machine]

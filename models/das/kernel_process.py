@@ -17,7 +17,6 @@ from loadmaster.envs.compiled import inner, part
 from loadmaster.envs.gpu_scheduling.features import SPEED
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.rwgp import RandomWalkProcess
-from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.layers import Table
 from loadmaster.models.symmetric import (
     Numbers,

@@ -32,7 +32,7 @@ def topology(rack: Tensor, cells: Cells | None, same_rack: float, cross_rack: fl
         both = cells.cell * len(racks) + place
         machines = cells.size.new_zeros(jobs, count * len(racks))
         machines = machines.scatter_add(1, both, machines.new_ones(both.shape))
-        part = machines.view(jobs, count, -1) / cells.size.clamp(min=1).unsqueeze(-1)
+        part = machines.view(jobs, count, len(racks)) / cells.size.clamp(min=1).unsqueeze(-1)
         shared = part @ part.mT
     return cross_rack + (same_rack - cross_rack) * shared
 

@@ -20,7 +20,7 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models import lanes
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
-from loadmaster.models.lanes import layer_block
+from loadmaster.models.lanes import dense
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4
@@ -356,9 +356,7 @@ def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: 
         matrix, bias = weights.matrix[which, place], weights.bias[which, place]
         slope = _SLOPE if place + 1 < layers else _ONE
         x, out = layer[source], layer[1 - source]
-        for output in range(0, made, lanes.OUTPUTS):
-            for column in range(0, count, lanes.COLUMNS):
-                layer_block(matrix, bias, slope, x, out, given, output, column)
+        dense(matrix, bias, slope, x, out, given, made, count)
         source = 1 - source
     return source
 

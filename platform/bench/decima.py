@@ -1,14 +1,12 @@
 """Decima's speed: rollouts beside RLlib's own runner, training, and single decisions.
 
-Rollouts are timed by this thread's CPU time, torch held to one thread, and by turns: what a busy
-machine does to one contender it then does to all. Untrained weights cost what trained ones do.
+How rollouts are timed: turns.py. Untrained weights cost what trained ones do.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +28,7 @@ from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.platform.bench.results import Figure
 from loadmaster.platform.bench.stock_runner import StockRunner
 from loadmaster.platform.bench.training import training_speed
+from loadmaster.platform.bench.turns import PER_S, measured_by_turns, one_thread
 from loadmaster.platform.rllib.recording import Assignment, RolloutEngine
 from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.rollouts.decima import run_episode
@@ -39,7 +38,6 @@ from loadmaster.platform.training.decima import RECIPE, DecimaTraining
 GYM_ID = "loadmaster/DagScheduling-v0"
 PEER = "spark-sched-sim, its Decima"
 PEER_TRAINING = {"seconds": 17.0, "rollout_seconds": 14.5, "update_seconds": 2.6}
-PER_S = "decisions/s"
 OURS, UNRECORDED, STOCK = "", "unrecorded/", "stock_runner/"  # in names of figures
 
 
@@ -70,19 +68,9 @@ def measure(say: Callable[[str], None]) -> Iterator[Figure]:
     yield from training_speed(RECIPE, effort.training, effort.iterations, PEER, PEER_TRAINING)
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
     """Sampled decisions, the same environment and module for all."""
-    speeds = measured_by_turns(contenders(effort), effort.rounds, say)
+    speeds = measured_by_turns("decima", contenders(effort), effort.rounds, say)
     for name, speed in speeds.items():
         peer = (97.0, PEER) if name in (OURS, UNRECORDED) else (None, "")
         yield Figure(f"decima/rollout/{name}decisions_per_s", speed, PER_S, *peer)
@@ -141,20 +129,6 @@ def padded_settings(environment: DagSchedulingSettings, workload: Workload) -> d
         "max_jobs": len(room.jobs),
         "max_edges": len(room.edges),
     }
-
-
-def measured_by_turns(
-    ways: dict[str, Callable[[], int]], rounds: int, say: Callable[[str], None]
-) -> dict[str, float]:
-    """Decisions per second of CPU time, each over all its turns."""
-    decisions, spent = dict.fromkeys(ways, 0), dict.fromkeys(ways, 0.0)
-    for turn in range(rounds):
-        for name, roll_out in ways.items():
-            say(f"decima: rollouts, turn {turn + 1} of {rounds}: {name.strip('/') or 'compiled'}")
-            began = time.thread_time()
-            decisions[name] += roll_out()
-            spent[name] += time.thread_time() - began
-    return {name: decisions[name] / spent[name] for name in ways}
 
 
 def single_decisions(network: DecimaNetwork, decisions: int) -> Iterator[Figure]:

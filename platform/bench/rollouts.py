@@ -8,7 +8,10 @@ from importlib import import_module
 from loadmaster.envs.errors import unknown_name
 from loadmaster.platform.bench.results import Figure
 
-SYSTEMS = {"decima": "loadmaster.platform.bench.decima"}
+SYSTEMS = {
+    "decima": "loadmaster.platform.bench.decima",
+    "das": "loadmaster.platform.bench.das",
+}
 
 
 def measure(say: Callable[[str], None], system: str | None = None) -> Iterator[Figure]:

@@ -52,7 +52,7 @@ class DasPolicies:
     def is_compiled(self) -> bool:
         from loadmaster.envs.compiled import cache_folder
 
-        return any(cache_folder().glob("gpu_scheduling_*/actions.apply_action-*.nbi"))
+        return any(cache_folder().rglob("das_loop.run_network-*.nbi"))
 
 
 def _gpus(settings: GpuSchedulingSettings) -> int:

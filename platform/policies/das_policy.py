@@ -8,21 +8,17 @@ import torch
 from torch import Tensor
 
 from loadmaster.envs.gpu_scheduling import desk as on
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.desk import new_desk, to_next_decision
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.jobs import Workload
-from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe
-from loadmaster.envs.gpu_scheduling.rewards import published_terms
-from loadmaster.envs.gpu_scheduling.rollout import result_of
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.state import new_state, with_more_trace
+from loadmaster.models.das.kernel import serves
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.policies import Explanation
 from loadmaster.platform.policies.das_moment import Moment
 from loadmaster.platform.policies.das_reasons import explanation
 from loadmaster.platform.policies.moments import spread
+from loadmaster.platform.rollouts.das_recording import Player
+from loadmaster.platform.rollouts.sitting import Sitting
 
 ROWS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
@@ -48,11 +44,20 @@ class DasPolicy:
         *,
         record: bool = False,
     ) -> EpisodeResult:
-        sitting = self.sit(settings, seed, workload, record=record)
-        while sitting.to_next_decision():
-            actions = self.network.decide(sitting.observation()).actions
-            sitting.decide(actions.priority[0], actions.affinity[0])
+        settings = settings.model_copy(update=self.habits)
+        sitting = Sitting(settings, seed, workload, record)
+        cluster = sitting.episode.cluster
+        if serves(self.network.settings, len(cluster.rack)):
+            Player(self.network, settings, cluster).play(sitting)
+        else:
+            self._run_slowly(sitting)
         return sitting.result()
+
+    def _run_slowly(self, sitting: Sitting) -> None:
+        """Where the compiled loop does not serve: the same episode."""
+        while sitting.to_next_decision():
+            actions = self.network.decide(shown_in(sitting)).actions
+            sitting.decide(actions.priority[0].numpy(), actions.affinity[0].numpy())
 
     def explain(
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload, moments: int
@@ -70,7 +75,7 @@ class DasPolicy:
         while sitting.to_next_decision():
             moment = self.consider(sitting)
             yield moment
-            sitting.decide(moment.priorities.mean[0], moment.placements.mean()[0])
+            sitting.decide(moment.priorities.mean[0].numpy(), moment.placements.mean()[0].numpy())
 
     def sit(
         self,
@@ -85,7 +90,7 @@ class DasPolicy:
 
     def consider(self, sitting: Sitting) -> Moment:
         """What both agents think of the decision that is asked for."""
-        observation = sitting.observation()
+        observation = shown_in(sitting)
         with torch.no_grad():
             priorities, placements = self.network(observation)
         counts = sitting.desk.counts
@@ -95,48 +100,10 @@ class DasPolicy:
         )  # fmt: skip
 
 
-class Sitting:
-    """An episode under way, without the rewards that only learners need."""
-
-    def __init__(
-        self,
-        settings: GpuSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        record: bool = False,
-    ) -> None:
-        self.seed = seed
-        self.episode = build_episode(settings, seed, workload)
-        self.state = new_state(settings, *self.episode, record=record)
-        self.desk = new_desk(settings, *self.episode[:2])
-        self._view = blank_observation(settings.max_queue, self.episode.cluster, settings.history)
-        self._terms = published_terms(settings, self.episode.cluster)
-
-    def to_next_decision(self) -> bool:
-        """False: the episode is over."""
-        cluster, jobs, _ = self.episode
-        while (status := to_next_decision(self.state, cluster, jobs, self.desk)) == at.GROW_TRACE:
-            self.state = with_more_trace(self.state)
-        if status != at.DECIDE:
-            return False
-        observe(self.state, cluster, jobs, self.desk, self._view)
-        return True
-
-    def observation(self) -> dict[str, Tensor]:
-        """A batch of one, without rows that are not in use; it holds until the next one."""
-        used = self.desk.counts[on.SHOWN]
-        return {
-            name: torch.from_numpy(table[:used] if name in ROWS else table).unsqueeze(0)
-            for name, table in self._view._asdict().items()
-        }
-
-    def decide(self, priority: Tensor, affinity: Tensor) -> None:
-        """Of the jobs shown (Q,), and of each to every machine (Q, M)."""
-        cluster, jobs, _ = self.episode
-        apply_action(
-            self.state, cluster, jobs, self.desk, self._terms,
-            priority.contiguous().numpy(), affinity.contiguous().numpy(),
-        )  # fmt: skip
-
-    def result(self) -> EpisodeResult:
-        return result_of(self.state, self.episode.cluster, self.episode.jobs, "das", self.seed)
+def shown_in(sitting: Sitting) -> dict[str, Tensor]:
+    """A batch of one, without rows that are not in use; it holds until the next one."""
+    used = sitting.desk.counts[on.SHOWN]
+    return {
+        name: torch.from_numpy(table[:used] if name in ROWS else table).unsqueeze(0)
+        for name, table in sitting.view._asdict().items()
+    }

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # the replay of heuristics needs no torch
     from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
     from loadmaster.envs.gpu_scheduling.state import SimState
     from loadmaster.platform.policies import LearnedPolicy
+    from loadmaster.platform.policies.das_moment import Moment
     from loadmaster.platform.policies.das_policy import Sitting
-    from loadmaster.platform.policies.das_reasons import Moment
 
 MAX_FIGURES = 500_000  # in all decisions of a page: about 1.5 MB
 PER_JOB = 6  # figures of a job, beside its affinities
@@ -90,7 +90,7 @@ def study(
         decisions += 1
         moment = policy.consider(sitting)
         before = _seen(moment, sitting, decisions)
-        sitting.decide(moment.priorities.mean[0], moment.placements.mean()[0])
+        sitting.decide(moment.priorities.mean[0].numpy(), moment.placements.mean()[0].numpy())
         step = _done(before, sitting.state)
         if step.kind == on.PLACING_AGAIN and steps and steps[-1].number == decisions - 1:
             steps[-1] = replace(steps[-1], then=step.placed)

@@ -17,18 +17,13 @@ from loadmaster.envs.gpu_scheduling.rewards import reference_scales, total_rewar
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.kernel import Room, Weights, room_for, serves, weights_of
+from loadmaster.models.das.kernel import serves
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rllib.film import Rows
 from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEngine, Verdict
 from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.rollouts.das_loop import reel_for
-from loadmaster.platform.rollouts.das_recording import (
-    COST,
-    figures_of,
-    record_rollout,
-    run_greedily,
-)
+from loadmaster.platform.rollouts.das_recording import COST, Player, figures_of
 from loadmaster.platform.rollouts.sitting import Sitting
 
 QUEUE = Rows(
@@ -78,29 +73,23 @@ class LoopEngine:
         self._reel = reel_for(settings, self._cluster)
 
     def roll_out(self, module: Any, assignments: Sequence[Assignment]) -> list[Recording]:
-        weights, room = self._tables(module.network)
-        return [
-            record_rollout(
-                Sitting(self.settings, own.sequence, self.workload),
-                weights, room, self._reel, own, self.settings, self._scales,
-            )
-            for own in assignments
-        ]  # fmt: skip
+        player = self._player(module)
+        return [player.record(self._sit(own.sequence), own, self._scales) for own in assignments]
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
-        weights, room = self._tables(module.network)
-        verdicts = []
+        player, verdicts = self._player(module), []
         for seed in seeds:
-            sitting = Sitting(self.settings, seed, self.workload)
-            decisions = run_greedily(sitting, weights, room, self._reel)
+            sitting = self._sit(seed)
+            decisions = player.play(sitting)
             loss = -float(total_reward(self.settings, self._scales, sitting.desk.sums))
-            verdicts.append(Verdict(sitting.result().mean_jct_s, decisions, loss))
+            verdicts.append(Verdict(figures_of(sitting.result())[COST], decisions, loss))
         return verdicts
 
-    def _tables(self, network: DasNetwork) -> tuple[Weights, Room]:
-        queue, machines = self.settings.max_queue, len(self._cluster.rack)
-        room = room_for(network.settings, queue, machines, self.settings.history)
-        return weights_of(network), room
+    def _player(self, module: Any) -> Player:
+        return Player(module.network, self.settings, self._cluster, self._reel)
+
+    def _sit(self, seed: int) -> Sitting:
+        return Sitting(self.settings, seed, self.workload)
 
 
 def vector_engine(settings: GpuSchedulingSettings, workload: Workload) -> VectorEngine:

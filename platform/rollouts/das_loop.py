@@ -115,7 +115,7 @@ def run_network(
             return status
         observe(state, cluster, jobs, desk, view)
         step = used[STEPS]
-        decide(view, weights, room, draws, mixed(luck, step))
+        decide(view, weights, room, draws, np.int64(mixed(luck, step)))
         facts = tape.facts[step]
         facts[TIME_S] = state.times[at.NOW]
         facts[ORDER_LOG], facts[PLACE_LOG] = room.logs[ORDER], room.logs[PLACE]

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.rewards import Scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.models.das.kernel import Room, Weights
+from loadmaster.models.das.kernel import room_for, weights_of
+from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rllib.advantages import Rollout
 from loadmaster.platform.rllib.columns import Ragged
 from loadmaster.platform.rllib.recording import Assignment, Recording
@@ -27,6 +28,7 @@ from loadmaster.platform.rollouts.das_loop import (
     STEPS,
     TIME_S,
     Tape,
+    reel_for,
     run_network,
 )
 from loadmaster.platform.rollouts.reel import FULL, Reel
@@ -40,70 +42,67 @@ def figures_of(result: EpisodeResult) -> Mapping[str, float]:
     return {COST: result.mean_jct_s, "fee": float(result.fee.mean())}
 
 
-def run_greedily(sitting: Sitting, weights: Weights, room: Room, reel: Reel[Tape]) -> int:
-    """Take the means until the episode is over; how many decisions that were."""
-    nothing = Assignment(sequence=sitting.seed, luck=0, keep=0.0)
-    _run(sitting, weights, room, reel, nothing, draws=False)
-    return int(reel.tape.used[STEPS])
+class Player:
+    """A network in one kind of episode: weights, scratch tables, and a tape to play on."""
 
+    def __init__(
+        self,
+        network: DasNetwork,
+        settings: GpuSchedulingSettings,
+        cluster: Cluster,
+        reel: Reel[Tape] | None = None,
+    ) -> None:
+        self.settings = settings
+        tables = settings.max_queue, len(cluster.rack), settings.history
+        self._weights, self._room = weights_of(network), room_for(network.settings, *tables)
+        self._reel = reel or reel_for(settings, cluster)
 
-def record_rollout(
-    sitting: Sitting,
-    weights: Weights,
-    room: Room,
-    reel: Reel[Tape],
-    assignment: Assignment,
-    settings: GpuSchedulingSettings,
-    scales: Scales,
-) -> Recording:
-    """Sample one rollout and keep a share of it, as VectorEngine would."""
-    _run(sitting, weights, room, reel, assignment, draws=True)
-    tape, result = reel.tape, sitting.result()
-    steps = int(tape.used[STEPS])
-    facts = tape.facts[:steps]
-    sums = np.concatenate([facts[:, FIRST_SUM:], sitting.desk.sums[None]])
-    total = total_reward(settings, scales, sums)
-    total[0] = 0  # what passed before the first decision joins its reward
-    reward = np.diff(total)
-    kept = tape.kept[: tape.used[KEPT]].copy()
-    return Recording(
-        observations=_observations(tape, sitting.view.rack),
-        actions={
-            ORDERING: _of_jobs(tape, tape.priority),
-            PLACEMENT: _of_jobs(tape, tape.affinity),
-        },
-        log_probability=facts[kept][:, [ORDER_LOG, PLACE_LOG]],
-        kept=kept,
-        rollout=Rollout(facts[:, TIME_S].copy(), reward, float(sitting.state.times[at.NOW])),
-        figures={"return": float(reward.sum()), **figures_of(result)},
-    )
+    def play(self, sitting: Sitting) -> int:
+        """Take the means until the episode is over; how many decisions that were."""
+        self._run(sitting, Assignment(sitting.seed, luck=0, keep=0.0), draws=False)
+        return int(self._reel.tape.used[STEPS])
 
+    def record(self, sitting: Sitting, assignment: Assignment, scales: Scales) -> Recording:
+        """Sample one rollout and keep a share of it, the same as VectorEngine would."""
+        self._run(sitting, assignment, draws=True)
+        tape, sums = self._reel.tape, sitting.desk.sums
+        facts = tape.facts[: tape.used[STEPS]]
+        total = total_reward(
+            self.settings, scales, np.concatenate([facts[:, FIRST_SUM:], sums[None]])
+        )
+        total[0] = 0  # what passed before the first decision joins its reward
+        reward = np.diff(total)
+        kept = tape.kept[: tape.used[KEPT]].copy()
+        return Recording(
+            observations=_observations(tape, sitting.view.rack),
+            actions={
+                ORDERING: _of_jobs(tape, tape.priority),
+                PLACEMENT: _of_jobs(tape, tape.affinity),
+            },
+            log_probability=facts[kept][:, [ORDER_LOG, PLACE_LOG]],
+            kept=kept,
+            rollout=Rollout(facts[:, TIME_S].copy(), reward, float(sitting.state.times[at.NOW])),
+            figures={"return": float(reward.sum()), **figures_of(sitting.result())},
+        )
 
-def _run(
-    sitting: Sitting,
-    weights: Weights,
-    room: Room,
-    reel: Reel[Tape],
-    assignment: Assignment,
-    draws: bool,
-) -> None:
-    """To the end, with as much tape and trace as it takes."""
-    reel.rewind()
-    rng, chance = np.random.default_rng(assignment.luck), np.zeros(0)
-    while True:
-        if missing := len(reel.tape.facts) - len(chance):
-            chance = np.append(chance, rng.random(missing))
-        status = run_network(
-            sitting.state, sitting.episode.cluster, sitting.episode.jobs, sitting.desk,
-            sitting.terms, sitting.view, weights, room, draws, assignment.luck, assignment.keep,
-            chance, reel.tape,
-        )  # fmt: skip
-        if status == FULL:
-            reel.lengthen()
-        elif status == at.GROW_TRACE:
-            sitting.lengthen_trace()
-        else:
-            return
+    def _run(self, sitting: Sitting, assignment: Assignment, draws: bool) -> None:
+        """To the end, with as much tape and trace as it takes."""
+        reel, (cluster, jobs, _) = self._reel, sitting.episode
+        reel.rewind()
+        rng, chance = np.random.default_rng(assignment.luck), np.zeros(0)
+        while True:
+            chance = np.append(chance, rng.random(len(reel.tape.facts) - len(chance)))
+            status = run_network(
+                sitting.state, cluster, jobs, sitting.desk, sitting.terms, sitting.view,
+                self._weights, self._room, draws, assignment.luck, assignment.keep, chance,
+                reel.tape,
+            )  # fmt: skip
+            if status == FULL:
+                reel.lengthen()
+            elif status == at.GROW_TRACE:
+                sitting.lengthen_trace()
+            else:
+                return
 
 
 def _observations(tape: Tape, rack: NDArray[np.int64]) -> dict[str, Any]:

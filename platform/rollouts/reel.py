@@ -1,4 +1,4 @@
-"""Tapes that compiled loops write on: tables that grow, used again for one rollout after another."""
+"""Tapes that compiled loops write on: tables that grow, for one rollout after another."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import apply_action
 from loadmaster.envs.gpu_scheduling.desk import new_desk, to_next_decision
@@ -48,7 +50,10 @@ class Sitting:
     def decide(self, priority: Table, affinity: Table) -> None:
         """Of the jobs shown (Q,), and of each to every machine (Q, M)."""
         cluster, jobs, _ = self.episode
-        apply_action(self.state, cluster, jobs, self.desk, self.terms, priority, affinity)
+        apply_action(
+            self.state, cluster, jobs, self.desk, self.terms,
+            np.ascontiguousarray(priority), np.ascontiguousarray(affinity),
+        )  # fmt: skip
 
     def result(self) -> EpisodeResult:
         return result_of(self.state, self.episode.cluster, self.episode.jobs, "das", self.seed)

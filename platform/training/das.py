@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.actions import sample_legal_action
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.env import action_spaces
 from loadmaster.envs.gpu_scheduling.episode import build_episode, run_episode
 from loadmaster.envs.gpu_scheduling.observation import observation_space
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.models.das.kernel import serves
 from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.rllib.mappo import MappoConfig
-from loadmaster.platform.rollouts.das import COST, das_engine
+from loadmaster.platform.rllib.recording import Assignment
+from loadmaster.platform.rollouts.das import DasEngine, das_engine
+from loadmaster.platform.rollouts.das_recording import COST
 from loadmaster.platform.training.baseline_costs import mean_costs
 from loadmaster.platform.training.config import (
     Critic,
@@ -115,13 +115,13 @@ def check(config: DasTraining) -> None:
 
 def compile_loops(config: DasTraining) -> None:
     """What a worker and the baselines run, on the smallest episode there is."""
-    smallest = GpuSchedulingSettings(workload="toy")
-    vector = GpuSchedulingVectorEnv(1, **smallest.model_dump())
-    seen, _ = vector.reset(seed=0)
-    drawn = sample_legal_action(
-        {name: table[0] for name, table in seen.items()}, np.random.default_rng(0)
+    engine = DasEngine(GpuSchedulingSettings(workload="toy"))
+    module = DasModule(
+        observation_space=None, action_space=None, model_config={"network": network(config)}
     )
-    vector.step({agent: action[None] for agent, action in drawn.items()})
+    served = serves(config.network, len(build_cluster(config.environment).rack))
+    way = engine.loop if served else engine.vector
+    way.roll_out(module, [Assignment(sequence=0, luck=0)])
 
 
 RECIPE = Recipe(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.models import lanes
-from loadmaster.models.lanes import layer_block
+from loadmaster.models.lanes import dense
 
 
 @compiled
@@ -21,9 +21,7 @@ def whole_layer(
     given: int,
     made: int,
 ) -> None:
-    for output in range(0, made, lanes.OUTPUTS):
-        for column in range(0, target.shape[1], lanes.COLUMNS):
-            layer_block(matrix, bias, np.float32(slope), source, target, given, output, column)
+    dense(matrix, bias, np.float32(slope), source, target, given, made, target.shape[1])
 
 
 @pytest.mark.parametrize(("given", "made"), [(1, 1), (14, 16), (38, 16), (5, 6)])

@@ -1,0 +1,76 @@
+"""Functions of symmetric matrices, against numpy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.models.symmetric import (
+    Numbers,
+    Turns,
+    diagonalise,
+    factorise,
+    invert,
+    turn,
+    turn_back,
+    turns_for,
+)
+
+
+@compiled
+def inverse_factor(matrix: Numbers, out: Numbers) -> None:
+    factorise(matrix)
+    invert(matrix, out)
+
+
+@compiled
+def turned(turns: Turns, vectors: Numbers, sums: Numbers) -> None:
+    diagonalise(turns)
+    turn(turns, vectors, sums)
+
+
+@compiled
+def returned(turns: Turns, vectors: Numbers, sums: Numbers) -> None:
+    turn_back(turns, vectors, sums)
+
+
+def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Numbers:
+    """Positive semi-definite; few `kinds` of rows make eigenvalues coincide."""
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(rows, max(rank, 1)))
+    if rank == 0:
+        factor[:] = 0
+    if kinds:
+        factor = factor[np.arange(rows) % kinds]
+    found: Numbers = factor @ factor.T
+    return found
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 1000))
+def test_a_function_of_a_matrix(rows: int, rank: int, kinds: int, seed: int) -> None:
+    matrix = matrix_of(rows, rank, kinds, seed)
+    vectors = np.random.default_rng(seed).normal(size=(rows, 3))
+    turns = turns_for(rows)
+    turns.reflected[:] = matrix
+    told = vectors.copy()
+    turned(turns, told, np.zeros(3))
+    values, vectors_there = np.linalg.eigh(matrix)
+    largest = max(values.max(), 1.0)
+    np.testing.assert_allclose(np.sort(turns.values), values, atol=1e-12 * largest)
+    told /= (1 + turns.values)[:, None]
+    returned(turns, told, np.zeros(3))
+    expected = vectors_there @ ((vectors_there.T @ vectors) / (1 + values)[:, None])
+    np.testing.assert_allclose(told, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7, 40])
+def test_cholesky_and_its_inverse(rows: int) -> None:
+    matrix = matrix_of(rows, rows, 0, 1) + np.eye(rows)
+    upper, inverse = matrix.copy(), np.zeros((rows, rows))
+    inverse_factor(upper, inverse)
+    np.testing.assert_allclose(np.triu(upper), np.linalg.cholesky(matrix).T, atol=1e-10)
+    np.testing.assert_allclose(inverse @ inverse.T, np.linalg.inv(matrix), atol=1e-10)
