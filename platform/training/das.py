@@ -47,11 +47,13 @@ class DasTraining(TrainingConfig):
     # Run times are so unequal that one sequence would be most of what an iteration learns from.
     training: Learning = Learning(
         scale="sequence",
-        learning_rate=Schedule(first=1e-3, last=2e-4, iterations=100),
+        learning_rate=Schedule(first=3e-3, last=5e-4, iterations=40),
         entropy=Schedule(first=0, last=0),
         epochs=2,
         minibatches=4,
-        critic=Critic(kind="v"),
+        averaging=10,
+        memory_s=20_000,
+        critic=Critic(kind="v", shared_input=True),
     )
 
 
