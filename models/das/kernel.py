@@ -28,14 +28,7 @@ from loadmaster.models.das.kernel_placement import (
     placement_room,
     placement_weights,
 )
-from loadmaster.models.das.kernel_process import (
-    ProcessRoom,
-    ProcessWeights,
-    believe,
-    process_room,
-    process_weights,
-    recall,
-)
+from loadmaster.models.das.kernel_process import believe, recall
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.normal import LEAST_LOG_STD, LOG_TAU, MOST_LOG_STD
 from loadmaster.models.das.ordering_tables import (
@@ -43,6 +36,12 @@ from loadmaster.models.das.ordering_tables import (
     OrderingWeights,
     ordering_room,
     ordering_weights,
+)
+from loadmaster.models.das.process_tables import (
+    ProcessRoom,
+    ProcessWeights,
+    process_room,
+    process_weights,
 )
 from loadmaster.models.das.rwgp import RandomWalkProcess
 from loadmaster.models.das.settings import DasSettings

@@ -106,6 +106,7 @@ def single_decisions(effort: Effort, cluster: Cluster) -> Iterator[Figure]:
         sitting = Sitting(settings, seed, workload)
         sizes = settings.max_queue, len(sitting.view.machines), settings.history
         room = room_for(network.settings, *sizes)
+        decide(sitting.view, weights, room, False, 0)  # nobody waits: it is only loaded
         while len(spent) < effort.decisions and sitting.to_next_decision():
             began = time.perf_counter()
             decide(sitting.view, weights, room, False, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.models.das.module import DasModule
+from loadmaster.platform.bench.turns import one_thread
 from loadmaster.platform.rllib.columns import Ragged
 from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.rollouts.das import DasEngine
@@ -17,6 +19,13 @@ from loadmaster.platform.rollouts.reel import FIRST_ROOM
 
 SETTINGS = GpuSchedulingSettings(jobs=50, load=2.0, preempt=True, max_queue=24, history=6)
 NETWORK = {"width": 16, "heads": 2, "layers": 1}
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Torch on one thread: on a busy machine, small batches would wait for one another's."""
+    with one_thread():
+        yield
 
 
 def module_of(**network: Any) -> DasModule:

@@ -11,6 +11,7 @@ import torch
 from gymnasium import spaces
 
 from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.env import action_spaces
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
@@ -19,6 +20,8 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.module import DasModule
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.policies.das import POLICIES
 from loadmaster.platform.policies.das_moment import KINDS
@@ -78,6 +81,30 @@ def test_it_runs_the_episodes_that_validation_judges(policy: DasPolicy) -> None:
     assert [result.mean_jct_s for result in results] == pytest.approx(judged, rel=1e-6)
     assert judged[0] != judged[1]
     assert all(np.isfinite(result.finish_s).all() for result in results)
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_the_compiled_loop_keeps_to_the_schedule_of_torch(policy: DasPolicy, preempt: bool) -> None:
+    policy.habits["preempt"] = preempt
+    busy, preemptions = SETTINGS.model_copy(update={"load": 4.0}), 0
+    workload = load_workload(busy)
+    for seed in (1, 2, 3):
+        *_, last = policy.walk(busy, seed, workload)
+        result = policy.run(busy, seed, workload)
+        np.testing.assert_array_equal(result.finish_s, last.state.progress[:, at.FINISHED_S])
+        preemptions += result.preemptions
+    assert (preemptions > 0) == preempt
+
+
+def test_clusters_with_cells_are_left_to_torch(policy: DasPolicy) -> None:
+    """The same schedule: each machine has a cell of its own."""
+    network = DasNetwork(DasSettings.model_validate(NETWORK | {"exact_up_to": 4}))
+    network.load_state_dict(policy.network.state_dict())
+    exact, by_cells = (
+        one.run(SETTINGS, 1, load_workload(SETTINGS))
+        for one in (policy, DasPolicy(network, SETTINGS))
+    )
+    np.testing.assert_allclose(by_cells.finish_s, exact.finish_s)
 
 
 def test_a_recorded_episode_is_the_same_one(policy: DasPolicy) -> None:

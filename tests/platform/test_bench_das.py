@@ -1,0 +1,47 @@
+"""What `bench rollouts das` measures: a tiny network on toy jobs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from loadmaster.platform.cli.main import main
+
+
+def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadmaster.platform.bench import das
+    from loadmaster.platform.training.das import DasTraining
+
+    training = DasTraining.model_validate({
+        "environment": {"workload": "toy", "preempt": True, "max_queue": 8},
+        "network": {"width": 8, "heads": 2, "layers": 1},
+    })  # fmt: skip
+    tiny = das.Effort(
+        training, episodes=2, stock=(1, 2), steps=10, rounds=1, decisions=30, clusters=("small",)
+    )
+    monkeypatch.setattr(das, "EFFORT", tiny)
+    assert main(["bench", "rollouts", "das", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    found = {result["name"].removeprefix("das/"): result["value"] for result in results}
+    assert list(found) == [
+        "rollout/decisions_per_s",
+        "rollout/greedy/decisions_per_s",
+        "rollout/vector_engine/envs-2/decisions_per_s",
+        "rollout/stock_runner/envs-1/decisions_per_s",
+        "rollout/stock_runner/envs-2/decisions_per_s",
+        "rollout/times_vector_engine",
+        "rollout/times_stock_runner",
+        "decision/small/p50_ms",
+        "decision/small/p99_ms",
+    ]
+    assert all(value > 0 for value in found.values())
+    ours, batched = (
+        found[f"rollout/{way}decisions_per_s"] for way in ("", "vector_engine/envs-2/")
+    )
+    assert found["rollout/times_vector_engine"] == pytest.approx(ours / batched)
+    stock = max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 2))
+    assert found["rollout/times_stock_runner"] == pytest.approx(ours / stock)
+    assert found["decision/small/p50_ms"] <= found["decision/small/p99_ms"] < 10
