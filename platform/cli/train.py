@@ -132,7 +132,7 @@ def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
 
 
 def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
-    from loadmaster.platform.training.trainer import starting_weights
+    from loadmaster.platform.training.start import starting_weights
 
     settings = built(recipe, values)
     starting_weights(recipe, settings)  # refused before Ray starts

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import save_bundle
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import Tracker
@@ -123,6 +124,14 @@ def keep_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None
         _save(trainer, folder, progress, "best")
 
 
+def _trained_on(config: TrainingConfig) -> dict[str, Any]:
+    """Beside the environment's own defaults, which need not be those a system is trained with."""
+    environment = getattr(config, "environment", None)
+    if not isinstance(environment, Settings):
+        return {}
+    return environment.model_dump(mode="json", exclude_defaults=True)
+
+
 def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -> None:
     manifest, config = folder.manifest, trainer.config
     dumped = config.model_dump(mode="json")
@@ -142,9 +151,7 @@ def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -
         network=trainer.recipe.network(config),
         weights=trainer.weights(),
         trained={
-            "environment": config.model_dump(mode="json", exclude_defaults=True).get(
-                "environment", {}
-            ),
+            "environment": _trained_on(config),
             "config": dumped,
             "seed": config.seed,
             "iterations": trainer.iteration,

@@ -11,7 +11,7 @@ from loadmaster.platform.training.tracking import flattened
 # Its network and its task are what a run is. With other sequences to validate on, its curve would
 # break in two and its best policy could no longer be told.
 MAY_CHANGE = ("training.", "rollouts.", "checkpoints.", "resources.", "validation.every")
-START = "training.start"
+START, TAKE = "training.start", "training.take"  # how it began cannot change
 
 
 def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Path) -> None:
@@ -20,7 +20,7 @@ def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Path) -> 
     for name in new | old:
         if old.get(name) == new.get(name):
             continue
-        if name == START or not name.startswith(MAY_CHANGE):
+        if name in (START, TAKE) or not name.startswith(MAY_CHANGE):
             raise InputError(
                 f"setting {name} is {old.get(name)!r} in {str(run)!r} and cannot become "
                 f"{new.get(name)!r}; expected a new run, which may begin with this one's policy: "

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 import logging
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import numpy as np
 import torch
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.policies.find import find_policy
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.recipe import Recipe
+from loadmaster.platform.training.start import starting_weights
 
 LEARNT = {  # our names for a learner's results
     "entropy": "entropy",
@@ -84,14 +83,7 @@ class Trainer:
 
     def _set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
         named = dict(self.algorithm.module_weights())
-        for name, value in weights.items():
-            own = named.get(f"{NETWORK}{name}")
-            if own is None or own.shape != value.shape:
-                raise InputError(
-                    f"training.start has {name} of shape {tuple(value.shape)}; expected "
-                    f"{'no such table' if own is None else tuple(own.shape)}: see training.take"
-                )
-            named[f"{NETWORK}{name}"] = value.numpy()
+        named.update({f"{NETWORK}{name}": table.numpy() for name, table in weights.items()})
         self.algorithm.set_module_weights(named)
 
     def save(self, folder: Path) -> None:
@@ -119,41 +111,6 @@ class Trainer:
     def stop(self) -> None:
         with quiet_rllib():
             self.algorithm.stop()
-
-
-def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
-    """Those of the policy in training.start, which must be of the same kind, or some of them."""
-    if config.training.start is None:
-        if config.training.take:
-            raise InputError("training.take: there is no training.start to take weights from")
-        return None
-    bundle = find_policy(config.training.start).bundle
-    if bundle.system != recipe.system:
-        raise InputError(
-            f"training.start {config.training.start!r} is a policy of {bundle.system!r}; "
-            f"expected one of {recipe.system!r}"
-        )
-    if config.training.take:
-        return _matching(bundle.weights, config.training.take)
-    network = {**recipe.network(recipe.config_class()), **bundle.network}
-    if network != recipe.network(config):
-        raise InputError(
-            f"training.start {config.training.start!r} has the network {network}; "
-            f"expected the configured one, {recipe.network(config)}"
-        )
-    return dict(bundle.weights)
-
-
-def _matching(
-    weights: Mapping[str, torch.Tensor], patterns: Sequence[str]
-) -> dict[str, torch.Tensor]:
-    """Those tables whose names match."""
-    for pattern in patterns:
-        if not fnmatch.filter(weights, pattern):
-            known = ", ".join(weights)
-            raise InputError(f"training.take: no table is called {pattern}; expected of {known}")
-    chosen = {name for pattern in patterns for name in fnmatch.filter(weights, pattern)}
-    return {name: table for name, table in weights.items() if name in chosen}
 
 
 class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)

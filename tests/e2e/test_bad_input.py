@@ -223,7 +223,7 @@ def training_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
     (folder / "mine.yaml").write_text("seed: 3\ntraining: [iterations\n")
     (folder / "typo.yaml").write_text("training:\n  iteration: 3\n")
     train = ["train", "decima", "--set"]
-    start = f"training.start={folder}"
+    start, take = f"training.start={folder}", "training.take="
     return {
         "no system": (["train"], ["no system given", "--resume RUN"]),
         "unknown system": (["train", "decema"], ["'decema'", "did you mean 'decima'"]),
@@ -275,6 +275,15 @@ def training_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
             [*train, f"{start}/bundles/good", "--set", "network.width=4"],
             ["training.start", "'width': 8", "expected the configured one"],
         ),
+        "take from nobody": ([*train, f"{take}[x]"], ["there is no training.start"]),
+        "take no such table": (
+            [*train, f"{start}/bundles/good", "--set", f"{take}['scroe*']"],
+            ["no table is called scroe*", "score"],
+        ),
+        "take another shape": (
+            [*train, "network.width=4", "--set", f"{start}/bundles/good", "--set", f"{take}['*']"],
+            ["training.take: ", "has the shape (", "expected (4, "],
+        ),
         "no MLflow": (["train", "decima", "--mlflow", "http://x"], ["loadmaster[mlflow]"]),
     }
 
@@ -320,7 +329,8 @@ CASES = [
     "run over something", "run in a file", "resume of no run", "resume of a run of another",
     "resume of a run that never began", "resume elsewhere", "another task for a run", "no GPU",
     "negative workers", "start from nothing", "start from no bundle", "start from a cut bundle",
-    "start from another network", "no MLflow",
+    "start from another network", "take from nobody", "take no such table", "take another shape",
+    "no MLflow",
 ]  # fmt: skip
 
 

@@ -5,8 +5,25 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
+from loadmaster.models.das.kernel import weights_of
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.platform.bench.das import give_layers_a_say
 from loadmaster.platform.cli.main import main
+
+
+def test_layers_that_would_be_skipped_are_measured() -> None:
+    torch.manual_seed(0)
+    network = DasNetwork(DasSettings(process=False))
+    begun = weights_of(network)
+    assert begun.ordering.silent
+    assert begun.placement.silent
+    give_layers_a_say(network)
+    measured = weights_of(network)
+    assert not measured.ordering.silent
+    assert not measured.placement.silent
 
 
 def test_rollouts_are_measured_beside_torch_and_the_stock_runner(

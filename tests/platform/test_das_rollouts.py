@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from loadmaster.envs.gpu_scheduling.rewards import reference_scales
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.module import DasModule
 from loadmaster.platform.bench.turns import one_thread
 from loadmaster.platform.rllib.columns import Ragged
@@ -99,7 +101,23 @@ def test_it_judges_as_the_vector_engine_judges() -> None:
     for one, other in zip(judged, expected, strict=True):
         assert one.decisions == other.decisions
         assert one.cost == pytest.approx(other.cost)
+        assert one.loss == pytest.approx(other.loss)
     assert judged[0].cost != judged[1].cost
+
+
+def test_what_is_lowered_is_all_that_the_rewards_speak_of() -> None:
+    """The cost is the completion time alone, whatever a fee is worth."""
+    module, found = module_of(), []
+    for fee_weight in (0.0, 1.0, 3.0):
+        settings = SETTINGS.model_copy(update={"jct_weight": 2.0, "fee_weight": fee_weight})
+        (verdict,) = DasEngine(settings).judge(module, [5])
+        found.append(verdict)
+    assert found[0].cost == found[1].cost == found[2].cost
+    fee = found[1].loss - found[0].loss
+    assert fee > 0
+    assert found[2].loss - found[0].loss == pytest.approx(3 * fee)
+    scale = reference_scales(SETTINGS, load_workload(SETTINGS)).jct_s
+    assert found[0].loss == pytest.approx(SETTINGS.jobs * 2 * found[0].cost / scale)
 
 
 def test_machines_in_cells_are_left_to_the_vector_engine() -> None:

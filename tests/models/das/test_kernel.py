@@ -10,11 +10,18 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
+from loadmaster.envs.gpu_scheduling.features import (
+    JOB_FEATURES,
+    MACHINE_FEATURES,
+    PRICE,
+    SPEED,
+)
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
-from loadmaster.models.das.kernel import Room, decide, room_for, serves, weights_of
+from loadmaster.models.das.kernel import Room, Weights, decide, room_for, serves, weights_of
 from loadmaster.models.das.module import DasModule
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.opening import pair_features
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.luck import LUCK
 
@@ -30,15 +37,22 @@ SIZES: dict[str, dict[str, Any]] = {
 Tables = dict[str, Any]
 
 
+def untrained(**settings: Any) -> DasModule:
+    torch.manual_seed(3)
+    return DasModule(observation_space=None, action_space=None, model_config={"network": settings})
+
+
+def heads_of(network: DasNetwork) -> list[torch.nn.Linear]:
+    """Those that begin with zero weights."""
+    return [network.ordering.rank, network.placement.prior, network.placement.spread]
+
+
 def module_of(**settings: Any) -> DasModule:
     """With opinions: as built, affinities and spreads hardly differ."""
-    torch.manual_seed(3)
-    module = DasModule(
-        observation_space=None, action_space=None, model_config={"network": settings}
-    )
+    module = untrained(**settings)
     network = module.network
     with torch.no_grad():
-        for head in (network.ordering.rank, network.placement.prior, network.placement.spread):
+        for head in heads_of(network):
             head.weight.normal_(std=0.3)
         if network.placement.process is not None:
             network.placement.process.log_gain.fill_(0.7)
@@ -82,13 +96,15 @@ def asked(module: DasModule, seen: Tables, luck: int | None) -> tuple[Any, Any, 
     return actions[ORDERING][0].numpy(), actions[PLACEMENT][0].numpy(), logs
 
 
-def decided(module: DasModule, seen: Tables, luck: int | None) -> Room:
+def decided(
+    module: DasModule, seen: Tables, luck: int | None, weights: Weights | None = None
+) -> Room:
     view = Observation(**{name: np.ascontiguousarray(table) for name, table in seen.items()})
     sizes = len(view.jobs), len(view.machines), len(view.history_t)
     room = room_for(module.network.settings, *sizes)
     for table in (room.priority, room.affinity, room.logs):
         table.fill(7)  # nothing may be left of an earlier decision
-    decide(view, weights_of(module.network), room, luck is not None, luck or 0)
+    decide(view, weights or weights_of(module.network), room, luck is not None, luck or 0)
     return room
 
 
@@ -156,6 +172,63 @@ def test_moments_of_the_environment() -> None:
                 reconsidered += bool(own["heeded"].any()) and not fitting
     assert placed > 0
     assert reconsidered > 0
+
+
+@pytest.mark.parametrize(("name", "all_silent"), [("DA", True), ("DA+MC", True), ("DAS", False)])
+def test_layers_without_a_say_are_skipped_until_they_have_one(name: str, all_silent: bool) -> None:
+    """Of the process likeness speaks from the start, so that its layers always count."""
+    module, seen = untrained(**SIZES[name]), moment(9, seed=9)
+    with torch.no_grad():
+        for head in heads_of(module.network):
+            head.bias.normal_(std=0.3)
+    weights = weights_of(module.network)
+    assert weights.ordering.silent
+    assert weights.placement.silent == all_silent
+    assert_same(module, seen)
+    loud = weights._replace(
+        ordering=weights.ordering._replace(silent=False),
+        placement=weights.placement._replace(silent=False),
+    )
+    for luck in (None, 5):
+        skipped, full = decided(module, seen, luck), decided(module, seen, luck, loud)
+        np.testing.assert_allclose(skipped.priority, full.priority, atol=1e-6)
+        np.testing.assert_allclose(skipped.affinity, full.affinity, atol=1e-6)
+        np.testing.assert_allclose(skipped.logs, full.logs, rtol=1e-6)
+    for head in heads_of(module.network):
+        before = decided(module, seen, 5)
+        with torch.no_grad():
+            head.weight.normal_(std=0.3)
+        assert_same(module, seen)
+        after = decided(module, seen, 5)
+        moved = [
+            not np.array_equal(one, other)
+            for one, other in ((before.priority, after.priority), (before.affinity, after.affinity))
+        ]
+        assert moved == [
+            head is module.network.ordering.rank,
+            head is not module.network.ordering.rank,
+        ]
+    weights = weights_of(module.network)
+    assert not weights.ordering.silent
+    assert not weights.placement.silent
+
+
+def test_pairs_are_told_the_same() -> None:
+    """With machines from one that stands still to one twice as fast, and a job of any length."""
+    module, seen = module_of(process=False), moment(1, machines=9)
+    rng = np.random.default_rng(6)
+    seen["held"][0] = rng.choice([0.0, 0.5, 1.0], 9)
+    seen["held"][0, 0] = 1
+    for _ in range(20):
+        seen["jobs"][0] = rng.uniform(0, 8, JOB_FEATURES)
+        seen["machines"][:, SPEED] = [0, *rng.uniform(0.1, 2, 8)]
+        seen["machines"][:, PRICE] = [0, *rng.uniform(0.1, 4, 8)]
+        one = [torch.as_tensor(seen[name]) for name in ("machines", "held", "rack_held", "rack")]
+        expected = pair_features(
+            torch.as_tensor(seen["jobs"][:1]), one[0][None], one[1][:1], one[2][:1], one[3][None]
+        )
+        told = decided(module, seen, None).placement.inputs[MACHINE_FEATURES:, :9]
+        np.testing.assert_allclose(told, expected[0].T, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_not_in_use_are_neither_read_nor_drawn_for() -> None:

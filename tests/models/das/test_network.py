@@ -85,7 +85,7 @@ def test_without_luck_the_means_decide() -> None:
 def test_variants_differ_by_their_parts_alone() -> None:
     counts = {name: DasNetwork(settings).parameter_counts() for name, settings in VARIANTS.items()}
     plain, full = counts["DA"], counts["DAS"]
-    width = 64
+    width = VARIANTS["DAS"].width
     gate = (MACHINE_FEATURES + 1) * width + (width + 1) * width + (2 * width + 1) * width
     process = (width + 1) * 8 + 4  # phi; l, rho, the noise and the gain
     assert full["ordering"] - plain["ordering"] == gate
@@ -126,7 +126,7 @@ def test_eight_hundred_machines_are_decided_on_in_time() -> None:
     ("values", "told"),
     [
         ({"walk": 1.0}, "setting walk: .* less than 1"),
-        ({"heads": 5}, "width=64 must be even and a multiple of heads=5"),
+        ({"heads": 5}, "width=32 must be even and a multiple of heads=5"),
         ({"cross_rack": 0.9}, "cross_rack=0.9 must not exceed same_rack=0.6"),
         ({"noise": 0}, "setting noise: .* greater than 0"),
         ({"comunicate": True}, "did you mean 'communicate'"),

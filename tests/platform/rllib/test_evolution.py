@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.rllib.algorithm import ROLLOUTS
 from loadmaster.platform.rllib.evolution import CovarianceSearch, WeightSearch, relative_costs
+from loadmaster.platform.rllib.recording import Verdict
+from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.training.config import Evolution, Learning
-from tests.platform.rllib.tolls import SEEDS, excess, tolls_config
+from tests.platform.rllib.tolls import SEEDS, excess, make_envs, tolls_config
+
+EVOLUTION = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
+
+
+class ShowsTheOpposite(VectorEngine):
+    """What is shown rises where what is lowered falls."""
+
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[Verdict]:
+        return [each._replace(cost=-each.loss) for each in super().judge(module, seeds)]
 
 
 def searched(generations: int, noise: float) -> float:
@@ -57,12 +72,25 @@ def test_a_heavy_sequence_is_one_voice() -> None:
 
 @pytest.mark.usefixtures("ray_session")
 def test_a_policy_learns_by_evolution() -> None:
-    learning = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
-    algorithm = tolls_config(learning).build_algo()
+    algorithm = tolls_config(EVOLUTION).build_algo()
     try:
         before = excess(algorithm.judge(SEEDS))
         for _ in range(30):
             algorithm.train()
         assert excess(algorithm.judge(SEEDS)) < 0.2 * before
+    finally:
+        algorithm.stop()
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_it_lowers_the_loss_and_tells_the_cost() -> None:
+    config = tolls_config(EVOLUTION).input_driven(engine=lambda: ShowsTheOpposite(make_envs))
+    algorithm = config.build_algo()
+    try:
+        before = excess([-cost for cost in algorithm.judge(SEEDS)])
+        for _ in range(30):
+            found = algorithm.train()[ROLLOUTS]
+        assert excess([-cost for cost in algorithm.judge(SEEDS)]) < 0.2 * before
+        assert found["cost_best"] < found["cost_mean"] < 0  # minus the tolls and wrong lanes
     finally:
         algorithm.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,15 @@ from ray.rllib.core.columns import Columns
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.module import ENTROPY
 from loadmaster.platform.rllib.batches import batches_with
 from loadmaster.platform.rllib.columns import on_device, rows_of, taken
 from loadmaster.platform.rllib.recording import Assignment
 from loadmaster.platform.training.das import RECIPE, DasTraining, baselines, check
+from loadmaster.platform.training.start import starting_weights
 from loadmaster.platform.training.trainer import Trainer
+from tests.bundles import make_bundle
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -93,6 +97,44 @@ def test_a_seed_gives_the_same_rows_also_when_resumed_and_with_workers(tmp_path:
     with trainer_of(tiny(workers=2), resumed=True) as resumed:
         resumed.restore(tmp_path / "saved")
         assert row_of(resumed) == pytest.approx(rows[1], rel=1e-3)
+
+
+def test_a_run_may_begin_with_some_tables_of_another_network(tmp_path: Path) -> None:
+    """The straight path, found with a network without the process; the rest is as it was."""
+    bundle = make_bundle(tmp_path / "found", system="das", communicate=False, process=False)
+    taken = {"start": str(bundle), "take": ["*straight*"]}
+    with trainer_of(tiny(network={"opening": "nothing"})) as trainer:
+        before = trainer.weights()
+    with trainer_of(tiny(network={"opening": "nothing"}, **taken)) as trainer:
+        after = trainer.weights()
+    found = load_bundle(bundle).weights
+    for name, table in after.items():
+        assert torch.equal(table, (found if "straight" in name else before)[name]), name
+    assert sum("straight" in name for name in after) == 3
+    assert after["ordering.straight.weight"].any()
+    assert not before["ordering.straight.weight"].any()
+
+
+def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
+    taken: dict[str, Any]
+    for taken, complaint in (
+        ({"take": ["*"]}, "there is no training.start to take weights from"),
+        ({"start": bundle, "take": ["*crook*"]}, "no table is called *crook*; expected ordering."),
+        (
+            {"start": bundle, "take": ["*embed.weight"]},
+            "ordering.embed.weight of training.start has the shape (32, 17); expected (16, 17)",
+        ),
+        (
+            {"start": bundle, "take": ["*open.bias"], "network": {"communicate": False}},
+            "the network to train has no table ordering.gate.open.bias; expected tables of both",
+        ),
+    ):
+        with pytest.raises(
+            InputError, match=f"^training.take: .*{re.escape(complaint)}"
+        ) as refused:
+            starting_weights(RECIPE, tiny(**taken))
+        assert "\n" not in str(refused.value)
 
 
 def test_the_learner_finds_what_was_done_as_likely_as_the_rollout_did() -> None:

@@ -20,7 +20,8 @@ from loadmaster.platform.rllib.recording import Assignment, Recording
 from loadmaster.platform.rllib.runner import EngineRunner
 from loadmaster.platform.rollouts.decima_engine import DecimaEngine
 from loadmaster.platform.training.decima import RECIPE, DecimaTraining
-from loadmaster.platform.training.trainer import Trainer, starting_weights
+from loadmaster.platform.training.start import starting_weights
+from loadmaster.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 

@@ -161,6 +161,7 @@ def test_what_may_change_in_a_run(changed: dict[str, object], tmp_path: Path) ->
         ({"network": {"width": 16}}, "network.width"),
         ({"validation": {"sequences": 3}}, "validation.sequences"),
         ({"training": {"start": "elsewhere"}}, "training.start"),
+        ({"training": {"take": ["*"]}}, "training.take"),
     ],
 )
 def test_what_would_be_another_run(changed: dict[str, object], name: str, tmp_path: Path) -> None:
