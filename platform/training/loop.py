@@ -15,6 +15,7 @@ from typing import Any
 
 from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import save_bundle
+from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import Tracker
 from loadmaster.platform.training.trainer import Trainer
