@@ -47,6 +47,8 @@ def test_from_training_to_a_table(tmp_path: Path) -> None:
     exported = said(tmp_path, "export", "run", "mine", "--which", "last")
     bundle = load_bundle(tmp_path / "mine")
     assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])
+    # It stops running jobs as it did while it learnt, though the environment by itself would not.
+    assert bundle.trained["environment"] == {"jobs": 20, "max_queue": 12, "preempt": True}
     record = said(
         tmp_path, "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
         "--seeds", "3", "--first-seed", "5", "--output", "judged", "--explain", "1",
