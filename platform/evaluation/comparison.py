@@ -51,6 +51,11 @@ class Comparison:
     def primary(self) -> Metric:
         return self.trial.metrics[0]
 
+    def difference(self, policy: str, reference: str, metric: Metric) -> Difference:
+        """Of any two that took part, in any metric, paired by seed."""
+        place = self.metrics.index(metric)
+        return paired_difference(self.values[policy][place], self.values[reference][place])
+
     @property
     def policies(self) -> tuple[str, ...]:
         return tuple(self.values)
@@ -131,14 +136,7 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         **({"oracles": list(comparison.oracles)} if comparison.oracles else {}),
         "best_baseline": comparison.best_baseline,
         "differences": {
-            policy: {
-                "metric": comparison.primary.name,
-                "mean": _number(difference.mean),
-                "ci95": _ends(difference.interval),
-                "percent": _number(difference.percent),
-                "percent_ci95": _ends(difference.percent_interval),
-                "excludes_zero": difference.interval.excludes_zero,
-            }
+            policy: {"metric": comparison.primary.name, **_difference(difference)}
             for policy, difference in comparison.differences.items()
         },
     }
@@ -154,6 +152,7 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
     }
     if comparison.learned:
         record["learned"] = as_records(comparison.learned)
+        record["learned_differences"] = _learned_differences(comparison)
     if comparison.explanations:
         record["explanations"] = {
             policy: [explanation.record for explanation in explanations]
@@ -161,6 +160,33 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         }
     record["files"] = list(files)
     return record
+
+
+def _learned_differences(comparison: Comparison) -> dict[str, Any]:
+    """Of each learned policy, from the best baseline and from the first one named: all metrics."""
+    first = next(iter(comparison.learned))
+    references = (comparison.best_baseline, first)
+    return {
+        policy: {
+            reference: {
+                metric.name: _difference(comparison.difference(policy, reference, metric))
+                for metric in comparison.metrics
+            }
+            for reference in references
+            if reference is not None and reference != policy
+        }
+        for policy in comparison.learned
+    }
+
+
+def _difference(difference: Difference) -> dict[str, Any]:
+    return {
+        "mean": _number(difference.mean),
+        "ci95": _ends(difference.interval),
+        "percent": _number(difference.percent),
+        "percent_ci95": _ends(difference.percent_interval),
+        "excludes_zero": difference.interval.excludes_zero,
+    }
 
 
 def _summary(summary: Summary) -> dict[str, Any]:

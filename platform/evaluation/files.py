@@ -102,8 +102,9 @@ def summary_table(comparison: Comparison) -> pd.DataFrame:
                 "ci95_low": summary.interval.low,
                 "ci95_high": summary.interval.high,
             }
-            difference = comparison.differences.get(policy)
-            if difference and metric is comparison.primary:
+            reference = comparison.best_baseline
+            if reference is not None and policy != reference:
+                difference = comparison.difference(policy, reference, metric)
                 row |= {
                     "difference": difference.mean,
                     "difference_ci95_low": difference.interval.low,

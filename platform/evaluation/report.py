@@ -14,6 +14,7 @@ from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation.comparison import Comparison
 from loadmaster.platform.evaluation.statistics import Interval
 from loadmaster.platform.evaluation.wording import (
+    among_learned,
     decimals,
     figure_text,
     marked,
@@ -36,6 +37,8 @@ def print_report(comparison: Comparison, console: Console) -> None:
     console.print(next(fitting, layouts[-1]))
     console.print()
     console.print(Text(verdict(comparison)), soft_wrap=whole)
+    for line in among_learned(comparison):
+        console.print(Text(line), soft_wrap=whole)
     for line in notes(comparison):
         console.print(Text(line, style="dim"), soft_wrap=whole)
 

@@ -78,6 +78,8 @@ def paired_difference(values: NDArray[np.float64], reference: NDArray[np.float64
     with np.errstate(divide="ignore", invalid="ignore"):
         percent = 100 * np.mean(ours - theirs) / np.abs(np.mean(theirs))
         percents = 100 * (our_means - their_means) / np.abs(their_means)
+    # Of nothing there is no percentage.
+    percents = np.where(np.isfinite(percents), percents, np.nan)
     return Difference(
         float(np.mean(ours - theirs)),
         _interval(our_means - their_means, len(ours)),
@@ -112,7 +114,7 @@ def _interval(means: NDArray[np.float64], seeds: int) -> Interval:
     mean 93 times in 100, not 95. Hesterberg's expanded percentiles (2015) mend that: the tails are
     cut where a t interval would cut them.
     """
-    if seeds < 2:
+    if seeds < 2 or np.isnan(means).all():
         return Interval(float("nan"), float("nan"))
     tail = NormalDist().cdf(-np.sqrt(seeds / (seeds - 1)) * _student_975(seeds - 1))
     low, high = np.nanquantile(means, [tail, 1 - tail])

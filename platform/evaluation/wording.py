@@ -78,6 +78,25 @@ def _best_oracle(comparison: Comparison) -> str:
     return f"{text}."
 
 
+def among_learned(comparison: Comparison) -> list[str]:
+    """Where several learned policies take part, as in an ablation: each beside the first."""
+    first, *others = comparison.learned or [""]
+    return [
+        f"{policy} beside {first}: {_figures_beside(comparison, policy, first)}"
+        for policy in others
+    ]
+
+
+def _figures_beside(comparison: Comparison, policy: str, reference: str) -> str:
+    told = []
+    for metric in [each for each in comparison.metrics if each.better is not None][:2]:
+        difference = comparison.difference(policy, reference, metric)
+        ends = difference.percent_interval
+        between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
+        told.append(f"{metric.label} {difference.percent:+.1f}%{between}")
+    return ", ".join(told)
+
+
 def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
     tied = [p for p in others if not comparison.differences[p].interval.excludes_zero]
     if not tied or len(comparison.seeds) == 1:

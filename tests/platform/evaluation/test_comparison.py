@@ -7,6 +7,7 @@ import re
 import threading
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation import run
 from loadmaster.platform.evaluation.comparison import as_json
 from loadmaster.platform.evaluation.subjects import Trial
-from loadmaster.platform.evaluation.wording import verdict
+from loadmaster.platform.evaluation.wording import among_learned, verdict
 from tests.platform.evaluation.machine import (
     KNOWING,
     MACHINE,
@@ -244,3 +245,25 @@ def test_oracles_alone_have_nobody_to_be_measured_against() -> None:
     assert re.fullmatch(
         r"learned: mean JCT \S+ s\. The best oracle, shortest, is at \D+[\d.]+ s\.", text
     )
+
+
+# Learned policies beside one another
+
+
+def test_an_ablation_is_told_with_intervals() -> None:
+    result = compared("learned", "arrival", "longest", seeds=6)
+    assert among_learned(result) == []
+    # Any two will do in the place of bundles.
+    bundles: Any = dict.fromkeys(("longest", "learned"))
+    result = replace(result, learned=bundles)
+    (line,) = among_learned(result)
+    told = re.fullmatch(
+        r"learned beside longest: mean JCT (-\S+)% \[(-\S+), (-\S+)\], makespan \+0\.0% .*", line
+    )
+    assert told is not None
+    ours, theirs = (result.values[policy][0] for policy in ("learned", "longest"))
+    expected = 100 * (ours.mean() / theirs.mean() - 1)
+    assert float(told[1]) == pytest.approx(expected, abs=0.05)
+    assert float(told[2]) < expected < float(told[3])
+    found = result.difference("learned", "longest", result.primary)
+    assert found.percent == pytest.approx(expected)
