@@ -42,13 +42,13 @@ def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.
 def _matching(
     weights: Mapping[str, torch.Tensor], patterns: Sequence[str]
 ) -> dict[str, torch.Tensor]:
-    """Those tables whose names match."""
+    """Those tables whose names match, by name: a bundle's come in any order."""
     for pattern in patterns:
         if not fnmatch.filter(weights, pattern):
-            known = ", ".join(weights)
+            known = ", ".join(sorted(weights))
             raise InputError(f"training.take: no table is called {pattern}; expected {known}")
     chosen = {name for pattern in patterns for name in fnmatch.filter(weights, pattern)}
-    return {name: table for name, table in weights.items() if name in chosen}
+    return {name: weights[name] for name in sorted(chosen)}
 
 
 def _must_fit(taken: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
