@@ -282,7 +282,7 @@ def training_cases(folder: Path) -> dict[str, tuple[list[str], list[str]]]:
         ),
         "take another shape": (
             [*train, "network.width=4", "--set", f"{start}/bundles/good", "--set", f"{take}['*']"],
-            ["training.take: ", "has the shape (8,); expected (4,)"],
+            ["training.take: ", "has the shape (16, 8); expected (16, 4)"],
         ),
         "no MLflow": (["train", "decima", "--mlflow", "http://x"], ["loadmaster[mlflow]"]),
     }
