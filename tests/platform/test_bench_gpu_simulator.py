@@ -37,7 +37,7 @@ def test_generated_jobs_go_by_another_name(monkeypatch: pytest.MonkeyPatch) -> N
 
 @needs_traces
 def test_recorded_jobs_stand_beside_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_simulator, "RUNS", 3)
+    monkeypatch.setattr(gpu_simulator, "RUNS", 9)
     figures = {
         figure.name: figure
         for figure in (
@@ -48,7 +48,7 @@ def test_recorded_jobs_stand_beside_the_peer(monkeypatch: pytest.MonkeyPatch) ->
     small = figures["gpu_scheduling/pai-3x8/cpu_s"]
     assert small.peer == 11.5
     assert small.ratio is not None
-    assert small.ratio > 500  # 4,600 on quiet cores: `bench simulators` measures it
+    assert small.ratio > 2000
     for ordering in ("fifo", "sjf"):
         assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
 

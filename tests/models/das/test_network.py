@@ -58,7 +58,7 @@ def test_gradient_steps_make_a_choice_more_likely(variant: str) -> None:
     torch.manual_seed(0)
     network, observation = DasNetwork(VARIANTS[variant]), moments(WAITING)
     actions = network.decide(observation, luck(5)).actions
-    optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
     seen = []
     for _ in range(30):
         judged = network.evaluate(observation, actions)
