@@ -15,7 +15,26 @@ from loadmaster.platform.training.trainer import quiet_rllib
 FRAGMENT = 50  # steps of an environment in one request, RLlib's usual order of magnitude
 
 
-class StockRunner:
+class Stock:
+    """A runner of RLlib's in this process, ready to be measured."""
+
+    def __init__(self, runner: Any, environments: int) -> None:
+        self._runner, self.environments = runner, environments
+        with quiet_rllib():
+            runner.sample(num_timesteps=environments)
+
+    def sample(self, steps: int) -> int:
+        """About `steps` decisions in every environment, from its start; how many in all."""
+        made = 0
+        with quiet_rllib():
+            while made < steps * self.environments:
+                wanted = min(FRAGMENT, steps) * self.environments
+                episodes = self._runner.sample(num_timesteps=wanted, force_reset=made == 0)
+                made += sum(episode.env_steps() for episode in episodes)
+        return made
+
+
+class StockRunner(Stock):
     """One in this process, with environments that are stepped in one call, as it allows."""
 
     def __init__(
@@ -31,18 +50,7 @@ class StockRunner:
         )
         config.rl_module(rl_module_spec=spec)
         config.debugging(seed=0, log_level="ERROR")
-        self.environments = environments
         with quiet_rllib():
-            self._runner = SingleAgentEnvRunner(config=config, worker_index=0)
-            self._runner.module.set_state(module.get_state())
-            self._runner.sample(num_timesteps=environments)
-
-    def sample(self, steps: int) -> int:
-        """About `steps` decisions in every environment, from its start; how many in all."""
-        made = 0
-        with quiet_rllib():
-            while made < steps * self.environments:
-                wanted = min(FRAGMENT, steps) * self.environments
-                episodes = self._runner.sample(num_timesteps=wanted, force_reset=made == 0)
-                made += sum(len(episode) for episode in episodes)
-        return made
+            runner = SingleAgentEnvRunner(config=config, worker_index=0)
+            runner.module.set_state(module.get_state())
+        super().__init__(runner, environments)

@@ -21,10 +21,10 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.ordering import OrderingAgent
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
+from loadmaster.platform.bench.stock_runner import Stock
 from loadmaster.platform.training.trainer import quiet_rllib
 
 NAME = "loadmaster-stock-cluster"
-FRAGMENT = 50  # steps of an environment in one request, RLlib's usual order of magnitude
 
 
 class StockCluster(MultiAgentEnv):  # type: ignore[misc]
@@ -64,7 +64,7 @@ class StockAgent(TorchRLModule):  # type: ignore[misc]
         return {Columns.ACTIONS: drawn, Columns.ACTION_LOGP: of_jobs.log_prob(drawn)}
 
 
-class StockTeam:
+class StockTeam(Stock):
     """A runner in this process with a number of environments."""
 
     def __init__(
@@ -84,17 +84,6 @@ class StockTeam:
         }
         config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
         config.debugging(seed=0, log_level="ERROR")
-        self.environments = environments
         with quiet_rllib():
-            self._runner = MultiAgentEnvRunner(config=config, worker_index=0)
-            self._runner.sample(num_timesteps=environments)
-
-    def sample(self, steps: int) -> int:
-        """About `steps` decisions in every environment, from its start; how many in all."""
-        made = 0
-        with quiet_rllib():
-            while made < steps * self.environments:
-                wanted = min(FRAGMENT, steps) * self.environments
-                episodes = self._runner.sample(num_timesteps=wanted, force_reset=made == 0)
-                made += sum(episode.env_steps() for episode in episodes)
-        return made
+            runner = MultiAgentEnvRunner(config=config, worker_index=0)
+        super().__init__(runner, environments)

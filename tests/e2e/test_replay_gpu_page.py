@@ -20,6 +20,7 @@ from loadmaster.platform.replay import gpu_scheduling as gpu
 from loadmaster.platform.replay.case_study import Step
 from loadmaster.platform.replay.lanes import lay_out
 from loadmaster.platform.replay.page import build_page
+from tests.replays import assert_opens_by_itself
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Browser
@@ -72,11 +73,7 @@ def figures_at(result: EpisodeResult, at_s: float) -> dict[str, str]:
 
 
 def test_it_opens_without_a_fault_or_a_request(browser: Browser, address: str) -> None:
-    browser.open(address)
-    assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
-    assert browser.evaluate("document.getElementById('fault').hidden")
-    assert browser.faults() == []
-    assert [url for url in browser.requests() if not url.startswith("data:")] == [address]
+    assert_opens_by_itself(browser, address)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.013, 0.07, 0.31, 0.9])

@@ -14,6 +14,7 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay.page import build_page
+from tests.replays import assert_opens_by_itself
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Browser
@@ -90,11 +91,7 @@ def plot(browser: Browser, panel: int) -> dict[str, float]:
 
 
 def test_it_opens_without_a_fault_or_a_request(browser: Browser, address: str) -> None:
-    browser.open(address)
-    assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
-    assert browser.evaluate("document.getElementById('fault').hidden")
-    assert browser.faults() == []
-    assert [url for url in browser.requests() if not url.startswith("data:")] == [address]
+    assert_opens_by_itself(browser, address)
 
 
 def test_the_totals(browser: Browser, address: str, episodes: tuple[EpisodeResult, ...]) -> None:

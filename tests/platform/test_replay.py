@@ -22,6 +22,7 @@ from loadmaster.platform.replay import page
 from loadmaster.platform.replay.headline import headline, unfinished_note
 from loadmaster.platform.replay.packing import pack, pack_schedule
 from loadmaster.platform.replay.page import build_page
+from tests.replays import assert_refused
 
 # executor, job, stage, start ms, end ms, moving: two executors, two jobs
 ROWS = [
@@ -295,12 +296,7 @@ def test_json_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_bad_input(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments, "-o", str(tmp_path / "page.html")]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.startswith("error: ")
-    assert shown.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(arguments, message, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/page.html", "a file/page.html", "a folder"])

@@ -31,6 +31,7 @@ from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.replay.picture import DECISIONS, telling
 from tests.bundles import make_bundle
 from tests.platform.test_replay import data_in, numbers_in
+from tests.replays import assert_refused
 
 SMALL = GpuSchedulingSettings(jobs=60, load=2.0)
 ENVIRONMENT = {"jobs": 60, "load": 2.0, "preempt": True}
@@ -419,12 +420,7 @@ def test_a_toy_is_counted_in_seconds(tmp_path: Path, said: Callable[..., Any]) -
 def test_bad_input(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments, "-o", str(tmp_path / "page.html")]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err
-    assert shown.err.startswith("error: ")
-    assert shown.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert_refused(arguments, message, tmp_path, capsys)
 
 
 def test_a_bundle_of_another_system(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

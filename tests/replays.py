@@ -1,0 +1,34 @@
+"""What every replay is tested for, whatever environment it shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from loadmaster.platform.cli.main import main
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Browser
+
+
+def assert_refused(
+    arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, and nothing written."""
+    assert main([*arguments, "-o", str(folder / "page.html")]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+    assert list(folder.iterdir()) == []
+
+
+def assert_opens_by_itself(browser: Browser, address: str) -> None:
+    """Without a fault, and without asking anybody for anything."""
+    browser.open(address)
+    assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
+    assert browser.evaluate("document.getElementById('fault').hidden")
+    assert browser.faults() == []
+    assert [url for url in browser.requests() if not url.startswith("data:")] == [address]
