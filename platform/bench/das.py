@@ -16,6 +16,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
+from loadmaster.envs.gpu_scheduling.cluster import MachineGroup
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.kernel import decide, room_for, weights_of
@@ -24,12 +25,14 @@ from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.bench.results import Figure
 from loadmaster.platform.bench.stock_team import StockTeam
 from loadmaster.platform.bench.turns import PER_S, measured_by_turns, one_thread
+from loadmaster.platform.policies.das_policy import shown_in
 from loadmaster.platform.rllib.recording import Assignment, RolloutEngine
 from loadmaster.platform.rollouts.das import DasEngine
 from loadmaster.platform.rollouts.sitting import Sitting
 from loadmaster.platform.training.das import DasTraining
 
 OURS, GREEDY, VECTOR, STOCK = "", "greedy/", "vector_engine/", "stock_runner/"  # names of figures
+TIMES = 7  # that a slow decision is made
 A_SAY = 1e-3  # spread of the weights of heads that begin with zeros
 Cluster = Literal["small", "medium", "large"]
 
@@ -45,6 +48,8 @@ class Effort:
     rounds: int = 2  # turns of every contender
     decisions: int = 2000  # one at a time
     clusters: tuple[Cluster, ...] = get_args(Cluster)  # that these are made on
+    machines: int = 800  # where like machines share cells, and torch decides
+    startable: tuple[int, ...] = (1, 8, 16, 64)  # jobs that could start there
 
 
 EFFORT = Effort()
@@ -58,6 +63,9 @@ def measure(say: Callable[[str], None]) -> Iterator[Figure]:
         for cluster in effort.clusters:
             say(f"das: one decision at a time, {cluster} cluster")
             yield from single_decisions(effort, cluster)
+        say(f"das: one decision at a time, {effort.machines} machines")
+        for jobs in effort.startable:
+            yield many_machines(effort, jobs)
 
 
 def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
@@ -121,6 +129,23 @@ def single_decisions(effort: Effort, cluster: Cluster) -> Iterator[Figure]:
     for percentile in (50, 99):
         name, value = f"das/decision/{cluster}/p{percentile}_ms", np.percentile(spent, percentile)
         yield Figure(name, float(value), "ms", higher_is_better=False)
+
+
+def many_machines(effort: Effort, jobs: int) -> Figure:
+    """A greedy decision about so many jobs that all could start on an empty cluster."""
+    network = DasNetwork(effort.training.network)
+    give_layers_a_say(network)
+    group = MachineGroup(count=effort.machines, gpus=8, gpu="V100", cpus=96, machines_per_rack=8)
+    settings = GpuSchedulingSettings(machines=(group,), arrivals="batch", jobs=jobs, max_queue=jobs)
+    sitting = Sitting(settings, 0, load_workload(settings))
+    assert sitting.to_next_decision()
+    seen, spent = shown_in(sitting), list[float]()
+    for _ in range(TIMES):
+        began = time.process_time()
+        network.decide(seen)
+        spent.append(1000 * (time.process_time() - began))
+    name = f"das/decision/{effort.machines}-machines/startable-{jobs}/cpu_ms"
+    return Figure(name, float(np.median(spent)), "ms", higher_is_better=False)
 
 
 @torch.no_grad()

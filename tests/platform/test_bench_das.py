@@ -37,8 +37,9 @@ def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
         "network": {"width": 8, "heads": 2, "layers": 1},
     })  # fmt: skip
     tiny = das.Effort(
-        training, episodes=2, stock=(1, 2), steps=10, rounds=1, decisions=30, clusters=("small",)
-    )
+        training, episodes=2, stock=(1, 2), steps=10, rounds=1, decisions=30, clusters=("small",),
+        machines=300, startable=(2,),
+    )  # fmt: skip
     monkeypatch.setattr(das, "EFFORT", tiny)
     assert main(["bench", "rollouts", "das", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
@@ -53,6 +54,7 @@ def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
         "rollout/times_stock_runner",
         "decision/small/p50_ms",
         "decision/small/p99_ms",
+        "decision/300-machines/startable-2/cpu_ms",
     ]
     assert all(value > 0 for value in found.values())
     ours, batched = (
