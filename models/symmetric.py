@@ -21,6 +21,9 @@ Numbers = NDArray[np.float64]
 
 SWEEPS = 10  # for each row, of rotations: five times what it takes
 _EPSILON = float(np.finfo(np.float64).eps)
+# Numbers whose squares would drown: a matrix of few kinds of rows leaves such rounding behind, and
+# a reflection along it would be one along nothing.
+_DROWNED = 1e-145
 
 
 class Turns(NamedTuple):
@@ -104,7 +107,7 @@ def _make_tridiagonal(turns: Turns) -> None:
         for j in range(1, len(v)):
             tail += v[j] * v[j]
         turns.strength[k], turns.beside[k] = 0.0, v[0]
-        if tail == 0:
+        if tail <= _DROWNED * _DROWNED:
             continue
         length = np.sqrt(v[0] * v[0] + tail)
         turns.beside[k] = -length if v[0] > 0 else length
@@ -139,7 +142,8 @@ def _make_diagonal(turns: Turns) -> None:
         largest = max(largest, abs(d[k]))
     for k in range(rows - 1):
         largest = max(largest, abs(e[k]))
-    least, used, sweeps, high = _EPSILON * largest, 0, 0, rows - 1
+    least = max(_EPSILON * largest, _DROWNED)
+    used, sweeps, high = 0, 0, rows - 1
     while high > 0 and sweeps < SWEEPS * rows:
         if abs(e[high - 1]) <= least:
             high -= 1
@@ -155,8 +159,10 @@ def _make_diagonal(turns: Turns) -> None:
             length = np.sqrt(x * x + bulge * bulge)
             if k > low:
                 e[k - 1] = length
-            inverse = 1 / length
-            c, s = x * inverse, bulge * inverse
+            c, s = 1.0, 0.0
+            if length > _DROWNED:
+                inverse = 1 / length
+                c, s = x * inverse, bulge * inverse
             first, second, between = d[k], d[k + 1], e[k]
             both = 2 * c * s * between
             d[k] = c * c * first + both + s * s * second

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from loadmaster.envs.compiled import compiled
@@ -51,6 +51,7 @@ def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Numbers:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 1000))
+@example(rows=19, rank=2, kinds=1, seed=0)  # leaves rounding of 1e-140 beside the diagonal
 def test_a_function_of_a_matrix(rows: int, rank: int, kinds: int, seed: int) -> None:
     matrix = matrix_of(rows, rank, kinds, seed)
     vectors = np.random.default_rng(seed).normal(size=(rows, 3))
@@ -74,3 +75,16 @@ def test_cholesky_and_its_inverse(rows: int) -> None:
     inverse_factor(upper, inverse)
     np.testing.assert_allclose(np.triu(upper), np.linalg.cholesky(matrix).T, atol=1e-10)
     np.testing.assert_allclose(inverse @ inverse.T, np.linalg.inv(matrix), atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-140, 1e140])
+def test_a_matrix_of_any_size(scale: float) -> None:
+    """Squares of its numbers would drown; what is told stays finite, and right within 1e-145."""
+    matrix = matrix_of(9, 9, 2, 4) * scale
+    turns = turns_for(9)
+    turns.reflected[:] = matrix
+    told = np.ones((9, 1))
+    turned(turns, told, np.zeros(1))
+    expected = np.linalg.eigvalsh(matrix)
+    np.testing.assert_allclose(np.sort(turns.values), expected, atol=max(1e-143, 1e-11 * scale))
+    np.testing.assert_allclose((told**2).sum(), 9, rtol=1e-10)
