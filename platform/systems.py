@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
@@ -69,19 +67,6 @@ def find_system(name: str) -> System:
     if not known[name].available:
         raise InputError(f"system {name!r} {known[name].summary}")
     return known[name]
-
-
-def pretrained_folder() -> Path:
-    """Where the policy bundles lie that ship with the package."""
-    return Path(str(files("loadmaster.models"))) / "pretrained"
-
-
-def pretrained_policies() -> list[str]:
-    """Names of the policy bundles that ship with the package."""
-    folder = pretrained_folder()
-    if not folder.is_dir():
-        return []
-    return sorted(b.name for b in folder.iterdir() if (b / "manifest.json").is_file())
 
 
 def _load(entry: EntryPoint) -> System:
