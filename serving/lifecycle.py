@@ -144,6 +144,8 @@ def _acting(
     if state is LifecycleState.SERVING:
         if not steady:
             return Judgement(down, f"{spread} is above {most}, at {mean}")
+        if earned.mean < thresholds.serving:
+            return Judgement(None, f"{mean} may be below {bar}, by luck alone")
         return Judgement(None, f"{mean} holds against {bar}")
     if earned.mean >= thresholds.serving and steady:
         told = f"{mean} reaches {bar}, {spread} stays within {most}"
