@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -34,15 +35,24 @@ class LifecycleState(StrEnum):
 
 
 class LifecycleSettings(Settings):
-    window: int = Field(10, ge=2, le=10_000)  # rewards judged, of the policy and of the rules
-    degradation: float = Field(0.026, ge=0, lt=1)  # of the rules' reward, allowed to a policy
-    deviation: float = Field(2.0, gt=0)  # times the rules' standard deviation, allowed to it
-    doubt: float = Field(2.0, ge=0)  # standard errors that a mean must lie below its threshold
+    window: int = Field(
+        default=10, ge=2, le=10_000
+    )  # rewards judged, of the policy and of the rules
+    degradation: float = Field(
+        default=0.026, ge=0, lt=1
+    )  # of the rules' reward, allowed to a policy
+    deviation: float = Field(
+        default=2.0, gt=0
+    )  # times the rules' standard deviation, allowed to it
+    doubt: float = Field(
+        default=2.0, ge=0
+    )  # standard errors that a mean must lie below its threshold
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
     retrain_offline: bool = False  # a policy that falls acts no longer
 
 
-class Rewards(NamedTuple):
+@dataclass(frozen=True)
+class Rewards:
     """A window of rewards in three figures."""
 
     count: int
