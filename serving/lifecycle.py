@@ -35,18 +35,10 @@ class LifecycleState(StrEnum):
 
 
 class LifecycleSettings(Settings):
-    window: int = Field(
-        default=10, ge=2, le=10_000
-    )  # rewards judged, of the policy and of the rules
-    degradation: float = Field(
-        default=0.026, ge=0, lt=1
-    )  # of the rules' reward, allowed to a policy
-    deviation: float = Field(
-        default=2.0, gt=0
-    )  # times the rules' standard deviation, allowed to it
-    doubt: float = Field(
-        default=2.0, ge=0
-    )  # standard errors that a mean must lie below its threshold
+    window: int = Field(default=10, ge=2, le=10_000)  # rewards judged, of policy and rules
+    degradation: float = Field(default=0.026, ge=0, lt=1)  # share of reward that it may lack
+    deviation: float = Field(default=2.0, gt=0)  # allowed, times that of the rules
+    doubt: float = Field(default=2.0, ge=0)  # standard errors that count as luck
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
     retrain_offline: bool = False  # a policy that falls acts no longer
 

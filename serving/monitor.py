@@ -30,9 +30,7 @@ Actor = Literal["policy", "rule"]
 
 class MonitorSettings(Settings):
     delta: float = Field(default=0.05, gt=0, lt=1)  # of ADWIN: how easily a change is believed
-    input_block: int = Field(
-        default=10, ge=1, le=10_000
-    )  # states whose mean is one number to ADWIN
+    input_block: int = Field(default=10, ge=1, le=10_000)  # states a number to ADWIN
     input_shift: float = Field(default=0.25, ge=0)  # share by which an input must drift to matter
     on_input_drift: Literal["retrain", "note"] = "note"  # where no reward can tell what it meant
     # A reward here is one outcome, noisier than an episode's; and a service has more at stake.
