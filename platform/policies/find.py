@@ -56,7 +56,7 @@ def find_policy(spec: str, known: Iterable[str] = ()) -> Found:
     A pretrained bundle's name comes first; `./NAME` is a folder in any case. Where it is neither,
     the nearest of the pretrained names and those `known` besides is suggested.
     """
-    found = _open(_folder_of(spec, known))
+    found = _open(folder_meant(spec, known))
     _ = found.bundle  # a damaged one is refused now, not in the middle of the work
     return found
 
@@ -104,7 +104,8 @@ def bundle_of_run(run: Path, which: str | None = None) -> Path:
     )
 
 
-def _folder_of(spec: str, known: Iterable[str]) -> Path:
+def folder_meant(spec: str, known: Iterable[str] = ()) -> Path:
+    """Where the bundle `spec` means lies, unread."""
     if spec in pretrained_policies():
         return shipped.pretrained_folder() / spec
     path = Path(spec)
