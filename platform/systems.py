@@ -24,6 +24,7 @@ class System:
     summary: str
     recipe_at: str = ""  # "module:object", a training Recipe; imported when somebody trains
     policies_at: str = ""  # "module:object", Policies: from a bundle to something that decides
+    endpoint_at: str = ""  # "module:object", an Endpoint of the decision service
     available: bool = True  # False: registered, but it cannot be loaded; the summary says why
 
     @property
@@ -42,6 +43,7 @@ BUILT_IN = (
         summary="Two agents order waiting GPU jobs and place them on machines.",
         recipe_at="loadmaster.platform.training.das:RECIPE",
         policies_at="loadmaster.platform.policies.das:POLICIES",
+        endpoint_at="loadmaster.serving.das.endpoint:ENDPOINT",
     ),
     System(
         name="decima",
@@ -49,6 +51,7 @@ BUILT_IN = (
         summary="A graph network chooses the next stage and how parallel its job may run.",
         recipe_at="loadmaster.platform.training.decima:RECIPE",
         policies_at="loadmaster.platform.policies.decima:POLICIES",
+        endpoint_at="loadmaster.serving.decima.endpoint:ENDPOINT",
     ),
 )
 

@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Mapping
-from pathlib import Path
 from typing import Any
 
 from ray import serve
@@ -17,7 +15,6 @@ from ray.serve.handle import DeploymentHandle
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.config import ServeSettings
-from loadmaster.serving.endpoint import Endpoint
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
@@ -91,7 +88,7 @@ class GatewayDeployment:
         remote = {system: RemoteWorker(handle) for system, handle in workers.items()}
         self._service = assemble(chosen, remote)
 
-    def __serve_build_asgi_app__(self) -> Any:  # noqa: N807 - Serve's name for it
+    def __serve_build_asgi_app__(self) -> Any:
         return self._service.app
 
     async def reconfigure(self, _: Any) -> None:

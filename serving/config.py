@@ -9,7 +9,9 @@ from pathlib import Path
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from loadmaster.envs.settings import Settings
+from loadmaster.serving.decision_log import LogSettings
 from loadmaster.serving.guard import GuardSettings
+from loadmaster.serving.monitor import MonitorSettings
 
 PORT = 8700
 
@@ -32,6 +34,8 @@ class EndpointSettings(Settings):
     start: str = "SERVING"  # or OFFLINE: the rule acts until the policy has proven itself
     shadow_share: float = Field(default=1.0, ge=0, le=1)  # of decisions a shadow bundle also makes
     guard: GuardSettings = GuardSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    log: LogSettings = LogSettings()
 
     @field_validator("start")
     @classmethod

@@ -16,13 +16,13 @@ from loadmaster.serving.answering import Answer, Answering, Frame
 from loadmaster.serving.answers import PromoteOrder, VerbOrder
 from loadmaster.serving.config import EndpointSettings
 from loadmaster.serving.deciding import line_of
+from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Worker
 from loadmaster.serving.messages import RequestError, feedback_model, from_json, read
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.roles import Casting, Roles, roles_from
 from loadmaster.serving.store import Store, Version
 from loadmaster.serving.times import iso
-from loadmaster.serving.watch import Watch
 
 PAUSE, RESUME, PROMOTE, ROLLBACK = "pause", "resume", "promote", "rollback"
 VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
@@ -46,13 +46,13 @@ class ServedSystem:
         worker: Worker,
         answering: Answering,
         store: Store,
-        watch: Watch,
+        keeper: Keeper,
         configured: Version,
         clock: Callable[[], float] = time.time,
         luck: random.Random | None = None,
     ) -> None:
         self.endpoint = answering.decider.endpoint
-        self.settings, self.watch = settings, watch
+        self.settings, self.keeper = settings, keeper
         self._worker, self._answering, self._store = worker, answering, store
         self._configured, self._clock = configured, clock
         self._luck = luck or random.Random()
@@ -60,7 +60,7 @@ class ServedSystem:
         if remembered.get("configured") != configured.version:
             remembered.pop("roles", None)  # somebody has named another bundle since: that serves
         self.roles: Roles = roles_from(remembered.get("roles"), configured)
-        watch.recall(remembered.get("watch"))
+        keeper.recall(remembered.get("keeper"))
         self._feedback = feedback_model(self.endpoint)
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._sources: OrderedDict[str, str] = OrderedDict()  # who made which decision
@@ -72,7 +72,7 @@ class ServedSystem:
     async def decide(self, raw: bytes, frame: Frame) -> dict[str, Any]:
         """The answer to a request; a RequestError where the request itself is wrong."""
         began = time.perf_counter()
-        casting = self.roles.cast(frame.mode, self.watch.rules_act)
+        casting = self.roles.cast(frame.mode, self.keeper.rules_act)
         deadline_ms = min(frame.deadline_ms or self.settings.deadline_ms, self.settings.deadline_ms)
         beside = None
         if casting.beside is not None and self._takes_part(frame):
@@ -90,7 +90,6 @@ class ServedSystem:
             if beside.done():
                 told["shadow"] = _compared(beside.result(), found, casting)
         told["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
-        self.watch.decided(found, told["latency_ms"])
         if beside is None or told["shadow"] is not None:
             self._keep(raw, frame, told, found)
         else:
@@ -144,16 +143,32 @@ class ServedSystem:
         self._sources[told["id"]] = told["source"]
         while len(self._sources) > KNOWN_IDS:
             self._sources.popitem(last=False)
-        self.watch.logged(raw, frame, told, found, now)
+        self.keeper.decided(found, told, now)
+        self.keeper.logged(raw, frame, told, found, now)
 
     def feedback(self, raw: bytes) -> dict[str, Any]:
         """Outcomes of decisions that nobody remembers count for who acts now."""
         given = read(self._feedback, raw)
         reward = self.endpoint.reward(given.outcome)
-        source = self._sources.get(given.id or "") or self.roles.acts(self.watch.rules_act)[0]
+        source = self._sources.get(given.id or "") or self.roles.acts(self.keeper.rules_act)[0]
         outcome = given.outcome.model_dump(mode="json")
-        self.watch.fed_back(given.id, outcome, source, reward, self._clock())
+        self.keeper.fed_back(given.id, outcome, source, reward, self._clock())
         return {"accepted": True, "reward": reward}
+
+    # What goes on beside requests.
+
+    async def is_answered(self) -> bool:
+        """Whether the worker can be asked, and has met the bundle that serves."""
+        try:
+            await asyncio.wait_for(self._worker.load(self.roles.serving.folder), LOAD_S)
+        except Exception:
+            return False
+        return True
+
+    async def look_after(self) -> None:
+        """Every few seconds."""
+        self.keeper.report(paused=self.roles.paused is not None)
+        self.save()
 
     # What admins order.
 
@@ -169,7 +184,7 @@ class ServedSystem:
             if self.roles.previous is None:
                 raise Conflict("there is no previous bundle to go back to")
             self._change(self.roles.rolled_back(now))
-            self.watch.replaced("rolled back by an operator", self._clock())
+            self.keeper.replaced("rolled back by an operator", self._clock())
         else:
             await self._promote(order, now)
         return self.status()
@@ -185,10 +200,10 @@ class ServedSystem:
             version = await self.accept(bundle_folder(order.bundle))
             if order.to == "shadow":
                 self._change(self.roles.with_shadow(version))
-                self.watch.shadow_begins()
+                self.keeper.shadow_begins()
                 return
             self._change(self.roles.serving_now(version, now))
-        self.watch.replaced("promoted by an operator", self._clock())
+        self.keeper.replaced("promoted by an operator", self._clock())
 
     async def accept(self, folder: Path) -> Version:
         """A bundle that the worker can use, kept; an InputError or a Conflict where it cannot."""
@@ -206,21 +221,20 @@ class ServedSystem:
         self.roles = roles
         self.save()
         self._store.discard_all_but(roles.versions)
-        self.watch.told(paused=roles.paused is not None)
 
     def save(self) -> None:
         """What must survive a restart; a full disk is told in the status, and nothing else."""
         record = {
             "configured": self._configured.version,
             "roles": self.roles.record(),
-            "watch": self.watch.record(),
+            "keeper": self.keeper.record(),
         }
         try:
             self._store.remember(record)
         except OSError as fault:
-            self.watch.cannot_save = fault.strerror or str(fault)
+            self.keeper.cannot_save = fault.strerror or str(fault)
         else:
-            self.watch.cannot_save = None
+            self.keeper.cannot_save = None
 
     # What is shown.
 
@@ -228,16 +242,16 @@ class ServedSystem:
         return {
             "system": self.endpoint.system,
             "summary": self.endpoint.summary,
-            "lifecycle": self.watch.state,
+            "lifecycle": self.keeper.state,
             "paused": self.roles.paused is not None,
-            "acting": self.roles.acts(self.watch.rules_act)[0],
+            "acting": self.roles.acts(self.keeper.rules_act)[0],
             "policy": {"name": self.roles.serving.name, "version": self.roles.serving.version},
             "rule": self._answering.decider.rule.name,
-            "decisions": self.watch.decisions,
+            "decisions": self.keeper.decisions,
         }
 
     def status(self) -> dict[str, Any]:
-        acting, because = self.roles.acts(self.watch.rules_act)
+        acting, because = self.roles.acts(self.keeper.rules_act)
         roles = self.roles
         return {
             "system": self.endpoint.system,
@@ -253,14 +267,14 @@ class ServedSystem:
             "rule": self._answering.decider.rule.name,
             "deadline_ms": self.settings.deadline_ms,
             "breaker": "open" if self._answering.breaker.is_open else "closed",
-            **self.watch.status(),
+            **self.keeper.status(),
         }
 
     def decisions(self, limit: int) -> dict[str, Any]:
         return {"decisions": [one for _, one in zip(range(limit), self._recent, strict=False)]}
 
     def history(self) -> dict[str, Any]:
-        return self.watch.history(self._clock())
+        return self.keeper.monitor.history(self._clock())
 
     def example(self, name: str) -> Any:
         examples = self.endpoint.examples()
