@@ -8,15 +8,18 @@ every ten seconds and puts `ray_` before each name.
 from __future__ import annotations
 
 import math
+import os
 import sys
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
-Source = Literal["policy", "fallback"]
-Cause = Literal[
+from loadmaster.envs.errors import InputError
+
+SOURCES: Final = ("policy", "fallback")
+CAUSES: Final = (
     "timeout",
     "exception",
     "not finite",
@@ -26,14 +29,11 @@ Cause = Literal[
     "paused",
     "lifecycle",
     "shadow",
-]
-Action = Literal["bounds", "step", "total", "stabilisation", "flap"]
-LifecycleState = Literal["OFFLINE", "ONLINE", "SERVING"]
-Who = Literal["policy", "rule"]
-
-LEVELS: Final[Mapping[str, int]] = {
-    state: level for level, state in enumerate(get_args(LifecycleState))
-}
+)
+ACTIONS: Final = ("bounds", "step", "total", "stabilisation", "flap")
+STATES: Final = ("OFFLINE", "ONLINE", "SERVING")  # of the lifecycle, told by their number
+WHO: Final = ("policy", "rule")
+METRICS_PORT: Final = "LOADMASTER_METRICS_PORT"
 FLUSH_S: Final = 1.0
 LONGEST_LABEL: Final = 64  # characters; longer ones are data that went astray
 # Upper ends of the latency buckets; the last bucket has none.
@@ -51,16 +51,16 @@ class Metric(NamedTuple):
 
 METRICS: Final[Mapping[str, Metric]] = {
     "loadmaster_decisions_total": Metric(
-        "counter", "Decisions told, by who made them.", ("system", "source"), get_args(Source)
+        "counter", "Decisions told, by who made them.", ("system", "source"), SOURCES
     ),
     "loadmaster_fallbacks_total": Metric(
-        "counter", "Decisions made by the rule, by cause.", ("system", "cause"), get_args(Cause)
+        "counter", "Decisions made by the rule, by cause.", ("system", "cause"), CAUSES
     ),
     "loadmaster_decision_latency_ms": Metric(
         "histogram", "From a request's arrival to its decision, milliseconds."
     ),
     "loadmaster_guard_actions_total": Metric(
-        "counter", "Quantities the guard changed.", ("system", "action"), get_args(Action)
+        "counter", "Quantities the guard changed.", ("system", "action"), ACTIONS
     ),
     "loadmaster_drift_total": Metric(
         "counter", "Changes found in rewards or in a feature of inputs.", ("system", "what")
@@ -70,9 +70,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "loadmaster_shadow_agreement": Metric(
         "gauge", "Share of decisions on which the policy in shadow agrees with the acting one."
     ),
-    "loadmaster_reward_mean": Metric(
-        "gauge", "Mean reward of the window.", ("system", "who"), get_args(Who)
-    ),
+    "loadmaster_reward_mean": Metric("gauge", "Mean reward of the window.", ("system", "who"), WHO),
     "loadmaster_log_dropped_total": Metric("counter", "Rows the decision log had to drop."),
     "loadmaster_rejected_total": Metric(
         "counter", "Requests refused, by HTTP status.", ("status",)
@@ -255,7 +253,7 @@ class Metrics:
         self._system = system
         self._board = board or _shared.board()
 
-    def decided(self, source: Source, cause: Cause | None, latency_ms: float) -> None:
+    def decided(self, source: str, cause: str | None, latency_ms: float) -> None:
         if (source == "policy") != (cause is None):
             raise ValueError(f"source {source!r} with cause {cause!r}; only a fallback has one")
         self._board.observe("loadmaster_decision_latency_ms", self._system, value=latency_ms)
@@ -263,15 +261,17 @@ class Metrics:
         if cause is not None:
             self._board.add("loadmaster_fallbacks_total", self._system, cause)
 
-    def guarded(self, action: Action) -> None:
+    def guarded(self, action: str) -> None:
         self._board.add("loadmaster_guard_actions_total", self._system, action)
 
     def drifted(self, what: str) -> None:
         """`what`: "rewards", or the feature of the inputs."""
         self._board.add("loadmaster_drift_total", self._system, what)
 
-    def lifecycle(self, state: LifecycleState) -> None:
-        self._board.set("loadmaster_lifecycle", self._system, value=LEVELS[state])
+    def lifecycle(self, state: str) -> None:
+        if state not in STATES:
+            raise ValueError(f"lifecycle {state!r}; expected one of {', '.join(STATES)}")
+        self._board.set("loadmaster_lifecycle", self._system, value=STATES.index(state))
 
     def paused(self, paused: bool) -> None:
         self._board.set("loadmaster_paused", self._system, value=float(paused))
@@ -280,7 +280,7 @@ class Metrics:
         """None: no policy is in shadow, or it has decided nothing yet."""
         self._board.set("loadmaster_shadow_agreement", self._system, value=agreement)
 
-    def reward(self, who: Who, mean: float | None) -> None:
+    def reward(self, who: str, mean: float | None) -> None:
         """None: the window is empty."""
         self._board.set("loadmaster_reward_mean", self._system, who, value=mean)
 
@@ -288,6 +288,18 @@ class Metrics:
         if rows > 0:
             self._board.add("loadmaster_log_dropped_total", self._system, count=rows)
 
-    def rejected(self, status: int) -> None:
-        """Of the service as a whole: a refused request may have named no system."""
-        self._board.add("loadmaster_rejected_total", str(status))
+
+def rejected(status: int, board: Board | None = None) -> None:
+    """A request was refused. Of the service as a whole: it may have named no system."""
+    (board or _shared.board()).add("loadmaster_rejected_total", str(status))
+
+
+def export_port(environment: Mapping[str, str] = os.environ) -> int | None:
+    """The port of Ray's page for Prometheus that LOADMASTER_METRICS_PORT asks for, if any; for
+    whoever starts Ray, which otherwise picks one."""
+    given = environment.get(METRICS_PORT, "")
+    if not given:
+        return None
+    if not (given.isascii() and given.isdigit() and 1 <= int(given) <= 65535):
+        raise InputError(f"{METRICS_PORT}={given[:40]!r}; expected a port, 1 to 65535")
+    return int(given)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmaster.envs.errors import InputError
 from loadmaster.serving.metrics import (
+    CAUSES,
     LATENCY_MS,
     METRICS,
+    STATES,
     Board,
-    Cause,
-    LifecycleState,
     Metrics,
     Series,
+    export_port,
+    rejected,
 )
 
 
@@ -77,7 +80,7 @@ def test_every_word_has_its_metric(ledger: Ledger, board: Board) -> None:
     metrics.reward("rule", -3.5)
     metrics.log_dropped(7)
     metrics.log_dropped(0)
-    metrics.rejected(429)
+    rejected(429, board)
     board.flush()
     assert ledger.counts == {
         ("loadmaster_decisions_total", ("decima", "policy")): 1,
@@ -100,8 +103,8 @@ def test_every_word_has_its_metric(ledger: Ledger, board: Board) -> None:
     assert told == set(METRICS)
 
 
-@pytest.mark.parametrize("state", get_args(LifecycleState))
-def test_lifecycle_levels(state: LifecycleState, ledger: Ledger, board: Board) -> None:
+@pytest.mark.parametrize("state", STATES)
+def test_lifecycle_levels(state: str, ledger: Ledger, board: Board) -> None:
     Metrics("das", board).lifecycle(state)
     board.flush()
     expected = {"OFFLINE": 0, "ONLINE": 1, "SERVING": 2}[state]
@@ -133,6 +136,10 @@ def test_gauges_are_told_again_and_can_go(ledger: Ledger, board: Board) -> None:
         (lambda m: m.decided("fallback", None, 1.0), "only a fallback has one"),
         (lambda m: m.decided("policy", None, float("nan")), "expected a duration"),
         (lambda m: m.decided("policy", None, -1.0), "expected a duration"),
+        (
+            lambda m: m.lifecycle("lifecycle 'RETIRED'; expected one of OFFLINE"),
+            "lifecycle 'RETIRED'; expected one of OFFLINE",
+        ),
         (lambda m: m.guarded("kick"), "action 'kick'; expected one of bounds"),
         (lambda m: m.drifted(""), "what ''; expected a short text"),
         (lambda m: m.drifted("x" * 65), "expected a short text"),
@@ -150,9 +157,8 @@ def test_wrong_labels_and_values(
 
 def test_without_ray_counts_wait(ledger: Ledger, board: Board) -> None:
     ledger.is_ready = False
-    metrics = Metrics("decima", board)
     for _ in range(3):
-        metrics.rejected(401)
+        rejected(401, board)
         board.flush()
     assert ledger.counts == {}
     ledger.is_ready = True
@@ -163,7 +169,7 @@ def test_without_ray_counts_wait(ledger: Ledger, board: Board) -> None:
 
 events = st.lists(
     st.one_of(
-        st.sampled_from(get_args(Cause)),
+        st.sampled_from(CAUSES),
         st.floats(0.0, 5000.0),
         st.integers(0, 4).map(lambda after: ("the sink breaks", after)),
         st.just("flush"),
@@ -188,16 +194,14 @@ def test_nothing_is_lost_or_told_twice(happened: list[object]) -> None:
                 metrics.decided("policy", None, event)
                 latencies[next(end for end in ends if event <= end)] += 1
             case str():
-                metrics.decided("fallback", event, 0.1)  # type: ignore[arg-type]
+                metrics.decided("fallback", event, 0.1)
                 causes[event] += 1
                 latencies[LATENCY_MS[0]] += 1
             case (_, int(after)):
                 ledger.breaks_after = after
                 metrics.paused(False)
-                try:
+                with contextlib.suppress(ConnectionError):
                     board.flush()
-                except ConnectionError:
-                    pass
                 ledger.breaks_after = -1
     board.flush()
     told = {labels[1]: n for (name, labels), n in ledger.counts.items() if "fallbacks" in name}
@@ -227,6 +231,15 @@ def test_threads_count_together(ledger: Ledger, board: Board) -> None:
     board.flush()
     assert ledger.counts[("loadmaster_fallbacks_total", ("decima", "paused"))] == 2000
     assert sum(ledger.observed.values()) == 2000
+
+
+def test_the_port_is_asked_for_in_the_environment() -> None:
+    assert export_port({}) is None
+    assert export_port({"LOADMASTER_METRICS_PORT": ""}) is None
+    assert export_port({"LOADMASTER_METRICS_PORT": "8701"}) == 8701
+    for wrong in ("0", "65536", "-1", "eight", "8701 ", "٨"):
+        with pytest.raises(InputError, match=r"LOADMASTER_METRICS_PORT=.* expected a port"):
+            export_port({"LOADMASTER_METRICS_PORT": wrong})
 
 
 def scrape() -> dict[str, float]:
@@ -263,7 +276,7 @@ def test_prometheus_sees_them_on_rays_page(ray_session: None) -> None:
     metrics.shadow(0.25)
     metrics.reward("policy", -4.0)
     metrics.log_dropped(2)
-    metrics.rejected(418)  # no other test is refused with that
+    rejected(418)  # no other test is refused with that
     expected = {
         "ray_loadmaster_decisions_total{source=policy,system=test-metrics}": 3,
         "ray_loadmaster_decisions_total{source=fallback,system=test-metrics}": 1,
