@@ -32,6 +32,7 @@ def ray_session(root: Path) -> Iterator[None]:
         patch.delenv("RAY_ADDRESS", raising=False)
         with pytest.MonkeyPatch.context() as for_workers:
             for_workers.setenv("PYTHONPATH", str(root))
+            for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
             ray.init(
                 address="local",
                 num_cpus=2,
