@@ -48,9 +48,7 @@ def serve_arguments(
         _check_bundle(name, bundle_folder(chosen.bundle or endpoint.pretrained))
     told = settings.model_dump(mode="json", exclude_unset=True)
     for chosen_one in told["systems"].values():
-        if chosen_one.get(
-            "bundle"
-        ):  # replicas run elsewhere: a relative folder means nothing there
+        if chosen_one.get("bundle"):  # a relative folder means nothing to replicas
             chosen_one["bundle"] = str(bundle_folder(chosen_one["bundle"]).resolve())
     for key in ("tokens", "folder"):
         if told.get(key):

@@ -43,7 +43,9 @@ def build(args: Mapping[str, Any]) -> Application:
         )
         rule = one.rule or endpoint.rules[0]
         workers[system] = deployment.bind(system, one.endpoint, rule, str(folder.resolve()))
-    return GatewayDeployment.bind(settings.model_dump(mode="json"), workers)
+    return GatewayDeployment.bind(  # type: ignore[attr-defined,no-any-return]
+        settings.model_dump(mode="json"), workers
+    )
 
 
 class RemoteWorker:
@@ -73,7 +75,7 @@ class RemoteWorker:
     ray_actor_options={"num_cpus": 0},
     logging_config={"enable_access_log": False},
     graceful_shutdown_timeout_s=5.0,
-    **HEALTH,  # type: ignore[arg-type]
+    **HEALTH,
 )
 @serve.ingress()
 class GatewayDeployment:

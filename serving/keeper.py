@@ -58,7 +58,7 @@ class Keeper:
     def go_to(self, state: LifecycleState, why: str, now: float) -> None:
         self._state, self._since, self._why = state, now, why
         self.monitor.acted_on()
-        self._metrics.lifecycle(self._state.value)  # type: ignore[arg-type]
+        self._metrics.lifecycle(self._state.value)
 
     def decided(self, found: Answer, told: dict[str, Any], now: float) -> None:
         """Count a decision, when all is known about it."""
@@ -72,10 +72,10 @@ class Keeper:
             agrees=shadow.get("agrees"),
             shadow_fault=shadow.get("fault") is not None,
         )
-        self._metrics.decided(found.source, found.cause, told["latency_ms"])  # type: ignore[arg-type]
+        self._metrics.decided(found.source, found.cause, told["latency_ms"])
         for kind in found.guarded:
             self._guarded[kind] += 1
-            self._metrics.guarded(kind)  # type: ignore[arg-type]
+            self._metrics.guarded(kind)
         for drift in drifts:
             self._metrics.drifted(drift.name)
         if drifts:
@@ -137,11 +137,11 @@ class Keeper:
     def report(self, *, paused: bool) -> None:
         """To the metrics: what is no event but a state. Called every few seconds."""
         self._metrics.paused(paused)
-        self._metrics.lifecycle(self._state.value)  # type: ignore[arg-type]
+        self._metrics.lifecycle(self._state.value)
         told = self.monitor.status()
         self._metrics.shadow(told["shadow"]["agreement"])
         for who in ("policy", "rule"):
-            self._metrics.reward(who, told["rewards"][who]["mean"])  # type: ignore[arg-type]
+            self._metrics.reward(who, told["rewards"][who]["mean"])
         dropped = self._log.status().dropped
         self._metrics.log_dropped(dropped - self._dropped)
         self._dropped = dropped

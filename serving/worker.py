@@ -26,15 +26,17 @@ class SystemWorker:
     thread has its own.
     """
 
-    def __init__(self, system: str, reference: str, rule: str, folder: str) -> None:
+    def __init__(
+        self, system: str, reference: str, rule: str, folder: str, warm: bool = True
+    ) -> None:
         _one_thread_for_torch()
         endpoint = find_endpoint(system, reference)
         self._acting, self._beside = Decider(endpoint, rule), Decider(endpoint, rule)
         self._threads = {decider: ThreadPoolExecutor(1) for decider in (self._acting, self._beside)}
         self._busy_since: float | None = None
-        # The first decision loads and compiles: nobody should wait for that.
         policy = self._acting.load(folder)
-        for state in endpoint.examples().values():
+        # The first decision compiles: nobody should wait for that.
+        for state in endpoint.examples().values() if warm else ():
             policy.decide(state)
             self._acting.rule.decide(state)
 

@@ -43,4 +43,6 @@ def load_rule(name: str) -> DecimaRule:
     if name not in RULES:
         raise unknown_name("rule", name, RULES)
     baseline = BASELINES[name]
-    return DecimaRule(tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline)
+    return DecimaRule(
+        tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
+    )
