@@ -65,9 +65,7 @@ class Follow:
         choice = Choice(f"{replicas:g} replicas", score=replicas, uncertainty=0.5)
         return Proposal(
             ToyDecision(replicas=replicas),
-            Reason(
-                f"a load of {state.load:g} needs {replicas:g} replicas", {"to": [choice]}
-            ),
+            Reason(f"a load of {state.load:g} needs {replicas:g} replicas", {"to": [choice]}),
         )
 
 
