@@ -34,6 +34,10 @@ COMMANDS = {
     "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
     "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
+    "decide": Command("decide", "decide", "Ask a running service for one decision."),
+    "state": Command(
+        "state", "state", "Print an example of the state that a system decides about."
+    ),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
     "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
