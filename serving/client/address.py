@@ -45,7 +45,7 @@ def address(url: str, token: str | None = None, tls: ssl.SSLContext | None = Non
 
     Without a token, the one in the environment counts.
     """
-    token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+    token = (os.environ.get(TOKEN_VARIABLE) or None) if token is None else token
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
 from loadmaster.serving.client import calls
@@ -21,20 +20,16 @@ from loadmaster.serving.client.calls import Call, Mode, Payload
 from loadmaster.serving.client.channel import Channel, open_channel
 from loadmaster.serving.client.errors import ServiceError
 from loadmaster.serving.client.frame import Frame
-from loadmaster.serving.client.idle import Idle
 from loadmaster.serving.client.wire import Answer, Request
 
 T = TypeVar("T")
 
 
-class AsyncClient(Frame):
+class AsyncClient(Frame[Channel]):
     """As `Client`, whose methods say what each call is; `sleep`, where given, is awaited."""
 
-    _sleep_for: Callable[[float], Any] = staticmethod(asyncio.sleep)
-
-    @cached_property
-    def _idle(self) -> Idle[Channel]:
-        return Idle(asyncio.get_running_loop)
+    _pause = staticmethod(asyncio.sleep)
+    _owner = staticmethod(asyncio.get_running_loop)
 
     async def systems(self) -> Systems:
         return await self.ask(calls.systems())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Literal, Self, TypeVar
 
 from loadmaster.serving.client import calls
@@ -21,18 +21,16 @@ from loadmaster.serving.client.calls import Call, Mode, Payload
 from loadmaster.serving.client.connection import Connection
 from loadmaster.serving.client.errors import ServiceError
 from loadmaster.serving.client.frame import Frame
-from loadmaster.serving.client.idle import Idle
 from loadmaster.serving.client.wire import Answer, Request
 
 T = TypeVar("T")
 
 
-class Client(Frame):
+class Client(Frame[Connection]):
     """Asks a decision service and waits; a ServiceError tells why there is no answer."""
 
-    @cached_property
-    def _idle(self) -> Idle[Connection]:
-        return Idle(os.getpid)
+    _pause = staticmethod(time.sleep)
+    _owner = staticmethod(os.getpid)
 
     def systems(self) -> Systems:
         """The service and the systems it decides for."""

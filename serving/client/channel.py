@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 from loadmaster.serving.client.address import Address
-from loadmaster.serving.client.connection import ENDED, told
+from loadmaster.serving.client.connection import ENDED, has_news, told
 from loadmaster.serving.client.wire import Answer, AnswerParser, BrokenError, MalformedError
 
 
@@ -32,7 +32,10 @@ class Channel(asyncio.Protocol):
             self._awaited = None
 
     def stale(self) -> bool:
-        return self._transport is None
+        if self._transport is None:
+            return True
+        # Where the event loop was held up, it may not have noticed yet.
+        return has_news(self._transport.get_extra_info("socket"))
 
     def close(self) -> None:
         transport, self._transport = self._transport, None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 from collections.abc import Callable
+from typing import Protocol
 
 from loadmaster.serving.client.address import Address
 from loadmaster.serving.client.wire import Answer, AnswerParser, BrokenError
@@ -13,6 +15,10 @@ Left = Callable[[], float]  # seconds until the deadline; raises when it is over
 
 ENDED = "the connection ended before the answer did"
 AT_ONCE = 256 * 1024  # bytes
+
+
+class HasFile(Protocol):
+    def fileno(self) -> int: ...
 
 
 class Connection:
@@ -55,10 +61,7 @@ class Connection:
                 raise BrokenError(ENDED, sent=True)
 
     def stale(self) -> bool:
-        """Between two requests nothing is to be read, unless the service has hung up."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
-        return bool(poll.poll(0))
+        return has_news(self._socket)
 
     def close(self) -> None:
         self._socket.close()
@@ -86,6 +89,15 @@ def _connected(address: Address, left: Left) -> socket.socket:
     raise fault or OSError(f"{address.host} has no address")
 
 
+def has_news(connection: HasFile) -> bool:
+    """Between two requests there is nothing to read, unless the other side has hung up."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 def told(fault: OSError) -> str:
-    """In words, without the numbers."""
+    """In words, without numbers and addresses."""
+    if isinstance(fault, ConnectionError) and fault.errno:
+        return os.strerror(fault.errno).lower()
     return (fault.strerror or str(fault) or type(fault).__name__).lower()

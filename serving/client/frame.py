@@ -7,19 +7,20 @@ import random
 import ssl
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from loadmaster.serving.client.address import address
 from loadmaster.serving.client.answers import Decision
 from loadmaster.serving.client.attempts import Attempts
 from loadmaster.serving.client.errors import ServiceError
+from loadmaster.serving.client.idle import C, Idle
 from loadmaster.serving.client.standby import Fallback, Standby
 from loadmaster.serving.client.wire import MAX_ANSWER, Request
 
 URL = "http://127.0.0.1:8700"
 
 
-class Frame:
+class Frame(Generic[C]):
     """Settings of a client.
 
     url         where the service is; https for TLS
@@ -55,11 +56,13 @@ class Frame:
         self._standby = None if fallback is None else Standby(fallback)
         self._max_answer = max_answer
         self._clock = clock
-        self._sleep = sleep or self._sleep_for
+        self._sleep = sleep or self._pause
+        self._idle: Idle[C] = Idle(self._owner)
         # The system's, not a seeded one: forked processes would draw the same request ids.
         self._rng = rng or random.SystemRandom()
 
-    _sleep_for: Callable[[float], Any] = staticmethod(time.sleep)
+    _pause: Callable[[float], Any]  # how a client waits, unless told otherwise
+    _owner: Callable[[], object]  # to whom its connections belong: see Idle
 
     def __repr__(self) -> str:
         name, url = type(self).__name__, self._address.url
