@@ -103,8 +103,10 @@ class Driver:
         while (now := self._loop.time()) < self._ends:
             self._watch(now)
             await asyncio.sleep(min(WATCH_S, self._ends - now))
-        for intended in self._due:
-            self._count(intended, "unsent", self._ends)
+        if self._load.rate is not None:
+            self._pace()  # what became due since; nothing is sent any more
+            for intended in self._due:
+                self._count(intended, "unsent", self._ends)
         self._due.clear()
         while any(line.intended is not None for line in self._lines):
             self._watch(self._loop.time())
@@ -118,7 +120,7 @@ class Driver:
 
     def elapsed_s(self) -> float:
         """The time measured, or until the last answer where that came later."""
-        return max([self._load.seconds, *self.finished_s])
+        return max(self._load.seconds, max(self.finished_s, default=0.0))
 
     def finished(self, line: Line, outcome: str, stays: bool) -> None:
         now, intended = self._loop.time(), line.intended
