@@ -80,7 +80,7 @@ class Driver:
         self._idle: deque[Line] = deque()  # in turn, so that none grows old unused
         self._due: deque[float] = deque()  # intended starts that wait for a line
         self._tasks: set[asyncio.Task[None]] = set()
-        self._start = self._began = self._ends = math.inf
+        self._start = self._began = self._ends = self._gives_up = math.inf
         self._planned = 0
         self.latencies_s, self.finished_s = array("d"), array("d")  # (answers,)
         self.failed: Counter[str] = Counter()
@@ -94,7 +94,8 @@ class Driver:
         )
         now = self._loop.time()
         self._start, self._began = now, now + self._load.warmup_s
-        self._ends = self._began + self._load.seconds
+        self._ends = self._began + self._load.seconds  # nothing becomes due any more
+        self._gives_up = self._ends + self._load.timeout_s  # nothing is sent any more
         if self._load.rate is None:
             self._due.extend([now] * self._load.concurrency)
             self._dispatch()
@@ -104,9 +105,12 @@ class Driver:
             self._watch(now)
             await asyncio.sleep(min(WATCH_S, self._ends - now))
         if self._load.rate is not None:
-            self._pace()  # what became due since; nothing is sent any more
-            for intended in self._due:
-                self._count(intended, "unsent", self._ends)
+            self._pace()  # what became due since
+        while self._due and (now := self._loop.time()) < self._gives_up:
+            self._watch(now)
+            await asyncio.sleep(WATCH_S / 10)
+        for intended in self._due:
+            self._count(intended, "unsent", now)
         self._due.clear()
         while any(line.intended is not None for line in self._lines):
             self._watch(self._loop.time())
@@ -138,7 +142,7 @@ class Driver:
             self._idle.remove(line)
         if line.intended is not None:
             self.finished(line, "connection", stays=False)
-        if self._loop.time() < self._ends:
+        if self._loop.time() < self._ends or self._due:
             task = self._loop.create_task(self._reopen())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -151,7 +155,7 @@ class Driver:
         return line
 
     async def _reopen(self) -> None:
-        while self._loop.time() < self._ends:
+        while self._loop.time() < self._gives_up:
             try:
                 self._free(await self._open(), self._loop.time())
             except OSError:
@@ -167,7 +171,7 @@ class Driver:
 
     def _dispatch(self) -> None:
         now = self._loop.time()
-        while self._due and self._idle and now < self._ends:
+        while self._due and self._idle and now < self._gives_up:
             self._idle.popleft().send(next(self._requests), self._due.popleft(), now)
 
     def _pace(self) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from loadmaster.serving.client import Decision
-    from loadmaster.serving.client.answers import Choice
-    from loadmaster.serving.client.calls import Mode
+from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
+from loadmaster.serving.client.calls import Mode
+from loadmaster.serving.client.errors import one_line
+from loadmaster.serving.client.frame import URL
 
 MOST_BYTES = 32 * 2**20  # of a state: the largest cluster's takes a few MB
 MOST_TOKEN_BYTES = 4096
@@ -26,9 +27,7 @@ def decide(
     state: Annotated[
         str, typer.Argument(metavar="STATE.json", help="The state as JSON; - reads it from stdin.")
     ],
-    url: Annotated[
-        str, typer.Option(metavar="URL", help="Where the service is.")
-    ] = "http://127.0.0.1:8700",
+    url: Annotated[str, typer.Option(metavar="URL", help="Where the service is.")] = URL,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -57,10 +56,7 @@ def decide(
 
         loadmaster state das | loadmaster decide das - --json
     """
-    import secrets
-
     from loadmaster.envs.errors import InputError
-    from loadmaster.serving.client import Client, ServiceError, calls
 
     content = _read_state(state)
     token = None if token_file is None else _read_token(token_file)
@@ -87,8 +83,6 @@ def decide(
 
 def described(decision: Decision) -> Iterator[str]:
     """For people: a line for each part that there is."""
-    from loadmaster.serving.client.errors import one_line
-
     by = f"{decision.source}, {decision.policy.name} {decision.policy.version}".rstrip()
     cause = f" ({decision.cause})" if decision.cause else ""
     rows = [

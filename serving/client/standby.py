@@ -19,15 +19,15 @@ class Standby:
 
     def __init__(self, fallback: Fallback) -> None:
         self._fallback = fallback
-        self._cause: str | None = None  # of the latest decision; None: the service's
+        self._causes: dict[str, str] = {}  # by system; those that the service decides have none
 
     def decide(
         self, system: str, state: Any, fault: ServiceError, request_id: str, elapsed_s: float
     ) -> Decision:
         cause = _cause(fault)
-        if cause != self._cause:
+        if cause != self._causes.get(system):
             _log.warning("%s is decided locally: %s", system, fault)
-        self._cause = cause
+        self._causes[system] = cause
         return Decision(
             id=request_id,
             decision=self._fallback(system, state),
@@ -40,9 +40,8 @@ class Standby:
 
     def answered(self, system: str) -> None:
         """The service did decide."""
-        if self._cause is not None:
+        if self._causes.pop(system, None) is not None:
             _log.warning("%s is decided by the service again", system)
-        self._cause = None
 
 
 def _cause(fault: ServiceError) -> str:

@@ -111,15 +111,12 @@ def test_tls(make_client: MakeClient, tmp_path: Path) -> None:
 def test_it_is_light() -> None:
     """A scheduler imports it: nothing heavy comes along, and it takes no time."""
     code = (
-        "import sys, time; began = time.perf_counter()\n"
+        "import sys, time; began = time.process_time()\n"
         "from loadmaster.serving.client import Client, AsyncClient\n"
-        "took = time.perf_counter() - began\n"
+        "took = time.process_time() - began\n"
         f"print(took, *(name for name in {LIGHT.split()!r} if name in sys.modules))"
     )
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        for _ in range(3)  # the best of three: the machine may be busy with something else
-    ]
-    told = [run.stdout.split() for run in runs]
-    assert [names for _, *names in told] == [[], [], []]
-    assert min(float(took) for took, *_ in told) < 0.3
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    took, *heavy = run.stdout.split()
+    assert heavy == []
+    assert float(took) < 0.3  # of CPU time, as the machine may be busy with something else
