@@ -35,6 +35,10 @@ COMMANDS = {
     "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
     "serve": Command("serve", "serve", "Serve policies: decisions over HTTP, with reasons."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
+    "decide": Command("decide", "decide", "Ask a running service for one decision."),
+    "state": Command(
+        "state", "state", "Print an example of the state that a system decides about."
+    ),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
     "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),

@@ -49,6 +49,7 @@ const CHARTS = [
   },
   {
     title: "shadow agrees",
+    onlyWith: "shadow_agreement", // an hour without a shadow needs no empty chart
     key: [["by-shadow", "with what acted"]],
     scale: () => ({ ...linearScale(0, 1), ticks: [0, 0.5, 1] }),
     tick: percent,
@@ -78,8 +79,9 @@ function createChart(spec) {
   return { spec, svg, tells, figure };
 }
 
-function drawChart({ spec, svg }, history, status, view) {
-  const width = Math.max(160, svg.parentElement.clientWidth);
+function drawChart({ spec, svg, figure: frame }, history, status, view) {
+  frame.hidden = spec.onlyWith !== undefined && !history.intervals.some((each) => known(each[spec.onlyWith]));
+  const width = Math.max(160, byId("plots").clientWidth);
   const gutter = width < 480 ? 40 : 52;
   const toX = (time) => gutter + ((time - view.from) / (view.to - view.from)) * (width - gutter);
   const wide = ((1000 * history.interval_s) / (view.to - view.from)) * (width - gutter);

@@ -16,8 +16,8 @@ function choiceGroup(name, all) {
     element("td", { title: choice.name }, choice.name),
     element("td", { class: "bar-cell" }, choiceBar(x, value(choice) ?? 0, reach(choice))),
     element("td", {}, byChance ? percent(choice.probability) : scoreWords(choice)),
-    element("td", { class: "second" }, byChance ? figure(choice.score) : known(choice.probability) ? percent(choice.probability) : "")));
-  const told = byChance ? "probability, score" : uncertain ? "score ± deviation" : "score";
+    byChance ? element("td", { class: "second" }, figure(choice.score)) : null));
+  const told = byChance ? "probability, score" : uncertain ? "score ± standard deviation" : "score";
   const caption = element("caption", {}, element("b", {}, name), ` ${told}`);
   const more = all.length > choices.length ? element("p", { class: "note" }, `and ${count(all.length - choices.length)} more`) : null;
   return [element("table", { class: "choices" }, caption, element("tbody", {}, ...rows)), more];

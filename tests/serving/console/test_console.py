@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.serving.console import steps
 from tests.serving.console.fake_service import FakeService, Running
-from tests.serving.console.made_up import Json
+from tests.serving.console.made_up import Json, MadeUp, decima_decision
 
 if TYPE_CHECKING:
     from tests.browser import Browser
@@ -250,6 +252,37 @@ def test_dark_and_light(browser: Browser, start: Start) -> None:
     assert background(browser) == dark
     browser.press("d")
     assert browser.text("theme-button") == "theme: auto"
+
+
+def test_a_service_nobody_has_asked_yet(browser: Browser, start: Start) -> None:
+    served = start()
+    fresh = MadeUp("decima", "A", "fair", decima_decision, datetime.now(UTC), seed=3)
+    fresh.rate = 1e-9
+    served.service.systems = {"decima": fresh}
+    steps.open_console(browser, served.base)
+    assert browser.text("decisions-total") == "0"
+    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\u2013"
+    assert browser.text("feed-empty") == "No decision has been asked for yet."
+    assert browser.evaluate("document.getElementById('promote').disabled")
+    assert browser.faults() == []
+
+
+def test_a_hidden_tab_asks_nothing(browser: Browser, start: Start) -> None:
+    def become(hidden: str) -> None:
+        value = f"{{ configurable: true, value: {hidden} }}"
+        browser.evaluate(f"Object.defineProperty(document, 'hidden', {value})")
+        browser.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+
+    steps.open_console(browser, start().base)
+    become("true")
+    steps.wait_for(browser, f"{steps.said_by('pulse')} === 'held while hidden'")
+    asked = len(browser.requests())
+    time.sleep(2.3)  # a beat and a bit
+    browser.evaluate("0")
+    assert len(browser.requests()) == asked
+    become("false")
+    steps.wait_for(browser, f"{steps.said_by('pulse')} === 'live'")
+    assert len(browser.requests()) > asked
 
 
 def test_nothing_sticks_out(browser: Browser, start: Start) -> None:

@@ -1,0 +1,88 @@
+"""Both clients behind one face, and time that does not pass."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from loadmaster.serving.client import AsyncClient, Client
+
+
+class Clock:
+    """Time stands still but for the pauses that somebody makes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+    async def sleep_async(self, seconds: float) -> None:
+        self.sleep(seconds)
+
+
+class Awaiting:
+    """An AsyncClient whose calls are waited for, so that one test goes for both clients."""
+
+    def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
+        self.client = client
+        self._runner = runner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.client, name)
+
+        def call(*arguments: Any, **settings: Any) -> Any:
+            async def awaited() -> Any:
+                result = found(*arguments, **settings)
+                return await result if inspect.isawaitable(result) else result
+
+            return self._runner.run(awaited())
+
+        return call
+
+    def __repr__(self) -> str:
+        return repr(self.client)
+
+
+MakeClient = Callable[..., Any]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def make_client(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeClient]:
+    """Client(...) or AsyncClient(...); `clock` is set by the tests that have one."""
+    monkeypatch.delenv("LOADMASTER_TOKEN", raising=False)
+    made: list[Any] = []
+    with asyncio.Runner() as runner:
+
+        def make(url: str, *, clock: Clock | None = None, **settings: Any) -> Any:
+            settings.setdefault("rng", random.Random(3))
+            settings.setdefault("deadline_s", 5.0)
+            if clock is not None:
+                sleep = clock.sleep if request.param == "blocking" else clock.sleep_async
+                settings.update(clock=clock, sleep=sleep)
+            if request.param == "blocking":
+                made.append(Client(url, **settings))
+            else:
+                made.append(Awaiting(AsyncClient(url, **settings), runner))
+            return made[-1]
+
+        yield make
+        for client in made:
+            client.close()

@@ -1,0 +1,440 @@
+"""Both clients against a service that behaves, and one that does not."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from loadmaster.serving.client import DeadlineExceeded, ServiceError, Unreachable
+from tests.serving.client.conftest import Clock, MakeClient
+from tests.serving.client.fake_service import (
+    DECISION,
+    answer,
+    dripping,
+    fake_service,
+    hang_up_afterwards,
+    raw,
+    reset,
+    silence,
+    unused_url,
+)
+
+STATE = {"version": 1, "jobs": []}
+STATUS = {
+    "system": "decima",
+    "lifecycle": {"state": "SERVING", "since": "2026-01-01T00:00:00Z", "why": "trained"},
+    "paused": True,
+    "acting": "fallback",
+    "policies": {"serving": {"name": "decima-stream", "version": "0", "since": None}},
+    "decisions": {"total": 3, "policy": 2, "fallback": 1, "by_cause": {"timeout": 1}},
+    "latency_ms": {"p50": None, "p99": None},
+}
+
+
+class Model(BaseModel):
+    version: int = 1
+    jobs: list[int] = []
+
+
+def test_decide(make_client: MakeClient) -> None:
+    with fake_service() as service:
+        decision = make_client(service.url).decide("decima", STATE, deadline_ms=20)
+        (seen,) = service.seen
+    assert (decision.id, decision.source, decision.latency_ms) == ("d-1", "policy", 1.25)
+    assert decision.reason.choices["stage"][0].probability == 0.75
+    assert (seen.method, seen.target) == ("POST", "/v1/decima/decide")
+    assert seen.headers["content-type"] == "application/json"
+    assert "authorization" not in seen.headers
+    sent = seen.json
+    assert len(sent.pop("request_id")) == 24
+    assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
+
+
+@pytest.mark.parametrize(
+    "state", [STATE, MappingProxyType(STATE), Model(), json.dumps(STATE, indent=1).encode()]
+)
+def test_forms_of_a_state(make_client: MakeClient, state: Any) -> None:
+    with fake_service() as service:
+        make_client(service.url).decide("decima", state, mode="shadow")
+        assert service.seen[0].json["state"] == STATE
+        assert service.seen[0].json["mode"] == "shadow"
+
+
+@pytest.mark.parametrize("state", ["{}", [1], None, {"x": float("nan")}, {"x": object()}])
+def test_what_is_no_state(make_client: MakeClient, state: Any) -> None:
+    with fake_service() as service:
+        with pytest.raises(ServiceError, match=r"^state: it is ") as raised:
+            make_client(service.url).decide("decima", state)
+        assert service.seen == []
+    assert raised.value.status is None
+
+
+def test_bytes_cannot_change_the_mode(make_client: MakeClient) -> None:
+    with fake_service() as service:
+        make_client(service.url).decide("decima", b'{},"mode":"active"', mode="shadow")
+        assert service.seen[0].json["mode"] == "shadow"
+
+
+def test_every_other_call(make_client: MakeClient) -> None:
+    interval = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
+    listed = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
+    systems = {
+        "service": {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False},
+        "systems": [
+            {
+                "system": "das",
+                "summary": "",
+                "lifecycle": "ONLINE",
+                "paused": False,
+                "acting": "policy",
+            }
+        ],
+    }
+    script = [
+        answer(systems),
+        answer({"accepted": True, "reward": -2.5}),
+        answer({"accepted": True, "reward": 1}),
+        answer(STATUS),
+        answer(listed),
+        answer({"interval_s": 10, "intervals": [interval]}),
+        answer(STATE),
+        *[answer(STATUS)] * 5,
+    ]
+    with fake_service(*script) as service:
+        client = make_client(service.url)
+        assert client.systems().systems[0].lifecycle == "ONLINE"
+        assert client.feedback("das", {"jct_s": 3}, id="d-1").reward == -2.5
+        assert client.feedback("das", b'{"jct_s": 3}').accepted
+        assert client.status("decima").decisions.by_cause == {"timeout": 1}
+        assert client.decisions("decima", 7)[0].mode == "active"
+        assert client.history("decima").intervals[0].p50_ms == 1.5
+        assert client.example("decima", "large & odd") == STATE
+        assert client.pause("decima", "maintenance").paused
+        client.resume("decima")
+        client.promote("decima")
+        client.promote("decima", "bundles/new", "shadow")
+        client.rollback("a/b")
+        requests = [(seen.method, seen.target) for seen in service.seen]
+        bodies = [seen.json for seen in service.seen if seen.method == "POST"]
+    assert requests == [
+        ("GET", "/v1/systems"),
+        ("POST", "/v1/das/feedback"),
+        ("POST", "/v1/das/feedback"),
+        ("GET", "/v1/decima/status"),
+        ("GET", "/v1/decima/decisions?limit=7"),
+        ("GET", "/v1/decima/history"),
+        ("GET", "/v1/decima/example?name=large+%26+odd"),
+        ("POST", "/v1/decima/pause"),
+        ("POST", "/v1/decima/resume"),
+        ("POST", "/v1/decima/promote"),
+        ("POST", "/v1/decima/promote"),
+        ("POST", "/v1/a%2Fb/rollback"),
+    ]
+    assert bodies == [
+        {"id": "d-1", "outcome": {"jct_s": 3}},
+        {"outcome": {"jct_s": 3}},
+        {"reason": "maintenance"},
+        {},
+        {},
+        {"bundle": "bundles/new", "to": "shadow"},
+        {},
+    ]
+
+
+def test_a_connection_is_kept(make_client: MakeClient) -> None:
+    with fake_service(answer(chunked=True), answer()) as service:
+        client = make_client(service.url)
+        for _ in range(5):
+            client.decide("decima", STATE)
+        assert [seen.connection for seen in service.seen] == [0] * 5
+        client.close()
+        client.decide("decima", STATE)
+        assert service.seen[-1].connection == 1
+
+
+@pytest.mark.parametrize("end", [answer(Connection="close"), hang_up_afterwards])
+def test_a_connection_that_ended_is_not_used_again(make_client: MakeClient, end: Any) -> None:
+    with fake_service(end) as service:
+        client = make_client(service.url, retries=0)
+        for _ in range(3):
+            client.decide("decima", STATE)
+            time.sleep(0.02)  # so that the end has arrived
+        assert [seen.connection for seen in service.seen] == [0, 1, 2]
+
+
+def test_admin_verbs_have_a_connection_of_their_own(make_client: MakeClient) -> None:
+    with fake_service(answer(), answer(STATUS)) as service:
+        client = make_client(service.url)
+        client.decide("decima", STATE)
+        client.pause("decima")
+        assert [seen.connection for seen in service.seen] == [0, 1]
+
+
+# Faults: each is followed by a good answer, which the client must reach or must not ask for.
+
+
+CUT_SHORT = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}")
+PASSING = [
+    reset,
+    raw(b""),
+    raw(b"HTTP/1.1 200"),
+    CUT_SHORT,
+    raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
+    answer({"error": "starting"}, 503),
+    answer(b"<html>bad gateway</html>", 502),
+    answer({"error": "slow"}, 504),
+    answer({"error": "too many"}, 429, Retry_After="2"),
+]
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_decide_is_repeated(make_client: MakeClient, clock: Clock, fault: Any) -> None:
+    with fake_service(fault, fault, answer()) as service:
+        decision = make_client(service.url, clock=clock).decide("decima", STATE)
+        ids = {seen.json["request_id"] for seen in service.seen}
+    assert decision.id == "d-1"
+    assert len(service.seen) == 3
+    assert len(ids) == 1, "the service must know it again"
+    assert len(clock.pauses) == 2
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_admin_verbs_are_not(make_client: MakeClient, clock: Clock, fault: Any) -> None:
+    with fake_service(fault, answer(STATUS)) as service:
+        client = make_client(service.url, clock=clock)
+        with pytest.raises(ServiceError):
+            client.promote("decima")
+        service.script.insert(0, fault)
+        with pytest.raises(ServiceError):
+            client.feedback("decima", {})
+        assert len(service.seen) == 2
+    assert clock.pauses == []
+
+
+def test_attempts_run_out(make_client: MakeClient, clock: Clock) -> None:
+    with fake_service(answer({"error": "starting"}, 503)) as service:
+        client = make_client(service.url, clock=clock, retries=2)
+        with pytest.raises(ServiceError, match=r"^starting$") as raised:
+            client.decide("decima", STATE)
+        assert len(service.seen) == 3
+    assert raised.value.status == 503
+
+
+def test_it_waits_as_long_as_the_service_asks(make_client: MakeClient, clock: Clock) -> None:
+    with fake_service(answer({"error": "too many"}, 429, Retry_After="2"), answer()) as service:
+        make_client(service.url, clock=clock).decide("decima", STATE)
+        assert 2.01 <= clock.pauses[0] <= 2.02
+        service.script.insert(0, answer({"error": "too many"}, 429, Retry_After="60"))
+        with pytest.raises(ServiceError, match="too many") as raised:
+            make_client(service.url, clock=clock).decide("decima", STATE)
+    assert raised.value.status == 429
+    assert len(clock.pauses) == 1, "a wait beyond the deadline is no use"
+
+
+def test_nobody_listens(make_client: MakeClient, clock: Clock) -> None:
+    client = make_client(unused_url(), clock=clock)
+    with pytest.raises(
+        Unreachable, match=r"cannot reach http://127.0.0.1:\d+: .*refused"
+    ) as raised:
+        client.pause("decima")  # nothing was sent: this may be tried again
+    assert len(clock.pauses) == 3
+    assert "\n" not in str(raised.value)
+    assert raised.value.status is None
+
+
+def test_no_such_host(make_client: MakeClient, clock: Clock) -> None:
+    with pytest.raises(Unreachable):
+        make_client("http://nobody.invalid:1", clock=clock, retries=0).systems()
+
+
+@pytest.mark.parametrize("slow", [silence, dripping])
+def test_a_slow_answer_ends_at_the_deadline(make_client: MakeClient, slow: Any) -> None:
+    with fake_service(slow) as service:
+        client = make_client(service.url, deadline_s=0.15)
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceeded, match=r"no answer from .* within 0.15 s"):
+            client.decide("decima", STATE)
+        assert 0.14 <= time.monotonic() - began < 1.0
+        service.script[:] = [answer()]
+        assert client.decide("decima", STATE).id == "d-1", "the late answer is nobody's"
+        assert service.seen[-1].connection == 1
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (answer(b"{not json"), "not as expected: the answer is None"),
+        (answer(b"[" * 100_000), "not as expected"),
+        (answer([1]), "expected an object"),
+        (answer({**DECISION, "source": 3}), "source is 3; expected a text"),
+        (raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "cannot be read"),
+        (answer(b" " * 200_000), "more than 100000 bytes"),
+        (answer(b" " * 200_000, chunked=True), "more than 100000 bytes"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000), "more than 100000 bytes"),
+        (answer({}, 307, Location="http://elsewhere"), "HTTP status 307"),
+    ],
+)
+def test_answers_nobody_can_use(
+    make_client: MakeClient, clock: Clock, broken: Any, said: str
+) -> None:
+    with fake_service(broken, answer()) as service:
+        client = make_client(service.url, clock=clock, max_answer=100_000)
+        with pytest.raises(ServiceError, match=said):
+            client.decide("decima", STATE)
+        assert client.decide("decima", STATE).id == "d-1"
+        assert len(service.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "said", "field"),
+    [
+        (
+            422,
+            {"error": "must be at least 1", "field": "state.jobs[0].tasks"},
+            "state.jobs[0].tasks: must be at least 1",
+            "state.jobs[0].tasks",
+        ),
+        (422, {"error": "state.x: no", "field": "state.x"}, "state.x: no", "state.x"),
+        (401, {"error": "a token is needed", "field": None}, "a token is needed", None),
+        (404, {"error": "two\nlines\x1b[2J", "field": 3}, "two lines [2J", None),
+        (500, b"oops", "the request was answered with HTTP status 500", None),
+        (409, [1], "the request was answered with HTTP status 409", None),
+    ],
+)
+def test_refusals(
+    make_client: MakeClient, status: int, content: Any, said: str, field: str | None
+) -> None:
+    with fake_service(answer(content, status)) as service:
+        with pytest.raises(ServiceError) as raised:
+            make_client(service.url).decide("decima", STATE)
+        assert len(service.seen) == 1
+    assert str(raised.value) == said
+    assert (raised.value.status, raised.value.field) == (status, field)
+    assert type(raised.value) is ServiceError
+
+
+BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
+
+
+def test_a_large_state(make_client: MakeClient) -> None:
+    with fake_service() as service:
+        assert make_client(service.url).decide("decima", BIG).id == "d-1"
+        assert len(service.seen[0].json["state"]["x"]) == 5_000_000
+
+
+def test_a_large_state_is_refused_before_it_was_all_sent(make_client: MakeClient) -> None:
+    with fake_service() as service:
+        service.largest = 1000
+        with pytest.raises(ServiceError, match="too large") as raised:
+            make_client(service.url).decide("decima", BIG)
+        assert raised.value.status == 413
+        service.patient = False  # its answer may be lost with the connection
+        with pytest.raises(ServiceError, match=r"too large|cannot reach"):
+            make_client(service.url).decide("decima", BIG)
+
+
+def test_a_local_decision_where_there_is_no_other(
+    make_client: MakeClient, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = []
+
+    def fair(system: str, state: Any) -> Mapping[str, Any]:
+        asked.append((system, state))
+        return {"stage": 0}
+
+    refused = answer({"error": "wrong", "field": "state.jobs"}, 422)
+    with fake_service(answer(), refused, refused, answer()) as service:
+        client = make_client(service.url, clock=clock, fallback=fair)
+        with caplog.at_level(logging.WARNING, "loadmaster.client"):
+            decisions = [client.decide("decima", STATE) for _ in range(4)]
+    assert [each.source for each in decisions] == ["policy", "local", "local", "policy"]
+    local = decisions[1]
+    assert (local.decision, local.cause) == ({"stage": 0}, "refused")
+    assert local.reason.summary == "state.jobs: wrong"
+    assert local.policy.name == "fair"
+    assert asked == [("decima", STATE)] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "decima is decided locally: state.jobs: wrong",
+        "decima is decided by the service again",
+    ]
+
+
+def test_causes_of_local_decisions(make_client: MakeClient, clock: Clock) -> None:
+    def rule(system: str, state: Any) -> Mapping[str, Any]:
+        return {}
+
+    unreachable = make_client(unused_url(), clock=clock, fallback=rule).decide("das", STATE)
+    assert unreachable.cause == "unreachable"
+    assert unreachable.latency_ms == pytest.approx(1000 * sum(clock.pauses))
+    with fake_service(silence) as service:
+        late = make_client(service.url, deadline_s=0.1, fallback=rule).decide("das", STATE)
+    assert late.cause == "deadline"
+    assert 90 <= late.latency_ms < 1000
+    odd = make_client(unused_url(), fallback=rule).decide("das", {"x": float("nan")})
+    assert odd.cause == "refused"
+
+
+def test_the_token_is_sent_and_never_shown(
+    make_client: MakeClient,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with fake_service(answer({"error": "no"}, 401)) as service, caplog.at_level(logging.DEBUG):
+        client = make_client(service.url, token="s3cret-token", fallback=lambda *_: {})
+        decision = client.decide("decima", STATE)
+        monkeypatch.setenv("LOADMASTER_TOKEN", "from-outside")
+        make_client(service.url, fallback=lambda *_: {}).decide("decima", STATE)
+        sent = [seen.headers["authorization"] for seen in service.seen]
+    assert sent == ["Bearer s3cret-token", "Bearer from-outside"]
+    address = getattr(client, "client", client)._address
+    for shown in (repr(client), repr(address), str(decision), caplog.text):
+        assert "s3cret" not in shown
+    assert service.url in repr(client)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\r\nX-Admin: 1", "schlüssel"])
+def test_tokens_that_cannot_be_sent(make_client: MakeClient, token: str) -> None:
+    with pytest.raises(ValueError, match="token") as raised:
+        make_client("http://127.0.0.1:1", token=token)
+    assert not token or token not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:8700",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://host:99999",
+        "http://me:s3cret@host",
+        "http://host/?x=1",
+        "http://ho st",
+        "http://host\r\nX: 1",
+    ],
+)
+def test_urls_that_are_none(make_client: MakeClient, url: str) -> None:
+    with pytest.raises(ValueError, match="url") as raised:
+        make_client(url)
+    assert "s3cret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"deadline_s": 0}, {"deadline_s": float("nan")}, {"retries": -1}]
+)
+def test_settings_that_make_no_sense(make_client: MakeClient, settings: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        make_client("http://127.0.0.1:1", **settings)
+
+
+def test_a_path_before_the_service(make_client: MakeClient) -> None:
+    with fake_service() as service:
+        make_client(f"{service.url}/behind/proxy/").decide("decima", STATE)
+        assert service.seen[0].target == "/behind/proxy/v1/decima/decide"
