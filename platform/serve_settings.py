@@ -45,7 +45,10 @@ def serve_arguments(
                 f"systems.{name}.rule {chosen.rule!r} is unknown; expected one of: "
                 f"{', '.join(endpoint.rules)}"
             )
-        _check_bundle(name, bundle_folder(chosen.bundle or endpoint.pretrained))
+        folder = bundle_folder(chosen.bundle or endpoint.pretrained)
+        if (whose := read_manifest(folder).system) != name:
+            raise InputError(f"{folder} holds a policy of {whose}; expected one of {name}")
+        endpoint.policy(folder)  # a damaged one is refused before a cluster is started for it
     told = settings.model_dump(mode="json", exclude_unset=True)
     for chosen_one in told["systems"].values():
         if chosen_one.get("bundle"):  # a relative folder means nothing to replicas
@@ -94,13 +97,3 @@ def _add_bundles(tree: dict[str, Any], bundles: Sequence[str]) -> None:
             raise InputError("setting systems: expected a mapping of systems")
         one = branch.get(system) or {}
         branch[system] = {**one, "bundle": spec}
-
-
-def _check_bundle(system: str, folder: Path) -> None:
-    """All of it: a damaged bundle is refused before a cluster is started for it."""
-    from loadmaster.models.bundle import load_bundle
-
-    manifest = read_manifest(folder)
-    if manifest.system != system:
-        raise InputError(f"{folder} holds a policy of {manifest.system}; expected one of {system}")
-    load_bundle(folder)

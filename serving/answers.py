@@ -85,7 +85,8 @@ class ServiceTold(Told):
     version: str
     started_at: str
     uptime_s: float
-    tokens: bool
+    tokens: bool = Field(description="whether they are asked for")
+    scope: Literal["read", "admin"] = Field(description="what the one who asks may do")
 
 
 class SystemList(Told):

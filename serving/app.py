@@ -88,14 +88,7 @@ class GatewayDeployment:
 
         chosen = build_settings(ServeSettings, settings)
         remote = {system: RemoteWorker(handle) for system, handle in workers.items()}
-        self._service = assemble(chosen, remote)
+        self._app = assemble(chosen, remote).app
 
     def __serve_build_asgi_app__(self) -> Any:
-        return self._service.app
-
-    async def reconfigure(self, _: Any) -> None:
-        """Called by Serve once the replica runs in its loop."""
-        await self._service.start()
-
-    def __del__(self) -> None:
-        self._service.close()
+        return self._app

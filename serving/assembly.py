@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -31,25 +31,26 @@ ROUND_S = 2.0  # how often what is no request is looked after
 TRY_AGAIN_S = 0.5  # while a worker starts
 
 
-@dataclass
 class Service:
     """All that a gateway's process holds."""
 
-    app: FastAPI
-    systems: Mapping[str, ServedSystem]
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    def __init__(self, systems: Mapping[str, ServedSystem], gateway: Gateway) -> None:
+        self.systems = systems
+        self.app = build_app(gateway, rejected, self.lifespan)
 
-    async def start(self) -> None:
-        """In the loop that answers: wait for the workers, then look after everything."""
-        for work in (*(self._make_ready(one) for one in self.systems.values()), self._rounds()):
-            task = asyncio.get_running_loop().create_task(work)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def close(self) -> None:
-        for system in self.systems.values():
-            system.save()
-            system.keeper.close()
+    @asynccontextmanager
+    async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
+        """In the loop that answers: wait for the workers, look after all, close the books."""
+        works = (*(self._make_ready(one) for one in self.systems.values()), self._rounds())
+        tasks = [asyncio.get_running_loop().create_task(work) for work in works]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for system in self.systems.values():
+                system.save()
+                system.keeper.close()
 
     async def _make_ready(self, system: ServedSystem) -> None:
         while not system.ready:
@@ -70,7 +71,7 @@ def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
         name: served(name, one, settings, workers[name]) for name, one in settings.systems.items()
     }
     gateway = Gateway(systems, Doorkeeper(settings.tokens), settings.limits)
-    return Service(build_app(gateway, rejected), systems)
+    return Service(systems, gateway)
 
 
 def served(

@@ -45,9 +45,10 @@ class Gateway:
         self._waiting = 0
         self._began, self._began_at = time.monotonic(), time.time()
 
-    def admit(self, request: Request, scope: Scope) -> None:
-        """Raises Refused where the one who asks may not."""
+    def admit(self, request: Request, scope: Scope) -> Scope:
+        """What the one who asks may do at most; raises Refused where that is not enough."""
         keys, asker = self._doorkeeper.keys, request.client.host if request.client else ""
+        held: Scope | None = Scope.ADMIN
         if keys.needed:
             token = bearer(request.headers.get("authorization"))
             held = None if token is None else keys.scope_of(token)
@@ -66,6 +67,7 @@ class Gateway:
             raise Refused(
                 429, "too many requests; wait", headers={"Retry-After": f"{max(wait_s, 1):.0f}"}
             )
+        return held
 
     def system(self, name: str) -> ServedSystem:
         if name not in self.systems:
@@ -118,13 +120,14 @@ class Gateway:
         return await served.order(verb, await self.body(request))
 
     async def systems_told(self, request: Request) -> Any:
-        self.admit(request, Scope.READ)
+        held = self.admit(request, Scope.READ)
         return {
             "service": {
                 "version": version("loadmaster"),
                 "started_at": iso(self._began_at),
                 "uptime_s": round(time.monotonic() - self._began, 1),
                 "tokens": self._doorkeeper.keys.needed,
+                "scope": held.name.lower(),
             },
             "systems": [served.brief() for served in self.systems.values()],
         }

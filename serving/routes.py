@@ -7,6 +7,7 @@ Bodies are read as bytes and passed on as they came, so the routes validate noth
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -26,14 +27,19 @@ HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MOST_DECISIONS = 200
 
 
-def build_app(gateway: Gateway, rejected: Callable[[int], None]) -> FastAPI:
-    """`rejected` hears of every answer that is a refusal."""
+def build_app(
+    gateway: Gateway,
+    rejected: Callable[[int], None],
+    lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
+) -> FastAPI:
+    """`rejected` hears of every answer that is a refusal; `lifespan` is the application's own."""
     app = FastAPI(
         title="Loadmaster decisions",
         version=version("loadmaster"),
         docs_url=None,  # FastAPI's page would load scripts from elsewhere
         redoc_url=None,
         openapi_url=None,
+        lifespan=lifespan,
     )
 
     @cache

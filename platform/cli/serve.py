@@ -98,7 +98,5 @@ def _tell(settings: ServeSettings) -> None:
     typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
     if settings.tokens is None and settings.is_private:
         typer.echo("No tokens are set: only this machine can ask.")
-            "Only this machine can ask." if settings.tokens is None else "Tokens are asked for."
-        )
     first = next(iter(settings.systems))
     typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")

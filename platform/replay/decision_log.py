@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest, read_manifest, visible
+from loadmaster.models.shipped import pretrained_folder, pretrained_policies
 from loadmaster.platform.policies.find import folder_meant
-from loadmaster.platform.systems import pretrained_folder, pretrained_policies
 from loadmaster.serving.endpoint import Endpoint, Policy
 from loadmaster.serving.log_files import DecisionRow
 from loadmaster.serving.registry import find_endpoint

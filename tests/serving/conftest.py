@@ -23,10 +23,12 @@ class Here:
     def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
         self.service, self.worker, self.folder = service, worker, folder
         self._loop = asyncio.new_event_loop()
+        self._life = service.lifespan(service.app)
+        self._open = True
         self.run(self._start())
 
     async def _start(self) -> None:
-        await self.service.start()
+        await self._life.__aenter__()
         while not all(system.ready for system in self.service.systems.values()):
             await asyncio.sleep(0.01)
 
@@ -49,7 +51,10 @@ class Here:
         return told
 
     def close(self) -> None:
-        self.service.close()
+        if not self._open:
+            return
+        self._open = False
+        self.run(self._life.__aexit__(None, None, None))
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0))

@@ -183,7 +183,7 @@ def test_what_was_promoted_and_paused_survives_a_restart(start: Start) -> None:
     here.ask("POST", "/v1/toy/promote", {"bundle": str(better)})
     here.decide()
     here.ask("POST", "/v1/toy/pause", {"reason": "night"})
-    here.service.close()
+    here.close()
     (better / "weights.safetensors").unlink()  # it was copied
     again = start()
     told = again.status()
