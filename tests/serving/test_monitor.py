@@ -391,3 +391,30 @@ def test_recording_is_cheap() -> None:
             monitor.record_feedback(NOW + 1000 + n * 0.01, -5.0 + n % 3, "policy")
         seconds.append(time.perf_counter() - start)
     assert min(seconds) / 2000 < 100e-6  # the two together
+
+
+@pytest.mark.parametrize("better", [0.0, 10.0])
+def test_a_policy_no_worse_than_the_rules_is_left_alone(better: float) -> None:
+    """Outcomes that vary by a fifth, thousands of them, each followed by a verdict."""
+    noise, monitor = random.Random(2), Monitor()
+    for _ in range(50):
+        monitor.record_feedback(NOW, noise.gauss(-100, 20), "rule")
+    for n in range(4000):
+        monitor.record_feedback(NOW + n, noise.gauss(-100 + better, 20), "policy")
+        assert monitor.verdict(SERVING).action == "keep"
+
+
+@pytest.mark.parametrize(("deviation", "most"), [(20.0, 20), (50.0, 60)])
+def test_a_decayed_policy_is_replaced_within_a_window_or_so(deviation: float, most: int) -> None:
+    for seed in range(5):
+        noise, monitor = random.Random(seed), Monitor()
+        for _ in range(50):
+            monitor.record_feedback(NOW, noise.gauss(-100, deviation), "rule")
+        for _ in range(300):
+            monitor.record_feedback(NOW, noise.gauss(-80, deviation), "policy")
+        for late in range(most):
+            monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
+            if monitor.verdict(SERVING).action == "fall back":
+                break
+        else:
+            pytest.fail(f"still acting after {late + 1} bad rewards")
