@@ -412,9 +412,9 @@ def test_a_decayed_policy_is_replaced_within_a_window_or_so(deviation: float, mo
             monitor.record_feedback(NOW, noise.gauss(-100, deviation), "rule")
         for _ in range(300):
             monitor.record_feedback(NOW, noise.gauss(-80, deviation), "policy")
-        for late in range(most):
+        for _ in range(most):
             monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
             if monitor.verdict(SERVING).action == "fall back":
                 break
         else:
-            pytest.fail(f"still acting after {late + 1} bad rewards")
+            pytest.fail(f"still acting after {most} bad rewards")
