@@ -1,9 +1,11 @@
 """ADWIN: a window over a stream of numbers that shrinks when their mean has changed.
 
 After Bifet and Gavaldà, "Learning from Time-Changing Data with Adaptive Windowing" (SDM 2007):
-their ADWIN2, whose window is an exponential histogram. Their bound is for numbers between 0 and 1;
-ours holds for any, since a bucket also knows its extremes, and the window's range stands in the
-bound where theirs has 1. So a change of units changes nothing.
+their ADWIN2, whose window is an exponential histogram. Two things are ours. Their bound is for
+numbers between 0 and 1; since a bucket also knows its extremes, the window's range stands in our
+bound where theirs has 1, and a change of units changes nothing. And where they drop the oldest
+bucket until no cut is left, we drop all that lies before the plainest cut, so that one change is
+told once and the window's mean is that of what came after.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ class Cut(NamedTuple):
     before: float  # mean of the older part
     after: float  # mean of the newer one
     deviation: float  # standard deviation within the parts
+    older: int  # numbers in the older part
 
 
 class Adwin:
@@ -72,13 +75,17 @@ class Adwin:
         self.seen += 1
         if self.seen % self.every or self.width < 2 * LEAST:
             return False
-        cut = self._find_cut()
-        if cut is None:
+        found = self._find_cut()
+        if found is None:
             return False
-        self.cut = cut
-        while self.width >= 2 * LEAST and self._find_cut() is not None:
-            self._drop_oldest()
-        return True
+        self.cut = cut = found
+        while True:
+            kept = self.width - cut.older
+            while self.width > kept:
+                self._drop_oldest()
+            if kept < 2 * LEAST or (found := self._find_cut()) is None:
+                return True
+            cut = found
 
     def parts(self) -> list[tuple[int, Bucket]]:
         """The window from old to new: how many numbers, and their bucket."""
@@ -146,7 +153,8 @@ class Adwin:
             return None
         older, newer, count = found
         between = count * (width - count) / width**2 * (newer - older) ** 2
-        return Cut(origin + older, origin + newer, math.sqrt(max(variance - between, 0.0)))
+        deviation = math.sqrt(max(variance - between, 0.0))
+        return Cut(origin + older, origin + newer, deviation, count)
 
     def record(self) -> dict[str, Any]:
         """Everything, as JSON can hold it."""
@@ -165,7 +173,7 @@ class Adwin:
         try:
             adwin = cls(float(record["delta"]), int(record["every"]), int(record["buckets"]))
             adwin.seen = int(record["seen"])
-            adwin.cut = None if record["cut"] is None else Cut(*map(float, record["cut"]))
+            adwin.cut = None if record["cut"] is None else Cut(*record["cut"])
             adwin._levels = [
                 [Bucket(*map(_finite, bucket)) for bucket in level] for level in record["levels"]
             ]

@@ -76,11 +76,11 @@ class Watch:
             return None
         mean = self._total / self._count
         self._left, self._total, self._count = self._block, 0.0, 0
-        if not self._adwin.update(mean) or self._adwin.cut is None:
+        if not self._adwin.update(mean) or (cut := self._adwin.cut) is None:
             return None
         self.drifts += 1
         self.last = time
-        return Drift(time, self.what, self.name, *self._adwin.cut)
+        return Drift(time, self.what, self.name, cut.before, cut.after, cut.deviation)
 
     def forget(self) -> None:
         """What comes now is another stream; how often the old one drifted is still told."""

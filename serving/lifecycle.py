@@ -10,8 +10,9 @@ an entry of the window is, an episode's reward or one decision's, is the caller'
 
 The thresholds are what the rules were measured to earn, see `measure`. Two things are ours. A
 policy is only sent back where its mean is below the threshold by more than luck explains (`doubt`;
-0 is the paper's rule). And where the stakes are high (`retrain_offline`), a policy that falls goes
-back to OFFLINE, from ONLINE too, so that the rules act while it learns again.
+0 is the paper's rule). And where the stakes are high (`retrain_offline`), a policy whose mean falls
+goes back to OFFLINE, from ONLINE too, so that the rules act while it learns again. One that only
+varies too much is on trial again; the rules would earn less.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Thresholds(NamedTuple):
 class Judgement(NamedTuple):
     to: LifecycleState | None  # None: it stays where it is
     why: str
+    fallen: bool = False  # it acts, and the rules would earn more
 
 
 def summary(rewards: Sequence[float]) -> Rewards:
@@ -141,11 +143,11 @@ def _acting(
     down = LifecycleState.OFFLINE if settings.retrain_offline else LifecycleState.ONLINE
     fallen = earned.mean + luck < thresholds.serving
     steady = earned.std <= thresholds.deviation
-    if fallen and down is not state:
-        return Judgement(down, f"{mean} is below {bar}")
+    if fallen:
+        return Judgement(None if down is state else down, f"{mean} is below {bar}", fallen)
     if state is LifecycleState.SERVING:
         if not steady:
-            return Judgement(down, f"{spread} is above {most}, at {mean}")
+            return Judgement(LifecycleState.ONLINE, f"{spread} is above {most}, at {mean}")
         if earned.mean < thresholds.serving:
             return Judgement(None, f"{mean} may be below {bar}, by luck alone")
         return Judgement(None, f"{mean} holds against {bar}")

@@ -34,7 +34,9 @@ class MonitorSettings(Settings):
     input_shift: float = Field(default=0.25, ge=0)  # share by which an input must drift to matter
     on_input_drift: Literal["retrain", "note"] = "note"  # where no reward can tell what it meant
     # A reward here is one outcome, noisier than an episode's; and a service has more at stake.
-    lifecycle: LifecycleSettings = LifecycleSettings(window=50, deviation=3.0, retrain_offline=True)
+    lifecycle: LifecycleSettings = LifecycleSettings(
+        window=50, deviation=3.0, doubt=3.0, retrain_offline=True
+    )
 
 
 class Monitor:

@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 from loadmaster.serving.drift import Drift
 from loadmaster.serving.lifecycle import (
-    Judgement,
     LifecycleSettings,
     LifecycleState,
+    Thresholds,
     judge,
     measure,
 )
@@ -29,11 +29,11 @@ MOST_TOLD = 3  # inputs in one sentence
 
 
 class Verdict(NamedTuple):
-    """`fall back`: the rules act, and the policy is retrained. `retrain`: it acts meanwhile.
-    `advance`: it has earned the next state. `keep`: all stays as it is."""
+    """`keep`: whoever acts goes on. `retrain`: the policy goes on too, while a better one is
+    trained. `fall back`: the rules act meanwhile."""
 
-    action: Literal["keep", "advance", "retrain", "fall back"]
-    to: LifecycleState | None  # where the lifecycle goes
+    action: Literal["keep", "retrain", "fall back"]
+    to: LifecycleState | None  # where the lifecycle goes, if it goes anywhere
     why: str
 
 
@@ -82,46 +82,35 @@ def reach_verdict(
     """For an endpoint in that state: rewards of the policy and of the rules, the latest last."""
     judgement = judge(state, rewards, rules, settings)
     if state in ACTING:
-        if _is_down(state, judgement):
-            return _handing_over(judgement.to, judgement.why, evidence)
+        if judgement.fallen and judgement.to is not None:
+            fell = f"{evidence.fall.words}; " if evidence.fall is not None else ""
+            return _down(judgement.to, f"{fell}{judgement.why}", evidence)
         if evidence.fall is not None:
-            return _after_a_fall(evidence.fall, rules, evidence, settings)
+            return _after_a_fall(evidence.fall, measure(rules, settings), evidence, settings)
         if evidence.inputs and retrain_on_inputs and len(rewards) < settings.window:
             return Verdict("retrain", None, f"{_inputs(evidence)}; no rewards tell what it did")
-    if judgement.to is not None:
-        return Verdict("advance", judgement.to, judgement.why)
-    return Verdict("keep", None, judgement.why)
-
-
-def _is_down(state: LifecycleState, judgement: Judgement) -> bool:
-    order = list(LifecycleState)
-    return judgement.to is not None and order.index(judgement.to) < order.index(state)
-
-
-def _handing_over(to: LifecycleState | None, why: str, evidence: Evidence) -> Verdict:
-    """Down the lifecycle. Only in OFFLINE do the rules act."""
-    fell = f"{evidence.fall.words}; " if evidence.fall is not None else ""
-    drifted = f"; {_inputs(evidence)}" if evidence.inputs else ""
-    action: Literal["fall back", "retrain"] = (
-        "fall back" if to is LifecycleState.OFFLINE else "retrain"
-    )
-    return Verdict(action, to, f"{fell}{why}{drifted}")
+    return Verdict("keep", judgement.to, judgement.why)
 
 
 def _after_a_fall(
-    fall: Drift, rules: Sequence[float], evidence: Evidence, settings: LifecycleSettings
+    fall: Drift, thresholds: Thresholds | None, evidence: Evidence, settings: LifecycleSettings
 ) -> Verdict:
-    thresholds = measure(rules, settings)
+    offline = LifecycleState.OFFLINE if settings.retrain_offline else None
+    if thresholds is None:
+        why = f"{fall.words}, what the rules would earn is not measured"
+        return _down(offline, why, evidence)
+    bar = f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
+    if fall.after >= thresholds.serving:
+        return _down(None, f"{fall.words}, still no worse than {bar}", evidence)
+    return _down(offline, f"{fall.words}, below {bar}", evidence)
+
+
+def _down(to: LifecycleState | None, why: str, evidence: Evidence) -> Verdict:
+    """Only in OFFLINE do the rules act."""
     drifted = f"; {_inputs(evidence)}" if evidence.inputs else ""
-    if thresholds is not None and fall.after >= thresholds.serving:
-        why = f"{fall.words}, still no worse than {thresholds.serving:.4g}, what the rules allow"
-        return Verdict("retrain", None, f"{why}{drifted}")
-    if thresholds is not None:
-        why = f"that is below {thresholds.serving:.4g}, what the rules allow"
-    else:
-        why = "what the rules would earn is not measured"
-    to = LifecycleState.OFFLINE if settings.retrain_offline else None
-    return _handing_over(to, why, evidence)
+    if to is LifecycleState.OFFLINE:
+        return Verdict("fall back", to, f"{why}{drifted}")
+    return Verdict("retrain", to, f"{why}{drifted}")
 
 
 def _inputs(evidence: Evidence) -> str:

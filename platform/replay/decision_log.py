@@ -122,23 +122,27 @@ def replay_log(
         try:
             endpoint = deciders.endpoint(row.system)
             state = endpoint.state.model_validate_json(row.state)
-            decided = _decided(row)
+            decided, when = _decided(row), iso(row.time)
         except InputError as fault:
             outcome.leave_out(str(fault))
             continue
         except ValidationError as fault:
             outcome.leave_out(f"its state is refused today: {_first(fault)}")
             continue
-        except ValueError:
-            outcome.leave_out("its record is damaged: the shadow is no JSON")
+        except (
+            ValueError,
+            OverflowError,
+        ) as fault:  # a shadow that is no JSON, a time that is none
+            outcome.leave_out(f"its record is damaged: {visible(str(fault))}")
             continue
         for each in decided:
-            _again(row, each, state, endpoint, deciders, outcome)
+            _again(row, when, each, state, endpoint, deciders, outcome)
     return outcome
 
 
 def _again(
     row: DecisionRow,
+    when: str,
     decided: Decided,
     state: Any,
     endpoint: Endpoint[Any, Any, Any],
@@ -164,7 +168,7 @@ def _again(
     outcome.compare(
         Difference(
             id=row.id,
-            time=iso(row.time),
+            time=when,
             system=row.system,
             policy=f"{decided.policy} {decided.version}".strip(),
             by=f"{policy.name} {policy.version}".strip(),
