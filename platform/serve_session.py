@@ -1,9 +1,4 @@
-"""Ray and Serve as the decision service wants them.
-
-Serve's own proxy takes ten milliseconds a request. Its HAProxy takes one, but listens on every
-interface. A third way is both fast and closed: the gateway's replica listens itself (Serve calls it
-direct ingress), on the address and port that are asked for. `docs/serving.md` has the figures.
-"""
+"""Ray and Serve as the decision service wants them."""
 
 from __future__ import annotations
 
@@ -25,13 +20,11 @@ APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
 
 
-def before_loading_serve(settings: ServeSettings) -> None:
+def before_loading_serve() -> None:
     """What Serve reads from the environment when it is loaded, here and in its processes."""
     chosen = {
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # direct ingress, calls by gRPC, one loop a replica
-        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(settings.port),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(settings.port + 1),
-        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
+        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
         "RAY_SERVE_LOG_TO_STDERR": "0",
         "OMP_NUM_THREADS": "1",
     }
@@ -62,7 +55,7 @@ def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) 
 
 
 @contextmanager
-def serving(settings: ServeSettings, arguments: Mapping[str, Any]) -> Iterator[None]:
+def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
     """The service is up while it lasts. A Ray must be there."""
     import logging
 
@@ -71,24 +64,12 @@ def serving(settings: ServeSettings, arguments: Mapping[str, Any]) -> Iterator[N
     from loadmaster.serving.app import build
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
-    serve.start(
-        proxy_location="HeadOnly",
-        http_options={"host": settings.host, "port": _free_port(settings.host)},
-    )
+    serve.start(proxy_location="Disabled")
     try:
         serve.run(build(arguments), name=APPLICATION, route_prefix="/")
         yield
     finally:
         serve.shutdown()
-
-
-def _free_port(host: str) -> int:
-    """For Serve's own proxy, which cannot be left out; it leads to the same checks."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def base_url(settings: ServeSettings) -> str:

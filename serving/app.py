@@ -43,7 +43,7 @@ def build(args: Mapping[str, Any]) -> Application:
         )
         rule = one.rule or endpoint.rules[0]
         workers[system] = deployment.bind(system, one.endpoint, rule, str(folder.resolve()))
-    return GatewayDeployment.bind(  # type: ignore[attr-defined,no-any-return]
+    return GatewayDeployment.bind(  # type: ignore[attr-defined]
         settings.model_dump(mode="json"), workers
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
@@ -19,6 +19,7 @@ from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.guard import Guard
 from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Link, Worker
+from loadmaster.serving.listener import listening
 from loadmaster.serving.metrics import Metrics, rejected
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
@@ -34,8 +35,11 @@ TRY_AGAIN_S = 0.5  # while a worker starts
 class Service:
     """All that a gateway's process holds."""
 
-    def __init__(self, systems: Mapping[str, ServedSystem], gateway: Gateway) -> None:
-        self.systems = systems
+    def __init__(
+        self, systems: Mapping[str, ServedSystem], gateway: Gateway, ear: tuple[str, int] | None
+    ) -> None:
+        """`ear`: the host and port to listen on; None: others do."""
+        self.systems, self._ear = systems, ear
         self.app = build_app(gateway, rejected, self.lifespan)
 
     @asynccontextmanager
@@ -44,7 +48,8 @@ class Service:
         works = (*(self._make_ready(one) for one in self.systems.values()), self._rounds())
         tasks = [asyncio.get_running_loop().create_task(work) for work in works]
         try:
-            yield
+            async with listening(self.app, *self._ear) if self._ear else nullcontext():
+                yield
         finally:
             for task in tasks:
                 task.cancel()
@@ -71,7 +76,8 @@ def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
         name: served(name, one, settings, workers[name]) for name, one in settings.systems.items()
     }
     gateway = Gateway(systems, Doorkeeper(settings.tokens), settings.limits)
-    return Service(systems, gateway)
+    ear = (settings.host, settings.port) if settings.listen else None
+    return Service(systems, gateway, ear)
 
 
 def served(

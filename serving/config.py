@@ -62,6 +62,7 @@ class ServeSettings(Settings):
     )
     host: str = "127.0.0.1"
     port: int = Field(default=PORT, ge=1, le=65535)
+    listen: bool = True  # False: only Serve's own proxy leads here, where the cluster has one
     tokens: Path | None = None  # the file; LOADMASTER_TOKENS in the environment counts as well
     folder: Path = Field(default_factory=default_folder)  # state and logs
     limits: LimitSettings = LimitSettings()

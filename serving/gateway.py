@@ -48,7 +48,7 @@ class Gateway:
     def admit(self, request: Request, scope: Scope) -> Scope:
         """What the one who asks may do at most; raises Refused where that is not enough."""
         keys, asker = self._doorkeeper.keys, request.client.host if request.client else ""
-        held: Scope | None = Scope.ADMIN
+        may = Scope.ADMIN
         if keys.needed:
             token = bearer(request.headers.get("authorization"))
             held = None if token is None else keys.scope_of(token)
@@ -61,13 +61,13 @@ class Gateway:
             if held < scope:
                 wanted = scope.name.lower()
                 raise Refused(403, f"the token may not do this; expected one of scope {wanted}")
-            asker = str(hash(token))
+            may, asker = held, str(hash(token))
         wait_s = self._rate.wait_s(asker, time.monotonic())
         if wait_s > 0:
             raise Refused(
                 429, "too many requests; wait", headers={"Retry-After": f"{max(wait_s, 1):.0f}"}
             )
-        return held
+        return may
 
     def system(self, name: str) -> ServedSystem:
         if name not in self.systems:

@@ -74,9 +74,9 @@ def _run(arguments: dict[str, Any]) -> None:
     settings = build_settings(ServeSettings, arguments)
     check_reachability(settings, os.environ)
     before_loading_ray(None)
-    before_loading_serve(settings)
+    before_loading_serve()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
-    with until_stopped() as stopped, ray_session(dashboard=True), serving(settings, arguments):
+    with until_stopped() as stopped, ray_session(dashboard=True), serving(arguments):
         if wait_until_ready(settings, stopped):
             _tell(settings)
             stopped.wait()

@@ -76,7 +76,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             toy.make_bundle(bundle, does=does)
         one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), **settings.pop("toy", {})}
         chosen = build_settings(
-            ServeSettings, {"systems": {"toy": one}, "folder": tmp_path / "kept", **settings}
+            ServeSettings,
+            {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
         )
         worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
         here = Here(assemble(chosen, {"toy": worker}), worker, tmp_path)
