@@ -69,6 +69,7 @@ class Answering:
 
     def __init__(self, decider: Decider, link: Link, breaker: Breaker, guard: Guard) -> None:
         self.decider, self.link, self.breaker, self.guard = decider, link, breaker, guard
+        self.worker_is_up = False  # until it has answered once
 
     async def answer(self, raw: bytes, casting: Casting, deadline_ms: float) -> Answer:
         """A RequestError where the request itself is wrong; else always an answer."""
@@ -86,6 +87,8 @@ class Answering:
         self, raw: bytes, casting: Casting, deadline_ms: float
     ) -> tuple[dict[str, Any] | None, str | None, str]:
         """What the worker decides; or None, and why it does not."""
+        if not self.worker_is_up:
+            return None, said.DOWN, "the worker is starting"
         if not self.breaker.lets_through(time.monotonic()):
             return None, said.OPEN, ""
         version, folder = "", ""

@@ -59,9 +59,8 @@ class Service:
 
     async def _make_ready(self, system: ServedSystem) -> None:
         while not system.ready:
-            system.ready = await system.is_answered()
-            if not system.ready:
-                await asyncio.sleep(TRY_AGAIN_S)
+            await system.greet()
+            await asyncio.sleep(0 if system.ready else TRY_AGAIN_S)
 
     async def _rounds(self) -> None:
         while True:

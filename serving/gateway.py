@@ -94,8 +94,6 @@ class Gateway:
         self.admit(request, Scope.READ)
         served = self.system(system)
         raw = await self.body(request)
-        if not served.ready:
-            raise Refused(503, f"{system} is not ready yet", headers=SOON)
         if self._waiting >= self._limits.waiting:
             raise Refused(503, "too many requests at once", headers=SOON)
         self._waiting += 1

@@ -65,7 +65,6 @@ class ServedSystem:
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._sources: OrderedDict[str, str] = OrderedDict()  # who made which decision
         self._tasks: set[asyncio.Task[None]] = set()
-        self.ready = False
 
     # Decisions.
 
@@ -157,13 +156,18 @@ class ServedSystem:
 
     # What goes on beside requests.
 
-    async def is_answered(self) -> bool:
-        """Whether the worker can be asked, and has met the bundle that serves."""
+    @property
+    def ready(self) -> bool:
+        """Whether the worker can be asked; until then the rule decides."""
+        return self._answering.worker_is_up
+
+    async def greet(self) -> None:
+        """Ask the worker to meet the bundle that serves."""
         try:
             await asyncio.wait_for(self._worker.load(self.roles.serving.folder), LOAD_S)
         except Exception:
-            return False
-        return True
+            return
+        self._answering.worker_is_up = True
 
     async def look_after(self) -> None:
         """Every few seconds."""
