@@ -99,4 +99,3 @@ def network_round(
         take(state, bank, view, rows, row, limit, given[count])
         count += 1
     return count
-
