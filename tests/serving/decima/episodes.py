@@ -46,9 +46,9 @@ class Round:
     free: int = 0
 
 
-def rounds(episode: str, seed: int, decide: Decide) -> Iterator[Round]:
+def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:
     """The rounds of an episode under `decide`, one after another."""
-    settings = DagSchedulingSettings(**EPISODES[episode])
+    settings = DagSchedulingSettings(**episode)
     workload = load_workload(settings)
     state = initial_state(settings, workload, seed, slots=settings.total_jobs)
     view, rows = room_for(state, workload.bank)

@@ -50,7 +50,7 @@ def in_process(network: DecimaNetwork) -> Decide:
 def compare(policy: DecimaPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:
     """Ask about every round and every decision of an episode; how many decisions there were."""
     asked = 0
-    for held in rounds(episode, 11, decide):
+    for held in rounds(EPISODES[episode], 11, decide):
         whole = policy.decide(sent(held.state, "round")).decision
         assert told(whole) == held.given
         assert whole.idle == held.free - sum(executors for _, _, executors, _ in held.given)
