@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank, lay_out
-from loadmaster.envs.dag_scheduling.placement import (
-    fits,
-    schedulable,
-    unassigned_tasks,
-    unplaced_executors,
-)
+from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
 from loadmaster.envs.dag_scheduling.profiles import Profiles
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -154,9 +149,3 @@ def place_all(state: SimState, bank: JobBank, given: NDArray[np.int64]) -> int:
             return number
         place(state, bank, stage, amount)
     return len(given)
-
-
-@compiled
-def free_executors(state: SimState) -> int:
-    """The round's executors that nobody has placed yet."""
-    return unplaced_executors(state)

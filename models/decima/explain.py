@@ -83,9 +83,7 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
             for place in _highest(chances, top)
         ),
         limits=tuple(
-            LimitScore(
-                lowest + int(place), float(limit_scores[place]), float(limit_chances[place])
-            )
+            LimitScore(lowest + int(place), float(limit_scores[place]), float(limit_chances[place]))
             for place in _highest(limit_chances, top)
         ),
         row=row,

@@ -10,12 +10,11 @@ from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.serving.decima.limits import EDGES_MAX, EXECUTORS_MAX, STAGES_MAX
 
 if TYPE_CHECKING:
     from loadmaster.envs.dag_scheduling.moment import Moment
     from loadmaster.serving.decima.schema import DecimaState
-
-EDGES_MAX = 100_000
 
 
 def wrong(where: tuple[str | int, ...], given: Any, why: str) -> ValidationError:
@@ -36,8 +35,6 @@ def check_numbers(state: DecimaState) -> None:
 
 def _check_sizes(state: DecimaState) -> None:
     """Before any table is made."""
-    from loadmaster.serving.decima.schema import EXECUTORS_MAX, STAGES_MAX
-
     total = sum(group.count for group in state.executors)
     if total > EXECUTORS_MAX:
         raise wrong(("executors",), total, f"in all; expected at most {EXECUTORS_MAX:,} executors")

@@ -10,10 +10,9 @@ from loadmaster.envs.dag_scheduling.jobs import JobBank
 from loadmaster.envs.dag_scheduling.moment import state_at
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.serving.decima.limits import ROUND_MAX
 from loadmaster.serving.decima.rounds import GIVEN
 from loadmaster.serving.decima.schema import Assignment, DecimaDecision, DecimaState
-
-ROUND_MAX = 256  # decisions in one answer; what is free beyond them is undecided
 
 
 class Desk:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
+
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.explain import Reasons, explain
@@ -34,7 +36,8 @@ class DecimaPolicy:
         room = self._room(int(state.moment.amount.sum()))
         if look(table.state, table.bank, view, rows) == 0:
             return _nothing_to_choose(state, table)
-        reasons = explain(view, weights, room)
+        with np.errstate(invalid="ignore"):  # said below, once
+            reasons = explain(view, weights, room)
         chances = [reasons.stages[0].probability, *(limit.probability for limit in reasons.limits)]
         if not all(map(math.isfinite, chances)):
             raise FloatingPointError(f"{self.name}: scores are not finite")

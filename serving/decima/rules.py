@@ -40,9 +40,13 @@ class DecimaRule:
 
 
 def load_rule(name: str) -> DecimaRule:
+    """One of RULES at work."""
     if name not in RULES:
         raise unknown_name("rule", name, RULES)
+    return DecimaRule(tuned_rule(name))
+
+
+def tuned_rule(name: str) -> Baseline:
+    """The heuristic with the parameters that suit a stream of jobs."""
     baseline = BASELINES[name]
-    return DecimaRule(
-        tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
-    )
+    return tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline

@@ -9,24 +9,50 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from loadmaster.envs.dag_scheduling.moment import Moment
 from loadmaster.serving.decima.checks import check_numbers
+from loadmaster.serving.decima.limits import (
+    CLASSES_MAX,
+    EXECUTORS_MAX,
+    JOB_STAGES_MAX,
+    JOBS_MAX,
+    TASK_MS_MAX,
+    TASKS_MAX,
+)
 from loadmaster.serving.decima.tables import moment_of
 from loadmaster.serving.endpoint import Record, State
-
-JOBS_MAX = 1_000
-STAGES_MAX = 20_000  # of all jobs
-JOB_STAGES_MAX = 1_000
-EXECUTORS_MAX = 10_000
-TASKS_MAX = 1_000_000
-TASK_MS_MAX = 2**31 - 1
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Executors = Annotated[int, Field(ge=0, le=EXECUTORS_MAX)]
 Tasks = Annotated[int, Field(ge=0, le=TASKS_MAX)]
 Size = Annotated[float, Field(ge=0, le=1e9)]
+
+
+EXAMPLE: JsonDict = {
+    "executors": [{"count": 8, "free": 3}],
+    "source": {"job": "daily-report"},
+    "jobs": [
+        {
+            "id": "daily-report",
+            "age_s": 41.5,
+            "stages": [
+                {"id": "read", "tasks": 12, "started": 12, "finished": 12, "task_ms": 900},
+                {"id": "join", "tasks": 2, "task_ms": 2400, "parents": ["read"]},
+            ],
+        },
+        {
+            "id": "ad-hoc-4711",
+            "age_s": 6.2,
+            "stages": [
+                {"id": "scan", "tasks": 20, "started": 7, "finished": 3, "task_ms": 310.5},
+                {"id": "sum", "tasks": 1, "task_ms": 150, "parents": ["scan"]},
+            ],
+        },
+    ],
+}
 
 
 class ExecutorClass(Record):
@@ -110,8 +136,10 @@ class Job(Record):
 class DecimaState(State):
     """A cluster at a moment when some of its executors can be placed."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
     executors: tuple[ExecutorClass, ...] = Field(
-        min_length=1, max_length=64, description="The cluster, by kinds of executor."
+        min_length=1, max_length=CLASSES_MAX, description="The cluster, by kinds of executor."
     )
     jobs: tuple[Job, ...] = Field(
         min_length=1, max_length=JOBS_MAX, description="Unfinished jobs in order of arrival."
@@ -129,7 +157,11 @@ class DecimaState(State):
 
     @cached_property
     def moment(self) -> Moment:
-        """The same in the simulator's tables; nobody may write into them."""
+        """The same in the simulator's tables, made once; nobody may write into them.
+
+        They are those of the state that was validated: one with other jobs or executors is to be
+        made anew, not by `model_copy`.
+        """
         return moment_of(self)
 
     @model_validator(mode="after")

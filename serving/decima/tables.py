@@ -14,7 +14,7 @@ from loadmaster.envs.dag_scheduling.moment import Moment, bank_without_durations
 from loadmaster.serving.decima.checks import wrong
 
 if TYPE_CHECKING:
-    from loadmaster.serving.decima.schema import DecimaState, Job, Stage
+    from loadmaster.serving.decima.schema import DecimaState, Job
 
 _COUNTS = attrgetter("tasks", "started", "finished", "promised", "moving", "unlocked", "chosen")
 _COUNT_COLUMNS = [
@@ -31,7 +31,7 @@ _SIZES = attrgetter("task_ms", "cpu", "memory")
 
 def moment_of(state: DecimaState) -> Moment:
     """The tables; what has no place in them is a ValidationError that names the field."""
-    slot_of = _numbered(state.jobs, ("jobs",))
+    slot_of = _numbered([job.id for job in state.jobs], ("jobs",))
     stages = [stage for job in state.jobs for stage in job.stages]
     first_stage = _starts([len(job.stages) for job in state.jobs])
     parents = [_parents_of(number, job) for number, job in enumerate(state.jobs)]
@@ -89,7 +89,7 @@ def _members(
 
 def _parents_of(number: int, job: Job) -> list[int]:
     """The parents of all its stages, one stage after another, by their place in the job."""
-    place_of = _numbered(job.stages, ("jobs", number, "stages"))
+    place_of = _numbered([stage.id for stage in job.stages], ("jobs", number, "stages"))
     try:
         return [place_of[parent] for stage in job.stages for parent in stage.parents]
     except KeyError:
@@ -106,19 +106,16 @@ def _parents_of(number: int, job: Job) -> list[int]:
         ) from None
 
 
-def _numbered(
-    things: tuple[Job, ...] | tuple[Stage, ...], where: tuple[str | int, ...]
-) -> dict[str, int]:
+def _numbered(ids: list[str], where: tuple[str | int, ...]) -> dict[str, int]:
     """Places by id."""
-    places = {thing.id: place for place, thing in enumerate(things)}
-    if len(places) < len(things):
-        for place, thing in enumerate(things):
-            if places[thing.id] != place:
-                raise wrong(
-                    (*where, places[thing.id], "id"),
-                    thing.id,
-                    f"is the id of number {place} as well; expected ids that differ",
-                )
+    places = {name: place for place, name in enumerate(ids)}
+    if len(places) < len(ids):
+        first, again = next((n, places[name]) for n, name in enumerate(ids) if places[name] != n)
+        raise wrong(
+            (*where, again, "id"),
+            ids[again],
+            f"is the id of number {first} as well; expected ids that differ",
+        )
     return places
 
 
