@@ -35,8 +35,13 @@ def before_loading_ray(address: str | None) -> None:
 
 
 @contextmanager
-def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator[None]:
-    """Connected to Ray while it lasts; a session that is already open is used and left open."""
+def ray_session(
+    address: str | None = None, cpus: int | None = None, dashboard: bool = False
+) -> Iterator[None]:
+    """Connected to Ray while it lasts; a session that is already open is used and left open.
+
+    With the `dashboard`, which only this machine can reach, jobs can be submitted.
+    """
     import ray
 
     if ray.is_initialized():
@@ -54,7 +59,7 @@ def ray_session(address: str | None = None, cpus: int | None = None) -> Iterator
                 ray.init(
                     address="local",
                     num_cpus=max(cpus or 0, os.cpu_count() or 1),
-                    include_dashboard=False,
+                    include_dashboard=dashboard,
                     log_to_driver=False,
                     logging_level="error",
                     _temp_dir=folder,

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
@@ -26,6 +24,7 @@ class System:
     summary: str
     recipe_at: str = ""  # "module:object", a training Recipe; imported when somebody trains
     policies_at: str = ""  # "module:object", Policies: from a bundle to something that decides
+    endpoint_at: str = ""  # "module:object", an Endpoint of the decision service
     available: bool = True  # False: registered, but it cannot be loaded; the summary says why
 
     @property
@@ -44,6 +43,7 @@ BUILT_IN = (
         summary="Two agents order waiting GPU jobs and place them on machines.",
         recipe_at="loadmaster.platform.training.das:RECIPE",
         policies_at="loadmaster.platform.policies.das:POLICIES",
+        endpoint_at="loadmaster.serving.das.endpoint:ENDPOINT",
     ),
     System(
         name="decima",
@@ -51,6 +51,7 @@ BUILT_IN = (
         summary="A graph network chooses the next stage and how parallel its job may run.",
         recipe_at="loadmaster.platform.training.decima:RECIPE",
         policies_at="loadmaster.platform.policies.decima:POLICIES",
+        endpoint_at="loadmaster.serving.decima.endpoint:ENDPOINT",
     ),
 )
 
@@ -69,19 +70,6 @@ def find_system(name: str) -> System:
     if not known[name].available:
         raise InputError(f"system {name!r} {known[name].summary}")
     return known[name]
-
-
-def pretrained_folder() -> Path:
-    """Where the policy bundles lie that ship with the package."""
-    return Path(str(files("loadmaster.models"))) / "pretrained"
-
-
-def pretrained_policies() -> list[str]:
-    """Names of the policy bundles that ship with the package."""
-    folder = pretrained_folder()
-    if not folder.is_dir():
-        return []
-    return sorted(b.name for b in folder.iterdir() if (b / "manifest.json").is_file())
 
 
 def _load(entry: EntryPoint) -> System:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import Browser, chromium
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:
@@ -44,3 +46,13 @@ def ray_session(root: Path) -> Iterator[None]:
         yield
         ray.shutdown()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = chromium()
+    if program is None:
+        pytest.skip("no Chromium on PATH; Debian's is `apt-get install chromium`")
+    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()

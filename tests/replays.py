@@ -10,7 +10,7 @@ import pytest
 from loadmaster.platform.cli.main import main
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Browser
+    from tests.browser import Browser
 
 
 def assert_refused(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.jobs import JobBank
@@ -41,26 +41,32 @@ def useful_limits(view: Observation, row: int) -> tuple[int, int]:
     return lowest, min(lowest + max(placed, 1) - 1, int(view.cluster[seen.TOTAL_EXECUTORS]))
 
 
-@compiled
-def apply_action(
-    state: SimState, bank: JobBank, view: Observation, rows: NDArray[np.int64], row: int, limit: int
-) -> bool:
-    """Carry out a decision on the round just observed; whether it was a legal one.
+@inner
+def settled(view: Observation, row: int, limit: int) -> tuple[int, int, bool]:
+    """The decision that is carried out for (row, limit), and whether it is that one.
 
     A row that may not be chosen never stops the episode: it idles the rest of the round where
     that is allowed, and otherwise stands for the first stage that may be chosen, at its lowest
     limit.
     """
     idle = len(view.schedulable) - 1
-    legal = 0 <= row <= idle and view.schedulable[row] == 1
-    if not legal:
-        row = idle
-        if view.schedulable[idle] == 0:
-            row = 0
-            while view.schedulable[row] == 0:
-                row += 1
-            limit = 0
-    if row == idle:
+    if 0 <= row <= idle and view.schedulable[row] == 1:
+        return row, limit, True
+    if view.schedulable[idle] == 1:
+        return idle, limit, False
+    row = 0
+    while view.schedulable[row] == 0:
+        row += 1
+    return row, int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), False
+
+
+@compiled
+def apply_action(
+    state: SimState, bank: JobBank, view: Observation, rows: NDArray[np.int64], row: int, limit: int
+) -> bool:
+    """Carry out a decision on the round just observed; whether it was a legal one."""
+    row, limit, legal = settled(view, row, limit)
+    if row == len(view.schedulable) - 1:
         state.clock[at.DECISIONS] += 1
         idle_rest(state, bank)
     else:

@@ -51,22 +51,37 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
 
 def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
     """The named baseline with the parameters that suit this setting best."""
+    if not BASELINES[name].calibrated:
+        return BASELINES[name]
+    return tuned_for(
+        name,
+        workload=workload.name,
+        arrivals=settings.arrivals,
+        objective=settings.objective,
+        load=offered_load(settings, workload),
+        path=settings.calibration or SHIPPED,
+    )
+
+
+def tuned_for(
+    name: str,
+    *,
+    arrivals: str,
+    load: float,
+    workload: str = STAND_IN,
+    objective: str = "jct",
+    path: Path = SHIPPED,
+) -> Baseline:
+    """The same where the setting is known by its name and load alone."""
     baseline = BASELINES[name]
-    if not baseline.calibrated:
-        return baseline
-    entries = [
-        entry
-        for entry in read_calibrations(settings.calibration or SHIPPED)
-        if entry.baseline == name
-    ]
-    load = offered_load(settings, workload)
+    entries = [entry for entry in read_calibrations(path) if entry.baseline == name]
 
     def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, float]:
         return (
-            entry.arrivals != settings.arrivals,
-            entry.workload != workload.name,
+            entry.arrivals != arrivals,
+            entry.workload != workload,
             entry.workload != STAND_IN,
-            entry.objective != settings.objective,
+            entry.objective != objective,
             abs(math.log(max(entry.load, 1e-3) / max(load, 1e-3))),
         )
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Waves
+from loadmaster.envs.dag_scheduling.paths import UNREACHED, measure_paths
+from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
 # The three kinds of task duration a profile distinguishes.
@@ -79,61 +80,78 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
     """Check every job and lay the templates out in arrays."""
     if not jobs:
         raise InputError(f"workload {name!r} holds no jobs; expected at least one")
-    orders = [_topological_order(job) for job in jobs]
+    for job in jobs:
+        _check_dag(job)
     stages = [stage for job in jobs for stage in job.stages]
     levels = sorted({e for s in stages for wave in (s.first, s.rest, s.fresh) for e in wave})
     pool = ProfilePool(levels)
     for job in jobs:
         for number, s in enumerate(job.stages):
             pool.add(f"job {job.name!r}: stage {number}", s.fresh, s.first, s.rest, s.mean_ms)
-    profiles = pool.lay_out()
-    first_stage = _starts([job.stages for job in jobs])
-    tasks = np.array([stage.tasks for stage in stages], np.int64)
-    critical, height = profiles.mean_ms.tolist(), [0] * len(stages)
-    demand = np.array([(stage.cpu, stage.memory) for stage in stages], np.float64)
-    ahead_ms, ahead_demand = profiles.mean_ms.tolist(), demand.sum(axis=1).tolist()
-    children: list[list[int]] = [[] for _ in stages]
-    for job, order, offset in zip(jobs, orders, first_stage[:-1].tolist(), strict=True):
-        for number, stage in enumerate(job.stages):
-            for parent in stage.parents:
-                children[offset + parent].append(number)
-        for row in (offset + number for number in reversed(order)):
-            below = [offset + child for child in children[row]]
-            if below:
-                critical[row] += max(critical[child] for child in below)
-                height[row] = 1 + max(height[child] for child in below)
-                ahead_ms[row] = max(ahead_ms[row], *(ahead_ms[child] for child in below))
-                ahead_demand[row] = max(ahead_demand[row], *(ahead_demand[c] for c in below))
-    parents = [stage.parents for stage in stages]
+    bank = lay_out(
+        first_stage=_starts([job.stages for job in jobs]),
+        tasks=np.array([stage.tasks for stage in stages], np.int64),
+        demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
+        parent_first=_starts([stage.parents for stage in stages]),
+        parent=np.array([p for stage in stages for p in stage.parents], np.int64),
+        levels=np.array(levels, np.int64),
+        profiles=pool.lay_out(),
+    )
+    names = tuple(job.name for job in jobs)
+    return Workload(name, bank, names, max(len(job.stages) for job in jobs), description)
+
+
+def lay_out(
+    *,
+    first_stage: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    demand: NDArray[np.float64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    levels: NDArray[np.int64],
+    profiles: Profiles,
+) -> JobBank:
+    """A bank of these fields, and of what follows from them. Where a job is cyclic, the stages
+    that wait for themselves and those before them have a height below 0."""
+    stages = len(tasks)
+    owner = np.repeat(np.arange(stages), np.diff(parent_first))  # (edges,) the child of each
+    first_of = np.repeat(first_stage[:-1], np.diff(first_stage))  # (S,) its job's first stage
+    above = parent + first_of[owner]
+    child_first = np.zeros(stages + 1, np.int64)
+    np.cumsum(np.bincount(above, minlength=stages), out=child_first[1:])
+    child = (owner - first_of[owner])[np.argsort(above, kind="stable")]
     bank = JobBank(
         first_stage=first_stage,
         tasks=tasks,
         mean_ms=profiles.mean_ms,
-        critical_ms=np.array(critical),
-        height=np.array(height, np.int64),
+        critical_ms=profiles.mean_ms.copy(),
+        height=np.full(stages, UNREACHED, np.int64),
         demand=demand,
-        ahead=np.array([ahead_ms, ahead_demand]).T.copy(),
+        ahead=np.stack([profiles.mean_ms, demand.sum(axis=1)], axis=1),
         work_ms=np.add.reduceat(tasks * profiles.mean_ms, first_stage[:-1]),
-        child_first=_starts(children),
-        child=np.array([c for group in children for c in group], np.int64),
-        parent_first=_starts(parents),
-        parent=np.array([p for group in parents for p in group], np.int64),
-        levels=np.array(levels, np.int64),
+        child_first=child_first,
+        child=child,
+        parent_first=parent_first,
+        parent=parent,
+        levels=levels,
         wave_first=profiles.wave_first,
         wave_count=profiles.wave_count,
         cold_start=profiles.cold_start,
         durations_ms=profiles.durations_ms,
     )
-    names = tuple(job.name for job in jobs)
-    return Workload(name, bank, names, max(len(job.stages) for job in jobs), description)
+    measure_paths(
+        first_stage, child_first, child, parent_first, parent, bank.critical_ms, bank.height,
+        bank.ahead, np.zeros(stages, np.int64), np.zeros(stages, np.int64),
+    )  # fmt: skip
+    return bank
 
 
 def _starts(groups: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
 
 
-def _topological_order(job: Job) -> list[int]:
-    """Parents before children, or an InputError for what is no DAG."""
+def _check_dag(job: Job) -> None:
+    """Parents can all come before their children, or an InputError says why not."""
     if not job.stages:
         raise InputError(f"job {job.name!r} has no stages; expected at least one")
     left, children = [], [[] for _ in job.stages]  # type: tuple[list[int], list[list[int]]]
@@ -161,4 +179,3 @@ def _topological_order(job: Job) -> list[int]:
         raise InputError(
             f"job {job.name!r} is cyclic: stages {stuck} wait for one another; expected a DAG"
         )
-    return order

@@ -91,8 +91,8 @@ def able(state: SimState, kind: int) -> float:
     return state.capacity[kind, 0] + state.capacity[kind, 1]
 
 
-@part
-def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
+@inner
+def place(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
     """One decision: `amount` of the round's executors go to `stage`, the least able that fit."""
     state.clock[at.DECISIONS] += 1
     state.stages[stage, at.CHOSEN] = state.clock[at.ROUND]
@@ -108,6 +108,12 @@ def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
         used = min(amount, state.left[best])
         promise(state, stage, best, used)
         amount -= used
+
+
+@part
+def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
+    """One decision, and the round's end if it was the last one."""
+    place(state, bank, stage, amount)
     if unplaced_executors(state) == 0:
         close_round(state, bank)
 

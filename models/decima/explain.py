@@ -25,6 +25,7 @@ class StageScore:
     job: int  # row of its job
     tasks_left: int  # not started
     mean_s: float  # mean task duration
+    score: float  # the network's own
     probability: float
 
 
@@ -33,6 +34,7 @@ class LimitScore:
     """A number of executors that the chosen stage's job may hold."""
 
     limit: int
+    score: float
     probability: float
 
 
@@ -61,7 +63,8 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
     total = int(view.cluster[seen.TOTAL_EXECUTORS])
     lowest, highest = useful_limits(view, row)
     sets_limits = weights.shape[SCORE_LIMIT, 0, 0] > 0
-    limit_chances = _probabilities(room.limit_scores[lowest - 1 : highest if sets_limits else 0])
+    limit_scores = room.limit_scores[lowest - 1 : highest if sets_limits else 0]
+    limit_chances = _probabilities(limit_scores)
     return Reasons(
         free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
         total_executors=total,
@@ -74,12 +77,15 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
                 job=int(view.stage_job[legal[place]]),
                 tasks_left=int(view.stages[legal[place], seen.UNSTARTED]),
                 mean_s=float(view.stages[legal[place], seen.MEAN_S]),
+                score=float(room.stage_scores[legal[place]]),
                 probability=float(chances[place]),
             )
             for place in _highest(chances, top)
         ),
         limits=tuple(
-            LimitScore(lowest + int(place), float(limit_chances[place]))
+            LimitScore(
+                lowest + int(place), float(limit_scores[place]), float(limit_chances[place])
+            )
             for place in _highest(limit_chances, top)
         ),
         row=row,

@@ -40,8 +40,9 @@ def list_everything(
 def listing() -> dict[str, Any]:
     """Everything there is, in the shape that scripts rely on."""
     from loadmaster.envs.registry import environments
+    from loadmaster.models.shipped import pretrained_policies
     from loadmaster.platform.policies.find import pretrained
-    from loadmaster.platform.systems import pretrained_policies, systems
+    from loadmaster.platform.systems import systems
 
     return {
         "systems": [

@@ -33,6 +33,7 @@ COMMANDS = {
     "curve": Command("curve", "curve", "Draw the learning curves of runs in one picture."),
     "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
     "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
+    "serve": Command("serve", "serve", "Serve policies: decisions over HTTP, with reasons."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),

@@ -1,4 +1,4 @@
-"""`loadmaster replay`: episodes as a page to look at."""
+"""`loadmaster replay`: episodes as a page to look at, or logged decisions taken again."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from loadmaster.platform.cli.options import Assignments, WorkloadName, values_fr
 
 
 def replay(
+    context: typer.Context,
     target: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="TARGET", help="An environment, or a policy: a run, a bundle, a system."
         ),
-    ],
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -42,6 +43,21 @@ def replay(
             ".svg or .pdf.",
         ),
     ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Instead: decide again what the service has logged."),
+    ] = None,
+    bundle: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYSTEM=FOLDER|NAME",
+            help="With --log: the policy to ask. [default: those that decided, by their version]",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --log: from 2026-05-01T12:30, or 6h.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --log: before.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
     """Watch a schedule: one web page, no network needed.
@@ -60,7 +76,21 @@ def replay(
         loadmaster replay gpu_scheduling --policy las-consolidate --policy fifo-first-fit
 
         loadmaster replay RUN_OR_BUNDLE -o replay.html --picture decisions.png
+
+    With --log, every decision that the service logged is taken again by the bundle or rule that
+    took it then, or by another bundle, and compared. The exit code is 1 if the same version
+    decides otherwise.
+
+        loadmaster replay --log LOG_FOLDER --since 6h --bundle decima=bundles/decima-mine
     """
+    from loadmaster.platform.cli.replay_log import check_options, replay_decisions
+
+    check_options(context, logged=log is not None)
+    if log is not None:
+        replay_decisions(log, bundle or [], since, until, as_json)
+        return
+    assert target is not None  # checked
+
     from contextlib import nullcontext
 
     from loadmaster.platform.files import bytes_written_whole, picture_kind, written_whole

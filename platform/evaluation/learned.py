@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform import systems as registry
+from loadmaster.models import shipped
 from loadmaster.platform.evaluation.subjects import Subject, Trial
 from loadmaster.platform.policies.find import Found, best_pretrained, find_policy
 from loadmaster.platform.systems import System
@@ -86,7 +86,7 @@ def words(found: Found) -> str:
 
 
 def _ships(found: Found) -> bool:
-    return found.folder.parent == registry.pretrained_folder()
+    return found.folder.parent == shipped.pretrained_folder()
 
 
 def as_records(learned: Mapping[str, Found]) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.models import shipped
 from loadmaster.models.manifest import FILE, Manifest, read_manifest, visible
-from loadmaster.platform import systems as registry
-from loadmaster.platform.systems import System, find_system, pretrained_policies
+from loadmaster.models.shipped import pretrained_policies
+from loadmaster.platform.systems import System, find_system
 
 if TYPE_CHECKING:
     from loadmaster.models.bundle import Bundle
@@ -55,7 +56,7 @@ def find_policy(spec: str, known: Iterable[str] = ()) -> Found:
     A pretrained bundle's name comes first; `./NAME` is a folder in any case. Where it is neither,
     the nearest of the pretrained names and those `known` besides is suggested.
     """
-    found = _open(_folder_of(spec, known))
+    found = _open(folder_meant(spec, known))
     _ = found.bundle  # a damaged one is refused now, not in the middle of the work
     return found
 
@@ -70,7 +71,7 @@ def pretrained(system: System) -> list[Found]:
     bundles = []
     for name in pretrained_policies():
         try:
-            found = _open(registry.pretrained_folder() / name)
+            found = _open(shipped.pretrained_folder() / name)
         except InputError:
             continue
         if found.system.name == system.name:
@@ -103,9 +104,10 @@ def bundle_of_run(run: Path, which: str | None = None) -> Path:
     )
 
 
-def _folder_of(spec: str, known: Iterable[str]) -> Path:
+def folder_meant(spec: str, known: Iterable[str] = ()) -> Path:
+    """Where the bundle `spec` means lies, unread."""
     if spec in pretrained_policies():
-        return registry.pretrained_folder() / spec
+        return shipped.pretrained_folder() / spec
     path = Path(spec)
     if not path.exists() and os.sep not in spec:
         fault = unknown_name("policy", spec, (*known, *pretrained_policies()))

@@ -9,12 +9,13 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import environments
+from loadmaster.models.shipped import pretrained_policies
 from loadmaster.platform.evaluation.learned import Learned, choose_learned
 from loadmaster.platform.evaluation.subjects import find_subject
 from loadmaster.platform.policies.find import Found, find_policy, is_bundle_or_run
 from loadmaster.platform.replay.page import MAX_POLICIES
 from loadmaster.platform.replay.scenes import Scene, find_scene
-from loadmaster.platform.systems import pretrained_policies, systems
+from loadmaster.platform.systems import systems
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from loadmaster.platform.replay.page import build_page
 from tests.replays import assert_opens_by_itself
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Browser
+    from tests.browser import Browser
 
 SETTINGS = GpuSchedulingSettings(jobs=60, load=2.0, preempt=True)
 SEED = 3

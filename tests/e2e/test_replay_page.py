@@ -17,7 +17,7 @@ from loadmaster.platform.replay.page import build_page
 from tests.replays import assert_opens_by_itself
 
 if TYPE_CHECKING:
-    from tests.e2e.conftest import Browser
+    from tests.browser import Browser
 
 POLICIES = ("fair", "fifo")
 SEED = 3

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform import systems
+from loadmaster.models import shipped as ships
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
 
@@ -14,7 +14,7 @@ from tests.bundles import make_bundle
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder to work in, and none of the shipped policies."""
-    monkeypatch.setattr(systems, "pretrained_folder", lambda: tmp_path / "shipped")
+    monkeypatch.setattr(ships, "pretrained_folder", lambda: tmp_path / "shipped")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "here"

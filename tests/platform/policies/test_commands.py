@@ -325,8 +325,8 @@ def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_list_stays_quick(shipped: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom loadmaster.platform import systems\n"
-        f"systems.pretrained_folder = lambda: Path({str(shipped)!r})\n"
+        "import sys\nfrom pathlib import Path\nfrom loadmaster.models import shipped\n"
+        f"shipped.pretrained_folder = lambda: Path({str(shipped)!r})\n"
         "from loadmaster.platform.cli.list import listing\n"
         "assert len(listing()['pretrained']) == 4\n"
         "print({'torch', 'numba', 'ray'} & set(sys.modules))"

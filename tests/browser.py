@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -9,14 +10,12 @@ import select
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0
+CODES = {"Tab": 9, "Enter": 13, "Escape": 27}  # without them the browser takes no default action
 
 
 class Browser:
@@ -88,9 +87,19 @@ class Browser:
         return str(self.evaluate(f"document.getElementById({json.dumps(element)}).textContent"))
 
     def press(self, key: str) -> None:
+        code = {"windowsVirtualKeyCode": CODES[key]} if key in CODES else {}
         for kind in ("keyDown", "keyUp"):
-            letter = {"text": key} if kind == "keyDown" and len(key) == 1 else {}
-            self.send("Input.dispatchKeyEvent", type=kind, key=key, **letter)
+            written = "\r" if key == "Enter" else key
+            letter = {"text": written} if kind == "keyDown" and len(written) == 1 else {}
+            self.send("Input.dispatchKeyEvent", type=kind, key=key, **letter, **code)
+
+    def write(self, text: str) -> None:
+        """Into whatever has the focus, as a keyboard would."""
+        self.send("Input.insertText", text=text)
+
+    def picture(self, file: Path) -> None:
+        """The page as it looks now, as PNG."""
+        file.write_bytes(base64.b64decode(self.send("Page.captureScreenshot")["data"]))
 
     def click(self, x: float, y: float) -> None:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
@@ -138,11 +147,6 @@ class Browser:
         os.close(self._read)
 
 
-@pytest.fixture(scope="session")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip("no Chromium on PATH; Debian's is `apt-get install chromium`")
-    opened = Browser(program, tmp_path_factory.mktemp("chromium"))
-    yield opened
-    opened.close()
+def chromium() -> str | None:
+    """Where the browser is, if there is one."""
+    return next(filter(None, map(shutil.which, NAMES)), None)

@@ -1,0 +1,162 @@
+"""A cluster at the moment of a decision, as somebody else tells it, in the simulator's own tables.
+
+Whoever runs a real cluster knows what is asked here. `state_at` makes of it a state that `observe`
+reads and that promises are made on, so that a decision there is the one made here. Events, luck
+and single executors are not told: such a state is asked about, never advanced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling.jobs import JobBank, lay_out
+from loadmaster.envs.dag_scheduling.placement import (
+    fits,
+    schedulable,
+    unassigned_tasks,
+    unplaced_executors,
+)
+from loadmaster.envs.dag_scheduling.profiles import Profiles
+from loadmaster.envs.dag_scheduling.rounds import place
+from loadmaster.envs.dag_scheduling.state import SimState
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """C executor classes; J jobs in order of arrival; their S stages, job by job."""
+
+    bank: JobBank  # a template for every job
+    amount: NDArray[np.int64]  # (C,) executors there are
+    left: NDArray[np.int64]  # (C,) of these, the ones to place
+    capacity: NDArray[np.float64]  # (C, 2) CPU and memory
+    members: NDArray[np.int64]  # (J,) executors that belong to the job
+    committed_in: NDArray[np.int64]  # (J,) executors of others that are promised to it
+    age_ms: NDArray[np.int64]  # (J,)
+    # (S, STAGE_COLUMNS) as in SimState, PROFILE, TASKS and WAITING included; 1 under CHOSEN: in
+    # this round
+    stages: NDArray[np.int64]
+    source_job: int  # whose executors are to be placed, or NONE
+    more_to_come: bool  # jobs, or executors on their way to none
+
+
+def bank_without_durations(
+    first_stage: NDArray[np.int64],
+    tasks: NDArray[np.int64],
+    mean_ms: NDArray[np.float64],
+    demand: NDArray[np.float64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+) -> JobBank:
+    """Jobs of which mean durations are known and no others: nobody simulates their tasks."""
+    waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
+    return lay_out(
+        first_stage=first_stage,
+        tasks=tasks,
+        demand=demand,
+        parent_first=parent_first,
+        parent=parent,
+        levels=np.zeros(0, np.int64),
+        profiles=Profiles(mean_ms, waves, waves, cold, np.zeros(0, np.int32)),
+    )
+
+
+def waiting_for(bank: JobBank, unfinished: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """(S,) how many parents of each stage are not finished."""
+    child = np.repeat(np.arange(len(bank.tasks)), np.diff(bank.parent_first))
+    job_first = np.repeat(bank.first_stage[:-1], np.diff(bank.first_stage))
+    open_edges = child[unfinished[bank.parent + job_first[child]]]
+    return np.bincount(open_edges, minlength=len(bank.tasks))
+
+
+def state_at(moment: Moment) -> SimState:
+    """The moment as a state in the middle of a round, on tables of its own."""
+    first_stage, stages = moment.bank.first_stage, moment.stages
+    counts = np.diff(first_stage)
+    jobs, stride = len(counts), int(counts.max())
+    free = int(moment.left.sum())
+    oldest_ms = int(moment.age_ms.max())
+    state = SimState(
+        clock=np.zeros(at.CLOCK_SIZE, np.int64),
+        setup=np.zeros(at.SETUP_SIZE, np.int64),
+        arrivals=np.zeros((1, 2), np.int64),  # stands for all that is to come
+        completed_ms=np.full(1, at.NONE, np.int64),
+        order=np.arange(jobs),
+        jobs=np.zeros((jobs, at.JOB_COLUMNS), np.int64),
+        stages=np.zeros((jobs * stride, at.STAGE_COLUMNS), np.int64),
+        executors=np.zeros((int(moment.amount.sum()), at.EXECUTOR_COLUMNS), np.int64),
+        tree=np.zeros(2, np.int64),
+        left=moment.left.copy(),
+        capacity=moment.capacity,
+        amount=moment.amount,
+        commit_first=np.full(1, at.NONE, np.int64),  # the one source, number 0
+        commitments=np.zeros((free + 1, 4), np.int64),
+        levels=np.zeros((0, 3), np.int64),
+        trace=np.zeros((0, 6), np.int64),
+    )
+    state.setup[at.STRIDE] = stride
+    clock = state.clock
+    clock[at.NOW] = oldest_ms
+    clock[at.NEXT_JOB] = 0 if moment.more_to_come else 1
+    clock[at.ACTIVE] = jobs
+    clock[at.ROUND] = 1
+    clock[at.SOURCE_JOB] = moment.source_job
+    clock[at.IN_HAND] = at.NONE
+    running = stages[:, at.STARTED] - stages[:, at.FINISHED]
+    clock[at.PENDING] = (running + stages[:, at.MOVING]).sum()
+    state.jobs[:, at.TEMPLATE] = state.jobs[:, at.NUMBER] = state.order
+    state.jobs[:, at.ARRIVAL] = oldest_ms - moment.age_ms
+    state.jobs[:, at.STAGES] = counts
+    state.jobs[:, at.MEMBERS] = moment.members
+    state.jobs[:, at.INCOMING] = np.add.reduceat(stages[:, at.MOVING], first_stage[:-1])
+    state.jobs[:, at.COMMITTED_IN] = moment.committed_in
+    state.stages[stage_rows(first_stage, stride)] = stages
+    state.commitments[:, at.NEXT] = np.arange(1, free + 2)
+    state.commitments[-1, at.NEXT] = at.NONE
+    if stages[:, at.CHOSEN].any():
+        # Some of the round's executors were placed before. To whom does not matter any more,
+        # but that there is a promise does: it allows the rest to idle.
+        state.commit_first[0], clock[at.FREE_COMMIT] = 0, 1
+        state.commitments[0, at.NEXT] = at.NONE
+    return state
+
+
+def stage_rows(first_stage: NDArray[np.int64], stride: int) -> NDArray[np.int64]:
+    """(S,) where the stages of the J jobs stand in a state's table."""
+    counts = np.diff(first_stage)
+    gaps = np.arange(len(counts)) * stride - first_stage[:-1]
+    return np.arange(first_stage[-1]) + np.repeat(gaps, counts)
+
+
+@compiled
+def placeable(state: SimState, bank: JobBank, stage: int) -> int:
+    """How many of the round's executors the stage may be given; 0: it may not be chosen."""
+    fitting = 0
+    for kind in range(len(state.left)):
+        if fits(state, bank, kind, stage):
+            fitting += state.left[kind]
+    return min(fitting, unassigned_tasks(state, stage)) if schedulable(state, bank, stage) else 0
+
+
+@compiled
+def place_all(state: SimState, bank: JobBank, given: NDArray[np.int64]) -> int:
+    """Make the promises `given` (G, 2) of executors to stages: (row of the stage, amount).
+
+    How many could be made; the first that cannot leaves the state as it found it.
+    """
+    for number in range(len(given)):
+        stage, amount = given[number, 0], given[number, 1]
+        if not 0 < amount <= placeable(state, bank, stage):
+            return number
+        place(state, bank, stage, amount)
+    return len(given)
+
+
+@compiled
+def free_executors(state: SimState) -> int:
+    """The round's executors that nobody has placed yet."""
+    return unplaced_executors(state)

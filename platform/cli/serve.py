@@ -1,0 +1,104 @@
+"""`loadmaster serve`: trained policies behind HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from loadmaster.serving.config import ServeSettings
+
+
+def serve(
+    bundle: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SYSTEM=BUNDLE",
+            help="Serve this bundle: a folder, or a pretrained one's name; may be repeated.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings in YAML: see docs/serving.md.")
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Listen here. [default: 127.0.0.1]")
+    ] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="And here. [default: 8700]")] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Who may ask: lines `read TOKEN` or `admin TOKEN`."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where state and logs are kept across restarts."),
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    ] = None,
+) -> None:
+    """Serve policies: decisions over HTTP, with reasons.
+
+    Without arguments the pretrained policies of every system are served on this machine alone.
+    Stop it with Ctrl-C.
+
+    Examples:
+
+        loadmaster serve
+
+        loadmaster serve --bundle decima=bundles/decima-mine --set systems.decima.deadline_ms=50
+    """
+    from loadmaster.platform.serve_settings import serve_arguments
+
+    given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
+    arguments = serve_arguments(config, bundle or [], assignments or [], given)
+    _run(arguments)
+
+
+def _run(arguments: dict[str, Any]) -> None:
+    import os
+
+    from loadmaster.envs.settings import build_settings
+    from loadmaster.platform.ray_session import before_loading_ray, ray_session
+    from loadmaster.platform.serve_session import (
+        before_loading_serve,
+        check_reachability,
+        serving,
+        until_stopped,
+        wait_until_ready,
+    )
+    from loadmaster.serving.config import ServeSettings
+
+    settings = build_settings(ServeSettings, arguments)
+    check_reachability(settings, os.environ)
+    before_loading_ray(None)
+    before_loading_serve(settings)
+    typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
+    with until_stopped() as stopped, ray_session(dashboard=True), serving(settings, arguments):
+        if wait_until_ready(settings, stopped):
+            _tell(settings)
+            stopped.wait()
+    typer.echo("stopped")
+
+
+def _tell(settings: ServeSettings) -> None:
+    from loadmaster.platform.serve_session import base_url
+    from loadmaster.serving.places import bundle_folder
+    from loadmaster.serving.registry import find_endpoint
+
+    url = base_url(settings)
+    for name, one in settings.systems.items():
+        endpoint = find_endpoint(name, one.endpoint)
+        served = bundle_folder(one.bundle or endpoint.pretrained).name
+        typer.echo(
+            f"{name}: {served}, within {one.deadline_ms:g} ms, else {one.rule or endpoint.rules[0]}"
+        )
+    typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
+    if settings.tokens is None and settings.is_private:
+        typer.echo("No tokens are set: only this machine can ask.")
+            "Only this machine can ask." if settings.tokens is None else "Tokens are asked for."
+        )
+    first = next(iter(settings.systems))
+    typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")

@@ -1,0 +1,125 @@
+"""Ray and Serve as the decision service wants them.
+
+Serve's own proxy takes ten milliseconds a request. Its HAProxy takes one, but listens on every
+interface. A third way is both fast and closed: the gateway's replica listens itself (Serve calls it
+direct ingress), on the address and port that are asked for. `docs/serving.md` has the figures.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.config import ServeSettings
+
+APPLICATION = "loadmaster"
+READY_S = 600.0  # the first start compiles
+
+
+def before_loading_serve(settings: ServeSettings) -> None:
+    """What Serve reads from the environment when it is loaded, here and in its processes."""
+    chosen = {
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # direct ingress, calls by gRPC, one loop a replica
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(settings.port),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(settings.port + 1),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0.5",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    for name, value in chosen.items():
+        os.environ.setdefault(name, value)
+
+
+def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
+    """Without tokens nobody but this machine may ask."""
+    from loadmaster.serving.access import Doorkeeper
+
+    tokens = Doorkeeper(settings.tokens, environment).keys.needed
+    if not settings.is_private and not tokens:
+        raise InputError(
+            f"--host {settings.host} would let others in without a token; expected --tokens FILE "
+            "(lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
+        )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as fault:
+            raise InputError(
+                f"cannot listen on {settings.host}:{settings.port}: {fault.strerror}; expected a "
+                "free port (--port) of this machine's"
+            ) from None
+
+
+@contextmanager
+def serving(settings: ServeSettings, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """The service is up while it lasts. A Ray must be there."""
+    import logging
+
+    from ray import serve
+
+    from loadmaster.serving.app import build
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    serve.start(
+        proxy_location="HeadOnly",
+        http_options={"host": settings.host, "port": _free_port(settings.host)},
+    )
+    try:
+        serve.run(build(arguments), name=APPLICATION, route_prefix="/")
+        yield
+    finally:
+        serve.shutdown()
+
+
+def _free_port(host: str) -> int:
+    """For Serve's own proxy, which cannot be left out; it leads to the same checks."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def base_url(settings: ServeSettings) -> str:
+    """As this machine can reach it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def wait_until_ready(settings: ServeSettings, stopped: threading.Event) -> bool:
+    """Whether every system can be asked; False if somebody stopped it before."""
+    began = time.monotonic()
+    while not stopped.wait(0.2):
+        try:
+            with urllib.request.urlopen(f"{base_url(settings)}/readyz", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            if time.monotonic() - began > READY_S:
+                raise InputError(
+                    f"the service did not get ready within {READY_S:.0f} s; see Ray's logs"
+                ) from None
+    return False
+
+
+@contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: both are how a service is meant to end."""
+    stopped = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
+    try:
+        yield stopped
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,147 @@
+"""From a request to an answer: the worker under a deadline, the rule where it fails, the guard.
+
+This is the path that must never fail: every state that can be decided on is decided on, in time.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from loadmaster.serving import messages as said
+from loadmaster.serving.breaker import Breaker
+from loadmaster.serving.deciding import Decider, line_of
+from loadmaster.serving.endpoint import Quantity
+from loadmaster.serving.guard import Guard, Ruling
+from loadmaster.serving.link import Link
+from loadmaster.serving.messages import RequestError, bad_request, from_json, read
+from loadmaster.serving.roles import Casting
+
+# What the gateway keeps of a deadline for itself: the rule has to decide in what is left.
+RESERVE_SHARE, RESERVE_MOST_MS = 0.3, 60.0
+
+
+class Frame(NamedTuple):
+    """What a request says beside the state."""
+
+    mode: str = said.ACTIVE
+    deadline_ms: float | None = None
+    request_id: str | None = None
+
+
+class Answer(NamedTuple):
+    """A decision with all that is told and logged of it."""
+
+    decision: dict[str, Any]
+    reason: dict[str, Any]
+    source: str
+    cause: str | None
+    detail: str  # of a fault, for logs
+    policy: dict[str, str]
+    guard: tuple[str, ...]
+    guarded: tuple[str, ...]  # the same by kind
+    features: dict[str, float]
+
+
+def frame_of(raw: bytes) -> Frame:
+    """Read without the state, whose size would make every request pay twice."""
+    if b'"mode"' not in raw and b'"deadline_ms"' not in raw and b'"request_id"' not in raw:
+        return Frame()
+    try:
+        whole = from_json(raw)
+    except ValueError:
+        return Frame()  # who reads it for good will say what is wrong
+    if not isinstance(whole, dict):
+        return Frame()
+    try:
+        asked = said.Asked.model_validate(
+            {name: whole[name] for name in said.Asked.model_fields if name in whole}
+        )
+    except ValidationError as fault:
+        raise bad_request(fault) from None
+    return Frame(asked.mode, asked.deadline_ms, asked.request_id)
+
+
+class Answering:
+    """Of one system. `decider` is the gateway's own: it knows the rule."""
+
+    def __init__(self, decider: Decider, link: Link, breaker: Breaker, guard: Guard) -> None:
+        self.decider, self.link, self.breaker, self.guard = decider, link, breaker, guard
+
+    async def answer(self, raw: bytes, casting: Casting, deadline_ms: float) -> Answer:
+        """A RequestError where the request itself is wrong; else always an answer."""
+        found, cause, detail = await self._by_worker(raw, casting, deadline_ms)
+        if found is None:
+            found = self._by_own_rule(raw, cause, detail)
+        if "invalid" in found:
+            raise RequestError(found["invalid"], found["field"])
+        if found["source"] == said.FALLBACK:
+            # The rule was cast, or it stepped in: what the worker says comes first.
+            found["cause"] = found["cause"] or cause or casting.cause
+        return self._guarded(raw, found)
+
+    async def _by_worker(
+        self, raw: bytes, casting: Casting, deadline_ms: float
+    ) -> tuple[dict[str, Any] | None, str | None, str]:
+        """What the worker decides; or None, and why it does not."""
+        if not self.breaker.lets_through(time.monotonic()):
+            return None, said.OPEN, ""
+        version, folder = "", ""
+        if casting.acting is not None:
+            version, folder = casting.acting.version, casting.acting.folder
+        within_ms = deadline_ms - min(RESERVE_SHARE * deadline_ms, RESERVE_MOST_MS)
+        try:
+            found = from_json(await self.link.decide(raw, version, folder, within_ms / 1000))
+            if "failed" in found:
+                raise RuntimeError(found["failed"])
+        except TimeoutError:
+            self.breaker.failed(time.monotonic())
+            return None, said.TIMEOUT, f"no answer within {within_ms:.0f} ms"
+        except Exception as fault:  # a replica that died, a deployment that is being replaced
+            self.breaker.failed(time.monotonic())
+            return None, said.DOWN, line_of(fault)
+        self.breaker.succeeded()
+        return found, None, ""
+
+    def _by_own_rule(self, raw: bytes, cause: str | None, detail: str) -> dict[str, Any]:
+        state = read(self.decider.request, raw).state
+        return self.decider.by_rule(state, cause, detail)
+
+    def _guarded(self, raw: bytes, found: dict[str, Any]) -> Answer:
+        quantities = tuple(Quantity(*one) for one in found["quantities"])
+        ruling = self.guard.rule(quantities, time.monotonic())
+        decision = found["decision"]
+        if ruling.allowed:
+            decision = self._constrained(raw, decision, ruling, quantities)
+        return Answer(
+            decision=decision,
+            reason=found["reason"],
+            source=found["source"],
+            cause=found["cause"],
+            detail=found.get("detail", ""),
+            policy=found["policy"],
+            guard=ruling.said,
+            guarded=ruling.kinds,
+            features=found["features"],
+        )
+
+    def _constrained(
+        self,
+        raw: bytes,
+        decision: dict[str, Any],
+        ruling: Ruling,
+        quantities: tuple[Quantity, ...],
+    ) -> dict[str, Any]:
+        """As far as the guard allows; where that cannot be carried out, nothing changes at all."""
+        endpoint = self.decider.endpoint
+        state = read(self.decider.request, raw).state
+        proposed = endpoint.decision.model_validate(decision)
+        kept = endpoint.constrain(state, proposed, ruling.allowed)
+        if endpoint.fault(state, kept) is not None:
+            kept = endpoint.constrain(
+                state, proposed, {one.name: one.current for one in quantities}
+            )
+        told: dict[str, Any] = kept.model_dump(mode="json")
+        return told

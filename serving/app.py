@@ -1,0 +1,101 @@
+"""The service on Ray Serve: a gateway, and a deployment for each system.
+
+`loadmaster serve` runs it; so does `serve deploy` with a file whose import path is
+`loadmaster.serving.app:build` and whose `args` are the settings (`serving/config.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.places import bundle_folder
+from loadmaster.serving.registry import find_endpoint
+from loadmaster.serving.worker import SystemWorker
+
+GATEWAY = "gateway"
+ASKED_AT_ONCE = 10_000  # the gateway has limits of its own, and says so in words
+HEALTH = {"health_check_period_s": 2.0, "health_check_timeout_s": 10.0}
+
+
+def build(args: Mapping[str, Any]) -> Application:
+    """The application of these settings; an InputError says what is wrong with them."""
+    settings = build_settings(ServeSettings, args)
+    workers = {}
+    for system, one in settings.systems.items():
+        endpoint = find_endpoint(system, one.endpoint)
+        folder = bundle_folder(one.bundle or endpoint.pretrained)
+        deployment = serve.deployment(
+            SystemWorker,
+            name=system,
+            num_replicas=one.workers,
+            max_ongoing_requests=ASKED_AT_ONCE,
+            ray_actor_options={"num_cpus": 0},
+            logging_config={"enable_access_log": False},
+            graceful_shutdown_timeout_s=2.0,
+            **HEALTH,
+        )
+        rule = one.rule or endpoint.rules[0]
+        workers[system] = deployment.bind(system, one.endpoint, rule, str(folder.resolve()))
+    return GatewayDeployment.bind(  # type: ignore[attr-defined,no-any-return]
+        settings.model_dump(mode="json"), workers
+    )
+
+
+class RemoteWorker:
+    """A system's deployment by its handle. Only bytes and texts cross, as msgpack: no pickle."""
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle.options(
+            request_serialization="msgpack", response_serialization="msgpack", _by_reference=False
+        )
+
+    def decide(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]:
+        answers: Awaitable[list[bytes]] = self._handle.decide.remote(version, folder, raw)
+        return answers
+
+    def propose(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]:
+        answers: Awaitable[list[bytes]] = self._handle.propose.remote(version, folder, raw)
+        return answers
+
+    def load(self, folder: str) -> Awaitable[bytes]:
+        answer: Awaitable[bytes] = self._handle.load.remote(folder)
+        return answer
+
+
+@serve.deployment(
+    name=GATEWAY,
+    max_ongoing_requests=ASKED_AT_ONCE,
+    ray_actor_options={"num_cpus": 0},
+    logging_config={"enable_access_log": False},
+    graceful_shutdown_timeout_s=5.0,
+    **HEALTH,
+)
+@serve.ingress()
+class GatewayDeployment:
+    """One replica: guard, monitor and log must see every decision."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], workers: Mapping[str, DeploymentHandle[Any]]
+    ) -> None:
+        from loadmaster.serving.assembly import assemble
+
+        chosen = build_settings(ServeSettings, settings)
+        remote = {system: RemoteWorker(handle) for system, handle in workers.items()}
+        self._service = assemble(chosen, remote)
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return self._service.app
+
+    async def reconfigure(self, _: Any) -> None:
+        """Called by Serve once the replica runs in its loop."""
+        await self._service.start()
+
+    def __del__(self) -> None:
+        self._service.close()

@@ -1,0 +1,83 @@
+"""What a user may set about the decision service: `serve.yaml`, also usable by `serve deploy`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from loadmaster.envs.settings import Settings
+from loadmaster.serving.decision_log import LogSettings
+from loadmaster.serving.guard import GuardSettings
+from loadmaster.serving.monitor import MonitorSettings
+
+PORT = 8700
+
+
+def default_folder() -> Path:
+    """Where the service keeps what must survive a restart: the place XDG names for that."""
+    base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(base) / "loadmaster" / "serve"
+
+
+class EndpointSettings(Settings):
+    """One system behind HTTP."""
+
+    endpoint: str = ""  # "module:object" of a system that is not built in
+    bundle: str | None = None  # a pretrained one's name, or a folder; None: the system's own choice
+    rule: str | None = None  # the fallback; None: the best heuristic there is
+    deadline_ms: PositiveFloat = Field(default=250.0, le=60_000)
+    batch: PositiveInt = Field(default=64, le=1024)  # requests in one call of the worker; 1: none
+    workers: PositiveInt = 1  # replicas of the system's deployment
+    start: str = "SERVING"  # or OFFLINE: the rule acts until the policy has proven itself
+    shadow_share: float = Field(default=1.0, ge=0, le=1)  # of decisions a shadow bundle also makes
+    guard: GuardSettings = GuardSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    log: LogSettings = LogSettings()
+
+    @field_validator("start")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in ("OFFLINE", "SERVING"):
+            raise ValueError(f"{value!r} is unknown; expected OFFLINE or SERVING")
+        return value
+
+
+class LimitSettings(Settings):
+    """What one who asks may ask for."""
+
+    largest_bytes: PositiveInt = 8 << 20  # of a request
+    rate_per_s: PositiveFloat = 2000.0  # requests of one token, or of one address without tokens
+    burst: PositiveInt = 4000
+    waiting: PositiveInt = 512  # requests at once; beyond that, 503
+
+
+class ServeSettings(Settings):
+    """The whole service."""
+
+    systems: dict[str, EndpointSettings] = Field(
+        default_factory=lambda: {"das": EndpointSettings(), "decima": EndpointSettings()}
+    )
+    host: str = "127.0.0.1"
+    port: int = Field(default=PORT, ge=1, le=65535)
+    tokens: Path | None = None  # the file; LOADMASTER_TOKENS in the environment counts as well
+    folder: Path = Field(default_factory=default_folder)  # state and logs
+    limits: LimitSettings = LimitSettings()
+
+    @model_validator(mode="after")
+    def _some_system(self) -> ServeSettings:
+        if not self.systems:
+            raise ValueError("systems is empty; expected at least one, such as decima: {}")
+        return self
+
+    @property
+    def is_private(self) -> bool:
+        """Whether only this machine can reach the service."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False

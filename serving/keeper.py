@@ -1,0 +1,190 @@
+"""What the gateway keeps of a system's decisions: counts, rewards, the lifecycle, the log, metrics.
+
+Whatever goes wrong here is no reason for a decision to fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving import messages as said
+from loadmaster.serving.answering import Answer, Frame
+from loadmaster.serving.decision_log import DecisionLog
+from loadmaster.serving.guard import KINDS
+from loadmaster.serving.lifecycle import LifecycleState
+from loadmaster.serving.log_files import DecisionRow, FeedbackRow
+from loadmaster.serving.messages import from_json, to_json
+from loadmaster.serving.metrics import Metrics
+from loadmaster.serving.monitor import Monitor, MonitorSettings
+from loadmaster.serving.times import iso
+from loadmaster.serving.verdicts import Verdict
+
+KEEP, ADVANCE, RETRAIN, FALL_BACK = "keep", "advance", "retrain", "fall back"
+
+
+class Keeper:
+    """Of one system. `on_verdict` hears of what the monitor wants done beyond the lifecycle."""
+
+    def __init__(
+        self,
+        system: str,
+        settings: MonitorSettings,
+        log: DecisionLog,
+        metrics: Metrics,
+        start: str,
+        now: float,
+        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
+    ) -> None:
+        self.system, self._settings, self._log, self._metrics = system, settings, log, metrics
+        self.on_verdict = on_verdict
+        self.monitor = Monitor(settings)
+        self._state, self._since, self._why = LifecycleState(start), now, "as configured"
+        self._guarded: Counter[str] = Counter()
+        self._dropped = 0
+        self.cannot_save: str | None = None
+        self.retraining: Callable[[], dict[str, Any] | None] = lambda: None
+
+    @property
+    def state(self) -> str:
+        return self._state.value
+
+    @property
+    def rules_act(self) -> bool:
+        return self._state is LifecycleState.OFFLINE
+
+    def go_to(self, state: LifecycleState, why: str, now: float) -> None:
+        self._state, self._since, self._why = state, now, why
+        self.monitor.acted_on()
+        self._metrics.lifecycle(self._state.value)
+
+    def decided(self, found: Answer, told: dict[str, Any], now: float) -> None:
+        """Count a decision, when all is known about it."""
+        shadow = told["shadow"] or {}
+        drifts = self.monitor.record_decision(
+            now,
+            source=found.source,  # type: ignore[arg-type]
+            cause=found.cause,
+            latency_ms=told["latency_ms"],
+            features=found.features,
+            agrees=shadow.get("agrees"),
+            shadow_fault=shadow.get("fault") is not None,
+        )
+        self._metrics.decided(found.source, found.cause, told["latency_ms"])
+        for kind in found.guarded:
+            self._guarded[kind] += 1
+            self._metrics.guarded(kind)
+        for drift in drifts:
+            self._metrics.drifted(drift.name)
+        if drifts:
+            self._judge(now)
+
+    def logged(
+        self, raw: bytes, frame: Frame, told: dict[str, Any], found: Answer, now: float
+    ) -> None:
+        shadow = told["shadow"]
+        self._log.put_decision(
+            DecisionRow(
+                id=told["id"],
+                time=now,
+                system=self.system,
+                mode=frame.mode,
+                source=found.source,
+                cause=found.cause,
+                policy=found.policy["name"],
+                version=found.policy["version"],
+                state=state_text(raw),
+                decision=to_json(told["decision"]).decode(),
+                shadow=None if shadow is None else to_json(shadow).decode(),
+                reason=to_json(told["reason"]).decode(),
+                guard=found.guard,
+                latency_ms=told["latency_ms"],
+            )
+        )
+
+    def fed_back(
+        self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
+    ) -> None:
+        """An InputError where the reward is no number."""
+        who = "policy" if source == said.POLICY else "rule"
+        drifts = self.monitor.record_feedback(now, reward, who)  # type: ignore[arg-type]
+        for drift in drifts:
+            self._metrics.drifted(drift.what)
+        row = FeedbackRow(decision_id, now, self.system, to_json(outcome).decode(), reward)
+        self._log.put_feedback(row)
+        self._judge(now)
+
+    def _judge(self, now: float) -> None:
+        verdict = self.monitor.verdict(self._state)
+        if verdict.action == KEEP:
+            return
+        if verdict.to is not None and verdict.to is not self._state:
+            self.go_to(verdict.to, verdict.why, now)
+        self.on_verdict(verdict)
+        self.monitor.acted_on()
+
+    def replaced(self, why: str, now: float) -> None:
+        """Another bundle serves."""
+        self.monitor.policy_changed()
+        self.monitor.shadow_changed()
+        self.go_to(LifecycleState.SERVING, why, now)
+
+    def shadow_begins(self) -> None:
+        self.monitor.shadow_changed()
+
+    def report(self, *, paused: bool) -> None:
+        """To the metrics: what is no event but a state. Called every few seconds."""
+        self._metrics.paused(paused)
+        self._metrics.lifecycle(self._state.value)
+        told = self.monitor.status()
+        self._metrics.shadow(told["shadow"]["agreement"])
+        for who in ("policy", "rule"):
+            self._metrics.reward(who, told["rewards"][who]["mean"])
+        dropped = self._log.status().dropped
+        self._metrics.log_dropped(dropped - self._dropped)
+        self._dropped = dropped
+
+    @property
+    def decisions(self) -> int:
+        total: int = self.monitor.status()["decisions"]["total"]
+        return total
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "lifecycle": {"state": self.state, "since": iso(self._since), "why": self._why},
+            "guard": {kind: self._guarded[kind] for kind in KINDS},
+            **self.monitor.status(),
+            "retraining": self.retraining(),
+            "log": {**self._log.status()._asdict(), "state": self.cannot_save},
+        }
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "since": self._since,
+            "why": self._why,
+            "guarded": dict(self._guarded),
+            "monitor": self.monitor.record(),
+        }
+
+    def recall(self, record: Any) -> None:
+        """As it was written down; what cannot be read begins anew."""
+        try:
+            self.monitor = Monitor.from_record(record["monitor"], self._settings)
+            self._state = LifecycleState(record["state"])
+            self._since, self._why = float(record["since"]), str(record["why"])
+            self._guarded = Counter({k: int(v) for k, v in record["guarded"].items()})
+        except (InputError, TypeError, KeyError, ValueError, AttributeError):
+            return
+
+    def close(self) -> None:
+        self._log.close()
+
+
+def state_text(raw: bytes) -> str:
+    """The state in a request that was read without a fault, as it came where that is all of it."""
+    if not any(f'"{name}"'.encode() in raw for name in said.Asked.model_fields):
+        return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
+    return to_json(from_json(raw)["state"]).decode()

@@ -1,0 +1,88 @@
+"""The way to a system's worker: requests that come while a call is under way go with the next one.
+
+A call of a deployment costs milliseconds, most of them the same for one request as for fifty. Who
+comes alone is passed on at once; a crowd shares a call. Nobody waits for a crowd to gather.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Worker(Protocol):
+    """A system's deployment, as the gateway calls it; bytes and texts only."""
+
+    def decide(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]: ...
+
+    def propose(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]: ...
+
+    def load(self, folder: str) -> Awaitable[bytes]: ...
+
+
+class _Waiting(NamedTuple):
+    raw: bytes
+    version: str
+    folder: str
+    answer: asyncio.Future[bytes]
+
+
+class Link:
+    """Asks for decisions, `most` in one call, `calls` calls at once."""
+
+    def __init__(self, worker: Worker, most: int, calls: int = 1) -> None:
+        self._worker, self._most = worker, most
+        # Without batching every request is a call of its own, as many at once as there are.
+        self._calls = calls if most > 1 else 1 << 30
+        self._waiting: deque[_Waiting] = deque()
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def decide(self, raw: bytes, version: str, folder: str, within_s: float) -> bytes:
+        """The worker's answer; TimeoutError, or whatever keeps the worker from answering."""
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(raw, version, folder, answer))
+        if len(self._under_way) < self._calls:
+            self._start(within_s)
+        return await asyncio.wait_for(answer, within_s)
+
+    def _start(self, within_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._pass_on(within_s))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    async def _pass_on(self, within_s: float) -> None:
+        while crowd := self._next_crowd():
+            try:
+                # Who hangs must not block those who come later for longer than one deadline.
+                answers = await asyncio.wait_for(
+                    self._worker.decide(
+                        crowd[0].version, crowd[0].folder, [one.raw for one in crowd]
+                    ),
+                    within_s,
+                )
+            except Exception as fault:
+                _refuse(crowd, fault)
+                continue
+            for one, answer in zip(crowd, answers, strict=True):
+                if not one.answer.done():
+                    one.answer.set_result(answer)
+
+    def _next_crowd(self) -> list[_Waiting]:
+        """Those who still wait, the first first, as far as they ask for the same version."""
+        crowd: list[_Waiting] = []
+        while self._waiting and len(crowd) < self._most:
+            if self._waiting[0].answer.done():  # it has given up
+                self._waiting.popleft()
+                continue
+            if crowd and self._waiting[0].version != crowd[0].version:
+                break
+            crowd.append(self._waiting.popleft())
+        return crowd
+
+
+def _refuse(crowd: Sequence[_Waiting], fault: Exception) -> None:
+    for one in crowd:
+        if not one.answer.done():
+            one.answer.set_exception(fault)

@@ -1,0 +1,190 @@
+"""The service described in OpenAPI 3.1: one path for each system and verb, with its own schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from pydantic import BaseModel
+
+from loadmaster.serving.answers import (
+    DecisionAnswer,
+    DecisionList,
+    Error,
+    FeedbackAnswer,
+    HistoryAnswer,
+    PromoteOrder,
+    StatusAnswer,
+    SystemList,
+    VerbOrder,
+)
+from loadmaster.serving.endpoint import Endpoint
+from loadmaster.serving.messages import feedback_model, request_model
+
+REFERENCE = "#/components/schemas/{model}"
+MEANINGS = {
+    401: "no valid token",
+    403: "the token may not do this",
+    404: "no such system",
+    409: "it cannot be done as things are; nothing has changed",
+    413: "the body is too large",
+    415: "the body is not JSON",
+    422: "the request is wrong; `field` names where",
+    429: "too many requests; Retry-After says how long to wait",
+    503: "not ready, or too busy; Retry-After says how long to wait",
+}
+
+
+def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]:
+    """For these systems."""
+    schemas: dict[str, Any] = {}
+    paths: dict[str, Any] = {
+        "/healthz": {"get": _plain("The process is alive.")},
+        "/readyz": {"get": _plain("Every system can be asked.", refused=(503,))},
+        "/v1/systems": {"get": _get("What is served.", _known(schemas, SystemList))},
+    }
+    for system, endpoint in endpoints.items():
+        paths |= _of_system(schemas, system, endpoint)
+    _known(schemas, Error)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Loadmaster decisions",
+            "version": version("loadmaster"),
+            "description": "Decisions of learned schedulers and autoscalers: bounded, explained, "
+            "with a rule that steps in.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}, {}],
+    }
+
+
+def _of_system(
+    schemas: dict[str, Any], system: str, endpoint: Endpoint[Any, Any, Any]
+) -> dict[str, Any]:
+    request, feedback = request_model(endpoint), feedback_model(endpoint)
+    title = system.title().replace("_", "")
+    decision = _known(schemas, endpoint.decision)
+    answer = f"{title}Answer"
+    schemas[answer] = {
+        "allOf": [
+            _known(schemas, DecisionAnswer),
+            {"type": "object", "properties": {"decision": decision}},
+        ]
+    }
+    base = f"/v1/{system}"
+    examples = {
+        name: {"summary": f"a {name} state", "value": {"state": state.model_dump(mode="json")}}
+        for name, state in endpoint.examples().items()
+        if name != "large"  # too long to read
+    }
+    names = sorted(endpoint.examples())
+    status = _known(schemas, StatusAnswer)
+    return {
+        f"{base}/decide": {
+            "post": _post(
+                f"A decision of {system}. {endpoint.summary}",
+                _known(schemas, request),
+                {"$ref": REFERENCE.format(model=answer)},
+                examples,
+                refused=(503,),
+            )
+        },
+        f"{base}/feedback": {
+            "post": _post(
+                "How a decision turned out; the monitor learns from it.",
+                _known(schemas, feedback),
+                _known(schemas, FeedbackAnswer),
+            )
+        },
+        f"{base}/status": {"get": _get("Lifecycle, rewards, drift, fallbacks.", status)},
+        f"{base}/history": {
+            "get": _get("The last hour in short intervals.", _known(schemas, HistoryAnswer))
+        },
+        f"{base}/decisions": {
+            "get": _get(
+                "The latest decisions, newest first.",
+                _known(schemas, DecisionList),
+                _query("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}),
+            )
+        },
+        f"{base}/example": {
+            "get": _get(
+                "An example of a state.",
+                _known(schemas, endpoint.state),
+                _query("name", {"type": "string", "enum": names, "default": "small"}),
+            )
+        },
+        **{
+            f"{base}/{verb}": {
+                "post": _post(line, _known(schemas, order), status, refused=(403, 409))
+            }
+            for verb, line, order in (
+                ("pause", "The rule acts until it is resumed. (admin)", VerbOrder),
+                ("resume", "The policy acts again. (admin)", VerbOrder),
+                ("promote", "A bundle takes its place. (admin)", PromoteOrder),
+                ("rollback", "The previous bundle serves again. (admin)", VerbOrder),
+            )
+        },
+    }
+
+
+def _known(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """A reference to the model, which is added with all it refers to."""
+    if model.__name__ not in schemas:
+        schema = model.model_json_schema(ref_template=REFERENCE)
+        for name, inner in schema.pop("$defs", {}).items():
+            schemas.setdefault(name, inner)
+        schemas[model.__name__] = schema
+    return {"$ref": REFERENCE.format(model=model.__name__)}
+
+
+def _plain(line: str, refused: tuple[int, ...] = ()) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {"status": {"const": "ok"}}, "required": ["status"]}
+    return {"summary": line, "security": [{}], "responses": _responses(schema, refused)}
+
+
+def _get(line: str, schema: dict[str, Any], *query: dict[str, Any]) -> dict[str, Any]:
+    refused = (401, 422, 429) if query else (401, 429)
+    told: dict[str, Any] = {"summary": line, "responses": _responses(schema, refused)}
+    return told | ({"parameters": list(query)} if query else {})
+
+
+def _post(
+    line: str,
+    body: dict[str, Any],
+    schema: dict[str, Any],
+    examples: dict[str, Any] | None = None,
+    refused: tuple[int, ...] = (),
+) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": body}
+    if examples:
+        content["examples"] = examples
+    return {
+        "summary": line,
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "responses": _responses(schema, (401, 413, 415, 422, 429, *refused)),
+    }
+
+
+def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
+def _responses(schema: dict[str, Any], refused: tuple[int, ...]) -> dict[str, Any]:
+    error = {"$ref": REFERENCE.format(model=Error.__name__)}
+    return {
+        "200": {"description": "as asked", "content": {"application/json": {"schema": schema}}},
+        **{
+            str(status): {
+                "description": MEANINGS[status],
+                "content": {"application/json": {"schema": error}},
+            }
+            for status in sorted(refused)
+        },
+    }

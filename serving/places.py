@@ -1,0 +1,23 @@
+"""Which bundle somebody means: one that ships with the package by name, others by folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.models.manifest import FILE
+from loadmaster.models.shipped import pretrained_folder, pretrained_policies
+
+
+def bundle_folder(spec: str) -> Path:
+    """The folder of a pretrained bundle's name, or of a path to a bundle."""
+    known = pretrained_policies()
+    if spec in known:
+        return pretrained_folder() / spec
+    if os.sep not in spec and not Path(spec).exists():
+        raise unknown_name("bundle", spec[:200], known)
+    folder = Path(spec)
+    if not (folder / FILE).is_file():
+        raise InputError(f"{spec[:200]} is no policy bundle; expected a folder with {FILE}")
+    return folder

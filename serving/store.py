@@ -1,0 +1,137 @@
+"""What must survive a restart: the bundles that were accepted, and what is known of a system.
+
+Bundles are copied, each into a folder named after its version: whatever becomes of the folder that
+somebody exported to, a version that serves stays what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.models.manifest import DIGEST, Manifest, read_bounded, read_manifest
+
+VERSION_DIGITS = 12
+LARGEST = 64 << 20  # bytes that are read of what was written down
+FILES = ("manifest.json", "weights.safetensors", "README.md")
+
+
+@dataclass(frozen=True)
+class Version:
+    """A bundle that was accepted."""
+
+    name: str
+    version: str
+    folder: str
+    since: str  # when it took its present place: ISO, UTC
+
+    def told(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version, "since": self.since}
+
+
+def version_of(manifest: Manifest) -> str:
+    return manifest.sha256[:VERSION_DIGITS]
+
+
+class Store:
+    """A folder for one system."""
+
+    def __init__(self, folder: Path, system: str) -> None:
+        self.system = system
+        self._bundles = folder / "bundles" / system
+        self._file = folder / f"{system}.json"
+        try:
+            self._bundles.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise InputError(
+                f"folder {folder}: {fault.strerror}; expected one to write to"
+            ) from None
+
+    def accept(self, source: Path, now: str) -> Version:
+        """Copy a bundle, whole or not at all; weights are checked by who loads them."""
+        manifest = read_manifest(source)
+        if manifest.system != self.system:
+            raise InputError(
+                f"{source} holds a policy of {manifest.system}; expected one of {self.system}"
+            )
+        version = version_of(manifest)
+        assert DIGEST.fullmatch(manifest.sha256)  # it becomes a folder's name
+        kept = self._bundles / version
+        if not self._is_whole(kept, manifest):
+            self._copy(source, kept)
+        return Version(manifest.name, version, str(kept), now)
+
+    def remembered(self) -> dict[str, Any]:
+        """What was written down last; nothing where there is nothing, or nothing that can be read.
+
+        A file that is damaged is put aside, not deleted: the service must start.
+        """
+        if not self._file.exists():
+            return {}
+        try:
+            record = json.loads(read_bounded(self._file, LARGEST))
+            if isinstance(record, dict):
+                return record
+        except (InputError, ValueError, RecursionError):
+            pass
+        self._file.replace(self._file.with_suffix(".damaged"))
+        return {}
+
+    def remember(self, record: Mapping[str, Any]) -> None:
+        """Whole or not at all; an OSError is the caller's to count."""
+        scratch = self._file.with_name(f".{self._file.name}.{os.getpid()}")
+        try:
+            with scratch.open("w") as file:
+                json.dump(record, file, allow_nan=False)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(self._file)
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def discard_all_but(self, kept: set[str]) -> None:
+        """Bundles of versions that have no place any more."""
+        for folder in self._bundles.iterdir():
+            if folder.name not in kept:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _is_whole(self, kept: Path, manifest: Manifest) -> bool:
+        try:
+            return read_manifest(kept).sha256 == manifest.sha256 and (
+                (kept / FILES[1]).stat().st_size == manifest.size
+            )
+        except (InputError, OSError):
+            return False
+
+    def _copy(self, source: Path, kept: Path) -> None:
+        scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
+        try:
+            scratch.mkdir()
+            for name in FILES:
+                if (source / name).is_file():
+                    shutil.copyfile(source / name, scratch / name)
+            shutil.rmtree(kept, ignore_errors=True)
+            scratch.rename(kept)
+        except OSError as fault:
+            raise InputError(f"cannot keep the bundle {source}: {fault.strerror}") from None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def as_record(version: Version | None) -> dict[str, str] | None:
+    return None if version is None else asdict(version)
+
+
+def from_record(record: Any) -> Version | None:
+    """None where it is none, or not one that can be used any more."""
+    try:
+        version = Version(**record)
+    except TypeError:
+        return None
+    return version if Path(version.folder).is_dir() else None

@@ -1,0 +1,89 @@
+"""A system's deployment: it decides in a thread of its own, so that it can tell when that hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.deciding import Decider, line_of
+from loadmaster.serving.messages import to_json
+from loadmaster.serving.registry import find_endpoint
+
+HANGS_S = 5.0  # a call that takes longer will never end: the replica is started anew
+
+Result = TypeVar("Result")
+
+
+class SystemWorker:
+    """Two threads: one for decisions that are acted on, one for what others would have done.
+
+    Whatever a shadow bundle does, it is never in the way. Policies have scratch tables, so either
+    thread has its own.
+    """
+
+    def __init__(
+        self, system: str, reference: str, rule: str, folder: str, warm: bool = True
+    ) -> None:
+        _one_thread_for_torch()
+        endpoint = find_endpoint(system, reference)
+        self._acting, self._beside = Decider(endpoint, rule), Decider(endpoint, rule)
+        self._threads = {decider: ThreadPoolExecutor(1) for decider in (self._acting, self._beside)}
+        self._busy_since: float | None = None
+        policy = self._acting.load(folder)
+        # The first decision compiles: nobody should wait for that.
+        for state in endpoint.examples().values() if warm else ():
+            policy.decide(state)
+            self._acting.rule.decide(state)
+
+    async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+        def all_of_them() -> list[bytes]:
+            self._busy_since = time.monotonic()
+            try:
+                return [self._decided(one, version, folder) for one in raw]
+            finally:
+                self._busy_since = None
+
+        return await self._in_thread(self._acting, all_of_them)
+
+    def _decided(self, raw: bytes, version: str, folder: str) -> bytes:
+        """Where even the rule fails, the others of the crowd shall have their answers."""
+        try:
+            return to_json(self._acting.decide(raw, version, folder))
+        except Exception as fault:
+            return to_json({"failed": line_of(fault)})
+
+    async def propose(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+        return await self._in_thread(
+            self._beside,
+            lambda: [to_json(self._beside.propose(one, version, folder)) for one in raw],
+        )
+
+    async def load(self, folder: str) -> bytes:
+        """Whether the bundle in a folder can be used here."""
+        try:
+            policy = await self._in_thread(self._beside, lambda: self._beside.load(folder))
+        except InputError as fault:
+            return to_json({"refused": str(fault)})
+        return to_json({"name": policy.name, "version": policy.version})
+
+    async def check_health(self) -> None:
+        """Called by Serve: a replica that raises here is replaced."""
+        since = self._busy_since
+        if since is not None and time.monotonic() - since > HANGS_S:
+            raise RuntimeError("a decision hangs")
+
+    async def _in_thread(self, decider: Decider, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads[decider], work)
+
+
+def _one_thread_for_torch() -> None:
+    """Networks are small; threads that wait for one another would take the gateway's core."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    import torch
+
+    torch.set_num_threads(1)

@@ -1,0 +1,62 @@
+"""Asking an ASGI application without a network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Answered(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+async def ask(
+    app: Any,
+    method: str,
+    path: str,
+    body: Any = None,
+    headers: Mapping[str, str] | None = None,
+    parts: int = 1,
+) -> Answered:
+    """`body` is sent as JSON, or as it is where it is bytes, in so many parts."""
+    path, _, query = path.partition("?")
+    raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    size = max(1, -(-len(raw) // parts))
+    pieces = [raw[start : start + size] for start in range(0, len(raw), size)] or [b""]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        if not pieces:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [
+            (name.lower().encode(), value.encode()) for name, value in (headers or {}).items()
+        ],
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 80),
+    }
+    await app(scope, receive, send)
+    start = next(message for message in sent if message["type"] == "http.response.start")
+    told = b"".join(message.get("body", b"") for message in sent)
+    return Answered(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, told)

@@ -1,0 +1,83 @@
+"""A service in this process: the toy system, without Ray and without a network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.serving.assembly import Service, assemble
+from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.worker import SystemWorker
+from tests.serving import toy
+from tests.serving.asgi import Answered, ask
+
+
+class Here:
+    """A service and its loop."""
+
+    def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
+        self.service, self.worker, self.folder = service, worker, folder
+        self._loop = asyncio.new_event_loop()
+        self.run(self._start())
+
+    async def _start(self) -> None:
+        await self.service.start()
+        while not all(system.ready for system in self.service.systems.values()):
+            await asyncio.sleep(0.01)
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(work)
+
+    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Answered:
+        answered: Answered = self.run(ask(self.service.app, method, path, body, **more))
+        return answered
+
+    def decide(self, load: float = 42, replicas: int = 3, **more: Any) -> dict[str, Any]:
+        asked = {"state": {"load": load, "replicas": replicas}, **more}
+        answered = self.ask("POST", "/v1/toy/decide", asked)
+        assert answered.status == 200, answered
+        told: dict[str, Any] = answered.json
+        return told
+
+    def status(self) -> dict[str, Any]:
+        told: dict[str, Any] = self.ask("GET", "/v1/toy/status").json
+        return told
+
+    def close(self) -> None:
+        self.service.close()
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+
+Start = Callable[..., Here]
+
+
+@pytest.fixture
+def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
+    """`start(does=..., systems={...}, ...)`: a service of the toy system, with any settings."""
+    monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
+    opened: list[Here] = []
+
+    def begin(does: str = "follows", **settings: Any) -> Here:
+        bundle = tmp_path / f"bundle-{does}"
+        if not bundle.exists():
+            toy.make_bundle(bundle, does=does)
+        one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), **settings.pop("toy", {})}
+        chosen = build_settings(
+            ServeSettings, {"systems": {"toy": one}, "folder": tmp_path / "kept", **settings}
+        )
+        worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
+        here = Here(assemble(chosen, {"toy": worker}), worker, tmp_path)
+        opened.append(here)
+        return here
+
+    yield begin
+    for here in opened:
+        here.close()

@@ -1,0 +1,150 @@
+"""A system small enough to foresee: replicas follow the load. Its bundles can misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from loadmaster.envs.errors import InputError
+from loadmaster.models.manifest import Manifest, manifest_text, read_manifest
+from loadmaster.serving.endpoint import (
+    Choice,
+    Endpoint,
+    Policy,
+    Proposal,
+    Quantity,
+    Reason,
+    Record,
+    State,
+)
+
+REFERENCE = "tests.serving.toy:ENDPOINT"
+MOST = 100
+
+
+class ToyState(State):
+    load: float = Field(ge=0, le=1e6, description="requests a second")
+    replicas: int = Field(ge=0, le=MOST)
+    service: str = Field(default="web", max_length=20)
+
+
+class ToyDecision(Record):
+    model_config: ClassVar[Any] = {**Record.model_config, "allow_inf_nan": True}
+    replicas: float
+
+
+class ToyOutcome(Record):
+    reward: float
+
+
+class Follow:
+    """One replica for ten requests a second, plus `extra`; or what the bundle `does` instead."""
+
+    def __init__(self, name: str, version: str, does: str, extra: int) -> None:
+        self.name, self.version, self._does, self._extra = name, version, does, extra
+
+    def decide(self, state: ToyState) -> Proposal:
+        replicas: float = min(math.ceil(state.load / 10) + self._extra, MOST)
+        if self._does == "raises":
+            raise RuntimeError("the policy is broken")
+        if self._does == "hangs":
+            time.sleep(30)
+        if self._does == "is slow":
+            time.sleep(0.1)
+        if self._does == "says nan":
+            replicas = math.nan
+        if self._does == "asks too much":
+            replicas = MOST + 1
+        choice = Choice(f"{replicas:g} replicas", score=replicas, uncertainty=0.5)
+        return Proposal(
+            ToyDecision(replicas=replicas),
+            Reason(f"a load of {state.load:g} needs {replicas:g} replicas", {"to": [choice]}),
+        )
+
+
+class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
+    system = "toy"
+    summary = "Replicas follow the load."
+    pretrained = "toy"
+    rules = ("hold", "follow")
+    state, decision, outcome = ToyState, ToyDecision, ToyOutcome
+
+    def examples(self) -> Mapping[str, ToyState]:
+        return {
+            "small": ToyState(load=42, replicas=3),
+            "large": ToyState(load=420, replicas=30),
+        }
+
+    def policy(self, folder: Path) -> Policy:
+        manifest = read_manifest(folder)
+        content = (folder / "weights.safetensors").read_bytes()
+        if hashlib.sha256(content).hexdigest() != manifest.sha256:
+            raise InputError(f"{folder} is damaged")
+        told = manifest.trained
+        return Follow(manifest.name, manifest.sha256[:12], told["does"], told["extra"])
+
+    def rule(self, name: str) -> Policy:
+        if name == "follow":
+            return Follow(name, "", "", 0)
+        return Hold()
+
+    def quantities(self, state: ToyState, decision: ToyDecision) -> tuple[Quantity, ...]:
+        return (Quantity(state.service, state.replicas, decision.replicas),)
+
+    def constrain(
+        self, state: ToyState, decision: ToyDecision, allowed: Mapping[str, float]
+    ) -> ToyDecision:
+        return ToyDecision(replicas=allowed.get(state.service, decision.replicas))
+
+    def fault(self, state: ToyState, decision: ToyDecision) -> str | None:
+        if decision.replicas > MOST:
+            return f"{decision.replicas:g} replicas; the cluster holds {MOST}"
+        return None
+
+    def features(self, state: ToyState) -> Mapping[str, float]:
+        return {"load": state.load}
+
+    def reward(self, outcome: ToyOutcome) -> float:
+        return outcome.reward
+
+    def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
+        return {"load": features["load"]}
+
+
+class Hold:
+    name, version = "hold", ""
+
+    def decide(self, state: ToyState) -> Proposal:
+        return Proposal(
+            ToyDecision(replicas=state.replicas),
+            Reason(f"stays at {state.replicas}", {"to": [Choice("as it is", score=1.0)]}),
+        )
+
+
+ENDPOINT = ToyEndpoint()
+
+
+def make_bundle(folder: Path, name: str = "toy", does: str = "follows", extra: int = 0) -> Path:
+    """A folder that `ToyEndpoint.policy` reads."""
+    content = json.dumps([name, does, extra]).encode()
+    manifest = Manifest(
+        name=name,
+        system="toy",
+        network={},
+        trained={"does": does, "extra": extra},
+        results={},
+        loadmaster="0",
+        sha256=hashlib.sha256(content).hexdigest(),
+        size=len(content),
+    )
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(manifest_text(manifest))
+    (folder / "weights.safetensors").write_bytes(content)
+    return folder
