@@ -112,7 +112,7 @@ def test_starts_ray_with_a_token_only(docker: Path, tmp_path: Path) -> None:
     code, said = start(docker, tmp_path, "head", "--num-cpus", "1", **with_token)
     assert code == 0
     assert re.match(
-        r"ray start --head --block .*--metrics-export-port 8701 --num-cpus 1, mode", said
+        r"ray start --head --block .*--metrics-export-port 8790 --num-cpus 1, mode", said
     )
     assert said.endswith("mode token")
     code, said = start(docker, tmp_path, "worker", RAY_AUTH_TOKEN="x", RAY_HEAD="head:6379")
