@@ -28,13 +28,13 @@ serve)
 head)
     with_token
     exec ray start --head --block --disable-usage-stats --port 6379 --dashboard-host 0.0.0.0 \
-        --metrics-export-port "${LOADMASTER_METRICS_PORT:-8701}" "$@"
+        --metrics-export-port "${LOADMASTER_METRICS_PORT:-8790}" "$@"
     ;;
 worker)
     with_token
     [ -n "${RAY_HEAD:-}" ] || fail "RAY_HEAD is not set; expected the head's host:port, such as head:6379"
     exec ray start --address "$RAY_HEAD" --block --disable-usage-stats \
-        --metrics-export-port "${LOADMASTER_METRICS_PORT:-8701}" "$@"
+        --metrics-export-port "${LOADMASTER_METRICS_PORT:-8790}" "$@"
     ;;
 *)
     fail "unknown role '$role'; expected serve, head or worker"

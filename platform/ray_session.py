@@ -13,6 +13,7 @@ from pathlib import Path
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.interrupts import interrupts_heeded
+from loadmaster.serving.metrics import export_port
 
 AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 ANSWER_S = 5.0  # how long a cluster may take to open a connection
@@ -40,7 +41,8 @@ def ray_session(
 ) -> Iterator[None]:
     """Connected to Ray while it lasts; a session that is already open is used and left open.
 
-    With the `dashboard`, which only this machine can reach, jobs can be submitted.
+    With the `dashboard`, which only this machine can reach, jobs can be submitted; and Prometheus
+    finds our metrics on the port that the environment asks for, if it does.
     """
     import ray
 
@@ -51,6 +53,7 @@ def ray_session(
         with _joined(address):
             yield
         return
+    metrics_port = export_port() if dashboard else None
     # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
     folder = tempfile.mkdtemp(prefix="lm-ray-")
     with _own_token():
@@ -60,6 +63,7 @@ def ray_session(
                     address="local",
                     num_cpus=max(cpus or 0, os.cpu_count() or 1),
                     include_dashboard=dashboard,
+                    _metrics_export_port=metrics_port,
                     log_to_driver=False,
                     logging_level="error",
                     _temp_dir=folder,

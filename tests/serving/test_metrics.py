@@ -236,8 +236,8 @@ def test_threads_count_together(ledger: Ledger, board: Board) -> None:
 def test_the_port_is_asked_for_in_the_environment() -> None:
     assert export_port({}) is None
     assert export_port({"LOADMASTER_METRICS_PORT": ""}) is None
-    assert export_port({"LOADMASTER_METRICS_PORT": "8701"}) == 8701
-    for wrong in ("0", "65536", "-1", "eight", "8701 ", "٨"):
+    assert export_port({"LOADMASTER_METRICS_PORT": "8790"}) == 8790
+    for wrong in ("0", "65536", "-1", "eight", "8790 ", "٨"):
         with pytest.raises(InputError, match=r"LOADMASTER_METRICS_PORT=.* expected a port"):
             export_port({"LOADMASTER_METRICS_PORT": wrong})
 
