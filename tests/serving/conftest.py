@@ -74,7 +74,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
         bundle = tmp_path / f"bundle-{does}"
         if not bundle.exists():
             toy.make_bundle(bundle, does=does)
-        one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), **settings.pop("toy", {})}
+        one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), "deadline_ms": 10_000}
+        one |= settings.pop("toy", {})
         chosen = build_settings(
             ServeSettings,
             {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
