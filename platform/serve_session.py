@@ -26,6 +26,7 @@ def before_loading_serve() -> None:
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
         "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_worker_niceness": "0",  # Ray's workers give way to everybody else; these must not
         "OMP_NUM_THREADS": "1",
     }
     for name, value in chosen.items():

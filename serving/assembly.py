@@ -20,6 +20,7 @@ from loadmaster.serving.guard import Guard
 from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Link, Worker
 from loadmaster.serving.listener import listening
+from loadmaster.serving.memory import settled
 from loadmaster.serving.metrics import Metrics, rejected
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
@@ -76,6 +77,7 @@ def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     }
     gateway = Gateway(systems, Doorkeeper(settings.tokens), settings.limits)
     ear = (settings.host, settings.port) if settings.listen else None
+    settled()
     return Service(systems, gateway, ear)
 
 

@@ -35,33 +35,40 @@ class Link:
     def __init__(self, worker: Worker, most: int, calls: int = 1) -> None:
         self._worker, self._most = worker, most
         # Without batching every request is a call of its own, as many at once as there are.
-        self._calls = calls if most > 1 else 1 << 30
+        self._calls = calls if most > 1 else 1 << 30  # that may still be started
         self._waiting: deque[_Waiting] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def decide(self, raw: bytes, version: str, folder: str, within_s: float) -> bytes:
         """The worker's answer; TimeoutError, or whatever keeps the worker from answering."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(raw, version, folder, answer))
-        if len(self._under_way) < self._calls:
+        if self._calls > 0:
             self._start(within_s)
-        return await asyncio.wait_for(answer, within_s)
+        async with asyncio.timeout(within_s):
+            return await answer
 
     def _start(self, within_s: float) -> None:
+        self._calls -= 1
         task = asyncio.get_running_loop().create_task(self._pass_on(within_s))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._tasks.add(task)  # the loop itself would let it go
+        task.add_done_callback(self._tasks.discard)
 
     async def _pass_on(self, within_s: float) -> None:
+        try:
+            await self._pass_on_all(within_s)
+        finally:
+            # Right after the last look for a crowd: whoever comes now must start a call himself.
+            self._calls += 1
+
+    async def _pass_on_all(self, within_s: float) -> None:
         while crowd := self._next_crowd():
             try:
                 # Who hangs must not block those who come later for longer than one deadline.
-                answers = await asyncio.wait_for(
-                    self._worker.decide(
+                async with asyncio.timeout(within_s):
+                    answers = await self._worker.decide(
                         crowd[0].version, crowd[0].folder, [one.raw for one in crowd]
-                    ),
-                    within_s,
-                )
+                    )
             except Exception as fault:
                 _refuse(crowd, fault)
                 continue
