@@ -24,9 +24,14 @@ from loadmaster.serving.jobs.access import (
 OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
 
 
+def in_a_job() -> bool:
+    """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
+    return OF_A_JOB in os.environ
+
+
 def cluster_address(given: str | None) -> str | None:
     """The cluster given, or the one whose job this process is; None: a Ray of our own."""
-    if given is None and OF_A_JOB in os.environ:
+    if given is None and in_a_job():
         return os.environ.get(RAY_ADDRESS)
     return given
 

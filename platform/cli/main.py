@@ -35,6 +35,11 @@ COMMANDS = {
     "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
+    "retrain": Command(
+        "retrain", "retrain", "Train a bundle further on a changed workload, and judge it."
+    ),
+    "submit": Command("submit", "submit", "Run a command as a job on a Ray cluster."),
+    "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
     "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
 }

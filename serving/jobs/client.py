@@ -38,6 +38,7 @@ from loadmaster.serving.jobs.wheel import wheel
 
 TRANSFER_S = 120.0  # how long one request may take: the wheel is uploaded in one
 PAUSE_S = 0.5
+LISTED = 5  # of the latest jobs, where one is named that is not there
 
 
 class UnreachableError(InputError):
@@ -125,7 +126,7 @@ class Jobs:
             raise UnknownJobError(
                 f"no job {name!r}: the cluster at {self.address} has none of ours"
             )
-        raise UnknownJobError(str(unknown_name("job", name, known)))
+        raise UnknownJobError(str(unknown_name("job", name, [*known][:LISTED])))
 
     def logs(self, job: str) -> str:
         """All that it has written so far."""
