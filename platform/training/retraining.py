@@ -18,7 +18,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest
 from loadmaster.platform.files import written_whole
 from loadmaster.platform.training.files import merged
-from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
 from loadmaster.serving.verdict import BUNDLE, FILE, Verdict, read_verdict
 
 REQUEST = "request.json"
@@ -29,7 +29,10 @@ SURROUNDINGS = ("checkpoints", "resources")  # of the run that made it, on anoth
 def further(manifest: Manifest, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The policy's own way of training, from where it stands; `given` goes over it."""
     trained = manifest.trained.get("config")
-    own = dict(trained) if isinstance(trained, Mapping) else {}
+    if isinstance(trained, Mapping):
+        own = dict(trained)
+    else:  # a bundle that somebody else made
+        own = {"environment": manifest.trained.get("environment") or {}}
     for name in SURROUNDINGS:
         own.pop(name, None)
     own["network"] = manifest.network
@@ -75,15 +78,13 @@ class RetrainingFolder:
 
     @property
     def is_trained(self) -> bool:
-        return self.run.exists() and self._status() == "finished"
+        known = (self.run / MANIFEST).is_file()
+        return known and RunFolder(self.run).manifest.get("status") == "finished"
 
     @property
     def can_resume(self) -> bool:
         """A run that was killed before its first checkpoint cannot."""
         return self.run.exists() and bool(RunFolder(self.run).checkpoints())
-
-    def _status(self) -> str | None:
-        return str(RunFolder.open(self.run).manifest.get("status"))
 
     @property
     def verdict(self) -> Verdict | None:

@@ -101,13 +101,13 @@ class Jobs:
     def list(self) -> list[Job]:
         """Ours, the latest first; other people's are none of our business."""
         with self._told():
-            found = [details.dict() for details in self._ray.list_jobs()]
+            found = [details.model_dump() for details in self._ray.list_jobs()]
         ours = [job_from(each) for each in found if COMMAND in (each.get("metadata") or {})]
         return sorted(ours, key=lambda job: job.submitted_at or 0, reverse=True)
 
     def get(self, job: str) -> Job:
         with self._told(job):
-            return job_from(self._ray.get_job_info(job).dict())
+            return job_from(self._ray.get_job_info(job).model_dump())
 
     def find(self, name: str) -> Job:
         """The job of that id, or the only one whose id has `name` in it."""
@@ -119,13 +119,9 @@ class Jobs:
             return known[fitting[0]]
         if fitting:
             some = ", ".join(fitting[:3])
-            raise UnknownJobError(
-                f"{name!r} is in the ids of {len(fitting)} jobs: {some}; expected one"
-            )
+            raise UnknownJobError(f"{name!r} is in {len(fitting)} jobs' ids: {some}; expected one")
         if not known:
-            raise UnknownJobError(
-                f"no job {name!r}: the cluster at {self.address} has none of ours"
-            )
+            raise UnknownJobError(f"no job {name!r}: {self.address} has none of loadmaster's")
         raise UnknownJobError(str(unknown_name("job", name, [*known][:LISTED])))
 
     def logs(self, job: str) -> str:

@@ -9,6 +9,7 @@ install them all a second time.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import os
 import zipfile
@@ -127,7 +128,8 @@ def _write(files: Files, path: Path) -> None:
                 archive.writestr(entry, content)
         scratch.replace(path)
     except OSError as fault:
-        scratch.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            scratch.unlink()
         raise InputError(
             f"cannot write the wheel {str(path)!r}: {fault.strerror}; "
             "set LOADMASTER_CACHE to a folder you may write to"
