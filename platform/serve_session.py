@@ -15,6 +15,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.jobs.job import venv_first
 
 APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
@@ -31,6 +32,7 @@ def before_loading_serve() -> None:
     }
     for name, value in chosen.items():
         os.environ.setdefault(name, value)
+    os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
 
 
 def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
