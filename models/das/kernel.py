@@ -171,10 +171,7 @@ def _process_affinity(
     said, machines = room.placement.said, len(affinity)
     kinds = said[KINDS:]
     half_log = believe(kinds, view.rack, room.standard, draws, weights.process, room.process)
-    spread = np.float32(0)
-    for machine in range(machines):
-        spread += said[SPREAD, machine]
-    log_amplitude = np.float64(min(max(spread / np.float32(machines), _LEAST), _MOST))
+    log_amplitude = log_amplitude_of(said[SPREAD], machines)
     amplitude = np.exp(log_amplitude)
     found, log, gain = room.process.found, 0.0, weights.process.gain
     for machine in range(machines):
@@ -186,13 +183,28 @@ def _process_affinity(
 
 
 @part
+def log_amplitude_of(spread: Table, machines: int) -> float:
+    """Of the process, by what is said of each machine."""
+    total = np.float32(0)
+    for machine in range(machines):
+        total += spread[machine]
+    return np.float64(bounded(total / np.float32(machines)))
+
+
+@part
+def bounded(log_std: np.float32) -> np.float32:
+    """normal.bounded"""
+    return min(max(log_std, _LEAST), _MOST)
+
+
+@part
 def _lone_affinity(room: Room, draws: bool, affinity: Table) -> float:
     """affinity.IndependentAffinities; the log-probability."""
     said, log = room.placement.said, 0.0
     for machine in range(len(affinity)):
         affinity[machine] = said[PRIOR, machine]
         if draws:
-            log_std = min(max(said[SPREAD, machine], _LEAST), _MOST)
+            log_std = bounded(said[SPREAD, machine])
             affinity[machine] += np.exp(log_std) * room.standard[machine]
             log += log_density(room.standard[machine], log_std)
     return log

@@ -28,7 +28,7 @@ from loadmaster.platform.bench.turns import PER_S, measured_by_turns, one_thread
 from loadmaster.platform.policies.das_policy import shown_in
 from loadmaster.platform.rllib.recording import Assignment, RolloutEngine
 from loadmaster.platform.rollouts.das import DasEngine
-from loadmaster.platform.rollouts.sitting import Sitting
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.platform.training.das import DasTraining
 
 OURS, GREEDY, VECTOR, STOCK = "", "greedy/", "vector_engine/", "stock_runner/"  # names of figures

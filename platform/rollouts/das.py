@@ -24,7 +24,7 @@ from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEn
 from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.rollouts.das_loop import reel_for
 from loadmaster.platform.rollouts.das_recording import COST, Player, figures_of
-from loadmaster.platform.rollouts.sitting import Sitting
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 
 QUEUE = Rows(
     mask="job_mask",

@@ -32,7 +32,7 @@ from loadmaster.platform.rollouts.das_loop import (
     run_network,
 )
 from loadmaster.platform.rollouts.reel import FULL, Reel
-from loadmaster.platform.rollouts.sitting import Sitting
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 
 COST = "jct_s"
 
