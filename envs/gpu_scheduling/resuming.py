@@ -35,7 +35,9 @@ class Standing(NamedTuple):
     ran_s: NDArray[np.float64]  # (N,) time on machines before its present run
     running_s: NDArray[np.float64]  # (N,) since it was placed where it is; nan where it waits
     speed: NDArray[np.float64]  # (N,) as measured; nan: what the slowdown model says
-    places: NDArray[np.int64]  # (P, 3) instances of a job on a machine, the places of a job in a row
+    places: NDArray[
+        np.int64
+    ]  # (P, 3) instances of a job on a machine, the places of a job in a row
     running: NDArray[np.int64]  # (R,) as the desk lists them
     kept: NDArray[np.float64]  # (M,) of their speed by sharers when it was measured; nan: as of now
 
@@ -80,9 +82,7 @@ def resume(
 
 
 @inner
-def _set_pace(
-    state: SimState, cluster: Cluster, jobs: Jobs, job: int, standing: Standing
-) -> None:
+def _set_pace(state: SimState, cluster: Cluster, jobs: Jobs, job: int, standing: Standing) -> None:
     """A job's speed; what it is beyond the model's is its luck, which stays with it."""
     expected, measured = speed_of(state, cluster, jobs, job), standing.speed[job]
     state.progress[job, at.RATE] = expected

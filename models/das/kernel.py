@@ -188,13 +188,7 @@ def log_amplitude_of(spread: Table, machines: int) -> float:
     total = np.float32(0)
     for machine in range(machines):
         total += spread[machine]
-    return np.float64(bounded(total / np.float32(machines)))
-
-
-@part
-def bounded(log_std: np.float32) -> np.float32:
-    """normal.bounded"""
-    return min(max(log_std, _LEAST), _MOST)
+    return np.float64(min(max(total / np.float32(machines), _LEAST), _MOST))
 
 
 @part
@@ -204,7 +198,7 @@ def _lone_affinity(room: Room, draws: bool, affinity: Table) -> float:
     for machine in range(len(affinity)):
         affinity[machine] = said[PRIOR, machine]
         if draws:
-            log_std = bounded(said[SPREAD, machine])
+            log_std = min(max(said[SPREAD, machine], _LEAST), _MOST)
             affinity[machine] += np.exp(log_std) * room.standard[machine]
             log += log_density(room.standard[machine], log_std)
     return log

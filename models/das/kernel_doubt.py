@@ -7,11 +7,14 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling.observation import Observation
-from loadmaster.models.das.kernel import Room, Weights, bounded, log_amplitude_of
+from loadmaster.models.das.kernel import Room, Weights, log_amplitude_of
 from loadmaster.models.das.kernel_placement import KINDS, SPREAD, look_at_pairs
 from loadmaster.models.das.kernel_process import believe, doubt
+from loadmaster.models.das.normal import LEAST_LOG_STD, MOST_LOG_STD
 from loadmaster.models.layers import Table
 from loadmaster.models.symmetric import Numbers
+
+_LEAST, _MOST = np.float32(LEAST_LOG_STD), np.float32(MOST_LOG_STD)
 
 
 @compiled
@@ -38,4 +41,4 @@ def doubts(
             out[place] *= amplitude
     else:
         for place in range(len(machines)):
-            out[place] = np.exp(bounded(said[SPREAD, machines[place]]))
+            out[place] = np.exp(min(max(said[SPREAD, machines[place]], _LEAST), _MOST))

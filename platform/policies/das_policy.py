@@ -11,6 +11,7 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.models.das.kernel import serves
 from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.platform.policies import Explanation
@@ -18,7 +19,6 @@ from loadmaster.platform.policies.das_moment import Moment
 from loadmaster.platform.policies.das_reasons import explanation
 from loadmaster.platform.policies.moments import spread
 from loadmaster.platform.rollouts.das_recording import Player
-from loadmaster.envs.gpu_scheduling.sitting import Sitting
 
 
 class DasPolicy:

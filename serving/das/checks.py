@@ -79,9 +79,8 @@ def _check_jobs(state: DasState) -> set[str]:
         if job.placements:
             running.add(job.id)
             if fault := ledger.book(job, job.placements):
-                where, why = fault
-                inside = () if where < 0 else (where, "machine")
-                raise wrong_field(("jobs", place, "placements", *inside), None, why)
+                inside = () if fault.place is None else (fault.place, "machine")
+                raise wrong_field(("jobs", place, "placements", *inside), None, fault.why)
         elif job.running_s > 0 or job.speed is not None:
             field = "running_s" if job.running_s > 0 else "speed"
             raise wrong_field(

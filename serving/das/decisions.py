@@ -79,7 +79,7 @@ def fault_in(state: DasState, decision: DasDecision) -> str | None:
         if start.job in started or (job.placements and start.job not in stopped):
             return f"job {start.job!r} is to start, and runs already"
         if fault := ledger.book(job, start.placements):
-            return fault[1]
+            return fault.why
         started.add(start.job)
     wait = _waiting(state, decision.start, decision.stop)
     if decision.wait != wait:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
 
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 def percent(resource: float) -> int:
     """Of one GPU or one core, as the tables count."""
     return round(WHOLE * resource)
+
+
+class Misplaced(NamedTuple):
+    """What is wrong with where a gang is to be."""
+
+    place: int | None  # which placement; None: all of them together
+    why: str
 
 
 class Ledger:
@@ -28,56 +35,47 @@ class Ledger:
             self.cpu[machine.name] = percent(machine.cpus)
             self.kind[machine.name] = machine.gpu
 
-    def book(self, job: Job, placements: Iterable[Placement]) -> tuple[int, str] | None:
-        """Take the gang's room; if that cannot be, which placement is wrong, and why.
-
-        Where one is wrong, nothing is taken.
-        """
-        gpu, cpu = percent(job.gpus), percent(job.cpus)
-        booked: dict[str, int] = {}
-        fault: tuple[int, str] | None = None
-        for place, (name, count) in enumerate((one.machine, one.instances) for one in placements):
-            if fault := self._fault(job, name, count, gpu, cpu, booked, place):
-                break
-            booked[name] = count
-            self.gpu[name] -= count * gpu
-            self.cpu[name] -= count * cpu
-        else:
-            placed = sum(booked.values())
-            if placed == job.instances:
-                return None
-            fault = -1, (
-                f"job {job.id!r} has {placed} of its {job.instances} instances placed; expected "
-                "all of them, or none"
-            )
-        for name, count in booked.items():
-            self.gpu[name] += count * gpu
-            self.cpu[name] += count * cpu
+    def book(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
+        """Take the gang's room; where that cannot be nothing is taken, and what is wrong told."""
+        fault = self._fault(job, placements)
+        if fault is None:
+            self._take(job, placements, 1)
         return fault
 
     def release(self, job: Job) -> None:
         """Give back the room in which a job runs."""
-        gpu, cpu = percent(job.gpus), percent(job.cpus)
-        for placement in job.placements:
-            self.gpu[placement.machine] += placement.instances * gpu
-            self.cpu[placement.machine] += placement.instances * cpu
+        self._take(job, job.placements, -1)
 
-    def _fault(
-        self, job: Job, name: str, count: int, gpu: int, cpu: int, booked: dict[str, int], place: int
-    ) -> tuple[int, str] | None:
-        if name not in self.gpu:
-            return place, f"unknown machine {name!r}; expected one of the {len(self.gpu)} told"
-        if name in booked:
-            return place, f"job {job.id!r} is on machine {name!r} twice; expected it once"
-        if job.gpu_type is not None and self.kind[name] != job.gpu_type:
-            return place, (
-                f"job {job.id!r} needs GPUs of type {job.gpu_type!r}; machine {name!r} has "
-                f"{self.kind[name]!r}"
-            )
-        if count * gpu > self.gpu[name] or count * cpu > self.cpu[name]:
-            return place, (
-                f"machine {name!r} has {self.gpu[name] / WHOLE:g} GPUs and "
-                f"{self.cpu[name] / WHOLE:g} cores left; job {job.id!r} would take "
-                f"{count * gpu / WHOLE:g} and {count * cpu / WHOLE:g}"
-            )
+    def _take(self, job: Job, placements: Sequence[Placement], times: int) -> None:
+        gpu, cpu = times * percent(job.gpus), times * percent(job.cpus)
+        for placement in placements:
+            self.gpu[placement.machine] -= placement.instances * gpu
+            self.cpu[placement.machine] -= placement.instances * cpu
+
+    def _fault(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
+        gpu, cpu = percent(job.gpus), percent(job.cpus)
+        seen: set[str] = set()
+        placed = 0
+        for place, one in enumerate(placements):
+            name, count = one.machine, one.instances
+            if name not in self.gpu:
+                known = f"expected one of the {len(self.gpu)} told"
+                return Misplaced(place, f"unknown machine {name!r}; {known}")
+            if name in seen:
+                twice = f"job {job.id!r} is on machine {name!r} twice; expected it once"
+                return Misplaced(place, twice)
+            if job.gpu_type is not None and self.kind[name] != job.gpu_type:
+                needs = f"job {job.id!r} needs GPUs of type {job.gpu_type!r}"
+                return Misplaced(place, f"{needs}; machine {name!r} has {self.kind[name]!r}")
+            if count * gpu > self.gpu[name] or count * cpu > self.cpu[name]:
+                left = f"{self.gpu[name] / WHOLE:g} GPUs and {self.cpu[name] / WHOLE:g} cores left"
+                taken = f"{count * gpu / WHOLE:g} and {count * cpu / WHOLE:g}"
+                return Misplaced(
+                    place, f"machine {name!r} has {left}; job {job.id!r} would take {taken}"
+                )
+            seen.add(name)
+            placed += count
+        if placed != job.instances:
+            part = f"job {job.id!r} has {placed} of its {job.instances} instances placed"
+            return Misplaced(None, f"{part}; expected all of them, or none")
         return None

@@ -26,9 +26,7 @@ class Weighing:
         self._is_open = False
         self.choices: Choices = {}
 
-    def take_in(
-        self, tables: Tables, view: Observation, priority: Table, affinity: Table
-    ) -> None:
+    def take_in(self, tables: Tables, view: Observation, priority: Table, affinity: Table) -> None:
         """Before the moment is acted on."""
         if self._is_open:
             return
@@ -60,7 +58,7 @@ def summary_of(state: DasState, decision: DasDecision) -> str:
         for name, start in list(starts.items())[:IN_WORDS]
     ]
     if len(starts) > IN_WORDS:
-        told.append(f"{len(starts) - IN_WORDS} more start or move")
+        told.append(f"{len(starts) - IN_WORDS} more start or move as well")
     halted = [name for name in decision.stop if name not in starts]
     placements = {job.id: job.placements for job in state.jobs} if halted else {}
     for name in halted[:IN_WORDS]:
@@ -73,7 +71,7 @@ def summary_of(state: DasState, decision: DasDecision) -> str:
         heir = next(heirs, None)
         told.append(f"job {name} stops" + (f", making room for job {heir}" if heir else ""))
     if len(halted) > IN_WORDS:
-        told.append(f"{len(halted) - IN_WORDS} more stop")
+        told.append(f"{len(halted) - IN_WORDS} more stop for others")
     if not told:
         told.append("nothing starts or stops")
     told.append(f"{decision.wait} {'job waits' if decision.wait == 1 else 'jobs wait'}")
@@ -81,13 +79,12 @@ def summary_of(state: DasState, decision: DasDecision) -> str:
 
 
 def _where(start: Start) -> str:
-    machines = [
-        one.machine if one.instances == 1 else f"{one.machine} ({one.instances} instances)"
-        for one in start.placements
-    ]
-    if len(machines) > IN_WORDS:
-        return f"{len(machines)} machines, {machines[0]} among them"
-    return " and ".join(machines)
+    placements = start.placements
+    if len(placements) == 1:
+        return placements[0].machine
+    if len(placements) > IN_WORDS:
+        return f"{len(placements)} machines, most wanted {placements[0].machine}"
+    return " and ".join(f"{one.machine} ({one.instances})" for one in placements)
 
 
 def _best(options: NDArray[np.int64], score: Table) -> NDArray[np.int64]:

@@ -37,14 +37,14 @@ class Machine(Record):
         default="-", description="Machines of one rack have a fast network.", examples=["rack-2"]
     )
     speed: float | None = Field(
-        default=None, gt=0, le=1_000, description="Of one GPU, a V100 being 1; default by type."
+        default=None, ge=0.001, le=1_000, description="Of one GPU, a V100 being 1; default by type."
     )
     price_per_hour: float | None = Field(
         default=None, ge=0, le=1e6, description="Dollars, of one GPU; default by type."
     )
     kept_speed: float | None = Field(
         default=None,
-        gt=0,
+        ge=0.001,
         le=1,
         description="What jobs that share a GPU there kept of their speed when it was measured, "
         "where their neighbours have changed since; default: by those that run there now.",

@@ -129,9 +129,7 @@ def _standing(told: DasState, arrivals: Sequence[Job], place_of: dict[str, int])
     )
 
 
-def _recall(
-    told: DasState, users: dict[str, int], place_of: dict[str, int], desk: Desk
-) -> None:
+def _recall(told: DasState, users: dict[str, int], place_of: dict[str, int], desk: Desk) -> None:
     """What is known of users and of earlier decisions; machines that are gone are left out."""
     for name, finished in told.users.items():
         if name in users:

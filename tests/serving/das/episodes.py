@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -23,11 +23,11 @@ from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models import bundle as bundles
-from loadmaster.models.das.kernel import decide, room_for, weights_of
-from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.kernel import decide, room_for, serves, weights_of
+from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.training import training_settings
 from loadmaster.serving.das.recording import machine_name, state_of
-from loadmaster.serving.das.schema import DasDecision, DasState
+from loadmaster.serving.das.schema import Ask, DasDecision, DasState
 
 PRETRAINED = Path(bundles.__file__).parent / "pretrained"
 Places = dict[str, dict[str, int]]  # of running jobs: instances on each machine
@@ -63,26 +63,43 @@ class Episode:
         assert isinstance(network, DasNetwork)
         self.settings = training_settings(bundle).model_copy(update=changes)
         self.sitting = Sitting(self.settings, seed, load_workload(self.settings))
-        tables = self.settings.max_queue, len(self.sitting.episode.cluster.rack)
+        machines = len(self.sitting.episode.cluster.rack)
+        self._network, self._is_compiled = network, serves(network.settings, machines)
         self._weights = weights_of(network)
-        self._room = room_for(network.settings, *tables, self.settings.history)
+        self._room = room_for(
+            network.settings, self.settings.max_queue, machines, self.settings.history
+        )
 
-    def record(self, ask: str) -> DasState:
+    def record(self, ask: Ask) -> DasState:
         cluster, jobs, _ = self.sitting.episode
-        return state_of(
-            self.settings, cluster, jobs, self.sitting.state, self.sitting.desk, ask
-        )  # type: ignore[arg-type]
+        return state_of(self.settings, cluster, jobs, self.sitting.state, self.sitting.desk, ask)
+
+    def kind(self) -> Ask:
+        """The moment that is asked for."""
+        return cast("Ask", on.MOMENTS[int(self.sitting.desk.counts[on.MOMENT])])
 
     def act(self) -> None:
+        if not self._is_compiled:
+            seen = batch_of_one(self.sitting.view, int(self.sitting.desk.counts[on.SHOWN]))
+            priority, affinity = self._network.decide(seen).actions
+            self.sitting.decide(priority[0].numpy(), affinity[0].numpy())
+            return
         decide(self.sitting.view, self._weights, self._room, False, np.int64(0))
         self.sitting.decide(self._room.priority, self._room.affinity)
+
+    def skip(self, decisions: int) -> Episode:
+        """The same episode so many decisions later."""
+        for _ in range(decisions):
+            assert self.sitting.to_next_decision()
+            self.act()
+        return self
 
     def places(self) -> Places:
         return places_of(self.sitting.state, self.sitting.episode.jobs)
 
     def moments(self) -> Iterator[Seen]:
         while self.sitting.to_next_decision():
-            kind = on.MOMENTS[int(self.sitting.desk.counts[on.MOMENT])]
+            kind = self.kind()
             asked, before = self.record(kind), self.places()
             self.act()
             yield Seen(asked, before, self.places(), kind)
@@ -96,11 +113,10 @@ class Episode:
             if open_event is not None and now != open_event[0]:
                 yield Seen(open_event[1], open_event[2], after, open_event[3])
                 open_event = None
-            kind = on.MOMENTS[int(self.sitting.desk.counts[on.MOMENT])]
             if open_event is None:
-                open_event = now, self.record("event"), self.places(), kind
+                open_event = now, self.record("event"), self.places(), self.kind()
             else:
-                open_event = (*open_event[:3], f"{open_event[3]}, {kind}")
+                open_event = (*open_event[:3], f"{open_event[3]}, {self.kind()}")
             self.act()
             after = self.places()
         if open_event is not None:
@@ -120,7 +136,7 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
             continue
         now = state.times[at.NOW]
         replans = ordering.replans and now >= state.times[at.NEXT_REPLAN]
-        kind = "event" if replans else "placing"
+        kind: Ask = "event" if replans else "placing"
         asked = state_of(settings, cluster, jobs, state, None, kind)
         before = places_of(state, jobs)
         if replans:
