@@ -11,9 +11,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray_output import ray_output_in
 from loadmaster.serving.config import ServeSettings
 from loadmaster.serving.jobs.job import venv_first
 
@@ -72,7 +74,8 @@ def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
         serve.run(build(arguments), name=APPLICATION, route_prefix="/")
         yield
     finally:
-        serve.shutdown()
+        with ray_output_in(Path(os.devnull)):  # that its controller is gone is what we asked for
+            serve.shutdown()
 
 
 def base_url(settings: ServeSettings) -> str:
