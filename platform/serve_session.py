@@ -20,15 +20,17 @@ APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
 
 
+# What Serve reads from the environment when it is loaded, here and in its processes.
+ENVIRONMENT = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
 def before_loading_serve() -> None:
-    """What Serve reads from the environment when it is loaded, here and in its processes."""
-    chosen = {
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-        "RAY_SERVE_LOG_TO_STDERR": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    for name, value in chosen.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
 
 
