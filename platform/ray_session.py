@@ -9,14 +9,32 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.interrupts import interrupts_heeded
+from loadmaster.serving.jobs.access import (
+    ANSWER_S,
+    AUTH_MODE,
+    AUTH_TOKEN,
+    AUTH_TOKEN_PATH,
+    RAY_ADDRESS,
+    token_file,
+)
 from loadmaster.serving.metrics import export_port
 
-AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-ANSWER_S = 5.0  # how long a cluster may take to open a connection
+OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
+
+
+def in_a_job() -> bool:
+    """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
+    return OF_A_JOB in os.environ
+
+
+def cluster_address(given: str | None) -> str | None:
+    """The cluster given, or the one whose job this process is; None: a Ray of our own."""
+    if given is None and in_a_job():
+        return os.environ.get(RAY_ADDRESS)
+    return given
 
 
 def before_loading_ray(address: str | None) -> None:
@@ -29,9 +47,8 @@ def before_loading_ray(address: str | None) -> None:
     and port would show none, and be turned away without a word why. Open clusters do not mind.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    at_home = Path.home() / ".ray" / "auth_token"
     given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
-    if address is not None and (given or at_home.exists()):
+    if cluster_address(address) is not None and (given or token_file().exists()):
         os.environ.setdefault(AUTH_MODE, "token")
 
 
@@ -49,6 +66,7 @@ def ray_session(
     if ray.is_initialized():
         yield
         return
+    address = cluster_address(address)
     if address is not None:
         with _joined(address):
             yield

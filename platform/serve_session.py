@@ -24,6 +24,7 @@ READY_S = 600.0  # the first start compiles
 ENVIRONMENT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
+    "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "OMP_NUM_THREADS": "1",
 }

@@ -7,7 +7,7 @@ import random
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Worker
 from loadmaster.serving.messages import RequestError, feedback_model, from_json, read
 from loadmaster.serving.places import bundle_folder
+from loadmaster.serving.renewal import Renewal
 from loadmaster.serving.roles import Casting, Roles, roles_from
 from loadmaster.serving.store import Store, Version
 from loadmaster.serving.times import iso
+from loadmaster.serving.verdicts import Verdict
 
 PAUSE, RESUME, PROMOTE, ROLLBACK = "pause", "resume", "promote", "rollback"
 VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
@@ -48,6 +50,7 @@ class ServedSystem:
         store: Store,
         keeper: Keeper,
         configured: Version,
+        renewal: Renewal,
         clock: Callable[[], float] = time.time,
         luck: random.Random | None = None,
     ) -> None:
@@ -55,12 +58,15 @@ class ServedSystem:
         self.settings, self.keeper = settings, keeper
         self._worker, self._answering, self._store = worker, answering, store
         self._configured, self._clock = configured, clock
+        self._renewal = renewal
         self._luck = luck or random.Random()
         remembered = store.remembered()
         if remembered.get("configured") != configured.version:
             remembered.pop("roles", None)  # somebody has named another bundle since: that serves
         self.roles: Roles = roles_from(remembered.get("roles"), configured)
         keeper.recall(remembered.get("keeper"))
+        renewal.recall(remembered.get("renewal"))
+        keeper.on_verdict, keeper.retraining = self._heed, renewal.told
         self._feedback = feedback_model(self.endpoint)
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._sources: OrderedDict[str, str] = OrderedDict()  # who made which decision
@@ -172,7 +178,48 @@ class ServedSystem:
     async def look_after(self) -> None:
         """Every few seconds."""
         self.keeper.report(paused=self.roles.paused is not None)
+        await self._renewal.look_after(self)
         self.save()
+
+    def _heed(self, verdict: Verdict) -> None:
+        """The monitor wants the policy retrained, be it acting meanwhile or not."""
+        self._renewal.want(verdict.why)
+
+    @property
+    def serving_folder(self) -> str:
+        return self.roles.serving.folder
+
+    @property
+    def rules_act(self) -> bool:
+        return self.keeper.rules_act
+
+    @property
+    def shadow_version(self) -> str | None:
+        return None if self.roles.shadow is None else self.roles.shadow.version
+
+    def shadow_record(self) -> tuple[int, int]:
+        """Decisions and faults of the bundle in the shadow."""
+        told = self.keeper.monitor.status()["shadow"]
+        return told["decisions"], told["faults"]
+
+    def environment(self) -> Mapping[str, Any]:
+        """Settings of an environment that resembles what is seen now."""
+        return self.endpoint.retraining(self.keeper.monitor.input_means())
+
+    async def put_in_shadow(self, folder: Path) -> str:
+        version = await self.accept(folder)
+        self._change(self.roles.with_shadow(version))
+        self.keeper.shadow_begins()
+        return version.version
+
+    def promote_shadow(self, why: str) -> None:
+        now = self._clock()
+        self._change(self.roles.promoted(iso(now)))
+        self.keeper.replaced(why, now)
+
+    def drop_shadow(self) -> None:
+        self._change(self.roles.with_shadow(None))
+        self.keeper.shadow_begins()
 
     # What admins order.
 
@@ -201,12 +248,11 @@ class ServedSystem:
                 raise Conflict("there is no shadow bundle to promote; name one as `bundle`")
             self._change(self.roles.promoted(now))
         else:
-            version = await self.accept(bundle_folder(order.bundle))
+            folder = bundle_folder(order.bundle)
             if order.to == "shadow":
-                self._change(self.roles.with_shadow(version))
-                self.keeper.shadow_begins()
+                await self.put_in_shadow(folder)
                 return
-            self._change(self.roles.serving_now(version, now))
+            self._change(self.roles.serving_now(await self.accept(folder), now))
         self.keeper.replaced("promoted by an operator", self._clock())
 
     async def accept(self, folder: Path) -> Version:
@@ -232,6 +278,7 @@ class ServedSystem:
             "configured": self._configured.version,
             "roles": self.roles.record(),
             "keeper": self.keeper.record(),
+            "renewal": self._renewal.record(),
         }
         try:
             self._store.remember(record)
