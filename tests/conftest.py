@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -35,7 +36,7 @@ def ray_session(root: Path) -> Iterator[None]:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
         with pytest.MonkeyPatch.context() as for_workers:
-            for_workers.setenv("PYTHONPATH", str(root))
+            for_workers.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
             for name, value in serve_session.ENVIRONMENT.items():
                 for_workers.setenv(name, value)
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds

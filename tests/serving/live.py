@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from loadmaster.serving.client import Client, Decision, ServiceError, Status
+from loadmaster.serving.client import Client, Decision, Status
 from tests.serving import toy
 
 PATIENCE_S = 90.0
@@ -47,7 +45,7 @@ class Live:
         """Wait for it; after how many seconds it came."""
         began = time.monotonic()
         while not condition():
-            assert time.monotonic() - began < within_s, "it did not come"
+            assert time.monotonic() - began < within_s, self.decide()
             time.sleep(0.05)
         return time.monotonic() - began
 
