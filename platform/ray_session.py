@@ -9,9 +9,11 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.interrupts import interrupts_heeded
+from loadmaster.platform.ray_head import own_head
 from loadmaster.serving.jobs.access import (
     ANSWER_S,
     AUTH_MODE,
@@ -71,25 +73,38 @@ def ray_session(
         with _joined(address):
             yield
         return
-    metrics_port = export_port() if dashboard else None
     # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
     folder = tempfile.mkdtemp(prefix="lm-ray-")
+    cpus = max(cpus or 0, os.cpu_count() or 1)
     with _own_token():
         try:
-            with interrupts_heeded():
-                ray.init(
-                    address="local",
-                    num_cpus=max(cpus or 0, os.cpu_count() or 1),
-                    include_dashboard=dashboard,
-                    _metrics_export_port=metrics_port,
-                    log_to_driver=False,
-                    logging_level="error",
-                    _temp_dir=folder,
-                )
-            yield
+            if dashboard:
+                with own_head(Path(folder), cpus, export_port()) as own, _joined(own):
+                    yield
+            else:
+                with _local(folder, cpus):
+                    yield
         finally:
-            ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _local(folder: str, cpus: int) -> Iterator[None]:
+    import ray
+
+    try:
+        with interrupts_heeded():
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _temp_dir=folder,
+            )
+        yield
+    finally:
+        ray.shutdown()
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from loadmaster.envs.settings import Settings
 from loadmaster.serving.retraining import Retraining, RetrainingState
 
 POLL_S = 3.0
+NOT_YET = ("job", "submitted_at", "ended_at", "bundle", "verdict", "error")  # of the status
 
 
 class RenewalSettings(Settings):
@@ -126,7 +127,9 @@ class Renewal:
         state = self._retraining.state
         if state is None and self.wanted is None:
             return None
-        shown: dict[str, Any] = {} if state is None else state.shown()
+        shown: dict[str, Any] = dict.fromkeys(NOT_YET) | {"status": "wanted", "why": self.wanted}
+        if state is not None:
+            shown = state.shown()
         return {**shown, "wanted": self.wanted, "candidate": self._candidate}
 
     def record(self) -> dict[str, Any]:

@@ -171,10 +171,7 @@ def _process_affinity(
     said, machines = room.placement.said, len(affinity)
     kinds = said[KINDS:]
     half_log = believe(kinds, view.rack, room.standard, draws, weights.process, room.process)
-    spread = np.float32(0)
-    for machine in range(machines):
-        spread += said[SPREAD, machine]
-    log_amplitude = np.float64(min(max(spread / np.float32(machines), _LEAST), _MOST))
+    log_amplitude = log_amplitude_of(said[SPREAD], machines)
     amplitude = np.exp(log_amplitude)
     found, log, gain = room.process.found, 0.0, weights.process.gain
     for machine in range(machines):
@@ -183,6 +180,15 @@ def _process_affinity(
         affinity[machine] = mean + amplitude * drawn if draws else mean
         log += log_density(room.standard[machine], log_amplitude)
     return log - half_log if draws else 0.0
+
+
+@part
+def log_amplitude_of(spread: Table, machines: int) -> float:
+    """Of the process, by what is said of each machine."""
+    total = np.float32(0)
+    for machine in range(machines):
+        total += spread[machine]
+    return np.float64(min(max(total / np.float32(machines), _LEAST), _MOST))
 
 
 @part

@@ -76,7 +76,8 @@ def _run(arguments: dict[str, Any]) -> None:
     before_loading_ray(None)
     before_loading_serve()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
-    with until_stopped() as stopped, ray_session(dashboard=True), serving(arguments):
+    # Ray takes SIGTERM for itself when it starts: whoever wants it has to come after.
+    with ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
         if wait_until_ready(settings, stopped):
             _tell(settings)
             stopped.wait()
