@@ -31,10 +31,13 @@ def doubts(
 
     The job of that row fits somewhere. `turned` (M, K) is scratch.
     """
-    look_at_pairs(view, row, weights.placement, room.placement)
     said = room.placement.said
+    if room.last[0] != row:  # mostly one job fits, and has just been looked at
+        look_at_pairs(view, row, weights.placement, room.placement)
+        if weights.has_process:
+            believe(said[KINDS:], view.rack, room.standard, False, weights.process, room.process)
+        room.last[0] = row
     if weights.has_process:
-        believe(said[KINDS:], view.rack, room.standard, False, weights.process, room.process)
         doubt(machines, room.process, turned, out)
         amplitude = np.exp(log_amplitude_of(said[SPREAD], len(view.machines)))
         for place in range(len(machines)):

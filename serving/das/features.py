@@ -46,7 +46,7 @@ def settings_like(features: Mapping[str, float]) -> dict[str, Any]:
     cluster = min(CLUSTERS, key=lambda name: abs(math.log(_gpus_of(name) / gpus)))
     waiting = features.get("jobs_waiting", 0.0)
     short = waiting * features.get("gpus_per_job", 1.0) / gpus
-    load = features.get("gpu_utilisation", 0.0) + min(short, 1.0) / 2
+    load = features.get("gpu_utilisation", 0.0) + min(short, 1.0)
     jobs = waiting + features.get("jobs_running", 0.0)
     return {
         "cluster": cluster,

@@ -137,10 +137,14 @@ def _recall(told: DasState, users: dict[str, int], place_of: dict[str, int], des
             desk.users[users[name], on.LOG_RUN] = finished.mean_log_minutes
     notes = told.history[: len(desk.noted_s)]
     desk.counts[on.NOTED] = len(notes)
-    for row, note in enumerate(notes):
-        desk.noted_s[row] = -note.age_s
-        known = [(place_of[name], speed) for name, speed in note.speeds.items() if name in place_of]
-        if known:
-            places = [place for place, _ in known]
-            desk.noted_speed[row, places] = [speed for _, speed in known]
-            desk.noted[row, places] = True
+    desk.noted_s[: len(notes)] = [-note.age_s for note in notes]
+    seen = [
+        (row, place_of[name], speed)
+        for row, note in enumerate(notes)
+        for name, speed in note.speeds.items()
+        if name in place_of
+    ]
+    if seen:
+        rows, places, speeds = zip(*seen, strict=True)
+        desk.noted_speed[rows, places] = speeds
+        desk.noted[rows, places] = True

@@ -155,7 +155,7 @@ def test_features_are_finite_and_resemble_an_environment(state: DasState) -> Non
 def test_a_full_cluster_resembles_one_of_its_size_under_load() -> None:
     seen = {
         "gpus": 110.0,
-        "jobs_waiting": 60.0,
+        "jobs_waiting": 30.0,
         "jobs_running": 70.0,
         "gpu_utilisation": 0.95,
         "gpus_per_job": 1.8,
