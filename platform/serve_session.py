@@ -22,18 +22,19 @@ from loadmaster.serving.jobs.job import venv_first
 APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
 
+# What Serve reads from the environment when it is loaded, here and in its processes.
+ENVIRONMENT = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
+    "RAY_AUTH_MODE": "token",  # jobs run anybody's code: only who has the token submits them
+    "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
 
 def before_loading_serve() -> None:
-    """What Serve reads from the environment when it is loaded, here and in its processes."""
-    chosen = {
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-        "RAY_AUTH_MODE": "token",  # jobs run anybody's code: only who has the token submits them
-        "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
-        "RAY_SERVE_LOG_TO_STDERR": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    for name, value in chosen.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
 

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from loadmaster.serving.access import Doorkeeper
 from loadmaster.serving.answering import Answering
+from loadmaster.serving.books import Books
 from loadmaster.serving.breaker import Breaker
 from loadmaster.serving.config import EndpointSettings, ServeSettings
 from loadmaster.serving.deciding import Decider
@@ -60,8 +61,7 @@ class Service:
             for task in tasks:
                 task.cancel()
             for system in self.systems.values():
-                system.save()
-                system.keeper.close()
+                await system.close()
 
     async def _make_ready(self, system: ServedSystem) -> None:
         while not system.ready:
@@ -111,4 +111,4 @@ def served(
         kept.get("retraining") if isinstance(kept, dict) else None,
     )
     renewal = Renewal(one.renewal, retraining, time.time)
-    return ServedSystem(one, worker, answering, store, keeper, configured, renewal)
+    return ServedSystem(one, worker, answering, Books(store), keeper, configured, renewal)

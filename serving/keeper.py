@@ -44,7 +44,7 @@ class Keeper:
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
-        self.cannot_save: str | None = None
+        self.save_fault: Callable[[], str | None] = lambda: None
         self.retraining: Callable[[], dict[str, Any] | None] = lambda: None
 
     @property
@@ -158,7 +158,7 @@ class Keeper:
             "guard": {kind: self._guarded[kind] for kind in KINDS},
             **self.monitor.status(),
             "retraining": self.retraining(),
-            "log": {**self._log.status()._asdict(), "state": self.cannot_save},
+            "log": {**self._log.status()._asdict(), "state": self.save_fault()},
         }
 
     def record(self) -> dict[str, Any]:
