@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.config import ServeSettings
 from loadmaster.serving.hotline import DECIDE, PROPOSE, Switchboard
+from loadmaster.serving.memory import settled
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
@@ -103,6 +104,7 @@ class GatewayDeployment:
             for system, handle in workers.items()
         }
         self._app = assemble(chosen, remote).app
+        settled()
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._app

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
 from typing import TypeVar
 
 from loadmaster.envs.errors import InputError
@@ -41,12 +44,16 @@ class SystemWorker:
         self._locks = {decider: threading.Lock() for decider in deciders}
         self._busy_since: float | None = None
         self._door = Door({DECIDE: self._decide_all, PROPOSE: self._propose_all})
-        policy = self._acting.load(folder)
-        # The first decision compiles: nobody should wait for that.
-        for state in endpoint.examples().values() if warm else ():
-            policy.decide(state)
-            self._acting.rule.decide(state)
-        settled()
+        policies = [self._acting.rule]
+        # A worker that is started anew may find that the bundle it was once given is gone. The
+        # gateway keeps copies of those that serve, and names one with every request.
+        with contextlib.suppress(InputError):
+            policies.append(self._acting.load(folder))
+        if warm:
+            # The first decision compiles: nobody should wait for that.
+            for policy, state in product(policies, endpoint.examples().values()):
+                policy.decide(state)
+            settled()
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
         return await self._in_thread(self._acting, lambda: self._decide_all(version, folder, raw))
@@ -74,14 +81,15 @@ class SystemWorker:
             return [to_json(self._beside.propose(one, version, folder)) for one in raw]
 
     async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here."""
+        """Whether the bundle in a folder can be used here; if so, no decision has to wait for it."""
 
-        def loaded() -> Policy:
+        def for_both() -> Policy:
+            self._acting.keep(self._acting.endpoint.policy(Path(folder)))
             with self._locks[self._beside]:
                 return self._beside.load(folder)
 
         try:
-            policy = await self._in_thread(self._beside, loaded)
+            policy = await self._in_thread(self._beside, for_both)
         except InputError as fault:
             return to_json({"refused": str(fault)})
         return to_json({"name": policy.name, "version": policy.version})

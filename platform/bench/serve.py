@@ -91,9 +91,7 @@ def ask(
 ) -> None:
     """One turn of a cell; who decided is told by the service."""
     body = stand.body(system, example)
-    load = Load(
-        stand.decide_url(system), (body,), cell.connections, seconds, warmup_s=WARMUP_S
-    )
+    load = Load(stand.decide_url(system), (body,), cell.connections, seconds, warmup_s=WARMUP_S)
     with Client(stand.url) as client:
         before = client.status(system).decisions
         reached.reports.append(answered(load))
@@ -110,9 +108,7 @@ def answered(load: Load) -> dict[str, Any]:
     return report
 
 
-def figures_of(
-    reached: Mapping[Cell, Reached], single: Mapping[Cell, Reached]
-) -> Iterator[Figure]:
+def figures_of(reached: Mapping[Cell, Reached], single: Mapping[Cell, Reached]) -> Iterator[Figure]:
     for cell, found in reached.items():
         yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
