@@ -25,10 +25,10 @@ from loadmaster.serving.messages import feedback_model, request_model
 REFERENCE = "#/components/schemas/{model}"
 MEANINGS = {
     401: "no valid token",
-    403: "the token may not do this",
-    404: "no such system",
+    403: "the token may not do this; without tokens: asked from elsewhere than this machine",
+    408: "the body took too long to arrive",
     409: "it cannot be done as things are; nothing has changed",
-    413: "the body is too large",
+    413: "the body is too large, or holds too much",
     415: "the body is not JSON",
     422: "the request is wrong; `field` names where",
     429: "too many requests; Retry-After says how long to wait",
@@ -122,7 +122,7 @@ def _of_system(
         },
         **{
             f"{base}/{verb}": {
-                "post": _post(line, _known(schemas, order), status, refused=(403, 409))
+                "post": _post(line, _known(schemas, order), status, refused=(409,))
             }
             for verb, line, order in (
                 ("pause", "The rule acts until it is resumed. (admin)", VerbOrder),
@@ -150,7 +150,7 @@ def _plain(line: str, refused: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def _get(line: str, schema: dict[str, Any], *query: dict[str, Any]) -> dict[str, Any]:
-    refused = (401, 422, 429) if query else (401, 429)
+    refused = (401, 403, 422, 429) if query else (401, 403, 429)
     told: dict[str, Any] = {"summary": line, "responses": _responses(schema, refused)}
     return told | ({"parameters": list(query)} if query else {})
 
@@ -168,7 +168,7 @@ def _post(
     return {
         "summary": line,
         "requestBody": {"required": True, "content": {"application/json": content}},
-        "responses": _responses(schema, (401, 413, 415, 422, 429, *refused)),
+        "responses": _responses(schema, (401, 403, 408, 413, 415, 422, 429, *refused)),
     }
 
 
