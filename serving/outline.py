@@ -35,10 +35,11 @@ def _outlined(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     kind = schema.get("type")
-    if kind == "function-after":
-        return _outlined(schema["schema"])
+    if kind in ("model", "function-after"):  # no instance is made
+        named = {"ref": schema["ref"]} if "ref" in schema else {}
+        return _outlined(schema["schema"]) | named
     copy = {key: one if key in OPAQUE else _outlined(one) for key, one in schema.items()}
-    if isinstance(kind, str) and kind in LISTS:
+    if kind in LISTS:
         copy["fail_fast"] = True
     if kind == "model-fields":
         copy["extra_behavior"] = "allow"
