@@ -3,13 +3,13 @@
 Numba decides whether a cached function is stale by the age of its own source file alone, so a
 change in a function it calls from another module would go unnoticed. We therefore keep the cache
 in a folder named after a digest of all sources that compiled code calls across modules, those of
-`envs` and `models`: any edit there starts a fresh one.
+`envs`, `models` and `platform/rollouts`: any edit there starts a fresh one. Where the sources lie
+does not matter: a job on a cluster, whose code is unpacked anew, finds what others compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -17,21 +17,33 @@ from typing import Any, TypeVar
 
 import numba
 from numba import config
+from numba.core.caching import UserProvidedCacheLocator
+
+from loadmaster.envs.cache import cache_root
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+HOUSE = Path(__file__).resolve().parents[1]  # the floors stand side by side, here as in a wheel
 
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
     """Where compiled functions of exactly these sources are kept."""
     digest = hashlib.sha256(numba.__version__.encode())
-    house = Path(__file__).parents[1]  # the folders stand side by side, here as in a wheel
-    for floor in ("envs", "models"):
-        for source in sorted((house / floor).rglob("*.py")):
+    for part in ("envs", "models", "platform/rollouts"):
+        for source in sorted((HOUSE / part).rglob("*.py")):
             digest.update(source.read_bytes())
-    root = os.environ.get("LOADMASTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
-    base = Path(root) if root else Path.home() / ".cache"
-    return base / "loadmaster" / "compiled" / digest.hexdigest()[:16]
+    return cache_root() / "compiled" / digest.hexdigest()[:16]
+
+
+class WhereverItLies(UserProvidedCacheLocator):
+    """Numba's place for a function, by its module's path within the house instead of on disk."""
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        module = Path(py_file).resolve()
+        if not module.is_relative_to(HOUSE):
+            return str(super().get_suitable_cache_subpath(py_file))
+        return "_".join([module.parent.name, *module.parent.relative_to(HOUSE).parts])
 
 
 def compiled(function: Function) -> Function:
@@ -58,8 +70,9 @@ def part(function: Function) -> Function:
 
 
 def _compile(function: Function, **options: Any) -> Function:
-    before = config.CACHE_DIR
+    before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR = str(cache_folder())
+    config.CACHE_LOCATOR_CLASSES = f"{__name__}.{WhereverItLies.__name__}"
     try:
         fast: Function = numba.njit(
             cache=True,
@@ -71,4 +84,4 @@ def _compile(function: Function, **options: Any) -> Function:
         )(function)
         return fast
     finally:
-        config.CACHE_DIR = before
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before

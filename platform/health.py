@@ -17,6 +17,8 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
+from loadmaster.serving.jobs.wheel import ON_THE_NODES
+
 Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
 TRACES = {  # what the importing workloads look for in LOADMASTER_DATA, the first that exists
@@ -78,7 +80,8 @@ def _standard_library() -> Iterator[Check]:
 def _libraries() -> Iterator[Check]:
     for line in requires("loadmaster") or []:
         wanted = Requirement(line)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        # In a job the wheel names what it needs under an extra, so that nobody installs it there.
+        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ON_THE_NODES}):
             continue
         expected = f"expected {wanted.specifier}"
         remedy = f"pip install -c constraints.txt '{wanted.name}{wanted.specifier}'"

@@ -13,10 +13,30 @@ from pathlib import Path
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.interrupts import interrupts_heeded
+from loadmaster.platform.ray_head import own_head
+from loadmaster.serving.jobs.access import (
+    ANSWER_S,
+    AUTH_MODE,
+    AUTH_TOKEN,
+    AUTH_TOKEN_PATH,
+    RAY_ADDRESS,
+    token_file,
+)
 from loadmaster.serving.metrics import export_port
 
-AUTH_MODE, AUTH_TOKEN, AUTH_TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
-ANSWER_S = 5.0  # how long a cluster may take to open a connection
+OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
+
+
+def in_a_job() -> bool:
+    """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
+    return OF_A_JOB in os.environ
+
+
+def cluster_address(given: str | None) -> str | None:
+    """The cluster given, or the one whose job this process is; None: a Ray of our own."""
+    if given is None and in_a_job():
+        return os.environ.get(RAY_ADDRESS)
+    return given
 
 
 def before_loading_ray(address: str | None) -> None:
@@ -29,9 +49,8 @@ def before_loading_ray(address: str | None) -> None:
     and port would show none, and be turned away without a word why. Open clusters do not mind.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    at_home = Path.home() / ".ray" / "auth_token"
     given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
-    if address is not None and (given or at_home.exists()):
+    if cluster_address(address) is not None and (given or token_file().exists()):
         os.environ.setdefault(AUTH_MODE, "token")
 
 
@@ -49,29 +68,43 @@ def ray_session(
     if ray.is_initialized():
         yield
         return
+    address = cluster_address(address)
     if address is not None:
         with _joined(address):
             yield
         return
-    metrics_port = export_port() if dashboard else None
     # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
     folder = tempfile.mkdtemp(prefix="lm-ray-")
+    cpus = max(cpus or 0, os.cpu_count() or 1)
     with _own_token():
         try:
-            with interrupts_heeded():
-                ray.init(
-                    address="local",
-                    num_cpus=max(cpus or 0, os.cpu_count() or 1),
-                    include_dashboard=dashboard,
-                    _metrics_export_port=metrics_port,
-                    log_to_driver=False,
-                    logging_level="error",
-                    _temp_dir=folder,
-                )
-            yield
+            if dashboard:
+                with own_head(Path(folder), cpus, export_port()) as own, _joined(own):
+                    yield
+            else:
+                with _local(folder, cpus):
+                    yield
         finally:
-            ray.shutdown()
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _local(folder: str, cpus: int) -> Iterator[None]:
+    import ray
+
+    try:
+        with interrupts_heeded():
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _temp_dir=folder,
+            )
+        yield
+    finally:
+        ray.shutdown()
 
 
 @contextmanager

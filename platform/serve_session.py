@@ -11,25 +11,32 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray_output import ray_output_in
 from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.jobs.job import venv_first
 
 APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
 
+# What Serve reads from the environment when it is loaded, here and in its processes.
+ENVIRONMENT = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
+    "RAY_AUTH_MODE": "token",  # jobs run anybody's code: only who has the token submits them
+    "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
 
 def before_loading_serve() -> None:
-    """What Serve reads from the environment when it is loaded, here and in its processes."""
-    chosen = {
-        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
-        "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-        "RAY_SERVE_LOG_TO_STDERR": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    for name, value in chosen.items():
+    for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
 
 
 def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
@@ -69,7 +76,8 @@ def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
         serve.run(build(arguments), name=APPLICATION, route_prefix="/")
         yield
     finally:
-        serve.shutdown()
+        with ray_output_in(Path(os.devnull)):  # that its controller is gone is what we asked for
+            serve.shutdown()
 
 
 def base_url(settings: ServeSettings) -> str:

@@ -78,8 +78,8 @@ class Answering:
         if "invalid" in found:
             raise RequestError(found["invalid"], found["field"])
         if found["source"] == said.FALLBACK:
-            # The rule was cast, or it stepped in: what the worker says comes first.
-            found["cause"] = found["cause"] or cause or casting.cause
+            # Where the rule was cast, no policy was asked that could have failed.
+            found["cause"] = casting.cause or found["cause"] or cause
         return self._guarded(raw, found)
 
     async def _by_worker(

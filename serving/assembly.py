@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -11,22 +12,28 @@ from fastapi import FastAPI
 
 from loadmaster.serving.access import Doorkeeper
 from loadmaster.serving.answering import Answering
+from loadmaster.serving.books import Books
 from loadmaster.serving.breaker import Breaker
 from loadmaster.serving.config import EndpointSettings, ServeSettings
 from loadmaster.serving.deciding import Decider
 from loadmaster.serving.decision_log import DecisionLog
 from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.guard import Guard
+from loadmaster.serving.jobs.client import Jobs
 from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Link, Worker
 from loadmaster.serving.listener import listening
 from loadmaster.serving.metrics import Metrics, rejected
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
+from loadmaster.serving.renewal import Renewal
+from loadmaster.serving.retraining import Retraining
 from loadmaster.serving.routes import build_app
 from loadmaster.serving.served import ServedSystem
 from loadmaster.serving.store import Store
 from loadmaster.serving.times import iso
+
+log = logging.getLogger(__name__)
 
 ROUND_S = 2.0  # how often what is no request is looked after
 TRY_AGAIN_S = 0.5  # while a worker starts
@@ -54,8 +61,7 @@ class Service:
             for task in tasks:
                 task.cancel()
             for system in self.systems.values():
-                system.save()
-                system.keeper.close()
+                await system.close()
 
     async def _make_ready(self, system: ServedSystem) -> None:
         while not system.ready:
@@ -66,7 +72,10 @@ class Service:
         while True:
             await asyncio.sleep(ROUND_S)
             for system in self.systems.values():
-                await system.look_after()
+                try:
+                    await system.look_after()
+                except Exception:  # the next round may do better
+                    log.exception("looking after %s", system.endpoint.system)
 
 
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
@@ -93,4 +102,13 @@ def served(
     )
     log = DecisionLog(settings.folder / "log" / name, one.log)
     keeper = Keeper(name, one.monitor, log, Metrics(name), one.start, time.time())
-    return ServedSystem(one, worker, answering, store, keeper, configured)
+    kept = store.remembered().get("renewal")
+    retraining = Retraining(
+        name,
+        Jobs(),
+        settings.folder / "retraining",
+        one.retraining,
+        kept.get("retraining") if isinstance(kept, dict) else None,
+    )
+    renewal = Renewal(one.renewal, retraining, time.time)
+    return ServedSystem(one, worker, answering, Books(store), keeper, configured, renewal)

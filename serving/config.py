@@ -12,6 +12,8 @@ from loadmaster.envs.settings import Settings
 from loadmaster.serving.decision_log import LogSettings
 from loadmaster.serving.guard import GuardSettings
 from loadmaster.serving.monitor import MonitorSettings
+from loadmaster.serving.renewal import RenewalSettings
+from loadmaster.serving.retraining import RetrainingSettings
 
 PORT = 8700
 
@@ -46,6 +48,8 @@ class EndpointSettings(Settings):
     guard: GuardSettings = GuardSettings()
     monitor: MonitorSettings = MonitorSettings()
     log: LogSettings = LogSettings()
+    renewal: RenewalSettings = RenewalSettings()
+    retraining: RetrainingSettings = RetrainingSettings()
 
     @field_validator("start")
     @classmethod

@@ -37,11 +37,17 @@ class Decider:
     def load(self, folder: str) -> Policy:
         """The bundle in a folder; an InputError says what is wrong with it."""
         policy = self.endpoint.policy(Path(folder))
-        self._policies.pop(policy.version, None)
-        self._policies[policy.version] = policy
-        while len(self._policies) > self.KEPT:
-            del self._policies[next(iter(self._policies))]
+        self.keep(policy)
         return policy
+
+    def keep(self, policy: Policy) -> None:
+        """Nobody else may use it. Any thread may bring one, while another decides."""
+        kept = {
+            version: one for version, one in self._policies.items() if version != policy.version
+        }
+        for version in list(kept)[: max(0, len(kept) + 1 - self.KEPT)]:
+            del kept[version]
+        self._policies = {**kept, policy.version: policy}
 
     def policy(self, version: str, folder: str) -> Policy:
         """The one of that version, loaded where this process has not met it."""
@@ -96,8 +102,9 @@ class Decider:
 
 
 def cause_of(fault: Exception) -> str:
-    kinds = {NotFiniteError: said.NOT_FINITE, IllegalError: said.ILLEGAL}
-    return kinds.get(type(fault), said.EXCEPTION)
+    if isinstance(fault, NotFiniteError | FloatingPointError):
+        return said.NOT_FINITE
+    return said.ILLEGAL if isinstance(fault, IllegalError) else said.EXCEPTION
 
 
 def line_of(fault: BaseException) -> str:

@@ -22,7 +22,7 @@ from loadmaster.serving.monitor import Monitor, MonitorSettings
 from loadmaster.serving.times import iso
 from loadmaster.serving.verdicts import Verdict
 
-KEEP, ADVANCE, RETRAIN, FALL_BACK = "keep", "advance", "retrain", "fall back"
+KEEP, FALL_BACK = "keep", "fall back"
 
 
 class Keeper:
@@ -44,7 +44,7 @@ class Keeper:
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
-        self.cannot_save: str | None = None
+        self.save_fault: Callable[[], str | None] = lambda: None
         self.retraining: Callable[[], dict[str, Any] | None] = lambda: None
 
     @property
@@ -57,7 +57,6 @@ class Keeper:
 
     def go_to(self, state: LifecycleState, why: str, now: float) -> None:
         self._state, self._since, self._why = state, now, why
-        self.monitor.acted_on()
         self._metrics.lifecycle(self._state.value)
 
     def decided(self, found: Answer, told: dict[str, Any], now: float) -> None:
@@ -118,12 +117,14 @@ class Keeper:
 
     def _judge(self, now: float) -> None:
         verdict = self.monitor.verdict(self._state)
-        if verdict.action == KEEP:
-            return
         if verdict.to is not None and verdict.to is not self._state:
             self.go_to(verdict.to, verdict.why, now)
-        self.on_verdict(verdict)
+        if verdict.action == KEEP:
+            return
+        if verdict.action == FALL_BACK:
+            self.monitor.policy_changed()  # its rewards say nothing about its successor
         self.monitor.acted_on()
+        self.on_verdict(verdict)
 
     def replaced(self, why: str, now: float) -> None:
         """Another bundle serves."""
@@ -157,7 +158,7 @@ class Keeper:
             "guard": {kind: self._guarded[kind] for kind in KINDS},
             **self.monitor.status(),
             "retraining": self.retraining(),
-            "log": {**self._log.status()._asdict(), "state": self.cannot_save},
+            "log": {**self._log.status()._asdict(), "state": self.save_fault()},
         }
 
     def record(self) -> dict[str, Any]:

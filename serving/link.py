@@ -27,6 +27,7 @@ class _Waiting(NamedTuple):
     version: str
     folder: str
     answer: asyncio.Future[bytes]
+    until: float  # of the loop's clock: then it gives up
 
 
 class Link:
@@ -37,37 +38,36 @@ class Link:
         # Without batching every request is a call of its own, as many at once as there are.
         self._calls = calls if most > 1 else 1 << 30
         self._waiting: deque[_Waiting] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself would let them go
 
     async def decide(self, raw: bytes, version: str, folder: str, within_s: float) -> bytes:
         """The worker's answer; TimeoutError, or whatever keeps the worker from answering."""
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(raw, version, folder, answer))
-        if len(self._under_way) < self._calls:
-            self._start(within_s)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting.append(_Waiting(raw, version, folder, answer, loop.time() + within_s))
+        if self._under_way < self._calls:
+            self._under_way += 1
+            task = loop.create_task(self._pass_on())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await asyncio.wait_for(answer, within_s)
 
-    def _start(self, within_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._pass_on(within_s))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-
-    async def _pass_on(self, within_s: float) -> None:
+    async def _pass_on(self) -> None:
         while crowd := self._next_crowd():
             try:
-                # Who hangs must not block those who come later for longer than one deadline.
-                answers = await asyncio.wait_for(
-                    self._worker.decide(
+                # Who hangs is waited for as long as any of the crowd waits, and no longer.
+                async with asyncio.timeout_at(max(one.until for one in crowd)):
+                    answers = await self._worker.decide(
                         crowd[0].version, crowd[0].folder, [one.raw for one in crowd]
-                    ),
-                    within_s,
-                )
+                    )
             except Exception as fault:
                 _refuse(crowd, fault)
                 continue
             for one, answer in zip(crowd, answers, strict=True):
                 if not one.answer.done():
                     one.answer.set_result(answer)
+        self._under_way -= 1  # with the last look, so that who comes next finds nobody under way
 
     def _next_crowd(self) -> list[_Waiting]:
         """Those who still wait, the first first, as far as they ask for the same version."""

@@ -7,22 +7,25 @@ import random
 import time
 import uuid
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
 from loadmaster.serving import messages as said
 from loadmaster.serving.answering import Answer, Answering, Frame
 from loadmaster.serving.answers import PromoteOrder, VerbOrder
+from loadmaster.serving.books import Books
 from loadmaster.serving.config import EndpointSettings
 from loadmaster.serving.deciding import line_of
 from loadmaster.serving.keeper import Keeper
 from loadmaster.serving.link import Worker
 from loadmaster.serving.messages import RequestError, feedback_model, from_json, read
 from loadmaster.serving.places import bundle_folder
+from loadmaster.serving.renewal import Renewal
 from loadmaster.serving.roles import Casting, Roles, roles_from
-from loadmaster.serving.store import Store, Version
+from loadmaster.serving.store import Version
 from loadmaster.serving.times import iso
+from loadmaster.serving.verdicts import Verdict
 
 PAUSE, RESUME, PROMOTE, ROLLBACK = "pause", "resume", "promote", "rollback"
 VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
@@ -30,6 +33,7 @@ VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
 RECENT = 200  # decisions that are shown
 KNOWN_IDS = 50_000  # decisions that feedback may still speak of
 BESIDE_S = 2.0  # how long one who only watches may take
+SAVE_S = 10.0  # how much of the counts may be lost where the process is killed
 LOAD_S = 60.0  # how long a bundle may take to load
 
 
@@ -45,26 +49,32 @@ class ServedSystem:
         settings: EndpointSettings,
         worker: Worker,
         answering: Answering,
-        store: Store,
+        books: Books,
         keeper: Keeper,
         configured: Version,
+        renewal: Renewal,
         clock: Callable[[], float] = time.time,
         luck: random.Random | None = None,
     ) -> None:
         self.endpoint = answering.decider.endpoint
         self.settings, self.keeper = settings, keeper
-        self._worker, self._answering, self._store = worker, answering, store
+        self._worker, self._answering, self._books = worker, answering, books
         self._configured, self._clock = configured, clock
+        self._renewal = renewal
         self._luck = luck or random.Random()
-        remembered = store.remembered()
+        remembered = books.remembered()
         if remembered.get("configured") != configured.version:
             remembered.pop("roles", None)  # somebody has named another bundle since: that serves
         self.roles: Roles = roles_from(remembered.get("roles"), configured)
         keeper.recall(remembered.get("keeper"))
+        renewal.recall(remembered.get("renewal"))
+        keeper.on_verdict, keeper.retraining = self._heed, renewal.told
+        keeper.save_fault = lambda: books.fault
         self._feedback = feedback_model(self.endpoint)
         self._recent: deque[dict[str, Any]] = deque(maxlen=RECENT)
         self._sources: OrderedDict[str, str] = OrderedDict()  # who made which decision
         self._tasks: set[asyncio.Task[None]] = set()
+        self._saved_at = self._clock()
 
     # Decisions.
 
@@ -172,7 +182,49 @@ class ServedSystem:
     async def look_after(self) -> None:
         """Every few seconds."""
         self.keeper.report(paused=self.roles.paused is not None)
-        self.save()
+        await self._renewal.look_after(self)
+        if self._clock() - self._saved_at >= SAVE_S:
+            self.save()
+
+    def _heed(self, verdict: Verdict) -> None:
+        """The monitor wants the policy retrained, be it acting meanwhile or not."""
+        self._renewal.want(verdict.why)
+
+    @property
+    def serving_folder(self) -> str:
+        return self.roles.serving.folder
+
+    @property
+    def rules_act(self) -> bool:
+        return self.keeper.rules_act
+
+    @property
+    def shadow_version(self) -> str | None:
+        return None if self.roles.shadow is None else self.roles.shadow.version
+
+    def shadow_record(self) -> tuple[int, int]:
+        """Decisions and faults of the bundle in the shadow."""
+        told = self.keeper.monitor.status()["shadow"]
+        return told["decisions"], told["faults"]
+
+    def environment(self) -> Mapping[str, Any]:
+        """Settings of an environment that resembles what is seen now."""
+        return self.endpoint.retraining(self.keeper.monitor.input_means())
+
+    async def put_in_shadow(self, folder: Path) -> str:
+        version = await self.accept(folder)
+        self._change(self.roles.with_shadow(version))
+        self.keeper.shadow_begins()
+        return version.version
+
+    def promote_shadow(self, why: str) -> None:
+        now = self._clock()
+        self._change(self.roles.promoted(iso(now)))
+        self.keeper.replaced(why, now)
+
+    def drop_shadow(self) -> None:
+        self._change(self.roles.with_shadow(None))
+        self.keeper.shadow_begins()
 
     # What admins order.
 
@@ -191,6 +243,7 @@ class ServedSystem:
             self.keeper.replaced("rolled back by an operator", self._clock())
         else:
             await self._promote(order, now)
+        await self._books.written()  # what was ordered stays so, whatever happens next
         return self.status()
 
     async def _promote(self, order: PromoteOrder, now: str) -> None:
@@ -201,44 +254,50 @@ class ServedSystem:
                 raise Conflict("there is no shadow bundle to promote; name one as `bundle`")
             self._change(self.roles.promoted(now))
         else:
-            version = await self.accept(bundle_folder(order.bundle))
+            folder = bundle_folder(order.bundle)
             if order.to == "shadow":
-                self._change(self.roles.with_shadow(version))
-                self.keeper.shadow_begins()
+                await self.put_in_shadow(folder)
                 return
-            self._change(self.roles.serving_now(version, now))
+            self._change(self.roles.serving_now(await self.accept(folder), now))
         self.keeper.replaced("promoted by an operator", self._clock())
 
     async def accept(self, folder: Path) -> Version:
         """A bundle that the worker can use, kept; an InputError or a Conflict where it cannot."""
-        version = self._store.accept(folder, iso(self._clock()))
+        try:
+            return await self._books.accept(folder, iso(self._clock()), self._try_out)
+        except RequestError:
+            self._books.discard_all_but(self.roles.versions)
+            raise
+
+    async def _try_out(self, version: Version) -> None:
         try:
             answer = from_json(await asyncio.wait_for(self._worker.load(version.folder), LOAD_S))
         except Exception as fault:
             raise Conflict(f"the worker does not answer: {line_of(fault)}") from None
         if "refused" in answer:
-            self._store.discard_all_but(self.roles.versions)
             raise RequestError(answer["refused"], "bundle")
-        return version
 
     def _change(self, roles: Roles) -> None:
         self.roles = roles
         self.save()
-        self._store.discard_all_but(roles.versions)
+        self._books.discard_all_but(roles.versions)
 
     def save(self) -> None:
         """What must survive a restart; a full disk is told in the status, and nothing else."""
-        record = {
-            "configured": self._configured.version,
-            "roles": self.roles.record(),
-            "keeper": self.keeper.record(),
-        }
-        try:
-            self._store.remember(record)
-        except OSError as fault:
-            self.keeper.cannot_save = fault.strerror or str(fault)
-        else:
-            self.keeper.cannot_save = None
+        self._saved_at = self._clock()
+        self._books.write(
+            {
+                "configured": self._configured.version,
+                "roles": self.roles.record(),
+                "keeper": self.keeper.record(),
+                "renewal": self._renewal.record(),
+            }
+        )
+
+    async def close(self) -> None:
+        self.save()
+        await self._books.close()
+        self.keeper.close()
 
     # What is shown.
 

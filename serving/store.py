@@ -17,6 +17,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import DIGEST, Manifest, read_bounded, read_manifest
+from loadmaster.serving.messages import to_json
 
 VERSION_DIGITS = 12
 LARGEST = 64 << 20  # bytes that are read of what was written down
@@ -93,8 +94,8 @@ class Store:
         """Whole or not at all; an OSError is the caller's to count."""
         scratch = self._file.with_name(f".{self._file.name}.{os.getpid()}")
         try:
-            with scratch.open("w") as file:
-                json.dump(record, file, allow_nan=False)
+            with scratch.open("wb") as file:
+                file.write(to_json(record))
                 file.flush()
                 os.fsync(file.fileno())
             scratch.replace(self._file)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.serving.times import iso
 
@@ -102,18 +102,36 @@ class Interval:
 COUNTED = ("number", "decisions", "fallbacks", "rewards", "drift", "shadowed", "agreed")
 
 
+class _Finished(NamedTuple):
+    """An interval that nothing is counted in any more."""
+
+    number: int
+    told: dict[str, Any]
+    record: dict[str, Any]
+
+
 class History:
     """The last hour. Intervals in which nothing happened are not kept, but they are told."""
 
     def __init__(self, intervals: Iterable[Interval] = ()) -> None:
-        self._kept: deque[Interval] = deque(intervals, maxlen=INTERVALS)  # by number
+        self._kept: deque[Interval] = deque(maxlen=INTERVALS)  # by number
+        # All but the latest, which alone still changes: to put an hour in words takes a while.
+        self._finished: deque[_Finished] = deque(maxlen=INTERVALS - 1)
+        for interval in intervals:
+            self._begin(interval)
 
     def at(self, time: float) -> Interval:
         """The interval to count in. A clock that was set back counts in the latest there is."""
         number = int(time // INTERVAL_S)
         if not self._kept or number > self._kept[-1].number:
-            self._kept.append(Interval(number))
+            self._begin(Interval(number))
         return self._kept[-1]
+
+    def _begin(self, interval: Interval) -> None:
+        if self._kept:
+            last = self._kept[-1]
+            self._finished.append(_Finished(last.number, last.told(), last.record()))
+        self._kept.append(interval)
 
     def latency_ms(self) -> dict[str, float | None]:
         """Over the last intervals in which anything was decided."""
@@ -131,12 +149,15 @@ class History:
             return {"interval_s": INTERVAL_S, "intervals": []}
         last = max(int(now // INTERVAL_S), self._kept[-1].number)
         first = max(last - INTERVALS + 1, self._kept[0].number)
-        kept = {interval.number: interval for interval in self._kept}
-        intervals = [(kept.get(n) or Interval(n)).told() for n in range(first, last + 1)]
+        told = {each.number: each.told for each in self._finished}
+        told[self._kept[-1].number] = self._kept[-1].told()
+        intervals = [told.get(n) or Interval(n).told() for n in range(first, last + 1)]
         return {"interval_s": INTERVAL_S, "intervals": intervals}
 
     def record(self) -> list[dict[str, Any]]:
-        return [interval.record() for interval in self._kept]
+        """It stays as it is, whatever is counted later."""
+        latest = [self._kept[-1].record()] if self._kept else []
+        return [*(each.record for each in self._finished), *latest]
 
     def _recent(self) -> Iterator[Interval]:
         return islice((each for each in reversed(self._kept) if each.decisions), RECENT)

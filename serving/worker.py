@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
 from typing import TypeVar
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.deciding import Decider, line_of
+from loadmaster.serving.endpoint import Policy
 from loadmaster.serving.messages import to_json
 from loadmaster.serving.registry import find_endpoint
 
@@ -34,11 +38,14 @@ class SystemWorker:
         self._acting, self._beside = Decider(endpoint, rule), Decider(endpoint, rule)
         self._threads = {decider: ThreadPoolExecutor(1) for decider in (self._acting, self._beside)}
         self._busy_since: float | None = None
-        policy = self._acting.load(folder)
+        policies = [self._acting.rule]
+        # A worker that is started anew may find that the bundle it was once given is gone. The
+        # gateway keeps copies of those that serve, and names one with every request.
+        with contextlib.suppress(InputError):
+            policies.append(self._acting.load(folder))
         # The first decision compiles: nobody should wait for that.
-        for state in endpoint.examples().values() if warm else ():
+        for policy, state in product(policies, endpoint.examples().values() if warm else ()):
             policy.decide(state)
-            self._acting.rule.decide(state)
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
         def all_of_them() -> list[bytes]:
@@ -64,9 +71,14 @@ class SystemWorker:
         )
 
     async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here."""
+        """Whether the bundle in a folder can be used here; if so, no decision has to wait for it."""
+
+        def for_both() -> Policy:
+            self._acting.keep(self._acting.endpoint.policy(Path(folder)))
+            return self._beside.load(folder)
+
         try:
-            policy = await self._in_thread(self._beside, lambda: self._beside.load(folder))
+            policy = await self._in_thread(self._beside, for_both)
         except InputError as fault:
             return to_json({"refused": str(fault)})
         return to_json({"name": policy.name, "version": policy.version})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -27,13 +28,17 @@ def ray_session(root: Path) -> Iterator[None]:
     """
     import ray
 
+    from loadmaster.platform import serve_session
+
     # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
         with pytest.MonkeyPatch.context() as for_workers:
-            for_workers.setenv("PYTHONPATH", str(root))
+            for_workers.setenv("PYTHONPATH", str(root), prepend=os.pathsep)
+            for name, value in serve_session.ENVIRONMENT.items():
+                for_workers.setenv(name, value)
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
             ray.init(
                 address="local",

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling.paths import UNREACHED, measure_paths
 from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
@@ -113,6 +112,9 @@ def lay_out(
 ) -> JobBank:
     """A bank of these fields, and of what follows from them. Where a job is cyclic, the stages
     that wait for themselves and those before them have a height below 0."""
+    # Lists of workloads import this module, and need no numba.
+    from loadmaster.envs.dag_scheduling.paths import UNREACHED, measure_paths
+
     stages = len(tasks)
     owner = np.repeat(np.arange(stages), np.diff(parent_first))  # (edges,) the child of each
     first_of = np.repeat(first_stage[:-1], np.diff(first_stage))  # (S,) its job's first stage

@@ -38,6 +38,7 @@ COUNTS = 5
 NOTHING, PLACING, RECONSIDERING, PLACING_AGAIN, SETTLED = 0, 1, 2, 3, 4
 # NOTHING         nothing was asked yet at this event
 # SETTLED         nothing more is
+MOMENTS = {PLACING: "placing", RECONSIDERING: "reconsidering", PLACING_AGAIN: "placing again"}
 
 # `sums`, all of them since the episode began, but the first.
 FEE_RATE, JOB_S, FEE, PUBLISHED = 0, 1, 2, 3
@@ -97,7 +98,7 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
 
     Where the trace is full it may be called again with a larger one.
     """
-    while not _goes_on(state, cluster, jobs, desk):
+    while not is_asked(state, cluster, jobs, desk):
         before_s, finished = state.times[at.NOW], state.clock[at.FINISHED]
         in_system = state.clock[at.QUEUED] + state.clock[at.RUNNING]
         status = advance(state, cluster, jobs, rules.GIVEN)
@@ -109,9 +110,17 @@ def to_next_decision(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) 
         if state.clock[at.FINISHED] > finished:
             strike_off(state, jobs, desk)
         desk.counts[MOMENT] = NOTHING
+    return at.DECIDE
+
+
+@part
+def is_asked(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk) -> bool:
+    """Whether there is something to decide now, without time passing; then speeds are noted."""
+    if not _goes_on(state, cluster, jobs, desk):
+        return False
     if state.times[at.NOW] != desk.noted_s[0] or desk.counts[NOTED] == 0:
         _note_speeds(state, desk)
-    return at.DECIDE
+    return True
 
 
 @part

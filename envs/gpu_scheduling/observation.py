@@ -19,7 +19,7 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import features as told
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.desk import Desk
+from loadmaster.envs.gpu_scheduling.desk import Desk, is_asked
 from loadmaster.envs.gpu_scheduling.epoch import list_pending
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.orderings import dominant_share
@@ -103,6 +103,20 @@ def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Obse
         for machine in range(len(out.machines)):
             out.history_y[past, machine] = desk.noted_speed[past, machine]
             out.history_mask[past, machine] = desk.noted[past, machine]
+
+
+@compiled
+def observe_if_asked(
+    state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Observation
+) -> bool:
+    """Whether there is something to decide, or more of it, without time passing; then it is seen.
+
+    For whoever has no simulator: of a real cluster nobody knows what comes next.
+    """
+    if not is_asked(state, cluster, jobs, desk):
+        return False
+    observe(state, cluster, jobs, desk, out)
+    return True
 
 
 @part

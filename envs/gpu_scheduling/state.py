@@ -151,7 +151,7 @@ def new_state(
     spread = np.minimum(jobs.instances, machines)
     rows = int(spread.sum())
     group_of, heap_of, demands = _groups(jobs, by_user)
-    shapes, shape_of = np.unique(demands[:, 1:4], axis=0, return_inverse=True)
+    shape_of, _, shapes = _kinds(demands.T[1:4])
     kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])[cluster.gpu_type]
     state = SimState(
         clock=np.zeros(CLOCK_SIZE, np.int64),
@@ -193,7 +193,7 @@ def new_state(
     state.machines[:, FIRST] = NONE
     state.factors[:, SEVERITY] = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
     state.groups[:, HEAP] = heap_of
-    state.groups[:, SHAPE] = shape_of.ravel()
+    state.groups[:, SHAPE] = shape_of
     state.groups[:, INSTANCES] = demands[:, 0]
     state.shapes[:, [EACH_GPU, EACH_CPU, KIND]] = shapes
     return state
@@ -222,12 +222,19 @@ def _groups(
     Where one job of a group does not fit, none of the group does: an epoch asks once, not for each.
     """
     demand = [jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type]
-    if by_user:
-        demand.append(jobs.user)
-    order = np.lexsort(demand)
-    table = np.stack(demand, axis=1)[order]  # (N, 4 or 5)
+    return _kinds(np.stack([*demand, jobs.user] if by_user else demand))
+
+
+def _kinds(
+    columns: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Of columns (K, N): (N,) the kind of each row, (G,) where it begins among all rows in order,
+    (G, K) the kinds.
+    """
+    order = np.lexsort(columns)
+    table = columns.T[order]  # (N, K)
     starts = np.ones(len(order), bool)
     starts[1:] = (table[1:] != table[:-1]).any(axis=1)
-    group_of = np.empty(len(order), np.int64)
-    group_of[order] = np.cumsum(starts) - 1
-    return group_of, np.flatnonzero(starts), table[starts]
+    kind_of = np.empty(len(order), np.int64)
+    kind_of[order] = np.cumsum(starts) - 1
+    return kind_of, np.flatnonzero(starts), table[starts]

@@ -20,6 +20,11 @@ class Affinities(Protocol):
         """(N, M)"""
         ...
 
+    @property
+    def std(self) -> Tensor:
+        """(N, M) of each machine by itself."""
+        ...
+
     def sample(self, standard: Tensor) -> Tensor:
         """(N, M), by way of as many standard normal numbers."""
         ...
@@ -38,6 +43,10 @@ class IndependentAffinities(NamedTuple):
 
     mean: Tensor  # (N, M)
     log_std: Tensor  # (N, M)
+
+    @property
+    def std(self) -> Tensor:
+        return self.log_std.exp()
 
     def sample(self, standard: Tensor) -> Tensor:
         return self.mean + self.log_std.exp() * standard
@@ -63,6 +72,16 @@ class ProcessAffinities(NamedTuple):
     past: Past
     cells: Cells | None  # None: every machine is one
     inside: Tensor | None  # (N, M) variance of a machine's difference from its cell
+
+    @property
+    def std(self) -> Tensor:
+        factor = self.kernel.root @ self.spectrum.vectors  # (N, C, C)
+        variance = (factor.square() @ self.variance.unsqueeze(-1)).squeeze(-1)
+        if self.cells is not None and self.inside is not None:
+            # A cell of s machines: 1 / s of its variance, and of each difference all but that.
+            share = 1 / self.cells.spread(self.cells.size)
+            variance = share * self.cells.spread(variance) + (1 - share) * self.inside
+        return self.log_amplitude.exp().unsqueeze(-1) * variance.sqrt()
 
     def sample(self, standard: Tensor) -> Tensor:
         """No gradient is meant to pass: the factor is one of many."""

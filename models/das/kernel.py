@@ -69,6 +69,7 @@ class Room(NamedTuple):
     priority: Table  # (Q,)
     affinity: Table  # (Q, M)
     logs: NDArray[np.float64]  # (2,) of the density of either agent's draw
+    last: NDArray[np.int64]  # (1,) the row whose machines were looked at last; -1: none
 
 
 def serves(settings: DasSettings, machines: int) -> bool:
@@ -97,6 +98,7 @@ def room_for(settings: DasSettings, queue: int, machines: int, past: int) -> Roo
         priority=np.zeros(queue, np.float32),
         affinity=np.zeros((queue, machines), np.float32),
         logs=np.zeros(2),
+        last=np.full(1, -1),
     )
 
 
@@ -112,6 +114,7 @@ def decide(
     while count < len(view.job_mask) and view.job_mask[count]:
         count += 1
     room.logs[ORDER], room.logs[PLACE] = 0.0, 0.0
+    room.last[0] = -1
     if count > 0:
         order_jobs(view, count, weights.ordering, room.ordering)
         _set_priorities(view, count, room, draws, luck)
@@ -155,6 +158,7 @@ def _set_affinities(
                 recall(view, weights.process, room.process)
             recalled = True
         look_at_pairs(view, row, weights.placement, room.placement)
+        room.last[0] = row
         if draws:
             draw_normal(luck, PLACE, row * machines, machines, room.standard)
         if weights.has_process:
@@ -171,10 +175,7 @@ def _process_affinity(
     said, machines = room.placement.said, len(affinity)
     kinds = said[KINDS:]
     half_log = believe(kinds, view.rack, room.standard, draws, weights.process, room.process)
-    spread = np.float32(0)
-    for machine in range(machines):
-        spread += said[SPREAD, machine]
-    log_amplitude = np.float64(min(max(spread / np.float32(machines), _LEAST), _MOST))
+    log_amplitude = log_amplitude_of(said[SPREAD], machines)
     amplitude = np.exp(log_amplitude)
     found, log, gain = room.process.found, 0.0, weights.process.gain
     for machine in range(machines):
@@ -183,6 +184,15 @@ def _process_affinity(
         affinity[machine] = mean + amplitude * drawn if draws else mean
         log += log_density(room.standard[machine], log_amplitude)
     return log - half_log if draws else 0.0
+
+
+@part
+def log_amplitude_of(spread: Table, machines: int) -> float:
+    """Of the process, by what is said of each machine."""
+    total = np.float32(0)
+    for machine in range(machines):
+        total += spread[machine]
+    return np.float64(min(max(total / np.float32(machines), _LEAST), _MOST))
 
 
 @part

@@ -101,6 +101,27 @@ def believe(
 
 
 @part
+def doubt(machines: NDArray[np.int64], room: ProcessRoom, turned: Numbers, out: Table) -> None:
+    """Standard deviations of what the job just believed in wins on each of these K machines.
+
+    For an amplitude of 1: the root of each one's part of root V variance V' root'. `turned` (M, K)
+    is scratch.
+    """
+    if room.counts[OBSERVED] == 0:
+        out[:] = 1  # K's own diagonal
+        return
+    for i in range(len(turned)):
+        for place in range(len(machines)):
+            turned[i, place] = room.root[machines[place], i] if i >= machines[place] else 0.0
+    turn(room.turns, turned, room.sums[: len(machines)])
+    for place in range(len(machines)):
+        own = 0.0
+        for i in range(len(turned)):
+            own += room.variance[i] * turned[i, place] * turned[i, place]
+        out[place] = np.sqrt(own)
+
+
+@part
 def _tie(kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom) -> None:
     """I - walk S, its upper part: A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2), see walk.py."""
     ties, degree, machines = room.ties, room.sums, len(rack)
@@ -187,6 +208,7 @@ def _filter(
             decay = room.decay[past]
             mean *= decay
             variance = 1 - decay * decay * (1 - variance)
+        room.variance[place] = variance
         found[place, 0], found[place, 1] = mean, 0.0
         if draws:
             found[place, 1] = np.sqrt(variance) * told[place, columns]

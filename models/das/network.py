@@ -20,10 +20,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.critic import Actions
 from loadmaster.models.das.ordering import OrderingAgent, Priorities
 from loadmaster.models.das.placement import PlacementAgent, Placements
 from loadmaster.models.das.settings import DasSettings
+
+OF_JOBS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
 
 class Decision(NamedTuple):
@@ -90,6 +93,14 @@ class DasNetwork(nn.Module):
         return {
             name: sum(one.numel() for one in agent.parameters()) for name, agent in agents.items()
         }
+
+
+def batch_of_one(view: Observation, rows: int) -> dict[str, Tensor]:
+    """An observation whose first `rows` rows are jobs, without the others; it shares its memory."""
+    return {
+        name: torch.from_numpy(table[:rows] if name in OF_JOBS else table).unsqueeze(0)
+        for name, table in view._asdict().items()
+    }
 
 
 def _standard(shape: torch.Size, luck: torch.Generator) -> Tensor:

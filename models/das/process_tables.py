@@ -38,6 +38,7 @@ class ProcessRoom(NamedTuple):
     ties: Numbers  # (M, M) A, then I - walk S, then U with U'U = I - walk S
     root: Numbers  # (M, M) the upper part: K = root root'
     turns: Turns
+    variance: Numbers  # (M,) along each eigenvector, relative to the amplitude
     told: Numbers  # (M * (T + 1),) what was observed, and the numbers to draw by
     found: Numbers  # (M * 2,) the posterior's mean, and what was drawn
     sums: Numbers  # (M + T + 2,)
@@ -67,6 +68,7 @@ def process_room(machines: int, past: int) -> ProcessRoom:
         ties=np.zeros((machines, machines)),
         root=np.zeros((machines, machines)),
         turns=turns_for(machines),
+        variance=np.zeros(machines),
         told=np.zeros(machines * (past + 1)),
         found=np.zeros(machines * 2),
         sums=np.zeros(machines + past + 2),

@@ -18,6 +18,7 @@ import torch
 
 from loadmaster.envs.gpu_scheduling.cluster import MachineGroup
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.kernel import decide, room_for, weights_of
 from loadmaster.models.das.module import DasModule
@@ -28,7 +29,6 @@ from loadmaster.platform.bench.turns import PER_S, measured_by_turns, one_thread
 from loadmaster.platform.policies.das_policy import shown_in
 from loadmaster.platform.rllib.recording import Assignment, RolloutEngine
 from loadmaster.platform.rollouts.das import DasEngine
-from loadmaster.platform.rollouts.sitting import Sitting
 from loadmaster.platform.training.das import DasTraining
 
 OURS, GREEDY, VECTOR, STOCK = "", "greedy/", "vector_engine/", "stock_runner/"  # names of figures

@@ -40,6 +40,11 @@ COMMANDS = {
         "state", "state", "Print an example of the state that a system decides about."
     ),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
+    "retrain": Command(
+        "retrain", "retrain", "Train a bundle further on a changed workload, and judge it."
+    ),
+    "submit": Command("submit", "submit", "Run a command as a job on a Ray cluster."),
+    "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
     "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
 }

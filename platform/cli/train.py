@@ -38,7 +38,10 @@ def train(
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(help="A running Ray cluster: auto, or host:port. [default: a Ray of its own]"),
+        typer.Option(
+            help="A running Ray cluster: auto, or host:port. [default: the one whose job it is, "
+            "else a Ray of its own]"
+        ),
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")

@@ -21,19 +21,13 @@ from loadmaster.models.das.placement import Placements
 from loadmaster.models.luck import standard_normal
 from loadmaster.platform.policies.das_ranking import DRAWS, Ranking, rank
 
-KINDS = {
-    on.PLACING: "placing",
-    on.RECONSIDERING: "reconsidering",
-    on.PLACING_AGAIN: "placing again",
-}
-
 
 class Moment(NamedTuple):
     """It holds until the next one."""
 
     episode: Episode
     state: SimState
-    kind: int  # what is asked for: one of KINDS
+    kind: int  # what is asked for: one of desk.MOMENTS
     shown: NDArray[np.int64]  # the job behind each row of the observation
     observation: dict[str, Tensor]  # a batch of one
     priorities: Priorities

@@ -11,16 +11,14 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.models.das.kernel import serves
-from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.platform.policies import Explanation
 from loadmaster.platform.policies.das_moment import Moment
 from loadmaster.platform.policies.das_reasons import explanation
 from loadmaster.platform.policies.moments import spread
 from loadmaster.platform.rollouts.das_recording import Player
-from loadmaster.platform.rollouts.sitting import Sitting
-
-ROWS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
 
 class DasPolicy:
@@ -102,8 +100,4 @@ class DasPolicy:
 
 def shown_in(sitting: Sitting) -> dict[str, Tensor]:
     """A batch of one, without rows that are not in use; it holds until the next one."""
-    used = sitting.desk.counts[on.SHOWN]
-    return {
-        name: torch.from_numpy(table[:used] if name in ROWS else table).unsqueeze(0)
-        for name, table in sitting.view._asdict().items()
-    }
+    return batch_of_one(sitting.view, int(sitting.desk.counts[on.SHOWN]))

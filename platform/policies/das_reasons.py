@@ -10,7 +10,7 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
 from loadmaster.platform.policies import Explanation
-from loadmaster.platform.policies.das_moment import KINDS, Moment
+from loadmaster.platform.policies.das_moment import Moment
 from loadmaster.platform.policies.das_ranking import TOLD
 
 
@@ -132,7 +132,7 @@ def _record(moment: Moment, decision: int) -> dict[str, Any]:
     return {
         "decision": decision,
         "time_s": moment.time_s,
-        "moment": KINDS[moment.kind],
+        "moment": on.MOMENTS[moment.kind],
         "free_gpus": float(moment.state.free[:, at.GPU].sum()) / WHOLE,
         "jobs_shown": len(moment.shown),
     }

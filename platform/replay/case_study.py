@@ -18,10 +18,10 @@ from loadmaster.platform.policies.moments import spread
 if TYPE_CHECKING:  # the replay of heuristics needs no torch
     from loadmaster.envs.gpu_scheduling.jobs import Workload
     from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+    from loadmaster.envs.gpu_scheduling.sitting import Sitting
     from loadmaster.envs.gpu_scheduling.state import SimState
     from loadmaster.platform.policies import LearnedPolicy
     from loadmaster.platform.policies.das_moment import Moment
-    from loadmaster.platform.rollouts.sitting import Sitting
 
 MAX_FIGURES = 500_000  # in all decisions of a page: about 1.5 MB
 PER_JOB = 6  # figures of a job, beside its affinities

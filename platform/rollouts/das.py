@@ -15,6 +15,7 @@ from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.rewards import reference_scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.kernel import serves
@@ -24,7 +25,6 @@ from loadmaster.platform.rllib.recording import Assignment, Recording, RolloutEn
 from loadmaster.platform.rllib.vector_engine import VectorEngine
 from loadmaster.platform.rollouts.das_loop import reel_for
 from loadmaster.platform.rollouts.das_recording import COST, Player, figures_of
-from loadmaster.platform.rollouts.sitting import Sitting
 
 QUEUE = Rows(
     mask="job_mask",

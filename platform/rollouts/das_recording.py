@@ -14,6 +14,7 @@ from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.rewards import Scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.sitting import Sitting
 from loadmaster.models.das.kernel import room_for, weights_of
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rllib.advantages import Rollout
@@ -32,7 +33,6 @@ from loadmaster.platform.rollouts.das_loop import (
     run_network,
 )
 from loadmaster.platform.rollouts.reel import FULL, Reel
-from loadmaster.platform.rollouts.sitting import Sitting
 
 COST = "jct_s"
 

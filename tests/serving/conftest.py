@@ -1,8 +1,9 @@
-"""Services in this process, without Ray and without a network: of the toy system, or of all."""
+"""Services: in this process, of the toy system or of all; or on a real Serve."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from loadmaster.serving.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import Answered, ask
 from tests.serving.built_in import SYSTEMS
+from tests.serving.live import DEADLINE_MS, Live, free_port
 
 
 class Here:
@@ -117,3 +119,23 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
         here = Here(assemble(chosen, workers), workers["toy"], folder)
     yield here
     here.close()
+
+
+@pytest.fixture(scope="session")
+def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    """One service on a real Serve for all tests that need it: toy and the built-in systems."""
+    from loadmaster.platform.serve_session import serving, wait_until_ready
+
+    base = tmp_path_factory.mktemp("live")
+    port = free_port()
+    service = Live(port, base / "kept", base / "bundles")
+    one = {"endpoint": toy.REFERENCE, "bundle": service.bundle(), "deadline_ms": DEADLINE_MS}
+    one |= {"log": {"flush_s": 0.5}, "guard": {"flaps": None}}
+    arguments = {
+        "systems": {"toy": one, "decima": {"deadline_ms": 10_000, "guard": {"flaps": None}}},
+        "port": port,
+        "folder": str(service.folder),
+    }
+    with serving(arguments):
+        assert wait_until_ready(build_settings(ServeSettings, arguments), threading.Event())
+        yield service

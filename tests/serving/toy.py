@@ -49,6 +49,7 @@ class Follow:
 
     def __init__(self, name: str, version: str, does: str, extra: int) -> None:
         self.name, self.version, self._does, self._extra = name, version, does, extra
+        self._asked = 0
 
     def decide(self, state: ToyState) -> Proposal:
         replicas: float = min(math.ceil(state.load / 10) + self._extra, MOST)
@@ -58,6 +59,9 @@ class Follow:
             time.sleep(30)
         if self._does == "is slow":
             time.sleep(0.1)
+        self._asked += 1
+        if self._does == "is slow now and then" and self._asked % 20 == 0:
+            time.sleep(0.8)
         if self._does == "says nan":
             replicas = math.nan
         if self._does == "asks too much":

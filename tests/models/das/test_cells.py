@@ -23,6 +23,7 @@ def test_few_kinds_of_machines_are_solved_exactly() -> None:
         outputs = {
             "mean": made.mean,
             "covariance": covariance(made),
+            "std": made.std,
             "log_prob": made.log_prob(affinity),
             "entropy": made.entropy(),
         }
@@ -58,6 +59,7 @@ def test_many_kinds_are_an_exact_normal_of_a_coarser_kernel() -> None:
             dense = posterior(coarse, kernel, process, job)
             assert found.mean[job] == pytest.approx(dense.mean, rel=1e-8, abs=1e-8)
             assert covariance(found)[job] == pytest.approx(dense.covariance_matrix, abs=1e-8)
+            assert found.std[job] == pytest.approx(dense.stddev, rel=1e-8)
             assert found.log_prob(affinity)[job].item() == pytest.approx(
                 dense.log_prob(affinity[job]).item(), rel=1e-8
             )

@@ -19,6 +19,7 @@ from loadmaster.envs.gpu_scheduling.features import (
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
 from loadmaster.models.das.kernel import Room, Weights, decide, room_for, serves, weights_of
+from loadmaster.models.das.kernel_doubt import doubts
 from loadmaster.models.das.module import DasModule
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.opening import pair_features
@@ -123,6 +124,25 @@ def test_it_decides_as_torch_does(name: str) -> None:
     module = module_of(**SIZES[name])
     for jobs in (1, 4, 8, 9, QUEUE):
         assert_same(module, moment(jobs, seed=jobs))
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
+def test_it_is_as_sure_of_a_machine_as_torch_is(name: str, told: bool) -> None:
+    """Of more machines than there are past decisions, in any order."""
+    module, seen, machines = module_of(**SIZES[name]), moment(QUEUE, 9, seed=3), np.arange(9)[::-1]
+    seen["held"][[2, 7]] = 1
+    seen["history_mask"] &= told
+    batch = {table: torch.as_tensor(seen[table])[None] for table in seen}
+    with torch.no_grad():
+        placements = module.network(batch)[1]
+        expected = placements.affinities.std.float().numpy()
+    view, room = Observation(**seen), decided(module, seen, None)
+    weights, found = weights_of(module.network), np.zeros(9, np.float32)
+    for place, row in enumerate(placements.row.tolist()):
+        doubts(view, row, machines.copy(), weights, room, np.zeros((9, 9)), found)
+        np.testing.assert_allclose(found, expected[place, machines], rtol=1e-5)
+    assert len(expected) > 2
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3, 8, 33])

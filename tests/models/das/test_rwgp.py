@@ -41,6 +41,8 @@ def test_it_equals_the_dense_solution_with_gradients(walk: float, like: bool) ->
             assert worst < EXACT, (name, given_one)
     exact = torch.stack([one.covariance_matrix.detach() for one in dense])
     assert covariance(found) == pytest.approx(exact, rel=EXACT, abs=EXACT)
+    alone = exact.diagonal(dim1=-2, dim2=-1).sqrt()
+    assert found.std.detach() == pytest.approx(alone, rel=EXACT, abs=EXACT)
 
 
 def gradients(of: Tensor, inputs: list[Tensor]) -> list[Tensor]:

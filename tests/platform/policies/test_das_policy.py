@@ -24,7 +24,6 @@ from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.policies.das import POLICIES
-from loadmaster.platform.policies.das_moment import KINDS
 from loadmaster.platform.policies.das_policy import DasPolicy
 from loadmaster.platform.policies.das_ranking import TOLD
 from loadmaster.platform.policies.das_reasons import explanation
@@ -187,13 +186,13 @@ def test_every_kind_of_moment_is_told_as_it_was(preempting: DasPolicy) -> None:
             assert entry["running"] == (entry["job"] not in waiting)
         assert json.loads(json.dumps(record)) == record
     assert stops > 0
-    assert kinds == set(KINDS)
+    assert kinds == set(on.MOMENTS)
 
 
 def test_reasons_come_from_all_kinds_of_moments(preempting: DasPolicy) -> None:
     told = preempting.explain(SETTINGS, 3, load_workload(SETTINGS), 12)
     kinds = {one.record["moment"] for one in told}
-    assert kinds == set(KINDS.values())
+    assert kinds == set(on.MOMENTS.values())
     for one in told:
         assert 0 < sum(one.options[0].probabilities) <= 1 + 1e-9
         again = "after reconsidering" in one.situation

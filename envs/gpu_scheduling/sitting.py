@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import apply_action
@@ -14,7 +15,6 @@ from loadmaster.envs.gpu_scheduling.rewards import published_terms
 from loadmaster.envs.gpu_scheduling.rollout import result_of
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import new_state, with_more_trace
-from loadmaster.models.layers import Table
 
 
 class Sitting:
@@ -47,7 +47,7 @@ class Sitting:
         observe(self.state, cluster, jobs, self.desk, self.view)
         return True
 
-    def decide(self, priority: Table, affinity: Table) -> None:
+    def decide(self, priority: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
         """Of the jobs shown (Q,), and of each to every machine (Q, M)."""
         cluster, jobs, _ = self.episode
         apply_action(

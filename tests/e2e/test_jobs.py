@@ -1,0 +1,195 @@
+"""Jobs on a real cluster, one that was started the way people start it: `ray start --head`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from loadmaster.envs.cache import cache_root
+from loadmaster.models.bundle import load_bundle
+from loadmaster.serving.jobs.client import Jobs, UnreachableError
+
+PATIENCE_S = 120.0
+COMMAND = [sys.executable, "-P", "-m", "loadmaster.platform.cli.main"]
+TINY = {
+    "environment.workload": "toy",
+    "environment.jobs": 3,
+    "environment.executors": 4,
+    "rollouts.sequences": 1,
+    "rollouts.per_sequence": 2,
+    "validation.sequences": 2,
+}
+
+
+class Cluster(NamedTuple):
+    address: str
+    env: Mapping[str, str]  # of a user who may use it
+    storage: Path
+
+
+def free_ports(count: int) -> list[int]:
+    """Held until all are found, so that they differ."""
+    held = [socket.socket() for _ in range(count)]
+    for each in held:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Its head was started outside of any virtual environment's PATH, as services are."""
+    home = tmp_path_factory.mktemp("home")
+    # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
+    folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
+    gcs, dashboard, client, agent = free_ports(4)
+    token = secrets.token_hex(32)
+    secure = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "HOME": str(home)}
+    ports = {
+        "--port": gcs,
+        "--dashboard-port": dashboard,
+        "--ray-client-server-port": client,
+        "--dashboard-agent-listen-port": agent,
+    }
+    options = [
+        "--head", "--block", "--num-cpus=2", "--object-store-memory=134217728",
+        "--disable-usage-stats", "--dashboard-host=127.0.0.1", "--node-ip-address=127.0.0.1",
+        f"--temp-dir={folder}", *(f"{name}={port}" for name, port in ports.items()),
+    ]  # fmt: skip
+    head = subprocess.Popen(
+        [str(Path(sys.executable).with_name("ray")), "start", *options],
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", **secure},
+        cwd=home,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    address = f"http://127.0.0.1:{dashboard}"
+    env = {**os.environ, **secure, "RAY_API_SERVER_ADDRESS": address, "NO_COLOR": "1"}
+    env.pop("RAY_ADDRESS", None)
+    try:
+        wait_for(address, token, head)
+        yield Cluster(address, env, home / "storage")
+    finally:
+        end(head)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(address: str, token: str, head: subprocess.Popen[bytes]) -> None:
+    limit = time.monotonic() + PATIENCE_S
+    while time.monotonic() < limit:
+        assert head.poll() is None, "the head ended"
+        with contextlib.suppress(UnreachableError):
+            Jobs(address, token).list()
+            return
+        time.sleep(0.5)
+    pytest.fail("the head did not come up in time")
+
+
+def end(head: subprocess.Popen[bytes]) -> None:
+    """It and what it started, by their ids: other people's Rays may run here."""
+    family = [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]
+    head.terminate()
+    _, left = psutil.wait_procs(family, timeout=15)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=15)
+    head.wait()
+
+
+def loadmaster(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        env=cluster.env,
+        cwd=cluster.env["HOME"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def submit(*options: str, command: list[str]) -> list[str]:
+    """The node has what was compiled here already."""
+    return ["submit", "--env", f"LOADMASTER_CACHE={cache_root().parent}", *options, "--", *command]
+
+
+def settings(**changed: object) -> list[str]:
+    values = {**TINY, **{name.replace("__", "."): value for name, value in changed.items()}}
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+
+
+def test_code_and_command_arrive(cluster: Cluster) -> None:
+    """Not what is installed on the node, if anything: the wheel of this checkout."""
+    done = loadmaster(cluster, *submit(command=["doctor", "--json"]))
+    assert done.returncode == 0, done.stdout + done.stderr
+    checks = json.loads(done.stdout[done.stdout.index('{\n  "checks"') :])["checks"]
+    found = {check["name"]: check["status"] for check in checks}
+    assert found["standard library"] == "ok"
+    assert found["torch"] == "ok"  # what a node must have is still known there
+    job = re.match(r"Job: (\S+), in \$HOME/loadmaster-jobs/\1 on", done.stdout)
+    assert job is not None
+    assert (Path(cluster.env["HOME"]) / "loadmaster-jobs" / job[1]).is_dir()
+
+
+def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
+    """Followed until Ctrl-C, which leaves it alone; then found, stopped, and found again."""
+    train = ["train", "decima", "--workers", "1", "--output", "run"]
+    train += settings(training__iterations=100_000, checkpoints__every=1)
+    process = subprocess.Popen(
+        [*COMMAND, *submit("--storage", str(cluster.storage), command=train)],
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("iteration "):
+            break
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130, said
+    job = re.findall(r"loadmaster jobs stop (\S+)", said)[0]
+    jobs = Jobs(cluster.address, cluster.env["RAY_AUTH_TOKEN"])
+    assert {each.id: each.status for each in jobs.list()}[job] == "running"
+    stopped = loadmaster(cluster, "jobs", "stop", job[-4:])
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"{job} was stopped; what it wrote is in {cluster.storage / job}" in stopped.stdout
+    run = cluster.storage / job / "run"
+    assert load_bundle(run / "best").system == "decima"
+    assert "iteration " in jobs.logs(job)
+
+
+def test_a_job_that_fails(cluster: Cluster) -> None:
+    command = ["train", "decima", "--set", "environment.workload=nonsense"]
+    done = loadmaster(cluster, *submit(command=command))
+    assert done.returncode == 1
+    assert "error: unknown workload 'nonsense'" in done.stdout
+    assert re.fullmatch(r"error: job \S+ failed \(exit code 2\)\n", done.stderr)
+
+
+def test_a_wrong_token(cluster: Cluster) -> None:
+    stranger = cluster._replace(env={**cluster.env, "RAY_AUTH_TOKEN": "guessed"})
+    done = loadmaster(stranger, *submit("--no-wait", command=["list"]))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "refuses the token" in done.stderr
+    assert done.stderr.count("\n") == 1

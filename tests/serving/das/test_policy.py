@@ -1,0 +1,151 @@
+"""The bundle behind the endpoint: what it tells of itself, and of its decisions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from loadmaster.envs.errors import InputError
+from loadmaster.models.bundle import load_bundle
+from loadmaster.models.manifest import read_manifest
+from loadmaster.serving.das.agents import CompiledAgents, TorchAgents
+from loadmaster.serving.das.endpoint import ENDPOINT
+from loadmaster.serving.das.policy import DasPolicy
+from loadmaster.serving.das.schema import DasState
+from loadmaster.serving.registry import find_endpoint
+from tests.bundles import make_bundle
+from tests.serving.das.episodes import PRETRAINED, Episode
+
+
+@pytest.fixture(scope="module")
+def policy() -> DasPolicy:
+    return DasPolicy(PRETRAINED / ENDPOINT.pretrained)
+
+
+def test_the_registry_knows_it() -> None:
+    assert find_endpoint("das") is ENDPOINT
+    assert ENDPOINT.rules[0] == "las-consolidate"
+
+
+def test_it_has_its_bundle_s_name_and_version(policy: DasPolicy) -> None:
+    manifest = read_manifest(PRETRAINED / "das-small")
+    assert (policy.name, policy.version) == ("das-small", manifest.sha256[:12])
+
+
+def test_other_bundles_and_rules_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds a policy of 'decima'; expected one of 'das'"):
+        ENDPOINT.policy(PRETRAINED / "decima-batch")
+    with pytest.raises(InputError, match="does not exist"):
+        ENDPOINT.policy(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="did you mean 'las-consolidate'"):
+        ENDPOINT.rule("las-consolidat")
+
+
+def test_examples_are_made_once_and_always_the_same(policy: DasPolicy) -> None:
+    examples = ENDPOINT.examples()
+    assert list(examples) == ["small", "large"]
+    assert "huge" not in examples
+    small, large = examples["small"], examples["large"]
+    assert (len(small.machines), len(small.jobs)) == (8, 20)
+    assert (len(large.machines), len(large.jobs)) == (128, 150)
+    assert ENDPOINT.examples()["small"] is small
+    for state in (small, large):
+        proposal = policy.decide(state)
+        assert proposal.decision.start
+        assert ENDPOINT.fault(state, proposal.decision) is None
+        assert policy.decide(state) == proposal
+
+
+def test_the_reason_tells_the_best_jobs_and_machines(policy: DasPolicy) -> None:
+    episode, jobs, machines = Episode(PRETRAINED / "das-small", seed=7), 0, 0
+    for _ in range(60):
+        assert episode.sitting.to_next_decision()
+        state = episode.record(episode.kind())
+        decision, reason = policy.decide(state)
+        episode.act()
+        told = reason.choices["job"]
+        assert 1 <= len(told) <= 5
+        assert [one.score for one in told] == sorted((o.score for o in told), reverse=True)
+        assert all(one.uncertainty is not None and one.uncertainty > 0 for one in told)
+        jobs += len(told) > 1
+        if state.ask == "reconsidering":
+            assert list(reason.choices) == ["job"]
+            continue
+        machine = reason.choices["machine"]
+        assert decision.start[0].job == told[0].name.removeprefix("job ")
+        assert decision.start[0].placements[0].machine == machine[0].name
+        assert all(one.uncertainty is not None and one.uncertainty > 0 for one in machine)
+        machines += len(machine) > 1
+        assert f"job {decision.start[0].job} starts on {machine[0].name}" in reason.summary
+    assert jobs > 10
+    assert machines > 10
+
+
+def test_compiled_and_in_torch_they_are_equally_sure() -> None:
+    network = load_bundle(PRETRAINED / "das-small").build()
+    episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
+    compiled = CompiledAgents(network, episode.settings.max_queue, episode.settings.history)
+    in_torch, compared = TorchAgents(network), 0
+    threads = torch.get_num_threads()
+    for _ in range(30):
+        assert episode.sitting.to_next_decision()
+        view, shown = episode.sitting.view, int(episode.sitting.view.job_mask.sum())
+        said = [agents.decide(view, shown) for agents in (compiled, in_torch)]
+        np.testing.assert_allclose(said[0][0][:shown], said[1][0], rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(said[0][1][:shown], said[1][1], rtol=1e-4, atol=1e-4)
+        rows = np.arange(shown)
+        doubts = [agents.priority_doubts(rows) for agents in (compiled, in_torch)]
+        np.testing.assert_allclose(doubts[0], doubts[1], rtol=1e-4)
+        for row in np.flatnonzero((view.held > 0).any(1)):
+            machines = np.array([5, 0, 3, 7])
+            doubts = [agents.affinity_doubts(row, machines) for agents in (compiled, in_torch)]
+            np.testing.assert_allclose(doubts[0], doubts[1], rtol=1e-4)
+            compared += 1
+        episode.act()
+    assert compared > 20
+    assert torch.get_num_threads() == threads
+
+
+def test_numbers_that_are_none_are_no_decision(tmp_path: Path) -> None:
+    policy = DasPolicy(make_bundle(tmp_path / "lost", system="das", width=16, heads=2))
+    rank = policy._in_torch._network.ordering.rank
+    with torch.no_grad():
+        rank.weight.fill_(torch.nan)
+    policy._compiled = CompiledAgents(policy._in_torch._network, 64, 8)
+    with pytest.raises(FloatingPointError, match="'lost' gives numbers that are not finite"):
+        policy.decide(ENDPOINT.examples()["small"])
+
+
+def test_a_moment_that_does_not_come_leads_to_nothing(policy: DasPolicy) -> None:
+    """Nobody waits, or nobody runs who could make room."""
+    machine = {"name": "a", "gpus": 1, "gpu": "T4", "cpus": 4}
+    waits = {"id": "1", "gpus": 1, "age_s": 1}
+    runs = {**waits, "placements": [{"machine": "a", "instances": 1}]}
+    for jobs, ask in (([], "event"), ([runs], "event"), ([waits], "reconsidering")):
+        state = DasState.model_validate({"machines": [machine], "jobs": jobs, "ask": ask})
+        decision, reason = policy.decide(state)
+        assert (decision.start, decision.stop) == ((), ())
+        assert reason.choices == {}
+        assert reason.summary.startswith("nothing starts or stops; ")
+
+
+def test_who_stops_makes_room_for_whom() -> None:
+    """LAS: job 2 has had its share of service, job 3 has not."""
+    machine = {"name": "a", "gpus": 1, "gpu": "T4", "cpus": 4}
+    served = {
+        "id": "2",
+        "gpus": 1,
+        "age_s": 90_000,
+        "placements": [{"machine": "a", "instances": 1}],
+        "running_s": 50_000,
+    }
+    new = {"id": "3", "gpus": 1, "age_s": 10}
+    state = DasState.model_validate({"machines": [machine], "jobs": [served, new]})
+    decision, reason = ENDPOINT.rule("las-consolidate").decide(state)
+    assert decision.stop == ("2",)
+    assert reason.summary == "job 3 starts on a; job 2 stops, making room for job 3; 1 job waits"
+    placing = state.model_copy(update={"ask": "placing"})
+    assert ENDPOINT.rule("las-consolidate").decide(placing).decision.stop == ()

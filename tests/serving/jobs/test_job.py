@@ -1,0 +1,139 @@
+"""A job's id, what the cluster's shell runs for it, and how its state is told."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.jobs.job import (
+    MODULE,
+    entrypoint,
+    environment,
+    job_folder,
+    job_from,
+    job_id,
+    usual_name,
+)
+
+NOW = datetime.datetime(2026, 11, 15, 17, 12, 0)
+
+
+def test_ids_can_be_read() -> None:
+    name = usual_name(["train", "decima", "--workers", "8"])
+    assert job_id(name, NOW, "ab12") == "loadmaster-train-decima-20261115-171200-ab12"
+    assert usual_name(["train", "--resume", "x"]) == "train"
+    assert usual_name(["tune", "tune_configs/decima/asha.yaml"]) == "tune-asha"
+
+
+@given(st.text(max_size=100))
+def test_any_name_makes_an_id_or_is_refused(name: str) -> None:
+    try:
+        made = job_id(name, NOW, "ab12")
+    except InputError:
+        assert not re.search("[a-zA-Z0-9]", name)
+    else:
+        assert re.fullmatch(r"loadmaster-[a-z0-9]+(-[a-z0-9]+)*-20261115-171200-ab12", made)
+        assert len(made) < 100
+
+
+def test_no_command() -> None:
+    with pytest.raises(InputError, match="no command given"):
+        usual_name([])
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)))
+def test_arguments_arrive_as_they_were(arguments: list[str]) -> None:
+    words = shlex.split(entrypoint(arguments, "/runs/a job's"))
+    assert words[words.index("exec") + 1 :] == ["python", "-m", MODULE, *arguments]
+    assert words.count("/runs/a job's") == 2
+
+
+def test_it_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    """As the cluster's shell does, with a `python` that tells where it is."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python").write_text('#!/bin/sh\npwd; echo "$@"\n')
+    (programs / "python").chmod(0o755)
+    line = entrypoint(["list", "--set", "a=$HOME"], job_folder(None, "job-1"))
+    done = subprocess.run(
+        line,
+        shell=True,
+        env={"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    place, arguments = done.stdout.splitlines()
+    assert place == str(tmp_path / "loadmaster-jobs" / "job-1")
+    assert arguments == f"-m {MODULE} list --set a=$HOME"
+
+
+def test_storage_is_the_clusters() -> None:
+    assert job_folder("/mnt/runs/", "job-1") == "/mnt/runs/job-1"
+    with pytest.raises(InputError, match="'runs' is relative; expected an absolute path"):
+        job_folder("runs", "job-1")
+
+
+def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "prefix", "/venv")
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    assert environment({"A": "1"}) == {"PATH": "/venv/bin:${PATH}", "A": "1"}
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    assert environment({}) == {}  # the machine's own Python may be another there
+    with pytest.raises(InputError, match="environment variable 'A B'"):
+        environment({"A B": "1"})
+
+
+def told(**changed: Any) -> dict[str, Any]:
+    return {
+        "submission_id": "loadmaster-list-1",
+        "status": "RUNNING",
+        "entrypoint": "mkdir ...",
+        "metadata": {"loadmaster": "list --json", "folder": "/runs/1"},
+        "start_time": 1_794_763_892_209,
+        **changed,
+    }
+
+
+def test_a_running_job() -> None:
+    job = job_from(told())
+    assert (job.id, job.status, job.command) == ("loadmaster-list-1", "running", "list --json")
+    assert (job.folder, job.submitted_at, job.ended_at) == ("/runs/1", 1_794_763_892.209, None)
+    assert not job.ended
+
+
+def test_a_failed_job() -> None:
+    message = (
+        "Job entrypoint command failed with exit code 2, last available logs (truncated to "
+        "20,000 chars):\nTraceback\n\n" + "\n".join(f"line {i}" for i in range(40))
+    )
+    job = job_from(told(status="FAILED", message=message, driver_exit_code=2, end_time=2000))
+    assert (job.ended, job.ending, job.ended_at) == (True, "failed (exit code 2)", 2.0)
+    assert job.last_lines(2) == ["line 38", "line 39"]
+    assert len(job.last_lines()) == 10
+
+
+def test_a_job_that_never_began() -> None:
+    message = "Job supervisor actor failed to start: no pip\nhere"
+    job = job_from(told(status="FAILED", message=message))
+    assert job.ending == "failed (before it began)"
+    assert job.last_lines() == message.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("status", "ending"),
+    [("SUCCEEDED", "done"), ("STOPPED", "was stopped"), ("PENDING", "queued")],
+)
+def test_other_endings(status: str, ending: str) -> None:
+    assert job_from(told(status=status, metadata=None)).ending == ending

@@ -1,0 +1,130 @@
+"""A steady load on the toy system, from a thread of its own, and an account of every answer."""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import math
+import threading
+import time
+from collections import Counter
+from typing import Any, NamedTuple, Self
+
+from loadmaster.serving.client import AsyncClient, Decision, ServiceError
+from tests.serving import toy
+from tests.serving.live import DEADLINE_MS, Live
+
+TICK_S = 0.005
+GRACE_MS = 100.0  # beyond the deadline
+
+
+class Sample(NamedTuple):
+    """A request and what came of it."""
+
+    began_s: float
+    took_ms: float
+    stalled_ms: float  # of that, how long the one who asks was not given a processor
+    state: dict[str, Any]
+    answer: Decision | None
+    fault: str  # where there is no answer
+
+
+class Pressure:
+    """`rate` requests a second in turn over `connections`, as long as it is entered."""
+
+    def __init__(self, live: Live, rate: float = 40.0, connections: int = 12) -> None:
+        self._live, self._every_s, self._connections = live, 1 / rate, connections
+        self._samples: list[Sample] = []
+        self._stalls: list[tuple[float, float]] = []  # when each ended, and its length in seconds
+        self._asked = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        began = time.monotonic()
+        watch = asyncio.create_task(self._watch_stalls())
+        await asyncio.gather(*(self._ask(began) for _ in range(self._connections)))
+        watch.cancel()
+
+    async def _watch_stalls(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            if now - before > 3 * TICK_S:
+                self._stalls.append((now, now - before - TICK_S))
+
+    async def _ask(self, began: float) -> None:
+        """Takes the next request that is due; one that is late is asked at once."""
+        async with AsyncClient(self._live.url, deadline_s=10.0, retries=0) as client:
+            while not self._over.is_set():
+                number, self._asked = self._asked, self._asked + 1
+                await asyncio.sleep(max(0.0, began + number * self._every_s - time.monotonic()))
+                state = {"load": number * 7 % 500, "replicas": number % 60}
+                sent, answer, fault = time.monotonic(), None, ""
+                try:
+                    answer = await client.decide("toy", state)
+                except ServiceError as refusal:
+                    fault = str(refusal)
+                ended = time.monotonic()
+                stalled = 1000 * self._stalled_s(sent, ended)
+                took = 1000 * (ended - sent)
+                self._samples.append(Sample(sent, took, stalled, state, answer, fault))
+
+    def _stalled_s(self, began: float, ended: float) -> float:
+        first = bisect.bisect_right(self._stalls, (began, math.inf))
+        return sum(min(length, at - began) for at, length in self._stalls[first:] if at <= ended)
+
+    # What came of it.
+
+    def samples(self, since_s: float = 0.0) -> list[Sample]:
+        return [sample for sample in list(self._samples) if sample.began_s >= since_s]
+
+    def causes(self, since_s: float = 0.0) -> Counter[str | None]:
+        """How many answers came for which cause; None: from the policy."""
+        return Counter(s.answer.cause for s in self.samples(since_s) if s.answer is not None)
+
+    def faults(self) -> list[str]:
+        return [sample.fault for sample in self.samples() if sample.answer is None]
+
+    def late(self) -> list[str]:
+        """Those that took longer than they may, told in words."""
+        return [
+            f"{s.took_ms:.0f} ms ({s.stalled_ms:.0f} stalled): {s.answer and s.answer.cause}, "
+            f"the service says {s.answer and s.answer.latency_ms:.0f} ms"
+            for s in self.samples()
+            if s.took_ms - s.stalled_ms > DEADLINE_MS + GRACE_MS
+        ]
+
+    def wrong(self, extra: dict[str, int]) -> list[Sample]:
+        """Answers that neither the rule nor the bundle whose version they bear would give.
+
+        `extra`: what the bundle of a version adds to a replica for ten requests a second.
+        """
+        return [s for s in self.samples() if s.answer is not None and not _fits(s, extra)]
+
+    def check(self, extra: dict[str, int] | None = None) -> None:
+        """Every request was answered, in time, and by somebody who stands by the decision."""
+        for found in (self.faults(), self.wrong(extra or {}), self.late()):
+            assert not found, f"{len(found)} of {len(self.samples())}: {found[:20]}"
+        assert len(self.samples()) >= 20
+
+
+def _fits(sample: Sample, extra: dict[str, int]) -> bool:
+    answer = sample.answer
+    assert answer is not None
+    if answer.source == "fallback":
+        return answer.policy.name == "hold" and answer.decision == {
+            "replicas": sample.state["replicas"]
+        }
+    more = extra.get(answer.policy.version)
+    wanted = math.ceil(sample.state["load"] / 10)
+    return more is not None and answer.decision == {"replicas": min(wanted + more, toy.MOST)}

@@ -1,0 +1,199 @@
+"""Whatever becomes of a policy, a process or the disk: every request has a decision, in time."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadmaster.serving.client import Client, ServiceError
+from tests.serving.live import CONTROLLER, GATEWAY, TOY, Live
+from tests.serving.pressure import Pressure
+
+
+@pytest.fixture(autouse=True)
+def follows(live: Live) -> Iterator[str]:
+    """The version of the toy bundle that behaves, which serves before every test."""
+    live.admin.resume("toy")
+    version = live.serve().policies.serving
+    assert version is not None
+    live.until_policy_acts()
+    yield version.version
+
+
+@pytest.mark.parametrize(("does", "cause"), [("raises", "exception"), ("says nan", "not finite")])
+def test_a_policy_that_fails(live: Live, follows: str, does: str, cause: str) -> None:
+    with Pressure(live) as load:
+        time.sleep(0.5)
+        live.serve(does)
+        since = time.monotonic()
+        time.sleep(1.5)
+        assert set(load.causes(since)) == {cause}
+        live.admin.rollback("toy")
+        since = time.monotonic()
+        time.sleep(0.5)
+        assert set(load.causes(since)) == {None}
+    load.check({follows: 0})
+
+
+def test_a_policy_that_is_slow_now_and_then(live: Live) -> None:
+    version = live.serve("is slow now and then").policies.serving
+    assert version is not None
+    with Pressure(live) as load:
+        live.until(lambda: load.causes()["timeout"] and load.causes()[None] > 60)
+    load.check({version.version: 0})
+    live.until_policy_acts()
+    assert live.admin.status("toy").breaker == "closed"
+
+
+def test_a_policy_that_hangs_is_replaced(live: Live, follows: str) -> None:
+    hung = live.process(TOY).pid
+    with Pressure(live) as load:
+        time.sleep(0.5)
+        live.serve("hangs")
+        live.until(lambda: load.causes()["timeout"])
+        live.until(lambda: live.admin.status("toy").breaker == "open")
+        live.admin.rollback("toy")
+        took_s = live.until(lambda: live.has_new(TOY, hung) and live.decide().source == "policy")
+        since = time.monotonic()
+        time.sleep(1.0)
+    assert took_s < 60
+    assert set(load.causes()) <= {None, "timeout", "breaker open", "worker down"}
+    assert load.causes()["breaker open"] > load.causes()["timeout"]
+    assert set(load.causes(since)) == {None}
+    assert live.admin.status("toy").breaker == "closed"
+    load.check({follows: 0})
+
+
+def test_a_worker_that_is_killed(live: Live, follows: str) -> None:
+    with Pressure(live) as load:
+        time.sleep(0.5)
+        killed = live.kill(TOY)
+        live.until(lambda: live.has_new(TOY, killed) and live.decide().source == "policy")
+        since = time.monotonic()
+        time.sleep(1.0)
+    assert set(load.causes()) <= {None, "timeout", "breaker open", "worker down"}
+    assert load.causes()["worker down"] + load.causes()["timeout"] > 0
+    assert set(load.causes(since)) == {None}
+    load.check({follows: 0})
+
+
+def test_the_controller_is_killed(live: Live, follows: str) -> None:
+    with Pressure(live) as load:
+        time.sleep(0.5)
+        killed = live.kill(CONTROLLER)
+        extra = live.serve("follows", extra=2).policies.serving
+        assert extra is not None
+        live.until(lambda: live.has_new(CONTROLLER, killed))
+        live.until(lambda: live.decide().decision == {"replicas": 7})
+        live.admin.rollback("toy")
+        time.sleep(1.0)
+    assert set(load.causes()) == {None}
+    load.check({follows: 0, extra.version: 2})
+
+
+def test_the_gateway_is_killed(live: Live, follows: str) -> None:
+    """A client that may try again never notices; what was ordered holds."""
+    version = live.serve("follows", extra=3).policies.serving
+    assert version is not None
+    live.admin.pause("toy", "for the test")
+    killed = live.kill(GATEWAY)
+    with Client(live.url, deadline_s=60.0, retries=200) as patient:
+        told = patient.decide("toy", {"load": 42, "replicas": 3})
+        assert (told.decision, told.cause) == ({"replicas": 3}, "paused")
+        assert live.process(GATEWAY).pid != killed
+        status = patient.status("toy")
+        assert status.acting_because == "paused: for the test"
+        assert status.policies.serving is not None
+        assert status.policies.serving.version == version.version
+        assert status.policies.previous is not None
+        assert status.policies.previous.version == follows
+        patient.resume("toy")
+    live.until_policy_acts()
+    assert live.decide().decision == {"replicas": 8}
+
+
+def test_a_disk_that_takes_no_more(live: Live, follows: str) -> None:
+    """The log's folder is replaced by a file, so that nothing can be written into it."""
+    folder = live.folder / "log" / "toy"
+    aside = folder.with_name("aside")
+
+    def fault() -> str | None:
+        told: str | None = live.admin.status("toy").log["fault"]
+        return told
+
+    with Pressure(live) as load:
+        live.until(lambda: live.admin.status("toy").log["rows"] > 0)
+        folder.rename(aside)
+        folder.touch()
+        live.until(fault)
+        assert str(folder) in str(fault())
+        before = live.admin.status("toy").log["rows"]
+        time.sleep(1.0)
+        assert live.admin.status("toy").log["rows"] == before
+        folder.unlink()
+        aside.rename(folder)
+        live.until(lambda: fault() is None)
+    answered = len(load.samples())
+    live.until(lambda: live.admin.status("toy").log["rows"] >= answered)
+    assert live.admin.status("toy").log["dropped"] == 0
+    assert set(load.causes()) == {None}
+    load.check({follows: 0})
+
+
+def test_state_that_cannot_be_saved(live: Live) -> None:
+    """Orders are followed all the same, and the status tells that they may be forgotten."""
+    file = live.folder / "toy.json"
+    aside = file.with_name("aside.json")
+    file.rename(aside)
+    file.mkdir()
+    try:
+        told = live.admin.pause("toy")
+        assert told.log["state"]
+        assert live.decide().cause == "paused"
+    finally:
+        file.rmdir()
+        aside.rename(file)
+    assert live.admin.resume("toy").log["state"] is None
+
+
+def test_bundles_come_and_go_under_load(live: Live, follows: str, tmp_path: Path) -> None:
+    """Good ones serve at once, damaged ones never: no request fails, whoever answers says so."""
+    damaged = tmp_path / "damaged"
+    shutil.copytree(live.bundle("follows", extra=9), damaged)
+    weights = damaged / "weights.safetensors"
+    weights.write_bytes(b"x" * weights.stat().st_size)
+    versions = {follows: 0}
+    with Pressure(live) as load:
+        for turn in range(10):
+            told = live.serve("follows", extra=1 + turn % 3).policies.serving
+            assert told is not None
+            versions[told.version] = 1 + turn % 3
+            with pytest.raises(ServiceError, match="damaged"):
+                live.admin.promote("toy", str(damaged), to="serving")
+            assert live.decide().policy.version == told.version
+            back = live.admin.rollback("toy").policies.serving
+            assert back is not None
+            assert live.decide().policy.version == back.version
+    assert len(versions) == 4
+    assert set(load.causes()) == {None}
+    assert {s.answer.policy.version for s in load.samples() if s.answer} == set(versions)
+    load.check(versions)
+
+
+def test_a_worker_whose_first_bundle_is_gone(live: Live) -> None:
+    """Bundles that serve were copied: a worker started anew needs nothing else."""
+    version = live.serve("follows", extra=4).policies.serving
+    assert version is not None
+    first = Path(live.bundle())
+    gone = first.with_name("gone")
+    first.rename(gone)
+    try:
+        killed = live.kill(TOY)
+        live.until(lambda: live.has_new(TOY, killed) and live.decide().source == "policy")
+        assert live.decide().policy.version == version.version
+    finally:
+        gone.rename(first)
