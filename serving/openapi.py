@@ -69,7 +69,7 @@ def _of_system(
 ) -> dict[str, Any]:
     request, feedback = request_model(endpoint), feedback_model(endpoint)
     title = system.title().replace("_", "")
-    decision = _known(schemas, endpoint.decision)
+    decision = _known(schemas, endpoint.decision, title)
     answer = f"{title}Answer"
     schemas[answer] = {
         "allOf": [
@@ -89,7 +89,7 @@ def _of_system(
         f"{base}/decide": {
             "post": _post(
                 f"A decision of {system}. {endpoint.summary}",
-                _known(schemas, request),
+                _known(schemas, request, title),
                 {"$ref": REFERENCE.format(model=answer)},
                 examples,
                 refused=(503,),
@@ -98,7 +98,7 @@ def _of_system(
         f"{base}/feedback": {
             "post": _post(
                 "How a decision turned out; the monitor learns from it.",
-                _known(schemas, feedback),
+                _known(schemas, feedback, title),
                 _known(schemas, FeedbackAnswer),
             )
         },
@@ -116,7 +116,7 @@ def _of_system(
         f"{base}/example": {
             "get": _get(
                 "An example of a state.",
-                _known(schemas, endpoint.state),
+                _known(schemas, endpoint.state, title),
                 _query("name", {"type": "string", "enum": names, "default": "small"}),
             )
         },
@@ -134,14 +134,31 @@ def _of_system(
     }
 
 
-def _known(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """A reference to the model, which is added with all it refers to."""
-    if model.__name__ not in schemas:
-        schema = model.model_json_schema(ref_template=REFERENCE)
+def _known(schemas: dict[str, Any], model: type[BaseModel], title: str = "") -> dict[str, Any]:
+    """A reference to the model, which is added with all it refers to.
+
+    Two systems may both speak of a Job: with a `title` names begin with it.
+    """
+
+    def own(name: str) -> str:
+        return name if name.startswith(title) else title + name
+
+    def renamed(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [renamed(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        name = schema.get("$ref")
+        if isinstance(name, str):
+            return {**schema, "$ref": REFERENCE.format(model=own(name))}
+        return {key: renamed(one) for key, one in schema.items()}
+
+    if own(model.__name__) not in schemas:
+        schema = model.model_json_schema(ref_template="{model}")
         for name, inner in schema.pop("$defs", {}).items():
-            schemas.setdefault(name, inner)
-        schemas[model.__name__] = schema
-    return {"$ref": REFERENCE.format(model=model.__name__)}
+            schemas[own(name)] = renamed(inner)
+        schemas[own(model.__name__)] = renamed(schema)
+    return {"$ref": REFERENCE.format(model=own(model.__name__))}
 
 
 def _plain(line: str, refused: tuple[int, ...] = ()) -> dict[str, Any]:

@@ -218,7 +218,7 @@ def test_lists_of_many_wrong_things(everything: Here, system: str) -> None:
             ),
             422,
             f"state.{field}[0]",
-            "object",
+            "should be",
         )
 
 
