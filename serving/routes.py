@@ -16,16 +16,26 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
-from loadmaster.envs.errors import InputError
 from loadmaster.serving import console
+from loadmaster.serving.bodies import JSON, swallow
 from loadmaster.serving.docs_page import docs_page
-from loadmaster.serving.gateway import JSON, Gateway, Refused
+from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.messages import RequestError, to_json
 from loadmaster.serving.openapi import document
+from loadmaster.serving.refusal import Refused
 from loadmaster.serving.served import VERBS, Conflict, ServedSystem
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MOST_DECISIONS = 200
+
+# Routes that need no token, and why. All others do: a test walks through them.
+PUBLIC = {
+    "/healthz": "probes have no token",
+    "/readyz": "probes have no token",
+    "/docs": "how to ask is no secret",
+    "/openapi.json": "how to ask is no secret",
+    "/console": "the page; what it shows, it asks for with the token that is typed in",
+}
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -42,6 +52,7 @@ def build_app(
         docs_url=None,  # FastAPI's page would load scripts from elsewhere
         redoc_url=None,
         openapi_url=None,
+        redirect_slashes=False,  # it would lead to wherever the Host header says
         lifespan=lifespan,
     )
 
@@ -50,15 +61,20 @@ def build_app(
         systems = gateway.systems.items()
         return document({name: served.endpoint for name, served in systems})
 
-    async def answer(work: Awaitable[Any]) -> Response:
+    @cache
+    def docs_content() -> bytes:
+        return docs_page(described())
+
+    async def answer(request: Request, work: Awaitable[Any]) -> Response:
         try:
-            return Response(to_json(await work), media_type=JSON, headers=HEADERS)
+            found = await work
+            content = found if isinstance(found, bytes) else to_json(found)
+            return Response(content, media_type=JSON, headers=HEADERS)
         except Refused as refusal:
+            await swallow(request)
             return refuse(refusal.status, refusal.line, refusal.field, dict(refusal.headers))
         except RequestError as fault:
             return refuse(422, fault.line, fault.field)
-        except InputError as fault:
-            return refuse(422, str(fault))
         except Conflict as fault:
             return refuse(409, str(fault))
 
@@ -72,14 +88,19 @@ def build_app(
     @app.exception_handler(HTTPException)
     async def unknown_route(request: Request, fault: HTTPException) -> Response:
         lines = {
-            404: f"no such route: {request.url.path[:200]}; see /docs",
+            404: f"no such route: {request.scope['path'][:200]}; see /docs",
             405: f"{request.method[:20]} is not answered here; see /docs",
         }
         headers = dict(fault.headers or {})
         return refuse(fault.status_code, lines.get(fault.status_code, fault.detail), None, headers)
 
+    @app.exception_handler(Exception)
+    async def broken(_: Request, __: Exception) -> Response:
+        """Starlette raises it again, so it is logged; who asked learns nothing of our insides."""
+        return refuse(500, "the service failed; its log says why")
+
     async def decide(request: Request) -> Response:
-        return await answer(gateway.decide(request, _system(request)))
+        return await answer(request, gateway.decide(request, _system(request)))
 
     async def healthz(request: Request) -> Response:
         """The process is alive."""
@@ -95,29 +116,29 @@ def build_app(
         return Response(to_json(described()), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
-        return Response(docs_page(described()), media_type="text/html", headers=console.HEADERS)
+        return Response(docs_content(), media_type="text/html", headers=console.HEADERS)
 
     async def show_console(request: Request) -> Response:
         return Response(console.page(), media_type="text/html", headers=console.HEADERS)
 
     async def systems(request: Request) -> Response:
-        return await answer(gateway.systems_told(request))
+        return await answer(request, gateway.systems_told(request))
 
     async def feedback(request: Request) -> Response:
-        return await answer(gateway.feedback(request, _system(request)))
+        return await answer(request, gateway.feedback(request, _system(request)))
 
     def look(tell: Callable[[Request, ServedSystem], Any]) -> Handler:
         async def told(request: Request) -> Response:
             def about(served: ServedSystem) -> Any:
                 return tell(request, served)
 
-            return await answer(gateway.look(request, _system(request), about))
+            return await answer(request, gateway.look(request, _system(request), about))
 
         return told
 
     def order(verb: str) -> Handler:
         async def given(request: Request) -> Response:
-            return await answer(gateway.order(request, _system(request), verb))
+            return await answer(request, gateway.order(request, _system(request), verb))
 
         return given
 

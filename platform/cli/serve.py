@@ -93,6 +93,7 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
 
 def _tell(settings: ServeSettings) -> None:
     from loadmaster.platform.serve_session import base_url
+    from loadmaster.serving.access import exposure
     from loadmaster.serving.places import bundle_folder
     from loadmaster.serving.registry import find_endpoint
 
@@ -106,6 +107,8 @@ def _tell(settings: ServeSettings) -> None:
     typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
     if settings.tokens is None and settings.is_private:
         typer.echo("No tokens are set: only this machine can ask.")
+    if settings.tokens is not None and (warning := exposure(settings.tokens)) is not None:
+        typer.echo(f"warning: {warning}", err=True)
     first = next(iter(settings.systems))
     typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")
 
