@@ -26,7 +26,6 @@ READY_S = 600.0  # the first start compiles
 ENVIRONMENT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-    "RAY_AUTH_MODE": "token",  # jobs run anybody's code: only who has the token submits them
     "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "OMP_NUM_THREADS": "1",
@@ -36,19 +35,16 @@ ENVIRONMENT = {
 def before_loading_serve() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Jobs run anybody's code: only who has the token submits them.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
 
 
 def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
-    """Without tokens nobody but this machine may ask."""
+    """An InputError where the service would be open to others, or cannot listen there."""
     from loadmaster.serving.access import Doorkeeper
 
-    tokens = Doorkeeper(settings.tokens, environment).keys.needed
-    if not settings.is_private and not tokens:
-        raise InputError(
-            f"--host {settings.host} would let others in without a token; expected --tokens FILE "
-            "(lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
-        )
+    settings.check_openness(Doorkeeper(settings.tokens, environment).keys.needed)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
