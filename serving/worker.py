@@ -71,7 +71,7 @@ class SystemWorker:
         )
 
     async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here; if so, no decision has to wait for it."""
+        """Whether the bundle in a folder can be used here; if so, no decision waits for it."""
 
         def for_both() -> Policy:
             self._acting.keep(self._acting.endpoint.policy(Path(folder)))
