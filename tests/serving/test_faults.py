@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,13 @@ from tests.serving.pressure import Pressure
 
 
 @pytest.fixture(autouse=True)
-def follows(live: Live) -> Iterator[str]:
+def follows(live: Live) -> str:
     """The version of the toy bundle that behaves, which serves before every test."""
     live.admin.resume("toy")
     version = live.serve().policies.serving
     assert version is not None
     live.until_policy_acts()
-    yield version.version
+    return version.version
 
 
 @pytest.mark.parametrize(("does", "cause"), [("raises", "exception"), ("says nan", "not finite")])
