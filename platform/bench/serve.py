@@ -17,6 +17,7 @@ from loadmaster.platform.bench.results import Figure
 from loadmaster.platform.bench.serve_stand import (
     HOST,
     Stand,
+    Systems,
     free_port,
     served_systems,
     service_stand,
@@ -55,28 +56,28 @@ class Reached:
 
 def measure(
     say: Callable[[str], None],
-    names: Sequence[str] | None = None,
+    systems: Systems | None = None,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> list[Figure]:
-    names = names or served_systems()
-    with service_stand(names, say) as service:
+    chosen = systems or served_systems()
+    with service_stand(chosen, say) as service:
         from loadmaster.platform.bench.noop import PATH, start_noop
 
         say("starting the no-op endpoint, and the service without batching")
         port = free_port()
         start_noop(HOST, port)
         noop = f"http://{HOST}:{port}{PATH}"
-        unbatched = start_unbatched(names, service.folder)
+        unbatched = start_unbatched(chosen, service.folder)
         batched: dict[Cell, Reached] = {}
         single: dict[Cell, Reached] = {}
         for turn in range(rounds):
             say(f"turn {turn + 1} of {rounds}")
             for connections in (ONE, MANY):
-                body = service.body(names[0], EXAMPLES[0])
+                body = service.body(service.systems[0], EXAMPLES[0])
                 load = Load(noop, (body,), connections, seconds, warmup_s=WARMUP_S)
                 _reached(batched, Cell("noop", connections)).reports.append(answered(load))
-                for system in names:
+                for system in service.systems:
                     for example in EXAMPLES:
                         cell = Cell(f"{system}/{example}", connections)
                         ask(service, system, example, _reached(batched, cell), cell, seconds)
