@@ -121,9 +121,7 @@ def _of_system(
             )
         },
         **{
-            f"{base}/{verb}": {
-                "post": _post(line, _known(schemas, order), status, refused=(409,))
-            }
+            f"{base}/{verb}": {"post": _post(line, _known(schemas, order), status, refused=(409,))}
             for verb, line, order in (
                 ("pause", "The rule acts until it is resumed. (admin)", VerbOrder),
                 ("resume", "The policy acts again. (admin)", VerbOrder),

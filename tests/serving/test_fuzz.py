@@ -9,7 +9,6 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
