@@ -148,9 +148,9 @@ def build_app(
         return served.example(request.query_params.get("name", "small"))
 
     # Routes are tried in turn: the busiest comes first.
-    posts = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
+    posts: dict[str, Handler] = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
     posts |= {f"/v1/{{system}}/{verb}": order(verb) for verb in VERBS}
-    gets = {
+    gets: dict[str, Handler] = {
         "/healthz": healthz,
         "/readyz": readyz,
         "/openapi.json": openapi,
