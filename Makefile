@@ -11,14 +11,16 @@ help:  ## this list
 setup:  ## a .venv with the versions in constraints.txt; the other targets call this
 	@.ci/set-up
 
-demo: setup  ## judge the trained policy, film it, then train another from scratch
-	@echo "demo 1/3: a trained policy and every heuristic on the same 20 job sequences"
+demo: setup  ## judge a trained policy, film it, train another from scratch, serve and ask
+	@echo "demo 1/4: a trained policy and every heuristic on the same 20 job sequences"
 	@.venv/bin/loadmaster evaluate decima --against all --seeds 20 --output results/demo
-	@echo "demo 2/3: the policy and the best heuristic side by side"
+	@echo "demo 2/4: the policy and the best heuristic side by side"
 	@.venv/bin/loadmaster replay decima -o results/demo/replay.html
-	@echo "demo 3/3: two minutes of training from scratch"
+	@echo "demo 3/4: two minutes of training from scratch"
 	@rm -rf results/demo-run
 	@.venv/bin/loadmaster train decima --set training.minutes=2 --output results/demo-run
+	@echo "demo 4/4: the pretrained policies behind HTTP, asked for one decision each"
+	@.venv/bin/loadmaster serve --try --port 8799 --folder results/demo-service
 	@echo "demo: open results/demo/replay.html in a browser; tables and plots are in results/demo,"
 	@echo "demo: the learning curve is results/demo-run/curve.png"
 

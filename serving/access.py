@@ -2,21 +2,27 @@
 
 Tokens come from a file, one `SCOPE TOKEN` a line, or from the environment in the same form, lines
 or commas apart. Only their digests are kept. The file is read again when it changes, so that
-tokens are rotated without a restart.
+tokens are rotated without a restart. Who has guessed wrong too often has to wait, and so has every
+new face at the same address; a holder of a token who has been there before does not.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import logging
 import os
+import stat
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.manifest import read_bounded
+
+logger = logging.getLogger(__name__)
 
 TOKENS = "LOADMASTER_TOKENS"  # the environment's
 SHORTEST = 16  # characters of a token
@@ -31,21 +37,28 @@ class Scope(IntEnum):
     ADMIN = 2  # pause, resume, promote, rollback
 
 
+class Holder(NamedTuple):
+    """Of a valid token: known by its digest."""
+
+    digest: bytes
+    scope: Scope
+
+
 class Keys(NamedTuple):
     """Digests of tokens; none at all: everybody may do everything, on this machine alone."""
 
-    digests: tuple[tuple[bytes, Scope], ...]
+    holders: tuple[Holder, ...]
 
     @property
     def needed(self) -> bool:
-        return bool(self.digests)
+        return bool(self.holders)
 
-    def scope_of(self, token: str) -> Scope | None:
+    def holder_of(self, token: str) -> Holder | None:
         """Compared with every key in the same time, whether or not one fits."""
         given, found = _digest(token), None
-        for digest, scope in self.digests:
-            if hmac.compare_digest(given, digest):
-                found = scope
+        for holder in self.holders:
+            if hmac.compare_digest(given, holder.digest):
+                found = holder
         return found
 
 
@@ -54,41 +67,50 @@ class Doorkeeper:
 
     def __init__(self, file: Path | None, environment: Mapping[str, str] = os.environ) -> None:
         self._file, self._given = file, environment.get(TOKENS, "")
-        self._seen: tuple[int, int] | None = None
+        self._seen = _look(file)
         self._keys = self._read()
 
     @property
     def keys(self) -> Keys:
         """Read anew where the file has changed; one that went bad leaves the old tokens valid."""
-        if self._file is not None:
+        if self._file is not None and (facts := _look(self._file)) != self._seen:
+            self._seen = facts  # before it is read: what changes meanwhile is seen the next time
             try:
-                facts = self._file.stat()
-                if (facts.st_mtime_ns, facts.st_size) != self._seen:
-                    self._keys = self._read()
-            except (OSError, InputError):
-                pass
+                self._keys = self._read()
+            except InputError as fault:
+                logger.warning("%s; the tokens read before stay valid", fault)
         return self._keys
 
     def _read(self) -> Keys:
         keys = parse_tokens(self._given, TOKENS)
         if self._file is not None:
             try:
-                facts = self._file.stat()
-                with self._file.open("rb") as opened:
-                    text = opened.read(LARGEST + 1)
-            except OSError as fault:
+                text = read_bounded(self._file, LARGEST)
+            except InputError as fault:
                 raise InputError(
-                    f"tokens {self._file}: {fault.strerror}; expected a file of `read TOKEN` or "
-                    "`admin TOKEN` lines"
+                    f"tokens: {fault}; expected a file of `read TOKEN` or `admin TOKEN` lines"
                 ) from None
-            if len(text) > LARGEST:
-                raise InputError(f"tokens {self._file}: expected at most {LARGEST:,} bytes")
             more = parse_tokens(text.decode("utf-8", "replace"), str(self._file))
             if not more.needed:
                 raise InputError(f"tokens {self._file} holds none; expected at least one line")
-            keys = Keys(keys.digests + more.digests)
-            self._seen = facts.st_mtime_ns, facts.st_size
+            keys = Keys(keys.holders + more.holders)
         return keys
+
+
+def _look(file: Path | None) -> tuple[int, int, int] | None:
+    """What differs whenever the file does; None where it cannot be looked at."""
+    try:
+        facts = file.stat() if file is not None else None
+    except OSError:
+        return None
+    return None if facts is None else (facts.st_ino, facts.st_ctime_ns, facts.st_size)
+
+
+def exposure(file: Path) -> str | None:
+    """A warning in one line where everybody on this machine may read the file."""
+    if not file.stat().st_mode & stat.S_IROTH:
+        return None
+    return f"tokens {file} can be read by everybody on this machine; expected `chmod o-r` of it"
 
 
 def parse_tokens(text: str, where: str) -> Keys:
@@ -105,7 +127,7 @@ def parse_tokens(text: str, where: str) -> Keys:
                 f"{where}, line {number}: the token is too weak; expected {SHORTEST} ASCII "
                 "characters or more"
             )
-        found.append((_digest(words[1]), Scope[words[0].upper()]))
+        found.append(Holder(_digest(words[1]), Scope[words[0].upper()]))
     return Keys(tuple(found))
 
 
@@ -120,18 +142,50 @@ class RateLimit:
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, when
+        self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # tokens, when
 
-    def wait_s(self, asker: str, now_s: float) -> float:
+    def wait_s(self, asker: Hashable, now_s: float) -> float:
         """0 if the request may pass, which is counted; else how long to wait for the next."""
-        left, when = self._left.get(asker, (self._burst, now_s))
-        left = min(self._burst, left + (now_s - when) * self._rate)
+        left = self._left_at(asker, now_s)
         passes = left >= 1
         self._left[asker] = (left - 1 if passes else left), now_s
         self._left.move_to_end(asker)
         if len(self._left) > ASKERS:
             self._left.popitem(last=False)
         return 0.0 if passes else (1 - left) / self._rate
+
+    def would_wait_s(self, asker: Hashable, now_s: float) -> float:
+        """The same, and nothing is counted."""
+        return max(0.0, 1 - self._left_at(asker, now_s)) / self._rate
+
+    def _left_at(self, asker: Hashable, now_s: float) -> float:
+        left, when = self._left.get(asker, (self._burst, now_s))
+        return min(self._burst, left + (now_s - when) * self._rate)
+
+
+class Brake:
+    """Slows down those who try one token after another."""
+
+    def __init__(self, wrong: int) -> None:
+        """So many wrong tokens of one address at once, then one a second."""
+        self._wrong = RateLimit(1.0, wrong)
+        self._familiar: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+
+    def wait_s(self, address: str, holder: Holder | None, now_s: float) -> float:
+        """How long one at that address must wait; `holder`: whose token it is, None: nobody's.
+
+        While it is more than 0 nobody is told whether the token is a good one.
+        """
+        if holder is not None and (address, holder.digest) in self._familiar:
+            return 0.0
+        if holder is None:
+            return self._wrong.wait_s(address, now_s)
+        wait_s = self._wrong.would_wait_s(address, now_s)
+        if not wait_s:
+            self._familiar[address, holder.digest] = None
+            if len(self._familiar) > ASKERS:
+                self._familiar.popitem(last=False)
+        return wait_s
 
 
 def _digest(token: str) -> bytes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
 
 from loadmaster.serving import messages as said
 from loadmaster.serving.breaker import Breaker
@@ -45,22 +45,21 @@ class Answer(NamedTuple):
     features: dict[str, float]
 
 
+class _Framed(said.Asked):
+    model_config = ConfigDict(extra="ignore")  # the state, which costs little as long as it is none
+
+
 def frame_of(raw: bytes) -> Frame:
-    """Read without the state, whose size would make every request pay twice."""
-    if b'"mode"' not in raw and b'"deadline_ms"' not in raw and b'"request_id"' not in raw:
+    """Whatever else is wrong, who reads the request for good will say."""
+    if said.is_state_alone(raw):
         return Frame()
     try:
-        whole = from_json(raw)
-    except ValueError:
-        return Frame()  # who reads it for good will say what is wrong
-    if not isinstance(whole, dict):
-        return Frame()
-    try:
-        asked = said.Asked.model_validate(
-            {name: whole[name] for name in said.Asked.model_fields if name in whole}
-        )
+        asked = _Framed.model_validate_json(raw, strict=True)
     except ValidationError as fault:
-        raise bad_request(fault) from None
+        wrong = bad_request(fault, _Framed)
+        if wrong.field is None:
+            return Frame()
+        raise wrong from None
     return Frame(asked.mode, asked.deadline_ms, asked.request_id)
 
 

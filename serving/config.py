@@ -25,6 +25,16 @@ def default_folder() -> Path:
     return Path(base) / "loadmaster" / "serve"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether that name or address is this machine's own, and no other's."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class EndpointSettings(Settings):
     """One system behind HTTP."""
 
@@ -57,6 +67,8 @@ class LimitSettings(Settings):
     rate_per_s: PositiveFloat = 2000.0  # requests of one token, or of one address without tokens
     burst: PositiveInt = 4000
     waiting: PositiveInt = 512  # requests at once; beyond that, 503
+    body_s: PositiveFloat = 10.0  # how long a request may take to arrive
+    wrong_tokens: PositiveInt = 20  # of one address; then one a second
 
 
 class ServeSettings(Settings):
@@ -89,9 +101,4 @@ class ServeSettings(Settings):
     @property
     def is_private(self) -> bool:
         """Whether only this machine can reach the service."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)

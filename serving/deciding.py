@@ -102,8 +102,9 @@ class Decider:
 
 
 def cause_of(fault: Exception) -> str:
-    kinds = {NotFiniteError: said.NOT_FINITE, IllegalError: said.ILLEGAL}
-    return kinds.get(type(fault), said.EXCEPTION)
+    if isinstance(fault, NotFiniteError | FloatingPointError):
+        return said.NOT_FINITE
+    return said.ILLEGAL if isinstance(fault, IllegalError) else said.EXCEPTION
 
 
 def line_of(fault: BaseException) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 
 class Record(BaseModel):
@@ -25,6 +25,11 @@ class State(Record):
     """What a decision is asked about. A later form of it will have another version."""
 
     version: Literal[1] = 1
+
+    @field_validator("version", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: Any) -> Any:
+        return None if value is True else value  # which Python takes for 1
 
 
 StateType = TypeVar("StateType", bound=State)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -9,29 +10,18 @@ from typing import Any
 
 from fastapi import Request
 
-from loadmaster.envs.errors import unknown_name
-from loadmaster.serving.access import Doorkeeper, RateLimit, Scope, bearer
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.serving.access import Brake, Doorkeeper, Holder, RateLimit, Scope, bearer
 from loadmaster.serving.answering import frame_of
-from loadmaster.serving.config import LimitSettings
+from loadmaster.serving.bodies import Bodies
+from loadmaster.serving.config import LimitSettings, is_loopback
+from loadmaster.serving.messages import to_json
+from loadmaster.serving.refusal import Refused
+from loadmaster.serving.repeats import Repeats
 from loadmaster.serving.served import ServedSystem
 from loadmaster.serving.times import iso
 
-JSON = "application/json"
 SOON = {"Retry-After": "1"}
-
-
-class Refused(Exception):  # noqa: N818 - an answer, no fault
-    """An answer that is not what was asked for."""
-
-    def __init__(
-        self,
-        status: int,
-        line: str,
-        field: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(line)
-        self.status, self.line, self.field, self.headers = status, line, field, headers or {}
 
 
 class Gateway:
@@ -42,70 +32,82 @@ class Gateway:
     ) -> None:
         self.systems, self._doorkeeper, self._limits = systems, doorkeeper, limits
         self._rate = RateLimit(limits.rate_per_s, limits.burst)
+        self._brake = Brake(limits.wrong_tokens)
+        self._bodies = Bodies(limits.largest_bytes, limits.body_s)
+        self._repeats = {name: Repeats(time.monotonic) for name in systems}
         self._waiting = 0
         self._began, self._began_at = time.monotonic(), time.time()
 
     def admit(self, request: Request, scope: Scope) -> Scope:
         """What the one who asks may do at most; raises Refused where that is not enough."""
-        keys, asker = self._doorkeeper.keys, request.client.host if request.client else ""
-        may = Scope.ADMIN
-        if keys.needed:
-            token = bearer(request.headers.get("authorization"))
-            held = None if token is None else keys.scope_of(token)
-            if held is None:
-                raise Refused(
-                    401,
-                    "no valid token; expected the header Authorization: Bearer TOKEN",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-            if held < scope:
-                wanted = scope.name.lower()
-                raise Refused(403, f"the token may not do this; expected one of scope {wanted}")
-            may, asker = held, str(hash(token))
+        address = request.client.host if request.client else ""
+        if not self._doorkeeper.keys.needed:
+            _check_neighbour(request.headers)
+            self._check_rate(address)
+            return Scope.ADMIN
+        holder = self._holder(request, address)
+        if holder.scope < scope:
+            wanted = scope.name.lower()
+            raise Refused(403, f"the token may not do this; expected one of scope {wanted}")
+        self._check_rate(holder.digest)
+        return holder.scope
+
+    def _holder(self, request: Request, address: str) -> Holder:
+        given = request.headers.getlist("authorization")
+        token = bearer(given[0]) if len(given) == 1 else None
+        if token is None:
+            self._check_rate(address)
+        else:
+            holder = self._doorkeeper.keys.holder_of(token)
+            wait_s = self._brake.wait_s(address, holder, time.monotonic())
+            if wait_s > 0:
+                raise _too_many("too many wrong tokens from this address", wait_s)
+            if holder is not None:
+                return holder
+        raise Refused(
+            401,
+            "no valid token; expected one header Authorization: Bearer TOKEN",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _check_rate(self, asker: str | bytes) -> None:
         wait_s = self._rate.wait_s(asker, time.monotonic())
         if wait_s > 0:
-            raise Refused(
-                429, "too many requests; wait", headers={"Retry-After": f"{max(wait_s, 1):.0f}"}
-            )
-        return may
+            raise _too_many("too many requests", wait_s)
 
     def system(self, name: str) -> ServedSystem:
         if name not in self.systems:
             raise Refused(404, str(unknown_name("system", name[:80], self.systems)))
         return self.systems[name]
 
-    async def body(self, request: Request) -> bytes:
-        """Never more than allowed, whatever the header says."""
-        kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
-        if kind != JSON:
-            raise Refused(415, f"content type {kind[:80]!r} is not read; expected {JSON}")
-        most, parts, size = self._limits.largest_bytes, [], 0
-        told = request.headers.get("content-length", "")
-        if told.isdigit() and int(told) > most:
-            raise Refused(413, f"the body has {int(told):,} bytes; expected at most {most:,}")
-        async for part in request.stream():
-            size += len(part)
-            if size > most:
-                raise Refused(413, f"the body is too large; expected at most {most:,} bytes")
-            parts.append(part)
-        return b"".join(parts)
-
-    async def decide(self, request: Request, system: str) -> Any:
+    async def decide(self, request: Request, system: str) -> bytes:
+        """In JSON already: who asks again is told the very same."""
         self.admit(request, Scope.READ)
         served = self.system(system)
-        raw = await self.body(request)
+        raw = await self._bodies.read(request)
         if self._waiting >= self._limits.waiting:
             raise Refused(503, "too many requests at once", headers=SOON)
         self._waiting += 1
         try:
-            return await served.decide(raw, frame_of(raw))
+            frame = frame_of(raw)
+
+            async def decided() -> bytes:
+                return to_json(await served.decide(raw, frame))
+
+            if frame.request_id is None:
+                return await decided()
+            return await self._repeats[system].once(frame.request_id, raw, decided)
         finally:
             self._waiting -= 1
 
     async def feedback(self, request: Request, system: str) -> Any:
         self.admit(request, Scope.READ)
         served = self.system(system)
-        return served.feedback(await self.body(request))
+        raw = await self._bodies.read_small(request)
+        try:
+            return served.feedback(raw)
+        except InputError as fault:
+            raise Refused(422, f"outcome: {fault}", "outcome") from None
 
     async def look(self, request: Request, system: str, tell: Callable[[ServedSystem], Any]) -> Any:
         self.admit(request, Scope.READ)
@@ -115,7 +117,11 @@ class Gateway:
         """An admin's."""
         self.admit(request, Scope.ADMIN)
         served = self.system(system)
-        return await served.order(verb, await self.body(request))
+        raw = await self._bodies.read_small(request)
+        try:
+            return await served.order(verb, raw)
+        except InputError as fault:
+            raise Refused(422, f"bundle: {fault}", "bundle") from None
 
     async def systems_told(self, request: Request) -> Any:
         held = self.admit(request, Scope.READ)
@@ -133,3 +139,29 @@ class Gateway:
     @property
     def is_ready(self) -> bool:
         return all(served.ready for served in self.systems.values())
+
+
+def _check_neighbour(headers: Mapping[str, str]) -> None:
+    """Without tokens only this machine may ask, and no web page that somebody looks at on it.
+
+    A browser tells whose page asks (Origin), and by what name it was led here (Host): a page whose
+    name was made to mean 127.0.0.1 gives itself away by the name.
+    """
+    host = headers.get("host")
+    if host is None:
+        return  # no browser
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name):
+        raise Refused(
+            403,
+            f"without tokens only this machine is answered, not one that asks for {host[:80]!r}; "
+            "expected 127.0.0.1 or localhost",
+        )
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise Refused(403, f"without tokens the pages of {origin[:80]!r} are not answered")
+
+
+def _too_many(line: str, wait_s: float) -> Refused:
+    seconds = max(1, math.ceil(wait_s))
+    return Refused(429, f"{line}; wait {seconds} s", headers={"Retry-After": str(seconds)})

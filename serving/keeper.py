@@ -186,6 +186,6 @@ class Keeper:
 
 def state_text(raw: bytes) -> str:
     """The state in a request that was read without a fault, as it came where that is all of it."""
-    if not any(f'"{name}"'.encode() in raw for name in said.Asked.model_fields):
+    if said.is_state_alone(raw) and raw.count(b'"state"') == 1:
         return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
     return to_json(from_json(raw)["state"]).decode()

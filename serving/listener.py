@@ -15,9 +15,33 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 TAKEN_S = 30.0  # how long a predecessor may take to let go of the port
 AGAIN_S = 0.2
+HEAD_BYTES = 64 << 10  # of a request's line and headers
+
+
+class _Protocol(HttpToolsProtocol):
+    """With an end to headers: the parser itself would gather them for ever."""
+
+    _in_head, _head_bytes = False, 0
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        went_on = self._in_head
+        super().data_received(data)
+        if went_on and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES:
+                self.send_400_response("Headers are too large.")
 
 
 class _Server(uvicorn.Server):
@@ -35,6 +59,8 @@ async def listening(app: Any, host: str, port: int) -> AsyncIterator[None]:
             app,
             log_config=None,
             access_log=False,
+            http=_Protocol,
+            proxy_headers=False,  # or anybody could give himself another address at every request
             lifespan="off",  # the application is alive already
             ws="none",
             server_header=False,

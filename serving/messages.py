@@ -2,19 +2,24 @@
 
 The gateway passes a request's bytes on as they came. The worker reads them, and answers in bytes
 again: a `Verdict`, or what was wrong with the request.
+
+Requests are read strictly: "5", true and 5.0 are no integers. Of a name given twice in an object
+the last one counts, as in most languages.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import pydantic_core
-from pydantic import Field, ValidationError, create_model
+from pydantic import BaseModel, Field, ValidationError, create_model
 
+from loadmaster.envs.errors import unknown_name
 from loadmaster.serving.endpoint import Endpoint, Proposal, Record
+from loadmaster.serving.outline import UnknownFieldError, outline
 
 ACTIVE, SHADOW = "active", "shadow"
 POLICY, FALLBACK = "policy", "fallback"
@@ -31,7 +36,9 @@ DOWN, OPEN, PAUSED, LIFECYCLE, IN_SHADOW = (
 CAUSES = (TIMEOUT, EXCEPTION, NOT_FINITE, ILLEGAL, DOWN, OPEN, PAUSED, LIFECYCLE, IN_SHADOW)
 FAULTS = (TIMEOUT, EXCEPTION, NOT_FINITE, ILLEGAL, DOWN, OPEN)  # those that nobody wanted
 
+UNKNOWN = "extra_forbidden"  # pydantic's word for a field that the schema has not
 LONGEST_LINE = 300  # characters of an error that are told
+MANY = 20_000  # values: with more of them, faults are looked for one by one
 
 
 class RequestError(Exception):
@@ -56,6 +63,9 @@ class Asked(Record):
     )
 
 
+FRAME_NAMES = tuple(f'"{name}"'.encode() for name in Asked.model_fields)
+
+
 def request_model(endpoint: Endpoint[Any, Any, Any]) -> type[Asked]:
     """The schema of a request for a decision of this system."""
     name = f"{endpoint.system.title().replace('_', '')}Request"
@@ -74,19 +84,55 @@ def feedback_model(endpoint: Endpoint[Any, Any, Any]) -> type[Record]:
     return asked
 
 
+def is_state_alone(raw: bytes) -> bool:
+    """Whether a request, if it is a valid one, surely names nothing beside the state.
+
+    A name may be written with escapes as well; where there are any, nothing is sure.
+    """
+    return b"\\" not in raw and not any(name in raw for name in FRAME_NAMES)
+
+
 def read(model: type[Record], raw: bytes) -> Any:
-    """An instance of the model; a RequestError names the first field that is wrong."""
+    """An instance of the model; a RequestError names a field that is wrong."""
     try:
-        return model.model_validate_json(raw)
+        if raw.count(b",") > MANY:
+            outline(model).validate_json(raw, strict=True)
+        return model.model_validate_json(raw, strict=True)
     except ValidationError as fault:
-        raise bad_request(fault) from None
+        raise bad_request(fault, model) from None
+    except UnknownFieldError as fault:
+        field = path_of([fault.name])
+        raise RequestError(f"{field}: there is no such field", field) from None
 
 
-def bad_request(fault: ValidationError) -> RequestError:
-    first = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = path_of(first["loc"])
-    line = first["msg"].removeprefix("Value error, ")
+def bad_request(fault: ValidationError, model: type[BaseModel]) -> RequestError:
+    faults = fault.errors(include_url=False, include_context=False, include_input=False)
+    first = faults[0]
+    if first["type"] == "missing":  # or rather misspelt
+        beside = first["loc"][:-1]
+        strange = (one for one in faults if one["type"] == UNKNOWN and one["loc"][:-1] == beside)
+        first = next(strange, first)
+    field, line = path_of(first["loc"]), first["msg"].removeprefix("Value error, ")
+    if first["type"] == UNKNOWN:
+        name = path_of(first["loc"][-1:])
+        line = str(unknown_name("field", name, _names_at(model, first["loc"][:-1])))
     return RequestError(f"{field}: {line}" if field else line, field or None)
+
+
+def _names_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    """The fields there are in the object at that place."""
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            model = next(_models_in(model.model_fields[part].annotation), model)
+    return list(model.model_fields)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Those in `tuple[Stage, ...]` or `Source | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for inside in get_args(annotation):
+        yield from _models_in(inside)
 
 
 def path_of(location: Sequence[int | str]) -> str:

@@ -25,10 +25,10 @@ from loadmaster.serving.messages import feedback_model, request_model
 REFERENCE = "#/components/schemas/{model}"
 MEANINGS = {
     401: "no valid token",
-    403: "the token may not do this",
-    404: "no such system",
+    403: "the token may not do this; without tokens: asked from elsewhere than this machine",
+    408: "the body took too long to arrive",
     409: "it cannot be done as things are; nothing has changed",
-    413: "the body is too large",
+    413: "the body is too large, or holds too much",
     415: "the body is not JSON",
     422: "the request is wrong; `field` names where",
     429: "too many requests; Retry-After says how long to wait",
@@ -69,7 +69,7 @@ def _of_system(
 ) -> dict[str, Any]:
     request, feedback = request_model(endpoint), feedback_model(endpoint)
     title = system.title().replace("_", "")
-    decision = _known(schemas, endpoint.decision)
+    decision = _known(schemas, endpoint.decision, title)
     answer = f"{title}Answer"
     schemas[answer] = {
         "allOf": [
@@ -89,7 +89,7 @@ def _of_system(
         f"{base}/decide": {
             "post": _post(
                 f"A decision of {system}. {endpoint.summary}",
-                _known(schemas, request),
+                _known(schemas, request, title),
                 {"$ref": REFERENCE.format(model=answer)},
                 examples,
                 refused=(503,),
@@ -98,7 +98,7 @@ def _of_system(
         f"{base}/feedback": {
             "post": _post(
                 "How a decision turned out; the monitor learns from it.",
-                _known(schemas, feedback),
+                _known(schemas, feedback, title),
                 _known(schemas, FeedbackAnswer),
             )
         },
@@ -116,14 +116,12 @@ def _of_system(
         f"{base}/example": {
             "get": _get(
                 "An example of a state.",
-                _known(schemas, endpoint.state),
+                _known(schemas, endpoint.state, title),
                 _query("name", {"type": "string", "enum": names, "default": "small"}),
             )
         },
         **{
-            f"{base}/{verb}": {
-                "post": _post(line, _known(schemas, order), status, refused=(403, 409))
-            }
+            f"{base}/{verb}": {"post": _post(line, _known(schemas, order), status, refused=(409,))}
             for verb, line, order in (
                 ("pause", "The rule acts until it is resumed. (admin)", VerbOrder),
                 ("resume", "The policy acts again. (admin)", VerbOrder),
@@ -134,14 +132,31 @@ def _of_system(
     }
 
 
-def _known(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """A reference to the model, which is added with all it refers to."""
-    if model.__name__ not in schemas:
-        schema = model.model_json_schema(ref_template=REFERENCE)
+def _known(schemas: dict[str, Any], model: type[BaseModel], title: str = "") -> dict[str, Any]:
+    """A reference to the model, which is added with all it refers to.
+
+    Two systems may both speak of a Job: with a `title` names begin with it.
+    """
+
+    def own(name: str) -> str:
+        return name if name.startswith(title) else title + name
+
+    def renamed(schema: Any) -> Any:
+        if isinstance(schema, list):
+            return [renamed(one) for one in schema]
+        if not isinstance(schema, dict):
+            return schema
+        name = schema.get("$ref")
+        if isinstance(name, str):
+            return {**schema, "$ref": REFERENCE.format(model=own(name))}
+        return {key: renamed(one) for key, one in schema.items()}
+
+    if own(model.__name__) not in schemas:
+        schema = model.model_json_schema(ref_template="{model}")
         for name, inner in schema.pop("$defs", {}).items():
-            schemas.setdefault(name, inner)
-        schemas[model.__name__] = schema
-    return {"$ref": REFERENCE.format(model=model.__name__)}
+            schemas[own(name)] = renamed(inner)
+        schemas[own(model.__name__)] = renamed(schema)
+    return {"$ref": REFERENCE.format(model=own(model.__name__))}
 
 
 def _plain(line: str, refused: tuple[int, ...] = ()) -> dict[str, Any]:
@@ -150,7 +165,7 @@ def _plain(line: str, refused: tuple[int, ...] = ()) -> dict[str, Any]:
 
 
 def _get(line: str, schema: dict[str, Any], *query: dict[str, Any]) -> dict[str, Any]:
-    refused = (401, 422, 429) if query else (401, 429)
+    refused = (401, 403, 422, 429) if query else (401, 403, 429)
     told: dict[str, Any] = {"summary": line, "responses": _responses(schema, refused)}
     return told | ({"parameters": list(query)} if query else {})
 
@@ -168,7 +183,7 @@ def _post(
     return {
         "summary": line,
         "requestBody": {"required": True, "content": {"application/json": content}},
-        "responses": _responses(schema, (401, 413, 415, 422, 429, *refused)),
+        "responses": _responses(schema, (401, 403, 408, 413, 415, 422, 429, *refused)),
     }
 
 

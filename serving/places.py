@@ -15,9 +15,12 @@ def bundle_folder(spec: str) -> Path:
     known = pretrained_policies()
     if spec in known:
         return pretrained_folder() / spec
-    if os.sep not in spec and not Path(spec).exists():
-        raise unknown_name("bundle", spec[:200], known)
     folder = Path(spec)
-    if not (folder / FILE).is_file():
-        raise InputError(f"{spec[:200]} is no policy bundle; expected a folder with {FILE}")
-    return folder
+    try:
+        if os.sep not in spec and not folder.exists():
+            raise unknown_name("bundle", spec[:200], known)
+        if (folder / FILE).is_file():
+            return folder
+    except OSError as fault:  # a name that is too long, a folder that is closed to us
+        raise InputError(f"cannot read {spec[:200]!r}: {fault.strerror}") from None
+    raise InputError(f"{spec[:200]!r} is no policy bundle; expected a folder with {FILE}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from loadmaster.serving.messages import to_json
 VERSION_DIGITS = 12
 LARGEST = 64 << 20  # bytes that are read of what was written down
 FILES = ("manifest.json", "weights.safetensors", "README.md")
+LARGEST_FILE = 256 << 20  # bytes that are copied of any of them
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Store:
             ) from None
 
     def accept(self, source: Path, now: str) -> Version:
-        """Copy a bundle, whole or not at all; weights are checked by who loads them."""
+        """Copy a bundle, whole or not at all; what the weights are, who loads them will check."""
         manifest = read_manifest(source)
         if manifest.system != self.system:
             raise InputError(
@@ -65,6 +67,10 @@ class Store:
         assert DIGEST.fullmatch(manifest.sha256)  # it becomes a folder's name
         kept = self._bundles / version
         if not self._is_whole(kept, manifest):
+            if not self._is_whole(source, manifest):
+                raise InputError(
+                    f"{source} is damaged; expected {FILES[1]} with {manifest.size:,} bytes"
+                )
             self._copy(source, kept)
         return Version(manifest.name, version, str(kept), now)
 
@@ -104,8 +110,11 @@ class Store:
 
     def _is_whole(self, kept: Path, manifest: Manifest) -> bool:
         try:
-            return read_manifest(kept).sha256 == manifest.sha256 and (
-                (kept / FILES[1]).stat().st_size == manifest.size
+            if read_manifest(kept).sha256 != manifest.sha256:
+                return False
+            weights = (kept / FILES[1]).stat()
+            return stat.S_ISREG(weights.st_mode) and (
+                weights.st_size == manifest.size <= LARGEST_FILE
             )
         except (InputError, OSError):
             return False
@@ -115,8 +124,9 @@ class Store:
         try:
             scratch.mkdir()
             for name in FILES:
-                if (source / name).is_file():
-                    shutil.copyfile(source / name, scratch / name)
+                file = source / name
+                if file.is_file() and file.stat().st_size <= LARGEST_FILE:
+                    shutil.copyfile(file, scratch / name)
             shutil.rmtree(kept, ignore_errors=True)
             scratch.rename(kept)
         except OSError as fault:

@@ -38,6 +38,10 @@ def serve(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
     ] = None,
+    only_try: Annotated[
+        bool,
+        typer.Option("--try", help="Ask every system for one decision, print it, and stop."),
+    ] = False,
 ) -> None:
     """Serve policies: decisions over HTTP, with reasons.
 
@@ -54,10 +58,10 @@ def serve(
 
     given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
     arguments = serve_arguments(config, bundle or [], assignments or [], given)
-    _run(arguments)
+    _run(arguments, only_try)
 
 
-def _run(arguments: dict[str, Any]) -> None:
+def _run(arguments: dict[str, Any], only_try: bool) -> None:
     import os
 
     from loadmaster.envs.settings import build_settings
@@ -81,12 +85,16 @@ def _run(arguments: dict[str, Any]) -> None:
     with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
         if wait_until_ready(settings, stopped):
             _tell(settings)
-            stopped.wait()
+            if only_try:
+                _ask_each(settings)
+            else:
+                stopped.wait()
     typer.echo("stopped")
 
 
 def _tell(settings: ServeSettings) -> None:
     from loadmaster.platform.serve_session import base_url
+    from loadmaster.serving.access import exposure
     from loadmaster.serving.places import bundle_folder
     from loadmaster.serving.registry import find_endpoint
 
@@ -100,5 +108,25 @@ def _tell(settings: ServeSettings) -> None:
     typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
     if settings.tokens is None and settings.is_private:
         typer.echo("No tokens are set: only this machine can ask.")
+    if settings.tokens is not None and (warning := exposure(settings.tokens)) is not None:
+        typer.echo(f"warning: {warning}", err=True)
     first = next(iter(settings.systems))
     typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")
+
+
+def _ask_each(settings: ServeSettings) -> None:
+    """One decision of every system, about its own example."""
+    from loadmaster.envs.errors import InputError
+    from loadmaster.platform.cli.decide import described
+    from loadmaster.platform.serve_session import base_url
+    from loadmaster.serving.client import Client, ServiceError
+
+    with Client(base_url(settings), deadline_s=30.0) as client:
+        for system in settings.systems:
+            try:
+                decision = client.decide(system, client.example(system, "small"))
+            except ServiceError as fault:
+                raise InputError(f"{system} does not decide: {fault}") from None
+            typer.echo(f"\n{system}, asked about its example:")
+            for line in described(decision):
+                typer.echo(f"  {line}")

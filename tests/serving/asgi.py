@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
@@ -22,10 +23,13 @@ async def ask(
     method: str,
     path: str,
     body: Any = None,
-    headers: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     parts: int = 1,
+    stalls: bool = False,
+    address: str = "127.0.0.1",
 ) -> Answered:
-    """`body` is sent as JSON, or as it is where it is bytes, in so many parts."""
+    """`body` is sent as JSON, or as it is where it is bytes, in so many parts; `stalls`: then
+    nothing comes any more, and the body is not at its end; `address`: who asks."""
     path, _, query = path.partition("?")
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     size = max(1, -(-len(raw) // parts))
@@ -33,9 +37,11 @@ async def ask(
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
+        if not pieces and stalls:
+            await asyncio.sleep(60)
         if not pieces:
             return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces) or stalls}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
@@ -51,9 +57,10 @@ async def ask(
         "query_string": query.encode(),
         "root_path": "",
         "headers": [
-            (name.lower().encode(), value.encode()) for name, value in (headers or {}).items()
+            (name.lower().encode(), value.encode("latin-1"))
+            for name, value in (headers.items() if isinstance(headers, Mapping) else headers)
         ],
-        "client": ("127.0.0.1", 1),
+        "client": (address, 1),
         "server": ("127.0.0.1", 80),
     }
     await app(scope, receive, send)

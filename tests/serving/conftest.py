@@ -1,4 +1,4 @@
-"""A service in this process: the toy system, without Ray and without a network."""
+"""Services: in this process, of the toy system or of all; or on a real Serve."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ import pytest
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.assembly import Service, assemble
 from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.places import bundle_folder
+from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import Answered, ask
+from tests.serving.built_in import SYSTEMS
 from tests.serving.live import DEADLINE_MS, Live, free_port
 
 
@@ -90,6 +93,32 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     yield begin
     for here in opened:
         here.close()
+
+
+@pytest.fixture(scope="session")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+    """A service of every system there is, and of the toy. Who changes it, changes it back."""
+    folder = tmp_path_factory.mktemp("everything")
+    bundle = toy.make_bundle(folder / "bundle")
+    systems: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
+    systems |= {name: {"endpoint": at} for name, at in SYSTEMS.items()}
+    for one in systems.values():
+        one["deadline_ms"] = 10_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("LOADMASTER_TOKENS", raising=False)
+        chosen = build_settings(
+            ServeSettings, {"systems": systems, "folder": folder / "kept", "listen": False}
+        )
+        workers = {}
+        for name, settings in chosen.systems.items():
+            endpoint = find_endpoint(name, settings.endpoint)
+            where = bundle_folder(settings.bundle or endpoint.pretrained)
+            workers[name] = SystemWorker(
+                name, settings.endpoint, endpoint.rules[0], str(where), warm=False
+            )
+        here = Here(assemble(chosen, workers), workers["toy"], folder)
+    yield here
+    here.close()
 
 
 @pytest.fixture(scope="session")

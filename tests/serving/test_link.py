@@ -1,9 +1,9 @@
-"""The way to the worker: who shares a call, how long it is waited for, and that nobody is lost."""
+"""Requests on their way to the worker: who shares a call, and that nobody is forgotten."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+from typing import Any
 
 import pytest
 
@@ -11,41 +11,82 @@ from loadmaster.serving.link import Link
 
 
 class Echo:
-    """Answers with what it was asked, after so many turns of the loop or so many seconds."""
+    """Answers at once, or after as many turns of the loop as it is told."""
 
-    def __init__(self, turns: int = 0, hangs_s: float = 0.0) -> None:
-        self._turns, self._hangs_s = turns, hangs_s
-        self.calls: list[tuple[str, list[bytes]]] = []
+    def __init__(self, turns: int = 0) -> None:
+        self.turns, self.crowds = turns, list[int]()
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        self.calls.append((version, raw))
-        for _ in range(self._turns):
+        self.crowds.append(len(raw))
+        for _ in range(self.turns):
             await asyncio.sleep(0)
-        if raw[0].startswith(b"slow"):
-            await asyncio.sleep(self._hangs_s)
-        return raw
+        return [version.encode() + one for one in raw]
 
-    async def propose(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        raise NotImplementedError
+    propose: Any = None
+    load: Any = None
 
-    async def load(self, folder: str) -> bytes:
-        raise NotImplementedError
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+@pytest.mark.parametrize("most", [1, 64])
+def test_who_asks_again_at_once_is_never_forgotten(turns: int, most: int) -> None:
+    """A call that has just ended takes nobody along any more; the next request starts its own."""
+
+    async def ask_again_and_again(link: Link, name: bytes) -> None:
+        for _ in range(50):
+            assert await link.decide(name, "v", "f", 1.0) == b"v" + name
+
+    async def work() -> None:
+        link = Link(Echo(turns), most)
+        for many in (1, 2, 7):
+            names = [str(n).encode() for n in range(many)]
+            await asyncio.gather(*(ask_again_and_again(link, name) for name in names))
+
+    asyncio.run(work())
+
+
+def test_a_crowd_shares_a_call_and_versions_do_not() -> None:
+    async def work() -> None:
+        worker = Echo(turns=3)
+        link = Link(worker, 4)
+        asked = [link.decide(b"x", version, "f", 1.0) for version in "aaaaaabbb"]
+        answers = await asyncio.gather(*asked)
+        assert answers == [b"ax"] * 6 + [b"bx"] * 3
+        assert worker.crowds == [4, 2, 3]
+
+    asyncio.run(work())
+
+
+def test_who_hangs_blocks_nobody_for_longer_than_a_deadline() -> None:
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 64)
+
+        async def hang(*_: Any) -> list[bytes]:
+            await asyncio.sleep(10)
+            return []
+
+        worker.decide = hang  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            await link.decide(b"x", "v", "f", 0.02)
+        del worker.decide
+        assert await link.decide(b"x", "v", "f", 1.0) == b"vx"
+
+    asyncio.run(work())
 
 
 @pytest.mark.parametrize("turns", range(4))
-def test_nobody_is_forgotten_who_comes_as_a_call_ends(turns: int) -> None:
-    """Whichever turn of the loop a request comes in, somebody passes it on."""
+def test_who_comes_just_as_a_call_ends_is_passed_on(turns: int) -> None:
+    """Whichever turn of the loop that is."""
 
     async def two(later: int) -> None:
-        link = Link(Echo(turns), most=8)
+        link = Link(Echo(turns), 8)
 
         async def second() -> bytes:
             for _ in range(later):
                 await asyncio.sleep(0)
             return await link.decide(b"2", "v", "f", 0.25)
 
-        answers = await asyncio.gather(link.decide(b"1", "v", "f", 0.25), second())
-        assert answers == [b"1", b"2"]
+        assert await asyncio.gather(link.decide(b"1", "v", "f", 0.25), second()) == [b"v1", b"v2"]
 
     for later in range(12):
         asyncio.run(two(later))
@@ -54,40 +95,23 @@ def test_nobody_is_forgotten_who_comes_as_a_call_ends(turns: int) -> None:
 def test_a_call_lasts_as_long_as_any_of_its_crowd_waits() -> None:
     """One who is in a hurry does not spoil it for those who are not."""
 
-    async def crowd() -> list[bytes | BaseException]:
-        worker = Echo(hangs_s=0.15)
-        link = Link(worker, most=8)
-        hurried = asyncio.ensure_future(link.decide(b"slow 1", "v", "f", 0.01))
-        patient = asyncio.ensure_future(link.decide(b"slow 2", "v", "f", 5.0))
-        answers = await asyncio.gather(hurried, patient, return_exceptions=True)
-        assert len(worker.calls) == 1
-        return answers
-
-    hurried, patient = asyncio.run(crowd())
-    assert isinstance(hurried, TimeoutError)
-    assert patient == b"slow 2"
-
-
-def test_who_hangs_is_left_when_nobody_waits_any_more() -> None:
-    async def ask() -> float:
-        worker = Echo(hangs_s=60.0)
-        link = Link(worker, most=8)
-        with pytest.raises(TimeoutError):
-            await link.decide(b"slow", "v", "f", 0.05)
-        began = time.monotonic()
-        assert await link.decide(b"quick", "v", "f", 5.0) == b"quick"
-        return time.monotonic() - began
-
-    assert asyncio.run(ask()) < 2.0
-
-
-def test_versions_do_not_share_a_call() -> None:
-    async def ask() -> list[tuple[str, list[bytes]]]:
+    async def work() -> None:
         worker = Echo()
-        link = Link(worker, most=8)
-        await asyncio.gather(
-            *(link.decide(b"%d" % n, "old" if n < 3 else "new", "f", 5.0) for n in range(5))
-        )
-        return worker.calls
+        link = Link(worker, 8)
 
-    assert asyncio.run(ask()) == [("old", [b"0", b"1", b"2"]), ("new", [b"3", b"4"])]
+        async def slowly(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+            worker.crowds.append(len(raw))
+            await asyncio.sleep(0.15)
+            return raw
+
+        worker.decide = slowly  # type: ignore[method-assign]
+        hurried, patient = await asyncio.gather(
+            link.decide(b"1", "v", "f", 0.01),
+            link.decide(b"2", "v", "f", 5.0),
+            return_exceptions=True,
+        )
+        assert isinstance(hurried, TimeoutError)
+        assert patient == b"2"
+        assert worker.crowds == [2]
+
+    asyncio.run(work())

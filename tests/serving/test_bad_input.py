@@ -1,0 +1,584 @@
+"""Requests that are wrong: refused with the field named, quickly, in a few words, changing nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from loadmaster.serving.bodies import MOST_NESTED, MOST_VALUES, SMALL_BYTES
+from loadmaster.serving.config import LimitSettings
+from tests.serving import toy
+from tests.serving.asgi import Answered
+from tests.serving.built_in import ALL, SYSTEMS
+from tests.serving.conftest import Here, Start
+
+LARGEST = LimitSettings().largest_bytes
+BOM = b"\xef\xbb\xbf"
+
+
+class Wrong(NamedTuple):
+    name: str
+    body: bytes
+    field: str | None
+    says: str = ""
+    status: int = 422
+
+
+def state_of(here: Here, system: str, name: str = "small") -> dict[str, Any]:
+    state: dict[str, Any] = here.ask("GET", f"/v1/{system}/example?name={name}").json
+    return state
+
+
+def refused(
+    ask: Callable[[], Answered], status: int = 422, field: str | None = None, says: str = ""
+) -> Answered:
+    """Asserts all that holds for every refusal."""
+    began = time.process_time()  # other processes' work does not count
+    answered = ask()
+    took_s = time.process_time() - began
+    assert answered.status == status, answered
+    assert set(answered.json) == {"error", "field"}
+    assert answered.json["field"] == field, answered
+    assert says in answered.json["error"], answered
+    assert "\n" not in answered.json["error"]
+    assert len(answered.body) < 1200, "errors do not repeat megabytes"
+    assert answered.headers["content-type"] == "application/json"
+    assert answered.headers["x-content-type-options"] == "nosniff"
+    assert took_s < 1
+    return answered
+
+
+def wrong_requests(state: dict[str, Any]) -> list[Wrong]:
+    """Of any system, made of one of its states."""
+    s = json.dumps(state).encode()
+
+    def beside(field: str, value: bytes) -> bytes:
+        return b'{"state": %s, "%s": %s}' % (s, field.encode(), value)
+
+    def inside(field: str, value: Any) -> bytes:
+        return json.dumps({"state": {**state, field: value}}).encode()
+
+    many = b",".join(b'"k%d":1' % number for number in range(MOST_VALUES // 2))
+    return [
+        Wrong("empty", b"", None, "JSON"),
+        Wrong("blank", b" \n", None, "JSON"),
+        Wrong("no JSON", b"state=3", None, "JSON"),
+        Wrong("unfinished", b'{"state": ' + s, None, "JSON"),
+        Wrong("something after it", b'{"state": %s} x' % s, None, "JSON"),
+        Wrong("single quotes", b"{'state': {}}", None, "JSON"),
+        Wrong("null", b"null", None, "object"),
+        Wrong("a list", b"[]", None, "object"),
+        Wrong("a text", b'"state"', None, "object"),
+        Wrong("a number", b"3", None, "object"),
+        Wrong("byte order mark", BOM + b'{"state": %s}' % s, None, "JSON"),
+        Wrong("UTF-16", json.dumps({"state": state}).encode("utf-16"), None, "JSON"),
+        Wrong("no UTF-8", beside("request_id", b'"\xff"'), None, "JSON"),
+        Wrong("half a surrogate pair", beside("request_id", b'"\\ud800"'), None, "JSON"),
+        Wrong("NUL in a text", beside("request_id", b'"\x00"'), None, "JSON"),
+        Wrong("escaped NUL", beside("request_id", b'"\\u0000"'), "request_id"),
+        Wrong("nested lists", b"[" * 90_000, None, "recursion"),
+        Wrong("nested objects", b'{"state":' * 90_000, None, "recursion"),
+        Wrong("200,000 brackets", b"[" * 200_000, None, "too much", 413),
+        Wrong("too many values", b"[%s1, 2]" % (b"1," * MOST_VALUES), None, "much", 413),
+        Wrong("too many lists", b"[" + b"[]," * MOST_NESTED + b"1]", None, "much", 413),
+        Wrong("no state", b"{}", "state", "required"),
+        Wrong("misspelt state", b'{"stat": %s}' % s, "stat", "did you mean 'state'?"),
+        Wrong("misspelt mode", beside("mood", b'"shadow"'), "mood", "did you mean 'mode'?"),
+        Wrong("state is null", b'{"state": null}', "state", "object"),
+        Wrong("state is a list", b'{"state": [%s]}' % s, "state", "object"),
+        Wrong("state is a text", b'{"state": "x"}', "state", "object"),
+        Wrong("unknown mode", beside("mode", b'"fast"'), "mode", "active"),
+        Wrong("mode is null", beside("mode", b"null"), "mode", "active"),
+        Wrong("no time", beside("deadline_ms", b"0"), "deadline_ms", "greater"),
+        Wrong("less than none", beside("deadline_ms", b"-1"), "deadline_ms", "greater"),
+        Wrong("an hour", beside("deadline_ms", b"3600000"), "deadline_ms", "less"),
+        Wrong("NaN", beside("deadline_ms", b"NaN"), "deadline_ms", "finite"),
+        Wrong("Infinity", beside("deadline_ms", b"Infinity"), "deadline_ms", "finite"),
+        Wrong("1e999", beside("deadline_ms", b"1e999"), "deadline_ms", "finite"),
+        Wrong("400 digits", beside("deadline_ms", b"9" * 400), "deadline_ms"),
+        Wrong("5,000 digits", beside("deadline_ms", b"9" * 5000), None, "JSON"),
+        Wrong("a number in quotes", beside("deadline_ms", b'"5"'), "deadline_ms", "number"),
+        Wrong("true for a number", beside("deadline_ms", b"true"), "deadline_ms", "number"),
+        Wrong("empty id", beside("request_id", b'""'), "request_id"),
+        Wrong("id with a blank", beside("request_id", b'"a b"'), "request_id"),
+        Wrong("id with a new line", beside("request_id", b'"a\\n"'), "request_id"),
+        Wrong("id of megabytes", beside("request_id", b'"%s"' % (b"x" * 4_000_000)), "request_id"),
+        Wrong("a number for an id", beside("request_id", b"7"), "request_id", "string"),
+        Wrong("version 2", inside("version", 2), "state.version", "1"),
+        Wrong("version 0", inside("version", 0), "state.version", "1"),
+        Wrong("version true", inside("version", True), "state.version", "1"),
+        Wrong("version in quotes", inside("version", "1"), "state.version", "1"),
+        Wrong("unknown field", inside("versoin", 1), "state.versoin", "did you mean 'version'?"),
+        Wrong("strange name", inside("<script>\n", 1), "state.<script>?", "unknown field"),
+        Wrong("name of a megabyte", inside("x" * 1_000_000, 1), ("state." + "x" * 200)[:200]),
+        Wrong("value of megabytes", inside("x", "y" * 4_000_000), "state.x", "unknown field"),
+        Wrong("many unknown fields", b'{"state": {%s}}' % many, "k0", "no such field"),
+        Wrong("many fields for a state", b'{%s}' % many, "k0", "no such field"),
+        Wrong("a list of many", b'{"state": [%s1]}' % (b"1," * (MOST_VALUES - 1)), "state"),
+        Wrong(
+            "many lists", b'{"state": [%s1]}' % (b"[]," * (MOST_NESTED - 2)), "state", "object"
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("system", ALL)
+def test_wrong_requests_for_decisions(everything: Here, system: str) -> None:
+    before = everything.ask("GET", f"/v1/{system}/status").json
+    state = state_of(everything, system)
+    everything.ask("POST", f"/v1/{system}/decide", {"state": state})
+    counted = before["decisions"]["total"] + 1
+    for wrong in wrong_requests(state):
+        refused(
+            lambda wrong=wrong: everything.ask(  # type: ignore[misc]
+                "POST", f"/v1/{system}/decide", wrong.body
+            ),
+            wrong.status,
+            wrong.field,
+            wrong.says,
+        )
+    after = everything.ask("GET", f"/v1/{system}/status").json
+    assert after["decisions"]["total"] == counted, "what is refused is not decided on"
+    assert after["breaker"] == "closed", "nor is it the worker's fault"
+
+
+def changed(state: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """Of a copy; a path such as jobs.0.id."""
+    new = copy.deepcopy(state)
+    *where, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    branch: Any = new
+    for part in where:
+        branch = branch[part]
+    branch[last] = value
+    return new
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field", "says"),
+    [
+        ("jobs", [], "jobs", "at least 1"),
+        ("jobs", {}, "jobs", "array"),
+        ("jobs.0", "x", "jobs[0]", "object"),
+        ("jobs", [{"id": "x"}], "jobs[0].stages", "required"),
+        ("jobs", [{"id": "x", "stage": []}], "jobs[0].stage", "did you mean 'stages'?"),
+        ("jobs.1.stages", [], "jobs[1].stages", "at least 1"),
+        ("executors", [], "executors", "at least 1"),
+        ("executors.0.count", 0, "executors[0].count", "greater"),
+        ("executors.0.count", 8.0, "executors[0].count", "integer"),
+        ("executors.0.count", "8", "executors[0].count", "integer"),
+        ("executors.0.count", True, "executors[0].count", "integer"),
+        ("executors.0.count", 10**30, "executors[0].count", "less"),
+        ("executors.0.free", 9, "executors[0].free", "at most as many as there are"),
+        ("executors.0.free", 0, "executors[0].free", "at least one to place"),
+        ("jobs.0.stages.0.parents", ["join"], "jobs[0].stages[0].parents", "a DAG"),
+        ("jobs.0.stages.1.parents", ["join"], "jobs[0].stages[1].parents", "a DAG"),
+        ("jobs.0.stages.1.parents", ["nope"], "jobs[0].stages[1].parents[0]", "'nope'"),
+        ("jobs.0.stages.1.parents", ["read"] * 2, "jobs[0].stages[1].parents", "twice"),
+        ("jobs.0.stages.1.task", 5, "jobs[0].stages[1].task", "did you mean 'tasks'?"),
+        ("jobs.0.stages.1.task_ms", float("nan"), "jobs[0].stages[1].task_ms", "finite"),
+        ("jobs.0.stages.1.task_ms", -1, "jobs[0].stages[1].task_ms", "greater"),
+        ("jobs.0.stages.1.tasks", None, "jobs[0].stages[1].tasks", "integer"),
+        ("jobs.0.stages.1.started", 3, "jobs[0].stages[1].started", "at most the 2"),
+        ("jobs.0.stages.1.chosen", 1, "jobs[0].stages[1].chosen", "boolean"),
+        ("jobs.1.id", "daily-report", "jobs[1].id", ""),
+        ("jobs.1.id", "", "jobs[1].id", "at least 1"),
+        ("jobs.1.id", "x" * 201, "jobs[1].id", "at most 200"),
+        ("jobs.1.id", 7, "jobs[1].id", "string"),
+        ("source.job", "nobody", "source.job", "'nobody'"),
+        ("source", {"stage": "read"}, "source.stage", ""),
+        ("ask", "all", "ask", "round"),
+        ("more_to_come", "yes", "more_to_come", "boolean"),
+    ],
+)
+def test_wrong_states_of_decima(
+    everything: Here, path: str, value: Any, field: str, says: str
+) -> None:
+    state = changed(state_of(everything, "decima", "tiny"), path, value)
+    ask = lambda: everything.ask("POST", "/v1/decima/decide", {"state": state})  # noqa: E731
+    refused(ask, 422, f"state.{field}", says)
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_lists_of_many_wrong_things(everything: Here, system: str) -> None:
+    """The first of them is told, at once."""
+    state = state_of(everything, system)
+    for field in (name for name, value in state.items() if isinstance(value, list)):
+        body = json.dumps({"state": {**state, field: [1] * (MOST_VALUES - 2000)}}).encode()
+        refused(
+            lambda body=body: everything.ask(  # type: ignore[misc]
+                "POST", f"/v1/{system}/decide", body
+            ),
+            422,
+            f"state.{field}[0]",
+            "should be",
+        )
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    inside: Any = ()
+    if isinstance(value, dict):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for key, one in inside:
+        found += paths_in(one, (*path, key))
+    return found
+
+
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_states_that_come_close_to_valid_ones(everything: Here, system: str) -> None:
+    """A value of a valid state is replaced, removed or doubled: decided on, or refused by name."""
+    names = everything.service.systems[system].endpoint.examples()
+    valid = min((state_of(everything, system, name) for name in names), key=lambda s: len(str(s)))
+    paths = paths_in(valid)
+    seen = set()
+
+    @settings(
+        max_examples=200, deadline=None, derandomize=True, database=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(data=st.data())
+    def close(data: st.DataObject) -> None:
+        state = copy.deepcopy(valid)
+        for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3)):
+            branch: Any = state
+            try:
+                for part in path[:-1]:
+                    branch = branch[part]
+                here = branch[path[-1]]
+            except (KeyError, IndexError, TypeError):
+                continue  # an earlier change took it away
+            how = data.draw(st.sampled_from(["replace", "nudge", "remove", "double"]))
+            if how == "remove":
+                del branch[path[-1]]
+            elif how == "double" and isinstance(branch, list):
+                branch.append(here)
+            elif how == "nudge" and isinstance(here, int):
+                branch[path[-1]] = here + data.draw(st.integers(-3, 3))
+            else:
+                branch[path[-1]] = data.draw(JSON_VALUES)
+        answered = everything.ask("POST", f"/v1/{system}/decide", {"state": state})
+        seen.add(answered.status)
+        assert answered.status in (200, 422), answered
+        if answered.status == 422:
+            assert answered.json["field"].startswith("state"), answered
+        else:
+            assert answered.json["cause"] is None, answered
+
+    close()
+    assert seen == {200, 422}
+
+
+@pytest.mark.parametrize("system", ALL)
+@pytest.mark.parametrize(
+    ("body", "field", "says"),
+    [
+        (b"", None, "JSON"),
+        (b"[1]", None, "object"),
+        (b'{"outcome": NaN}', "outcome", "object"),
+        (b"{}", "outcome", "required"),
+        (b'{"outcome": {}}', None, "required"),
+        (b'{"outcomes": {}}', "outcomes", "did you mean 'outcome'?"),
+        (b'{"outcome": {"nope": 1}}', "outcome.nope", "unknown field"),
+        (b'{"id": 7, "outcome": {}}', "id", "string"),
+        (b'{"id": "%s", "outcome": {}}' % (b"x" * 101), "id", "at most 100"),
+    ],
+)
+def test_wrong_feedback(
+    everything: Here, system: str, body: bytes, field: str | None, says: str
+) -> None:
+    ask = lambda: everything.ask("POST", f"/v1/{system}/feedback", body)  # noqa: E731
+    if body == b'{"outcome": {}}':
+        field = ask().json["field"]
+        assert field.startswith("outcome.")
+    refused(ask, 422, field, says)
+
+
+@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true"])
+def test_rewards_that_are_no_numbers(everything: Here, value: bytes) -> None:
+    body = b'{"outcome": {"reward": %s}}' % value
+    ask = lambda: everything.ask("POST", "/v1/toy/feedback", body)  # noqa: E731
+    refused(ask, 422, "outcome.reward")
+
+
+def test_rewards_beyond_all_measure_harm_nobody(start: Start) -> None:
+    here = start()
+    for reward in (1e308, -1e308, 1.7e308, 1e-320) * 20:
+        answered = here.ask("POST", "/v1/toy/feedback", {"outcome": {"reward": reward}})
+        assert answered.status in (200, 422), answered
+    assert here.ask("POST", "/v1/toy/feedback", {"outcome": {"reward": 1.0}}).status == 200
+    for path in ("status", "history"):
+        told = here.ask("GET", f"/v1/toy/{path}").body.decode()
+        assert "NaN" not in told
+        assert "Infinity" not in told
+    rewards = here.status()["rewards"]
+    here.run(here.service.systems["toy"].look_after())
+    here.close()
+    assert start().status()["rewards"] == rewards, "it was written down, and is read again"
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "promote", "rollback"])
+def test_wrong_orders(everything: Here, verb: str) -> None:
+    before = everything.status()
+    for body, field, says in [
+        (b"no", None, "JSON"),
+        (b"[]", None, "object"),
+        (b"null", None, "object"),
+        (b"[" * 90_000, None, "recursion"),
+        (b'{"reason": 5}', "reason", "string"),
+        (b'{"reason": "%s"}' % (b"x" * 301), "reason", "at most 300"),
+        (b'{"raeson": "x"}', "raeson", "did you mean 'reason'?"),
+    ]:
+        refused(
+            lambda body=body: everything.ask("POST", f"/v1/toy/{verb}", body),  # type: ignore[misc]
+            422,
+            field,
+            says,
+        )
+    large = b'{"reason": "%s"}' % (b"x" * SMALL_BYTES)
+    refused(lambda: everything.ask("POST", f"/v1/toy/{verb}", large), 413, None, "too large")
+    after = everything.status()
+    assert {**after, "log": 0, "latency_ms": 0} == {**before, "log": 0, "latency_ms": 0}
+
+
+# Sizes, kinds and ends of bodies.
+
+
+@pytest.mark.parametrize("route", ["decide", "feedback", "pause", "promote"])
+@pytest.mark.parametrize(
+    ("headers", "status", "says"),
+    [
+        ({"Content-Type": "text/plain"}, 415, "application/json"),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415, "application/json"),
+        ({"Content-Type": "x" * 5000}, 415, "application/json"),
+        ({"Content-Type": "<script>"}, 415, "application/json"),
+        ({"Content-Encoding": "gzip"}, 415, "content encoding 'gzip'"),
+        ({"Content-Length": str(LARGEST + 1)}, 413, "too large"),
+        ({"Content-Length": "9" * 5000}, 413, "too large"),
+    ],
+)
+def test_bodies_of_another_kind(
+    everything: Here, route: str, headers: dict[str, str], status: int, says: str
+) -> None:
+    refused(
+        lambda: everything.ask("POST", f"/v1/toy/{route}", b"{}", headers=headers),
+        status,
+        None,
+        says,
+    )
+
+
+@pytest.mark.parametrize("told", ["", "-1", "x", "²", "1e3", "0x10", "5"])
+def test_what_a_body_says_of_its_length_is_not_trusted(everything: Here, told: str) -> None:
+    body = {"state": state_of(everything, "toy")}
+    answered = everything.ask("POST", "/v1/toy/decide", body, headers={"Content-Length": told})
+    assert answered.status == 200
+
+
+@pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "Application/JSON"])
+def test_bodies_of_the_right_kind(everything: Here, kind: str) -> None:
+    body = {"state": state_of(everything, "toy")}
+    answered = everything.ask("POST", "/v1/toy/decide", body, headers={"Content-Type": kind})
+    assert answered.status == 200
+
+
+@pytest.mark.parametrize("told", [{}, {"Content-Length": "12"}])
+def test_a_body_that_goes_on_and_on(start: Start, told: dict[str, str]) -> None:
+    here = start(limits={"largest_bytes": 1000})
+    body = b'{"state": "' + b"x" * 100_000 + b'"}'
+    refused(
+        lambda: here.ask("POST", "/v1/toy/decide", body, headers=told, parts=1000),
+        413,
+        None,
+        "expected at most 1,000 bytes",
+    )
+
+
+def test_a_body_that_does_not_come(start: Start) -> None:
+    here = start(limits={"body_s": 0.05})
+    body = b'{"state": '
+    refused(lambda: here.ask("POST", "/v1/toy/decide", body, stalls=True), 408, None, "0.05 s")
+    assert here.decide()["source"] == "policy"
+
+
+def test_a_body_in_many_parts(start: Start) -> None:
+    body = {"state": {"load": 42, "replicas": 3}}
+    assert start().ask("POST", "/v1/toy/decide", body, parts=40).status == 200
+
+
+# Routes.
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "says"),
+    [
+        ("POST", "/v1/tyo/decide", 404, "did you mean 'toy'?"),
+        ("POST", "/v1/" + "x" * 5000 + "/decide", 404, "unknown system"),
+        ("GET", "/v1/<script>alert(1)</script>/status", 404, "no such route"),
+        ("GET", "/v1/<script>/status", 404, "unknown system"),
+        ("GET", "/v1/../status", 404, "unknown system"),
+        ("GET", "/v1/systems/status", 404, "unknown system"),
+        ("GET", "/", 404, "no such route: /"),
+        ("GET", "/v1", 404, "no such route"),
+        ("GET", "/healthz/", 404, "no such route"),
+        ("GET", "/v1/toy/status/", 404, "no such route"),
+        ("POST", "/v1/toy/destroy", 404, "no such route"),
+        ("GET", "/" + "x" * 5000, 404, "no such route"),
+        ("GET", "/v1/toy/decide", 405, "GET is not answered"),
+        ("POST", "/v1/toy/status", 405, "POST is not answered"),
+        ("PUT", "/v1/toy/pause", 405, "PUT is not answered"),
+        ("DELETE", "/v1/systems", 405, "DELETE is not answered"),
+        ("OPTIONS", "/v1/toy/decide", 405, "OPTIONS is not answered"),
+        ("TRACE", "/healthz", 405, "TRACE is not answered"),
+        ("X" * 500, "/healthz", 405, "is not answered"),
+    ],
+)
+def test_routes_that_are_none(
+    everything: Here, method: str, path: str, status: int, says: str
+) -> None:
+    answered = refused(lambda: everything.ask(method, path), status, None, says)
+    assert "location" not in answered.headers
+    if status == 405:
+        wanted = {"POST"} if path.endswith(("decide", "pause")) else {"GET", "HEAD"}
+        assert set(answered.headers["allow"].split(", ")) == wanted
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/console", "/v1/toy/status"])
+def test_heads_without_bodies(everything: Here, path: str) -> None:
+    assert everything.ask("HEAD", path).status == 200
+
+
+@pytest.mark.parametrize("host", ["[", "]:x", "a b", "\x7f", "x" * 5000])
+def test_hosts_that_are_none(everything: Here, host: str) -> None:
+    refused(lambda: everything.ask("GET", "/nowhere", headers={"Host": host}), 404, None, "no such")
+    refused(lambda: everything.ask("GET", "/v1/systems", headers={"Host": host}), 403)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("limit=0", "limit"),
+        ("limit=201", "limit"),
+        ("limit=-1", "limit"),
+        ("limit=1e2", "limit"),
+        ("limit=%C2%B2", "limit"),
+        ("limit=", "limit"),
+        ("limit=" + "9" * 5000, "limit"),
+        ("limit=%FF%00", "limit"),
+    ],
+)
+def test_queries_that_are_wrong(everything: Here, query: str, field: str) -> None:
+    refused(lambda: everything.ask("GET", f"/v1/toy/decisions?{query}"), 422, field, "1 to 200")
+
+
+def test_unknown_examples(everything: Here) -> None:
+    refused(
+        lambda: everything.ask("GET", "/v1/toy/example?name=" + "x" * 9000), 422, "name", "small"
+    )
+
+
+# Bundles to promote.
+
+
+def strange_places(folder: Path) -> dict[str, str]:
+    """Names and folders that are no bundle."""
+    made = folder / "strange"
+    made.mkdir()
+    whole = toy.make_bundle(folder / "whole", "other", extra=3)
+    manifest = (whole / "manifest.json").read_text()
+    os.mkfifo(made / "pipe")
+    (made / "round").symlink_to(made / "round")
+    (made / "file").write_text("x")
+
+    def bundle(name: str) -> Path:
+        (made / name).mkdir()
+        return made / name
+
+    os.mkfifo(bundle("pipe for a manifest") / "manifest.json")
+    (bundle("zeros for a manifest") / "manifest.json").symlink_to("/dev/zero")
+    (bundle("folder for a manifest") / "manifest.json").mkdir()
+    (bundle("passwords for a manifest") / "manifest.json").symlink_to("/etc/passwd")
+    (bundle("nesting") / "manifest.json").write_text("[" * 1_000_000)
+    (bundle("long manifest") / "manifest.json").write_text(" " * (5 << 20))
+    (bundle("no manifest") / "manifest.json").write_text('{"kind": "loadmaster-policy"}')
+    (bundle("no weights") / "manifest.json").write_text(manifest)
+    (bundle("pipe for weights") / "manifest.json").write_text(manifest)
+    os.mkfifo(made / "pipe for weights" / "weights.safetensors")
+    (bundle("zeros for weights") / "manifest.json").write_text(manifest)
+    (made / "zeros for weights" / "weights.safetensors").symlink_to("/dev/zero")
+    huge = json.loads(manifest)
+    huge["weights"]["bytes"] = 1 << 40
+    (bundle("huge weights") / "manifest.json").write_text(json.dumps(huge))
+    with (made / "huge weights" / "weights.safetensors").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    wrong = json.loads(manifest)
+    wrong["weights"]["sha256"] = "../" * 21 + "x"
+    (bundle("path for a digest") / "manifest.json").write_text(json.dumps(wrong))
+    wrong["weights"]["sha256"] = "0" * 64
+    (bundle("another's weights") / "manifest.json").write_text(json.dumps(wrong))
+    (made / "another's weights" / "weights.safetensors").write_bytes(
+        (whole / "weights.safetensors").read_bytes()
+    )
+    plain = ["", " ", ".", "..", "../..", "~", "-", "/", "/dev/zero", "/dev/stdin", "/proc/self",
+             "/etc/passwd", "a\0b", "/a\0b", "x" * 1000, "/" + "x" * 999, "../" * 300,
+             "decima-sream", "<script>", "toy\n", "//", "file:///etc/passwd", "é" * 500]  # fmt: skip
+    return {name: name for name in plain} | {one.name: str(one) for one in made.iterdir()}
+
+
+def test_bundles_that_are_none(start: Start) -> None:
+    here = start()
+    kept = here.folder / "kept"
+    before = here.status(), sorted(kept.rglob("*"))
+    for spec in strange_places(here.folder).values():
+        for to in ("serving", "shadow"):
+            order = {"bundle": spec, "to": to}
+            answered = refused(
+                lambda order=order: here.ask("POST", "/v1/toy/promote", order),  # type: ignore[misc]
+                422,
+                "bundle",
+            )
+            assert "root:" not in answered.json["error"], "no content of files is told"
+    after = here.status(), sorted(kept.rglob("*"))
+    assert {**after[0], "log": 0} == {**before[0], "log": 0}
+    assert after[1] == before[1]
+    assert here.decide()["source"] == "policy"
+
+
+def test_a_folder_that_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = start()
+    closed = here.folder / "closed"
+    honest = Path.is_file
+
+    def is_file(path: Path) -> bool:
+        if path.parent == closed:
+            raise PermissionError(13, "Permission denied")
+        return honest(path)
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    order = {"bundle": str(closed)}
+    refused(lambda: here.ask("POST", "/v1/toy/promote", order), 422, "bundle", "Permission denied")
+
+
+def test_a_link_to_a_bundle_is_one(start: Start) -> None:
+    here = start()
+    better = toy.make_bundle(here.folder / "better", "better", extra=1)
+    (here.folder / "link").symlink_to(better)
+    told = here.ask("POST", "/v1/toy/promote", {"bundle": str(here.folder / "link")}).json
+    assert told["policies"]["serving"]["name"] == "better"
