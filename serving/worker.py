@@ -81,7 +81,7 @@ class SystemWorker:
             return [to_json(self._beside.propose(one, version, folder)) for one in raw]
 
     async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here; if so, no decision has to wait for it."""
+        """Whether the bundle in a folder can be used here; if so, no decision waits for it."""
 
         def for_both() -> Policy:
             self._acting.keep(self._acting.endpoint.policy(Path(folder)))
