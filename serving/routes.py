@@ -1,8 +1,7 @@
 """The routes of the service: FastAPI, without Ray.
 
-Bodies are read as bytes and passed on as they came, so the routes validate nothing themselves and
-are plain ones, without FastAPI's search for parameters: `openapi.py` tells what they take, and
-whoever reads the bytes says what is wrong with them.
+Bodies are read as bytes and passed on as they came, so the routes validate nothing themselves:
+`openapi.py` tells what they take, and whoever reads the bytes says what is wrong with them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from loadmaster.serving import console
+from loadmaster.serving import docs_page as documented
 from loadmaster.serving.bodies import JSON, swallow
-from loadmaster.serving.docs_page import docs_page
 from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.messages import RequestError, to_json
 from loadmaster.serving.openapi import document
@@ -63,7 +62,7 @@ def build_app(
 
     @cache
     def docs_content() -> bytes:
-        return docs_page(described())
+        return documented.docs_page(described())
 
     async def answer(request: Request, work: Awaitable[Any]) -> Response:
         try:
@@ -116,7 +115,7 @@ def build_app(
         return Response(to_json(described()), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
-        return Response(docs_content(), media_type="text/html", headers=console.HEADERS)
+        return Response(docs_content(), media_type="text/html", headers=documented.HEADERS)
 
     async def show_console(request: Request) -> Response:
         return Response(console.page(), media_type="text/html", headers=console.HEADERS)
@@ -149,9 +148,9 @@ def build_app(
         return served.example(request.query_params.get("name", "small"))
 
     # Routes are tried in turn: the busiest comes first.
-    posts = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
+    posts: dict[str, Handler] = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
     posts |= {f"/v1/{{system}}/{verb}": order(verb) for verb in VERBS}
-    gets = {
+    gets: dict[str, Handler] = {
         "/healthz": healthz,
         "/readyz": readyz,
         "/openapi.json": openapi,
@@ -166,7 +165,7 @@ def build_app(
     for path, handler in posts.items():
         app.add_route(path, handler, ["POST"])
     for path, handler in gets.items():
-        app.add_route(path, handler, ["GET"])
+        app.add_route(path, handler, ["GET", "HEAD"])
     return app
 
 

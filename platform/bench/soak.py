@@ -62,35 +62,34 @@ class Sample(NamedTuple):
     decided: dict[str, tuple[int, int]]  # by system: decisions so far, and how many by the policy
 
 
-def measure_soak(
-    seconds: float,
-    systems: Systems,
-    say: Callable[[str], None],
-    most_per_s: float | None = None,
+def measure_soak(seconds: float, systems: Systems, say: Callable[[str], None]) -> Soak:
+    with service_stand(systems, say) as stand:
+        return soaked(stand, seconds, say)
+
+
+def soaked(
+    stand: Stand, seconds: float, say: Callable[[str], None], most_per_s: float | None = None
 ) -> Soak:
     """`most_per_s` bounds the rate of each system, where half its peak would be more."""
-    with service_stand(systems, say) as stand:
-        peaks = {}
-        for system in stand.systems:
-            say(f"{system}: how many requests a second at most")
-            peaks[system] = measure_load(load_of(stand, system, PEAK_S))["requests_per_s"]
-        # Each alone could do its peak; together they share the machine.
-        rates = {system: SHARE * peak / len(peaks) for system, peak in peaks.items()}
-        rates = {system: min(rate, most_per_s or rate) for system, rate in rates.items()}
-        told = " and ".join(f"{rate:.0f} requests/s of {system}" for system, rate in rates.items())
-        say(f"asking for {seconds / 60:g} minutes: {told}")
-        with sampling(stand) as samples, ThreadPoolExecutor(len(rates)) as threads:
-            tables = {system: stand.folder / f"{system}.csv" for system in rates}
-            asked = {
-                system: threads.submit(
-                    measure_load,
-                    load_of(stand, system, seconds, rate),
-                    per_second=tables[system],
-                )
-                for system, rate in rates.items()
-            }
-            reports = {system: load.result() for system, load in asked.items()}
-        found = [row for system in rates for row in seconds_of(system, tables[system], samples)]
+    peaks = {}
+    for system in stand.systems:
+        say(f"{system}: how many requests a second at most")
+        peaks[system] = measure_load(load_of(stand, system, PEAK_S))["requests_per_s"]
+    # Each alone could do its peak; together they share the machine.
+    rates = {system: SHARE * peak / len(peaks) for system, peak in peaks.items()}
+    rates = {system: min(rate, most_per_s or rate) for system, rate in rates.items()}
+    told = " and ".join(f"{rate:.0f} requests/s of {system}" for system, rate in rates.items())
+    say(f"asking for {seconds / 60:g} minutes: {told}")
+    tables = {system: stand.folder / f"{system}.csv" for system in rates}
+    with sampling(stand) as samples, ThreadPoolExecutor(len(rates)) as threads:
+        asked = {
+            system: threads.submit(
+                measure_load, load_of(stand, system, seconds, rate), per_second=tables[system]
+            )
+            for system, rate in rates.items()
+        }
+        reports = {system: load.result() for system, load in asked.items()}
+    found = [row for system in rates for row in seconds_of(system, tables[system], samples)]
     return Soak(sorted(found, key=lambda row: (row.second, row.system)), reports, peaks)
 
 

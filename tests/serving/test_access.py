@@ -124,9 +124,7 @@ def test_what_a_token_to_administer_opens(start: Start, tokens: Path) -> None:
 
 
 @pytest.mark.parametrize(("token", "scope"), [(READ, "read"), (ADMIN, "admin")])
-def test_the_list_tells_what_one_may_do(
-    start: Start, tokens: Path, token: str, scope: str
-) -> None:
+def test_the_list_tells_what_one_may_do(start: Start, tokens: Path, token: str, scope: str) -> None:
     told = start(tokens=tokens).ask("GET", "/v1/systems", headers=bearer(token)).json
     SystemList.model_validate(told)
     assert (told["service"]["tokens"], told["service"]["scope"]) == (True, scope)

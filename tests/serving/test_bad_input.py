@@ -378,7 +378,10 @@ def test_bodies_of_another_kind(
     everything: Here, route: str, headers: dict[str, str], status: int, says: str
 ) -> None:
     refused(
-        lambda: everything.ask("POST", f"/v1/toy/{route}", b"{}", headers=headers), status, None, says
+        lambda: everything.ask("POST", f"/v1/toy/{route}", b"{}", headers=headers),
+        status,
+        None,
+        says,
     )
 
 
@@ -486,7 +489,9 @@ def test_queries_that_are_wrong(everything: Here, query: str, field: str) -> Non
 
 
 def test_unknown_examples(everything: Here) -> None:
-    refused(lambda: everything.ask("GET", "/v1/toy/example?name=" + "x" * 9000), 422, "name", "small")
+    refused(
+        lambda: everything.ask("GET", "/v1/toy/example?name=" + "x" * 9000), 422, "name", "small"
+    )
 
 
 # Bundles to promote.
@@ -568,9 +573,7 @@ def test_a_folder_that_is_closed(start: Start, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Path, "is_file", is_file)
     order = {"bundle": str(closed)}
-    refused(
-        lambda: here.ask("POST", "/v1/toy/promote", order), 422, "bundle", "Permission denied"
-    )
+    refused(lambda: here.ask("POST", "/v1/toy/promote", order), 422, "bundle", "Permission denied")
 
 
 def test_a_link_to_a_bundle_is_one(start: Start) -> None:

@@ -72,3 +72,46 @@ def test_who_hangs_blocks_nobody_for_longer_than_a_deadline() -> None:
         assert await link.decide(b"x", "v", "f", 1.0) == b"vx"
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_who_comes_just_as_a_call_ends_is_passed_on(turns: int) -> None:
+    """Whichever turn of the loop that is."""
+
+    async def two(later: int) -> None:
+        link = Link(Echo(turns), 8)
+
+        async def second() -> bytes:
+            for _ in range(later):
+                await asyncio.sleep(0)
+            return await link.decide(b"2", "v", "f", 0.25)
+
+        assert await asyncio.gather(link.decide(b"1", "v", "f", 0.25), second()) == [b"v1", b"v2"]
+
+    for later in range(12):
+        asyncio.run(two(later))
+
+
+def test_a_call_lasts_as_long_as_any_of_its_crowd_waits() -> None:
+    """One who is in a hurry does not spoil it for those who are not."""
+
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 8)
+
+        async def slowly(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+            worker.crowds.append(len(raw))
+            await asyncio.sleep(0.15)
+            return raw
+
+        worker.decide = slowly  # type: ignore[method-assign]
+        hurried, patient = await asyncio.gather(
+            link.decide(b"1", "v", "f", 0.01),
+            link.decide(b"2", "v", "f", 5.0),
+            return_exceptions=True,
+        )
+        assert isinstance(hurried, TimeoutError)
+        assert patient == b"2"
+        assert worker.crowds == [2]
+
+    asyncio.run(work())

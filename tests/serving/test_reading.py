@@ -106,7 +106,9 @@ def test_of_a_name_given_twice_the_last_one_counts() -> None:
     assert json.loads(state_text(twice)) == {"load": 2, "replicas": 2}
 
 
-texts = st.text(max_size=12) | st.sampled_from(['"mode"', '"state"', "\\", '":', "}", '{"state":1}'])
+texts = st.text(max_size=12) | st.sampled_from(
+    ['"mode"', '"state"', "\\", '":', "}", '{"state":1}']
+)
 frames = st.fixed_dictionaries(
     {},
     optional={
