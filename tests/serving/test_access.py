@@ -124,9 +124,7 @@ def test_what_a_token_to_administer_opens(start: Start, tokens: Path) -> None:
 
 
 @pytest.mark.parametrize(("token", "scope"), [(READ, "read"), (ADMIN, "admin")])
-def test_the_list_tells_what_one_may_do(
-    start: Start, tokens: Path, token: str, scope: str
-) -> None:
+def test_the_list_tells_what_one_may_do(start: Start, tokens: Path, token: str, scope: str) -> None:
     told = start(tokens=tokens).ask("GET", "/v1/systems", headers=bearer(token)).json
     SystemList.model_validate(told)
     assert (told["service"]["tokens"], told["service"]["scope"]) == (True, scope)
@@ -309,8 +307,8 @@ def test_tokens_are_told_and_written_nowhere(
     answers = []
     for token in (READ, ADMIN, typo):
         for method, path, _ in routes_of(here):
-            for body in (body_for(path), b"no json", {"bundle": "/nowhere"}):
-                answers.append(here.ask(method, path, body, headers=bearer(token)))
+            bodies = (body_for(path), b"no json", {"bundle": "/nowhere"})
+            answers += [here.ask(method, path, body, headers=bearer(token)) for body in bodies]
         answers.append(here.ask("GET", "/nowhere", headers=bearer(token)))
         answers.append(here.ask("POST", "/v1/nobody/decide", STATE, headers=bearer(token)))
     system = here.service.systems["toy"]

@@ -1,4 +1,4 @@
-"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is a documented one."""
+"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is documented."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
