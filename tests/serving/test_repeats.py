@@ -59,14 +59,41 @@ def test_another_body_is_another_request() -> None:
 def test_what_is_under_way_is_waited_for() -> None:
     async def script(repeats: Repeats, work: Work) -> None:
         work.go = asyncio.Event()
-        first, second = (asyncio.ensure_future(repeats.once("a", b"x", work)) for _ in range(2))
+        asked = [asyncio.ensure_future(repeats.once("a", b"x", work)) for _ in range(5)]
+        await asyncio.sleep(0.01)
+        asked.pop().cancel()
+        work.go.set()
+        assert await asyncio.gather(*asked) == [b"1"] * 4
+        assert work.times == 1
+
+    run(script)
+
+
+def test_where_the_first_gives_up_the_next_one_asks() -> None:
+    async def script(repeats: Repeats, work: Work) -> None:
+        work.go = asyncio.Event()
+        first, *others = (asyncio.ensure_future(repeats.once("a", b"x", work)) for _ in range(4))
         await asyncio.sleep(0.01)
         first.cancel()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         work.go.set()
-        assert await second == b"1", "who gives up leaves the others their answer"
-        assert await repeats.once("a", b"x", work) == b"1"
-        assert work.times == 1
+        assert await asyncio.gather(*others) == [b"2"] * 3
+        assert await repeats.once("a", b"x", work) == b"2"
+
+    run(script)
+
+
+def test_an_id_that_is_used_anew_meanwhile() -> None:
+    async def script(repeats: Repeats, work: Work) -> None:
+        work.go = asyncio.Event()
+        old = asyncio.ensure_future(repeats.once("a", b"x", work))
+        await asyncio.sleep(0.01)
+        new = asyncio.ensure_future(repeats.once("a", b"y", work))
+        await asyncio.sleep(0.01)
+        work.go.set()
+        assert await asyncio.gather(old, new) == [b"1", b"2"]
+        assert await repeats.once("a", b"y", work) == b"2"
+        assert repeats._bytes == 1
 
     run(script)
 
