@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import threading
@@ -18,15 +19,16 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray_output import ray_output_in
 from loadmaster.serving.config import ServeSettings
 from loadmaster.serving.jobs.job import venv_first
+from loadmaster.serving.metrics import export_port
 
 APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
+LOOK_S = 0.2
 
 # What Serve reads from the environment when it is loaded, here and in its processes.
 ENVIRONMENT = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
     "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-    "RAY_AUTH_MODE": "token",  # jobs run anybody's code: only who has the token submits them
     "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "OMP_NUM_THREADS": "1",
@@ -36,19 +38,20 @@ ENVIRONMENT = {
 def before_loading_serve() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # Jobs run anybody's code: only who has the token submits them.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if export_port() is None:
+        # Ray's own ports are this machine's alone, as it does by itself on macOS and Windows.
+        # Where Prometheus asks for metrics, it must reach one; the others ask for Ray's token.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
 
 
 def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
-    """Without tokens nobody but this machine may ask."""
+    """An InputError where the service would be open to others, or cannot listen there."""
     from loadmaster.serving.access import Doorkeeper
 
-    tokens = Doorkeeper(settings.tokens, environment).keys.needed
-    if not settings.is_private and not tokens:
-        raise InputError(
-            f"--host {settings.host} would let others in without a token; expected --tokens FILE "
-            "(lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
-        )
+    settings.check_openness(Doorkeeper(settings.tokens, environment).keys.needed)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,7 +66,7 @@ def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) 
 
 @contextmanager
 def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """The service is up while it lasts. A Ray must be there."""
+    """The service starts, and is up while it lasts. A Ray must be there."""
     import logging
 
     from ray import serve
@@ -73,7 +76,12 @@ def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     serve.start(proxy_location="Disabled")
     try:
-        serve.run(build(arguments), name=APPLICATION, route_prefix="/")
+        # Not waited for here: Serve would not hear Ctrl-C meanwhile.
+        serve.run_many(
+            [serve.RunTarget(build(arguments), name=APPLICATION)],
+            wait_for_ingress_deployment_creation=False,
+            wait_for_applications_running=False,
+        )
         yield
     finally:
         with ray_output_in(Path(os.devnull)):  # that its controller is gone is what we asked for
@@ -89,16 +97,39 @@ def base_url(settings: ServeSettings) -> str:
 def wait_until_ready(settings: ServeSettings, stopped: threading.Event) -> bool:
     """Whether every system can be asked; False if somebody stopped it before."""
     began = time.monotonic()
-    while not stopped.wait(0.2):
+    while not stopped.wait(LOOK_S):
         try:
             with urllib.request.urlopen(f"{base_url(settings)}/readyz", timeout=5):
                 return True
         except (urllib.error.URLError, OSError):
+            _check_start()
             if time.monotonic() - began > READY_S:
                 raise InputError(
                     f"the service did not get ready within {READY_S:.0f} s; see Ray's logs"
                 ) from None
     return False
+
+
+def _check_start() -> None:
+    """An InputError where Serve has given up."""
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    told = serve.status().applications.get(APPLICATION)
+    if told is not None and told.status is ApplicationStatus.DEPLOY_FAILED:
+        messages = [told.message, *(one.message for one in told.deployments.values())]
+        faults = re.findall(r"^[\w.]*Error: (.*)$", "\n".join(messages), re.MULTILINE)
+        raise InputError(f"the service did not start: {faults[-1] if faults else told.message}")
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends what is inside as Ctrl-C does: in order."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -15,13 +15,19 @@ from ray.serve.handle import DeploymentHandle
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.hotline import DECIDE, PROPOSE, Switchboard
+from loadmaster.serving.memory import settled
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
 
 GATEWAY = "gateway"
 ASKED_AT_ONCE = 10_000  # the gateway has limits of its own, and says so in words
-HEALTH = {"health_check_period_s": 2.0, "health_check_timeout_s": 10.0}
+CARE = {
+    "health_check_period_s": 2.0,
+    "health_check_timeout_s": 10.0,
+    "graceful_shutdown_wait_loop_s": 0.1,  # who has nothing under way ends at once
+}
 
 
 def build(args: Mapping[str, Any]) -> Application:
@@ -39,7 +45,7 @@ def build(args: Mapping[str, Any]) -> Application:
             ray_actor_options={"num_cpus": 0},
             logging_config={"enable_access_log": False},
             graceful_shutdown_timeout_s=2.0,
-            **HEALTH,
+            **CARE,
         )
         rule = one.rule or endpoint.rules[0]
         workers[system] = deployment.bind(system, one.endpoint, rule, str(folder.resolve()))
@@ -49,18 +55,28 @@ def build(args: Mapping[str, Any]) -> Application:
 
 
 class RemoteWorker:
-    """A system's deployment by its handle. Only bytes and texts cross, as msgpack: no pickle."""
+    """A system's deployment: by a line of our own where there is one, else by its handle.
 
-    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+    Only bytes and texts cross, on the handle as msgpack: no pickle.
+    """
+
+    def __init__(self, handle: DeploymentHandle[Any], workers: int) -> None:
         self._handle = handle.options(
             request_serialization="msgpack", response_serialization="msgpack", _by_reference=False
         )
+        # One who only watches must not keep those waiting who act: each has lines of its own.
+        self._acting = Switchboard(self._handle.door.remote, workers)
+        self._beside = Switchboard(self._handle.door.remote, workers)
 
     def decide(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]:
+        if line := self._acting.line():
+            return line.ask(DECIDE, version, folder, raw)
         answers: Awaitable[list[bytes]] = self._handle.decide.remote(version, folder, raw)
         return answers
 
     def propose(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]:
+        if line := self._beside.line():
+            return line.ask(PROPOSE, version, folder, raw)
         answers: Awaitable[list[bytes]] = self._handle.propose.remote(version, folder, raw)
         return answers
 
@@ -75,7 +91,7 @@ class RemoteWorker:
     ray_actor_options={"num_cpus": 0},
     logging_config={"enable_access_log": False},
     graceful_shutdown_timeout_s=5.0,
-    **HEALTH,
+    **CARE,
 )
 @serve.ingress()
 class GatewayDeployment:
@@ -87,8 +103,12 @@ class GatewayDeployment:
         from loadmaster.serving.assembly import assemble
 
         chosen = build_settings(ServeSettings, settings)
-        remote = {system: RemoteWorker(handle) for system, handle in workers.items()}
+        remote = {
+            system: RemoteWorker(handle, chosen.systems[system].workers)
+            for system, handle in workers.items()
+        }
         self._app = assemble(chosen, remote).app
+        settled()
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._app

@@ -80,10 +80,12 @@ class Service:
 
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     """An InputError says what is wrong with the settings."""
+    doorkeeper = Doorkeeper(settings.tokens)
+    settings.check_openness(doorkeeper.keys.needed)
     systems = {
         name: served(name, one, settings, workers[name]) for name, one in settings.systems.items()
     }
-    gateway = Gateway(systems, Doorkeeper(settings.tokens), settings.limits)
+    gateway = Gateway(systems, doorkeeper, settings.limits)
     ear = (settings.host, settings.port) if settings.listen else None
     return Service(systems, gateway, ear)
 

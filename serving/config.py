@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.decision_log import LogSettings
 from loadmaster.serving.guard import GuardSettings
@@ -88,6 +89,14 @@ class ServeSettings(Settings):
         if not self.systems:
             raise ValueError("systems is empty; expected at least one, such as decima: {}")
         return self
+
+    def check_openness(self, tokens: bool) -> None:
+        """Without tokens nobody but this machine may ask; an InputError where others could."""
+        if self.listen and not self.is_private and not tokens:
+            raise InputError(
+                f"--host {self.host} would let others in without a token; expected --tokens FILE "
+                "(lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
+            )
 
     @property
     def is_private(self) -> bool:

@@ -45,13 +45,15 @@ class Link:
         """The worker's answer; TimeoutError, or whatever keeps the worker from answering."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self._waiting.append(_Waiting(raw, version, folder, answer, loop.time() + within_s))
+        until = loop.time() + within_s
+        self._waiting.append(_Waiting(raw, version, folder, answer, until))
         if self._under_way < self._calls:
             self._under_way += 1
             task = loop.create_task(self._pass_on())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await asyncio.wait_for(answer, within_s)
+        async with asyncio.timeout_at(until):
+            return await answer
 
     async def _pass_on(self) -> None:
         while crowd := self._next_crowd():

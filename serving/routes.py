@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -16,13 +16,13 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from loadmaster.serving import console
+from loadmaster.serving import docs_page as documented
 from loadmaster.serving.bodies import JSON, swallow
-from loadmaster.serving.docs_page import docs_page
 from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.messages import RequestError, to_json
 from loadmaster.serving.openapi import document
 from loadmaster.serving.refusal import Refused
-from loadmaster.serving.served import VERBS, Conflict
+from loadmaster.serving.served import VERBS, Conflict, ServedSystem
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MOST_DECISIONS = 200
@@ -35,6 +35,8 @@ PUBLIC = {
     "/openapi.json": "how to ask is no secret",
     "/console": "the page; what it shows, it asks for with the token that is typed in",
 }
+
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 def build_app(
@@ -52,7 +54,6 @@ def build_app(
         redirect_slashes=False,  # it would lead to wherever the Host header says
         lifespan=lifespan,
     )
-    get = partial(app.api_route, methods=["GET", "HEAD"])
 
     @cache
     def described() -> dict[str, Any]:
@@ -61,7 +62,7 @@ def build_app(
 
     @cache
     def docs_content() -> bytes:
-        return docs_page(described())
+        return documented.docs_page(described())
 
     async def answer(request: Request, work: Awaitable[Any]) -> Response:
         try:
@@ -97,72 +98,80 @@ def build_app(
         """Starlette raises it again, so it is logged; who asked learns nothing of our insides."""
         return refuse(500, "the service failed; its log says why")
 
-    @get("/healthz")
-    async def healthz() -> Response:
+    async def decide(request: Request) -> Response:
+        return await answer(request, gateway.decide(request, _system(request)))
+
+    async def healthz(request: Request) -> Response:
         """The process is alive."""
         return Response(b'{"status":"ok"}', media_type=JSON, headers=HEADERS)
 
-    @get("/readyz")
-    async def readyz() -> Response:
+    async def readyz(request: Request) -> Response:
         """Every system can be asked."""
         if not gateway.is_ready:
             return refuse(503, "not every system is ready yet", None, {"Retry-After": "1"})
         return Response(b'{"status":"ok"}', media_type=JSON, headers=HEADERS)
 
-    @get("/openapi.json")
-    async def openapi() -> Response:
+    async def openapi(request: Request) -> Response:
         return Response(to_json(described()), media_type=JSON, headers=HEADERS)
 
-    @get("/docs")
-    async def docs() -> Response:
-        return Response(docs_content(), media_type="text/html", headers=console.HEADERS)
+    async def docs(request: Request) -> Response:
+        return Response(docs_content(), media_type="text/html", headers=documented.HEADERS)
 
-    @get("/console")
-    async def show_console() -> Response:
+    async def show_console(request: Request) -> Response:
         return Response(console.page(), media_type="text/html", headers=console.HEADERS)
 
-    @get("/v1/systems")
     async def systems(request: Request) -> Response:
         return await answer(request, gateway.systems_told(request))
 
-    @app.post("/v1/{system}/decide")
-    async def decide(request: Request, system: str) -> Response:
-        return await answer(request, gateway.decide(request, system))
+    async def feedback(request: Request) -> Response:
+        return await answer(request, gateway.feedback(request, _system(request)))
 
-    @app.post("/v1/{system}/feedback")
-    async def feedback(request: Request, system: str) -> Response:
-        return await answer(request, gateway.feedback(request, system))
+    def look(tell: Callable[[Request, ServedSystem], Any]) -> Handler:
+        async def told(request: Request) -> Response:
+            def about(served: ServedSystem) -> Any:
+                return tell(request, served)
 
-    @get("/v1/{system}/status")
-    async def status(request: Request, system: str) -> Response:
-        return await answer(request, gateway.look(request, system, lambda served: served.status()))
+            return await answer(request, gateway.look(request, _system(request), about))
 
-    @get("/v1/{system}/history")
-    async def history(request: Request, system: str) -> Response:
-        return await answer(request, gateway.look(request, system, lambda served: served.history()))
+        return told
 
-    @get("/v1/{system}/decisions")
-    async def decisions(request: Request, system: str) -> Response:
-        def tell(served: Any) -> Any:
-            return served.decisions(_number(request, "limit", 50, MOST_DECISIONS))
+    def order(verb: str) -> Handler:
+        async def given(request: Request) -> Response:
+            return await answer(request, gateway.order(request, _system(request), verb))
 
-        return await answer(request, gateway.look(request, system, tell))
+        return given
 
-    @get("/v1/{system}/example")
-    async def example(request: Request, system: str) -> Response:
-        def tell(served: Any) -> Any:
-            return served.example(request.query_params.get("name", "small"))
+    def decisions(request: Request, served: ServedSystem) -> Any:
+        return served.decisions(_number(request, "limit", 50, MOST_DECISIONS))
 
-        return await answer(request, gateway.look(request, system, tell))
+    def example(request: Request, served: ServedSystem) -> Any:
+        return served.example(request.query_params.get("name", "small"))
 
-    def verb_route(verb: str) -> None:
-        @app.post(f"/v1/{{system}}/{verb}", name=verb)
-        async def order(request: Request, system: str) -> Response:
-            return await answer(request, gateway.order(request, system, verb))
-
-    for verb in VERBS:
-        verb_route(verb)
+    # Routes are tried in turn: the busiest comes first.
+    posts: dict[str, Handler] = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
+    posts |= {f"/v1/{{system}}/{verb}": order(verb) for verb in VERBS}
+    gets: dict[str, Handler] = {
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/openapi.json": openapi,
+        "/docs": docs,
+        "/console": show_console,
+        "/v1/systems": systems,
+        "/v1/{system}/status": look(lambda _, served: served.status()),
+        "/v1/{system}/history": look(lambda _, served: served.history()),
+        "/v1/{system}/decisions": look(decisions),
+        "/v1/{system}/example": look(example),
+    }
+    for path, handler in posts.items():
+        app.add_route(path, handler, ["POST"])
+    for path, handler in gets.items():
+        app.add_route(path, handler, ["GET", "HEAD"])
     return app
+
+
+def _system(request: Request) -> str:
+    named: str = request.path_params["system"]
+    return named
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:

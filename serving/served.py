@@ -100,7 +100,8 @@ class ServedSystem:
                 told["shadow"] = _compared(beside.result(), found, casting)
         told["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if beside is None or told["shadow"] is not None:
-            self._keep(raw, frame, told, found)
+            # The answer goes out first; the books are done before the next request is read.
+            asyncio.get_running_loop().call_soon(self._keep, raw, frame, told, found)
         else:
             self._in_background(self._keep_later(raw, frame, dict(told), found, beside, casting))
         return told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from typing import TypeVar
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.deciding import Decider, line_of
 from loadmaster.serving.endpoint import Policy
+from loadmaster.serving.hotline import DECIDE, PROPOSE, Door
+from loadmaster.serving.memory import settled
 from loadmaster.serving.messages import to_json
 from loadmaster.serving.registry import find_endpoint
 
@@ -24,10 +27,10 @@ Result = TypeVar("Result")
 
 
 class SystemWorker:
-    """Two threads: one for decisions that are acted on, one for what others would have done.
+    """Two deciders: one for decisions that are acted on, one for what others would have done.
 
     Whatever a shadow bundle does, it is never in the way. Policies have scratch tables, so either
-    thread has its own.
+    is used by one thread at a time: its own, or that of a gateway's line.
     """
 
     def __init__(
@@ -36,26 +39,32 @@ class SystemWorker:
         _one_thread_for_torch()
         endpoint = find_endpoint(system, reference)
         self._acting, self._beside = Decider(endpoint, rule), Decider(endpoint, rule)
-        self._threads = {decider: ThreadPoolExecutor(1) for decider in (self._acting, self._beside)}
+        deciders = (self._acting, self._beside)
+        self._threads = {decider: ThreadPoolExecutor(1) for decider in deciders}
+        self._locks = {decider: threading.Lock() for decider in deciders}
         self._busy_since: float | None = None
+        self._door = Door({DECIDE: self._decide_all, PROPOSE: self._propose_all})
         policies = [self._acting.rule]
         # A worker that is started anew may find that the bundle it was once given is gone. The
         # gateway keeps copies of those that serve, and names one with every request.
         with contextlib.suppress(InputError):
             policies.append(self._acting.load(folder))
-        # The first decision compiles: nobody should wait for that.
-        for policy, state in product(policies, endpoint.examples().values() if warm else ()):
-            policy.decide(state)
+        if warm:
+            # The first decision compiles: nobody should wait for that.
+            for policy, state in product(policies, endpoint.examples().values()):
+                policy.decide(state)
+            settled()
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        def all_of_them() -> list[bytes]:
+        return await self._in_thread(self._acting, lambda: self._decide_all(version, folder, raw))
+
+    def _decide_all(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+        with self._locks[self._acting]:
             self._busy_since = time.monotonic()
             try:
                 return [self._decided(one, version, folder) for one in raw]
             finally:
                 self._busy_since = None
-
-        return await self._in_thread(self._acting, all_of_them)
 
     def _decided(self, raw: bytes, version: str, folder: str) -> bytes:
         """Where even the rule fails, the others of the crowd shall have their answers."""
@@ -65,23 +74,29 @@ class SystemWorker:
             return to_json({"failed": line_of(fault)})
 
     async def propose(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        return await self._in_thread(
-            self._beside,
-            lambda: [to_json(self._beside.propose(one, version, folder)) for one in raw],
-        )
+        return await self._in_thread(self._beside, lambda: self._propose_all(version, folder, raw))
+
+    def _propose_all(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+        with self._locks[self._beside]:
+            return [to_json(self._beside.propose(one, version, folder)) for one in raw]
 
     async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here; if so, no decision has to wait for it."""
+        """Whether the bundle in a folder can be used here; if so, no decision waits for it."""
 
         def for_both() -> Policy:
             self._acting.keep(self._acting.endpoint.policy(Path(folder)))
-            return self._beside.load(folder)
+            with self._locks[self._beside]:
+                return self._beside.load(folder)
 
         try:
             policy = await self._in_thread(self._beside, for_both)
         except InputError as fault:
             return to_json({"refused": str(fault)})
         return to_json({"name": policy.name, "version": policy.version})
+
+    async def door(self, known: list[str]) -> list[str]:
+        """Where the gateway may lay a line to this worker; see `Door.open`."""
+        return list(self._door.open(known))
 
     async def check_health(self) -> None:
         """Called by Serve: a replica that raises here is replaced."""

@@ -70,6 +70,7 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
         before_loading_serve,
         check_reachability,
         serving,
+        terminable,
         until_stopped,
         wait_until_ready,
     )
@@ -81,7 +82,7 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
     before_loading_serve()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
     # Ray takes SIGTERM for itself when it starts: whoever wants it has to come after.
-    with ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
+    with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
         if wait_until_ready(settings, stopped):
             _tell(settings)
             if only_try:

@@ -131,8 +131,9 @@ def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     service = Live(port, base / "kept", base / "bundles")
     one = {"endpoint": toy.REFERENCE, "bundle": service.bundle(), "deadline_ms": DEADLINE_MS}
     one |= {"log": {"flush_s": 0.5}, "guard": {"flaps": None}}
+    patient = {"deadline_ms": 10_000, "guard": {"flaps": None}}
     arguments = {
-        "systems": {"toy": one, "decima": {"deadline_ms": 10_000, "guard": {"flaps": None}}},
+        "systems": {"toy": one, "decima": patient, "das": patient},
         "port": port,
         "folder": str(service.folder),
     }

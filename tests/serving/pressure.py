@@ -92,6 +92,13 @@ class Pressure:
         """How many answers came for which cause; None: from the policy."""
         return Counter(s.answer.cause for s in self.samples(since_s) if s.answer is not None)
 
+    def check_chiefly(self, cause: str | None, since_s: float = 0.0) -> None:
+        """Nearly all answers since then came for that cause, the others for want of time alone:
+        a machine that is busy with other things lets a policy miss its deadline now and then."""
+        found = self.causes(since_s)
+        assert found[cause] >= 0.9 * found.total() > 0, found
+        assert set(found) <= {cause, "timeout", "breaker open"}, found
+
     def faults(self) -> list[str]:
         return [sample.fault for sample in self.samples() if sample.answer is None]
 

@@ -1,177 +1,186 @@
-"""The way to a worker, and the breaker on it."""
+"""Requests on their way to the worker: who shares a call, and that nobody is forgotten."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from loadmaster.serving.breaker import Breaker
 from loadmaster.serving.link import Link
 
-Calls = list[tuple[str, list[bytes]]]
 
+class Echo:
+    """Answers at once, or after as many turns of the loop as it is told."""
 
-class Worker:
-    """Echoes; notes its calls, and waits in each until it is let go."""
-
-    def __init__(self) -> None:
-        self.calls: Calls = []
-        self.go = asyncio.Event()
-        self.fault: Exception | None = None
+    def __init__(self, turns: int = 0) -> None:
+        self.turns, self.crowds = turns, list[int]()
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        self.calls.append((version, raw))
-        await self.go.wait()
-        if self.fault is not None:
-            raise self.fault
-        return [b"%s by %s" % (one, version.encode()) for one in raw]
+        self.crowds.append(len(raw))
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        return [version.encode() + one for one in raw]
 
-    async def propose(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        raise NotImplementedError
-
-    async def load(self, folder: str) -> bytes:
-        raise NotImplementedError
+    propose: Any = None
+    load: Any = None
 
 
-def run(work: Callable[[Worker], Awaitable[Any]]) -> Any:
-    async def main() -> Any:
-        return await work(Worker())
+@pytest.mark.parametrize("turns", [0, 1, 2, 5])
+@pytest.mark.parametrize("most", [1, 64])
+def test_who_asks_again_at_once_is_never_forgotten(turns: int, most: int) -> None:
+    """A call that has just ended takes nobody along any more; the next request starts its own."""
 
-    return asyncio.run(main())
+    async def ask_again_and_again(link: Link, name: bytes) -> None:
+        for _ in range(50):
+            assert await link.decide(name, "v", "f", 1.0) == b"v" + name
 
+    async def work() -> None:
+        link = Link(Echo(turns), most)
+        for many in (1, 2, 7):
+            names = [str(n).encode() for n in range(many)]
+            await asyncio.gather(*(ask_again_and_again(link, name) for name in names))
 
-async def asked(link: Link, *requests: str, within_s: float = 5.0) -> list[asyncio.Task[bytes]]:
-    """Requests such as "a1": the version, and a number; on their way."""
-    tasks = [
-        asyncio.ensure_future(link.decide(one.encode(), one[0], "folder", within_s))
-        for one in requests
-    ]
-    for _ in range(5):
-        await asyncio.sleep(0)
-    return tasks
-
-
-def test_the_first_goes_alone_and_a_crowd_shares_the_next_call() -> None:
-    async def work(worker: Worker) -> None:
-        link = Link(worker, most=3)
-        tasks = await asked(link, "a1")
-        assert worker.calls == [("a", [b"a1"])]
-        tasks += await asked(link, "a2", "a3", "a4", "a5")
-        assert len(worker.calls) == 1
-        worker.go.set()
-        assert await asyncio.gather(*tasks) == [b"a%d by a" % n for n in range(1, 6)]
-        assert [raw for _, raw in worker.calls[1:]] == [[b"a2", b"a3", b"a4"], [b"a5"]]
-
-    run(work)
+    asyncio.run(work())
 
 
-def test_a_call_is_for_one_version() -> None:
-    async def work(worker: Worker) -> None:
-        tasks = await asked(Link(worker, most=10), "a1", "a2", "b3", "b4", "a5")
-        worker.go.set()
-        answers = await asyncio.gather(*tasks)
-        assert answers == [b"a1 by a", b"a2 by a", b"b3 by b", b"b4 by b", b"a5 by a"]
-        assert [version for version, _ in worker.calls] == ["a", "b", "a"]
+def test_a_crowd_shares_a_call_and_versions_do_not() -> None:
+    async def work() -> None:
+        worker = Echo(turns=3)
+        link = Link(worker, 4)
+        asked = [link.decide(b"x", version, "f", 1.0) for version in "aaaaaabbb"]
+        answers = await asyncio.gather(*asked)
+        assert answers == [b"ax"] * 6 + [b"bx"] * 3
+        assert worker.crowds == [4, 2, 3]
 
-    run(work)
+    asyncio.run(work())
+
+
+def test_who_hangs_blocks_nobody_for_longer_than_a_deadline() -> None:
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 64)
+
+        async def hang(*_: Any) -> list[bytes]:
+            await asyncio.sleep(10)
+            return []
+
+        worker.decide = hang  # type: ignore[method-assign]
+        with pytest.raises(TimeoutError):
+            await link.decide(b"x", "v", "f", 0.02)
+        del worker.decide
+        assert await link.decide(b"x", "v", "f", 1.0) == b"vx"
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_who_comes_just_as_a_call_ends_is_passed_on(turns: int) -> None:
+    """Whichever turn of the loop that is."""
+
+    async def two(later: int) -> None:
+        link = Link(Echo(turns), 8)
+
+        async def second() -> bytes:
+            for _ in range(later):
+                await asyncio.sleep(0)
+            return await link.decide(b"2", "v", "f", 0.25)
+
+        assert await asyncio.gather(link.decide(b"1", "v", "f", 0.25), second()) == [b"v1", b"v2"]
+
+    for later in range(12):
+        asyncio.run(two(later))
+
+
+def test_a_call_lasts_as_long_as_any_of_its_crowd_waits() -> None:
+    """One who is in a hurry does not spoil it for those who are not."""
+
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 8)
+
+        async def slowly(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+            worker.crowds.append(len(raw))
+            await asyncio.sleep(0.15)
+            return raw
+
+        worker.decide = slowly  # type: ignore[method-assign]
+        hurried, patient = await asyncio.gather(
+            link.decide(b"1", "v", "f", 0.01),
+            link.decide(b"2", "v", "f", 5.0),
+            return_exceptions=True,
+        )
+        assert isinstance(hurried, TimeoutError)
+        assert patient == b"2"
+        assert worker.crowds == [2]
+
+    asyncio.run(work())
 
 
 def test_without_batching_everybody_has_a_call() -> None:
-    async def work(worker: Worker) -> None:
-        tasks = await asked(Link(worker, most=1), "a1", "a2", "a3")
-        assert [raw for _, raw in worker.calls] == [[b"a1"], [b"a2"], [b"a3"]]
-        worker.go.set()
-        await asyncio.gather(*tasks)
+    async def work() -> None:
+        worker = Echo(turns=3)
+        link = Link(worker, 1)
+        await asyncio.gather(*(link.decide(b"x", "v", "f", 1.0) for _ in range(5)))
+        assert worker.crowds == [1] * 5
 
-    run(work)
+    asyncio.run(work())
 
 
 def test_as_many_calls_at_once_as_there_are_workers() -> None:
-    async def work(worker: Worker) -> None:
-        tasks = await asked(Link(worker, most=10, calls=2), "a1")
-        assert len(worker.calls) == 1
-        worker.go.set()
-        await asyncio.gather(*tasks)
-        worker.go.clear()
-        link = Link(worker, most=10, calls=2)
-        tasks = await asked(link, "a1")
-        tasks += await asked(link, "a2")
-        tasks += await asked(link, "a3", "a4")
-        assert [raw for _, raw in worker.calls[1:]] == [[b"a1"], [b"a2"]]
-        worker.go.set()
-        await asyncio.gather(*tasks)
-        assert worker.calls[3][1] == [b"a3", b"a4"]
+    async def work() -> None:
+        worker = Echo(turns=50)
+        link = Link(worker, 8, calls=2)
+        asked = []
+        for _ in range(5):
+            asked.append(asyncio.ensure_future(link.decide(b"x", "v", "f", 1.0)))
+            for _ in range(4):
+                await asyncio.sleep(0)
+        assert worker.crowds == [1, 1], "the others wait for one of them to end"
+        await asyncio.gather(*asked)
+        assert worker.crowds == [1, 1, 3]
 
-    run(work)
+    asyncio.run(work())
 
 
 def test_a_fault_is_everybodys_in_the_crowd_and_nobody_elses() -> None:
-    async def work(worker: Worker) -> None:
-        link = Link(worker, most=10)
-        tasks = await asked(link, "a1", "a2")
-        worker.fault = ConnectionError("gone")
-        worker.go.set()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [type(one) for one in found] == [ConnectionError] * 2
-        worker.fault = None
-        assert await link.decide(b"a3", "a", "folder", 5.0) == b"a3 by a"
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 8)
 
-    run(work)
+        async def gone(*_: Any) -> list[bytes]:
+            raise ConnectionError("gone")
 
+        worker.decide = gone  # type: ignore[method-assign]
+        asked = [link.decide(b"x", "v", "f", 1.0) for _ in range(3)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [ConnectionError] * 3
+        del worker.decide
+        assert await link.decide(b"x", "v", "f", 1.0) == b"vx"
 
-def test_who_hangs_holds_up_others_for_one_deadline_at_most() -> None:
-    async def work(worker: Worker) -> None:
-        link = Link(worker, most=10)
-        tasks = await asked(link, "a1", within_s=0.05)
-        with pytest.raises(TimeoutError):
-            await tasks[0]
-        worker.go.set()
-        assert await link.decide(b"a2", "a", "folder", 5.0) == b"a2 by a"
-        assert [raw for _, raw in worker.calls] == [[b"a1"], [b"a2"]]
-
-    run(work)
+    asyncio.run(work())
 
 
 def test_who_has_given_up_is_not_passed_on() -> None:
-    async def work(worker: Worker) -> None:
-        link = Link(worker, most=10)
-        tasks = await asked(link, "a1")
-        late = await asked(link, "a2", within_s=0.01)
+    async def work() -> None:
+        worker, go = Echo(), asyncio.Event()
+        link = Link(worker, 8)
+        asked: list[list[bytes]] = []
+
+        async def when_told(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+            asked.append(raw)
+            await go.wait()
+            return raw
+
+        worker.decide = when_told  # type: ignore[method-assign]
+        first = asyncio.ensure_future(link.decide(b"1", "v", "f", 5.0))
+        await asyncio.sleep(0.01)
         with pytest.raises(TimeoutError):
-            await late[0]
-        tasks += await asked(link, "a3")
-        worker.go.set()
-        await asyncio.gather(*tasks)
-        assert [raw for _, raw in worker.calls] == [[b"a1"], [b"a3"]]
+            await link.decide(b"2", "v", "f", 0.01)
+        third = asyncio.ensure_future(link.decide(b"3", "v", "f", 5.0))
+        await asyncio.sleep(0.01)
+        go.set()
+        assert await asyncio.gather(first, third) == [b"1", b"3"]
+        assert asked == [[b"1"], [b"3"]]
 
-    run(work)
-
-
-def test_a_breaker_opens_after_failures_in_a_row() -> None:
-    breaker = Breaker(failures=3, retry_s=1.0)
-    for _ in range(2):
-        breaker.failed(0.0)
-    breaker.succeeded()
-    for _ in range(2):
-        breaker.failed(0.0)
-    assert not breaker.is_open
-    assert breaker.lets_through(0.0)
-    breaker.failed(0.0)
-    assert breaker.is_open
-
-
-def test_an_open_breaker_tries_again_now_and_then() -> None:
-    breaker = Breaker(failures=1, retry_s=1.0)
-    breaker.failed(10.0)
-    assert [breaker.lets_through(t) for t in (10.0, 10.9, 11.0, 11.1, 11.9, 12.0)] == [
-        False, False, True, False, False, True,
-    ]  # fmt: skip
-    breaker.failed(12.0)
-    assert not breaker.lets_through(12.5)
-    assert breaker.lets_through(13.0)
-    breaker.succeeded()
-    assert not breaker.is_open
-    assert breaker.lets_through(13.0)
+    asyncio.run(work())

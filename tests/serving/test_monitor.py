@@ -418,3 +418,31 @@ def test_a_decayed_policy_is_replaced_within_a_window_or_so(deviation: float, mo
                 break
         else:
             pytest.fail(f"still acting after {most} bad rewards")
+
+
+def test_keeping_and_telling_a_whole_hour_is_cheap() -> None:
+    """Both happen where requests are answered, every few seconds."""
+    monitor, noise = Monitor(), random.Random(0)
+    for number in range(20_000):
+        decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
+
+    def took_s(work: Any) -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    assert min(took_s(monitor.record) for _ in range(5)) < 0.005
+    assert min(took_s(lambda: monitor.history(NOW + 4000)) for _ in range(5)) < 0.005
+
+
+def test_a_record_stays_as_it_was_made() -> None:
+    """It is written by another thread, while decisions go on."""
+    monitor = Monitor()
+    for number in range(100):
+        decide(monitor, NOW + number)
+    record = monitor.record()
+    kept = json.dumps(record)
+    for number in range(100, 200):
+        decide(monitor, NOW + number, source="fallback", cause="timeout", features={"jobs": 1.0})
+        monitor.record_feedback(NOW + number, 1.0, "policy")
+    assert json.dumps(record) == kept

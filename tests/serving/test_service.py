@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from loadmaster.serving.answers import DecisionAnswer, HistoryAnswer, StatusAnswer, SystemList
+from loadmaster.serving.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import Answered, ask
 from tests.serving.conftest import Here, Start
@@ -230,3 +231,38 @@ def test_decisions_are_logged_with_what_was_asked(start: Start) -> None:
     assert [row.source for row in rows] == ["policy", "fallback"]
     assert json.loads(rows[1].shadow or "")["agrees"] is False
     assert rows[1].id == "mine"
+
+
+def test_a_pause_is_the_cause_whatever_the_worker_does(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = start()
+    here.ask("POST", "/v1/toy/pause")
+
+    async def gone(*_: Any) -> list[bytes]:
+        raise ConnectionError("the replica died")
+
+    monkeypatch.setattr(here.worker, "decide", gone)
+    told = here.decide(replicas=9)
+    assert (told["decision"], told["cause"]) == ({"replicas": 9}, "paused")
+
+
+def test_a_bundle_is_loaded_before_it_serves(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No decision waits for that."""
+    here = start()
+    better = toy.make_bundle(here.folder / "better", "better", extra=1)
+    here.ask("POST", "/v1/toy/promote", {"bundle": str(better)})
+
+    def too_late(folder: str) -> Any:
+        raise AssertionError(f"{folder} is loaded now")
+
+    monkeypatch.setattr(here.worker._acting, "load", too_late)
+    assert (here.decide()["source"], here.decide()["decision"]) == ("policy", {"replicas": 6})
+
+
+def test_a_worker_starts_without_its_bundle(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway names a copy with every request."""
+    here = start()
+    anew = SystemWorker("toy", toy.REFERENCE, "hold", str(here.folder / "nowhere"))
+    monkeypatch.setattr(here.worker, "decide", anew.decide)
+    assert here.decide()["source"] == "policy"

@@ -13,6 +13,8 @@ from loadmaster.envs.dag_scheduling.rollout import initial_state, room_for
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
+from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.decima.recording import state_of
 from loadmaster.serving.decima.schema import DecimaDecision, DecimaState
 
@@ -44,6 +46,17 @@ class Round:
     before: list[DecimaState] = field(default_factory=list)
     given: list[Given] = field(default_factory=list)  # one each; the last may be missing: idled
     free: int = 0
+
+
+def in_process(network: DecimaNetwork) -> Decide:
+    """The compiled network as training and evaluation run it."""
+    weights, room = weights_of(network), scratch_for(network, 2000, 100, 50)
+
+    def best(view: Observation) -> tuple[int, int]:
+        row, limit, _ = decide(view, weights, room, -1.0, -1.0)
+        return row, limit
+
+    return best
 
 
 def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:

@@ -17,13 +17,12 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.decima.endpoint import ENDPOINT
 from loadmaster.serving.decima.policy import DecimaPolicy
 from loadmaster.serving.decima.recording import state_of
 from loadmaster.serving.decima.rules import RULES, DecimaRule, tuned_rule
-from tests.serving.decima.episodes import EPISODES, Decide, rounds, sent, told
+from tests.serving.decima.episodes import EPISODES, Decide, in_process, rounds, sent, told
 
 DECISIONS = 240  # of each case
 
@@ -34,17 +33,6 @@ CASES = [
     ("decima-stream", "classes, stream"),
     ("decima-makespan", "no estimates"),
 ]
-
-
-def in_process(network: DecimaNetwork) -> Decide:
-    """The compiled network as training and evaluation run it."""
-    weights, room = weights_of(network), scratch_for(network, 2000, 100, 50)
-
-    def best(view: Observation) -> tuple[int, int]:
-        row, limit, _ = decide(view, weights, room, -1.0, -1.0)
-        return row, limit
-
-    return best
 
 
 def compare(policy: DecimaPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:

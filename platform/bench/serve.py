@@ -1,0 +1,137 @@
+"""How fast decisions are answered over HTTP, beside an endpoint that does nothing.
+
+Service, the same without batching, and the no-op stand on one Serve and are asked by turns: what a
+busy machine does to one it then does to all. Differences and ratios are taken within a turn.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from loadmaster.platform.bench.http_lines import Load
+from loadmaster.platform.bench.http_load import measure as measure_load
+from loadmaster.platform.bench.results import Figure
+from loadmaster.platform.bench.serve_stand import (
+    HOST,
+    Stand,
+    free_port,
+    served_systems,
+    service_stand,
+    start_unbatched,
+)
+from loadmaster.serving.client import Client
+
+ROUNDS = 5
+SECONDS, WARMUP_S = 1.2, 0.2  # of each load in each round
+ONE, MANY = 1, 16  # connections
+EXAMPLES = ("small", "large")
+
+
+class Cell(NamedTuple):
+    """Something that is asked, and by how many at once."""
+
+    target: str  # "noop", "decima/small"
+    connections: int
+
+    @property
+    def name(self) -> str:
+        return f"serve/{self.target}/c{self.connections}"
+
+
+@dataclass
+class Reached:
+    """What a cell reached, round by round."""
+
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    decisions: int = 0
+    by_policy: int = 0
+
+    def of(self, column: str) -> list[float]:
+        return [report[column] for report in self.reports]
+
+
+def measure(
+    say: Callable[[str], None],
+    names: Sequence[str] | None = None,
+    rounds: int = ROUNDS,
+    seconds: float = SECONDS,
+) -> list[Figure]:
+    names = names or served_systems()
+    with service_stand(names, say) as service:
+        from loadmaster.platform.bench.noop import PATH, start_noop
+
+        say("starting the no-op endpoint, and the service without batching")
+        port = free_port()
+        start_noop(HOST, port)
+        noop = f"http://{HOST}:{port}{PATH}"
+        unbatched = start_unbatched(names, service.folder)
+        batched: dict[Cell, Reached] = {}
+        single: dict[Cell, Reached] = {}
+        for turn in range(rounds):
+            say(f"turn {turn + 1} of {rounds}")
+            for connections in (ONE, MANY):
+                body = service.body(names[0], EXAMPLES[0])
+                load = Load(noop, (body,), connections, seconds, warmup_s=WARMUP_S)
+                _reached(batched, Cell("noop", connections)).reports.append(answered(load))
+                for system in names:
+                    for example in EXAMPLES:
+                        cell = Cell(f"{system}/{example}", connections)
+                        ask(service, system, example, _reached(batched, cell), cell, seconds)
+                        if connections > 1:
+                            alone = _reached(single, cell)
+                            ask(unbatched, system, example, alone, cell, seconds)
+    return list(figures_of(batched, single))
+
+
+def ask(
+    stand: Stand, system: str, example: str, reached: Reached, cell: Cell, seconds: float
+) -> None:
+    """One turn of a cell; who decided is told by the service."""
+    body = stand.body(system, example)
+    load = Load(stand.decide_url(system), (body,), cell.connections, seconds, warmup_s=WARMUP_S)
+    with Client(stand.url) as client:
+        before = client.status(system).decisions
+        reached.reports.append(answered(load))
+        after = client.status(system).decisions
+    reached.decisions += after.total - before.total
+    reached.by_policy += after.policy - before.policy
+
+
+def answered(load: Load) -> dict[str, Any]:
+    """The report of a load; answers that are none would make any service fast."""
+    report = measure_load(load)
+    if report["failed"] or not report["requests"]:
+        raise RuntimeError(f"{load.url} failed: {report['failed'] or 'no answer at all'}")
+    return report
+
+
+def figures_of(reached: Mapping[Cell, Reached], single: Mapping[Cell, Reached]) -> Iterator[Figure]:
+    for cell, found in reached.items():
+        yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
+        yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
+        yield Figure(f"{cell.name}/requests_per_s", _median(found.of("requests_per_s")), "1/s")
+        noop = reached[Cell("noop", cell.connections)]
+        if found is noop:
+            continue
+        more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
+        yield Figure(f"{cell.name}/over_noop_ms", _median(more), "ms")
+        yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
+        yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
+        if cell in single:
+            yield Figure(f"{cell.name}/batching_times", _ratio(found, single[cell]), "")
+
+
+def _reached(cells: dict[Cell, Reached], cell: Cell) -> Reached:
+    return cells.setdefault(cell, Reached())
+
+
+def _ratio(found: Reached, other: Reached) -> float:
+    speeds, others = found.of("requests_per_s"), other.of("requests_per_s")
+    return _median([a / b for a, b in zip(speeds, others, strict=True)])
+
+
+def _median(values: Sequence[float]) -> float:
+    return statistics.median(values)

@@ -1,0 +1,227 @@
+"""`loadmaster serve` as a user runs it: started, asked, told to end, and interrupted on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+import yaml
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.serving.config import ServeSettings
+from tests.serving import toy
+from tests.serving.addresses import other_addresses, refuses
+from tests.serving.live import free_port
+
+PROGRAM = str(Path(sys.executable).with_name("loadmaster"))
+TOKEN = "a-token-that-is-long-enough-for-this"
+PATIENCE_S = 240.0
+END_S = 20.0
+
+
+class Served:
+    """The command in a process group of its own, as a shell starts it, and its temporary files."""
+
+    def __init__(self, root: Path, folder: Path, *arguments: str) -> None:
+        # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
+        self.temporary = Path(tempfile.mkdtemp(prefix="lms-", dir="/tmp"))
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": path}
+        environment.pop("LOADMASTER_TOKENS", None)
+        self._out, self._err = folder / "out", folder / "err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                [PROGRAM, "serve", *arguments],
+                cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True,
+            )  # fmt: skip
+        self._seen: dict[int, psutil.Process] = {}
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    def family(self) -> list[psutil.Process]:
+        """The process and all descendants, those that have lost their parents since included."""
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            self._seen.setdefault(process.pid, process)
+        return [p for p in self._seen.values() if p.is_running() and p.status() != "zombie"]
+
+    def wait_for(self, condition: Callable[[], object]) -> None:
+        began = time.monotonic()
+        while not condition():
+            assert self.process.poll() is None, (self.out, self._err.read_text())
+            assert time.monotonic() - began < PATIENCE_S, (self.out, self._err.read_text())
+            self.family()
+            time.sleep(0.1)
+
+    def has(self, title: str) -> bool:
+        return any(_title(process).startswith(title) for process in self.family())
+
+    def end(self, number: int) -> tuple[int, float]:
+        """The exit code, and how long it took; a terminal's Ctrl-C goes to the whole group."""
+        self.family()
+        began = time.monotonic()
+        (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
+        return self.process.wait(PATIENCE_S), time.monotonic() - began
+
+    def check_nothing_is_left(self) -> None:
+        left = [p for p in self._seen.values() if p.is_running() and p.status() != "zombie"]
+        _, left = psutil.wait_procs(left, timeout=5)
+        assert left == []
+        assert [file.name for file in self.temporary.iterdir() if "ray" in file.name] == []
+        assert "Traceback" not in self._err.read_text()
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.family()
+            for process in [*self._seen.values(), psutil.Process(self.process.pid)]:
+                if process.is_running():
+                    process.kill()
+            self.process.wait()
+        shutil.rmtree(self.temporary, ignore_errors=True)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return "".join(process.cmdline()[:1])
+    except psutil.Error:
+        return ""
+
+
+Start = Callable[..., Served]
+
+
+@pytest.fixture
+def start(root: Path, tmp_path: Path) -> Iterator[Start]:
+    started: list[Served] = []
+
+    def begin(*arguments: str) -> Served:
+        started.append(Served(root, tmp_path, *arguments))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        each.close()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Settings as `serve deploy` takes them, of the toy system alone."""
+    bundle = str(toy.make_bundle(tmp_path / "bundle"))
+    settings = {
+        "systems": {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle, "deadline_ms": 5000}},
+        "port": free_port(),
+        "folder": str(tmp_path / "kept"),
+    }
+    application = {
+        "name": "loadmaster",
+        "route_prefix": "/",
+        "import_path": "loadmaster.serving.app:build",
+        "args": settings,
+    }
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))
+    return file
+
+
+def decide(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PROGRAM, "decide", "toy", "state.json", *arguments],
+        cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+
+
+def test_serves_until_it_is_told_to_end(start: Start, config: Path, tmp_path: Path) -> None:
+    """Open to others, with a token; nothing else of it is."""
+    (tmp_path / "tokens").write_text(f"admin {TOKEN}\n")
+    (tmp_path / "token").write_text(TOKEN)
+    (tmp_path / "state.json").write_text('{"load": 42, "replicas": 3}')
+    port = free_port()
+    served = start(
+        "--config", str(config), "--host", "0.0.0.0", "--port", str(port), "--tokens", "tokens"
+    )
+    served.wait_for(lambda: "Serving at" in served.out)
+    assert f"Serving at http://127.0.0.1:{port};" in served.out
+    for address in other_addresses(socket.AF_INET):
+        url = f"http://{address}:{port}"
+        told = decide("--url", url, "--token-file", "token", "--json", cwd=tmp_path)
+        assert told.returncode == 0, told
+        assert json.loads(told.stdout)["decision"] == {"replicas": 5}
+        assert decide("--url", url, cwd=tmp_path).returncode == 1
+    check_that_nothing_else_is_open(served, port)
+    code, took_s = served.end(signal.SIGTERM)
+    assert code == 0
+    assert took_s < END_S
+    assert served.out.endswith("stopped\n")
+    served.check_nothing_is_left()
+
+
+def check_that_nothing_else_is_open(served: Served, port: int) -> None:
+    """Other ports are this machine's own; Serve's between its replicas ask for Ray's token."""
+    ports = {
+        one.laddr.port: _title(process)
+        for process in served.family()
+        for one in process.net_connections("tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port != port
+    }
+    assert len(ports) > 3
+    open_ports = {
+        other: (address, title)
+        for other, title in ports.items()
+        for address in other_addresses()
+        if not refuses(address, other) and not needs_ray_token(address, other)
+    }
+    assert open_ports == {}
+
+
+def needs_ray_token(address: str, port: int) -> bool:
+    """Whether a call that would be unpickled is turned away before that."""
+    host = f"[{address}]" if ":" in address else address
+    with grpc.insecure_channel(f"{host}:{port}") as channel:
+        call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
+        try:
+            call(b"", timeout=10.0)
+        except grpc.RpcError as refusal:
+            return refusal.code() == grpc.StatusCode.UNAUTHENTICATED
+    return False
+
+
+@pytest.mark.parametrize("title", ["ray::", "ray::ServeController"], ids=["Ray", "Serve"])
+def test_ctrl_c_while_it_starts(start: Start, config: Path, title: str) -> None:
+    served = start("--config", str(config))
+    served.wait_for(lambda: served.has(title))
+    code, took_s = served.end(signal.SIGINT)
+    assert code in (0, 130)
+    assert took_s < END_S
+    assert "Serving at" not in served.out
+    served.check_nothing_is_left()
+
+
+def test_its_file_is_one_of_serve(config: Path) -> None:
+    """`serve deploy` reads it, and builds the same application from it."""
+    from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as built_by
+    from ray.serve.schema import ServeDeploySchema
+
+    from loadmaster.serving.app import GATEWAY, build
+
+    told: Any = yaml.safe_load(config.read_text())
+    (application,) = ServeDeploySchema.model_validate(told).applications
+    assert application.import_path == f"{build.__module__}:{build.__name__}"
+    gateway = built_by(build, application.args)._bound_deployment
+    assert gateway.name == GATEWAY
+    settings, workers = gateway.init_args
+    assert build_settings(ServeSettings, settings).port == application.args["port"]
+    assert [worker._bound_deployment.name for worker in workers.values()] == ["toy"]

@@ -1,0 +1,37 @@
+"""This machine's addresses, and whether anything answers there."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+import psutil
+
+
+def other_addresses(family: socket.AddressFamily | None = None) -> list[str]:
+    """All but the usual loopback. 127.0.0.2 is always there: who listens on all hears it too."""
+    found = ["127.0.0.2"]
+    for cards in psutil.net_if_addrs().values():
+        for card in cards:
+            if card.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            address = ipaddress.ip_address(card.address.partition("%")[0])
+            # Those of a link need its name, and are as reachable as the others of that card.
+            if not (address.is_loopback or address.is_link_local):
+                found.append(str(address))
+    return [one for one in found if family is None or _family(one) == family]
+
+
+def refuses(address: str, port: int) -> bool:
+    """Whether a connection is refused; whatever else goes wrong raises."""
+    with socket.socket(_family(address)) as probe:
+        probe.settimeout(5.0)
+        try:
+            probe.connect((address, port))
+        except ConnectionRefusedError:
+            return True
+    return False
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
