@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
@@ -26,6 +27,7 @@ def default_folder() -> Path:
     return Path(base) / "loadmaster" / "serve"
 
 
+@lru_cache(maxsize=64)  # without tokens it is asked of every request
 def is_loopback(host: str) -> bool:
     """Whether that name or address is this machine's own, and no other's."""
     if host == "localhost":

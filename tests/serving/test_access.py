@@ -36,7 +36,7 @@ def routes_of(here: Here) -> Iterator[tuple[str, str, str]]:
     """Method, path and path as declared, of all there are."""
     for route in here.service.app.routes:
         assert isinstance(route, Route), f"{route} is not walked by these tests"
-        for method in sorted(route.methods):
+        for method in sorted(route.methods or ()):
             yield method, route.path.format(system="toy"), route.path
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from http.client import HTTPConnection
 from typing import Any
 
-import psutil
 import pytest
 
 from loadmaster.serving import listener
 from loadmaster.serving.listener import HEAD_BYTES, listening
+from tests.serving.addresses import other_addresses, refuses
 from tests.serving.conftest import Here, Start
 from tests.serving.live import free_port
 
@@ -41,36 +41,14 @@ def while_listening(
     return asyncio.run(main()) if here is None else here.run(main())
 
 
-def others_of_this_machine() -> list[str]:
-    """Its addresses but 127.0.0.1."""
-    found = {
-        one.address
-        for addresses in psutil.net_if_addrs().values()
-        for one in addresses
-        if one.family == socket.AF_INET
-    }
-    return sorted((found | {"127.0.0.2"}) - {"127.0.0.1"})
-
-
-def can_connect(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=5):
-            return True
-    except ConnectionRefusedError:
-        return False
-
-
 def test_it_listens_on_one_address_alone() -> None:
-    def work(port: int) -> dict[str, bool]:
-        hosts = ["127.0.0.1", *others_of_this_machine()]
-        return {host: can_connect(host, port) for host in hosts}
+    others = sorted({*other_addresses(), "127.0.0.2"})
 
-    reached = while_listening(hello, "127.0.0.1", work)
-    assert len(reached) > 1
-    assert [host for host, answered in reached.items() if answered] == ["127.0.0.1"]
-    other = others_of_this_machine()[0]
-    reached = while_listening(hello, other, work)
-    assert [host for host, answered in reached.items() if answered] == [other]
+    def open_ones(port: int) -> list[str]:
+        return [host for host in ("127.0.0.1", *others) if not refuses(host, port)]
+
+    assert while_listening(hello, "127.0.0.1", open_ones) == ["127.0.0.1"]
+    assert while_listening(hello, "127.0.0.2", open_ones) == ["127.0.0.2"]
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
@@ -80,13 +58,13 @@ def test_ipv6() -> None:
             pass
     except OSError:
         pytest.skip("no IPv6 here")
-    assert while_listening(hello, "::1", lambda port: can_connect("::1", port))
+    assert while_listening(hello, "::1", lambda port: not refuses("::1", port))
 
 
 def test_it_lets_go_of_the_port() -> None:
     seen = []
     while_listening(hello, "127.0.0.1", seen.append)
-    assert not can_connect("127.0.0.1", seen[0])
+    assert refuses("127.0.0.1", seen[0])
 
 
 def test_a_predecessor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_the_parts_in_a_decision(
 
 
 def test_who_acts_and_why() -> None:
-    assert Roles(A).acts(False) == ("policy", "a a-1 serves")
+    assert Roles(A).acts(False) == ("policy", "the bundle a a-1 serves")
     assert Roles(A).acts(True)[0] == "fallback"
     assert Roles(A, paused="night").acts(False) == ("fallback", "paused: night")
 
