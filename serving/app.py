@@ -14,14 +14,13 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.config import GATEWAY, ServeSettings
 from loadmaster.serving.hotline import DECIDE, PROPOSE, Switchboard
 from loadmaster.serving.memory import settled
 from loadmaster.serving.places import bundle_folder
 from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
 
-GATEWAY = "gateway"
 ASKED_AT_ONCE = 10_000  # the gateway has limits of its own, and says so in words
 CARE = {
     "health_check_period_s": 2.0,

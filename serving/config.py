@@ -17,6 +17,7 @@ from loadmaster.serving.renewal import RenewalSettings
 from loadmaster.serving.retraining import RetrainingSettings
 
 PORT = 8700
+GATEWAY = "gateway"  # the deployment that listens; the others have their systems' names
 
 
 def default_folder() -> Path:

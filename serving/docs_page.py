@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from html import escape
 from typing import Any
@@ -19,6 +21,16 @@ summary { cursor: pointer; }
 table { border-collapse: collapse; }
 td { padding: .1rem 1rem .1rem 0; }
 """
+
+
+_SEAL = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+HEADERS = {
+    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_SEAL}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
 
 
 def docs_page(described: dict[str, Any]) -> bytes:

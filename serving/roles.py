@@ -43,7 +43,7 @@ class Roles:
             return said.FALLBACK, f"paused: {self.paused}"
         if rules_act:
             return said.FALLBACK, "the lifecycle lets the rule act"
-        return said.POLICY, f"{self.serving.name} {self.serving.version} serves"
+        return said.POLICY, f"the bundle {self.serving.name} {self.serving.version} serves"
 
     def with_pause(self, why: str | None) -> Roles:
         return replace(self, paused=why)

@@ -16,8 +16,8 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from loadmaster.serving import console
+from loadmaster.serving import docs_page as documented
 from loadmaster.serving.bodies import JSON, swallow
-from loadmaster.serving.docs_page import docs_page
 from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.messages import RequestError, to_json
 from loadmaster.serving.openapi import document
@@ -62,7 +62,7 @@ def build_app(
 
     @cache
     def docs_content() -> bytes:
-        return docs_page(described())
+        return documented.docs_page(described())
 
     async def answer(request: Request, work: Awaitable[Any]) -> Response:
         try:
@@ -115,7 +115,7 @@ def build_app(
         return Response(to_json(described()), media_type=JSON, headers=HEADERS)
 
     async def docs(request: Request) -> Response:
-        return Response(docs_content(), media_type="text/html", headers=console.HEADERS)
+        return Response(docs_content(), media_type="text/html", headers=documented.HEADERS)
 
     async def show_console(request: Request) -> Response:
         return Response(console.page(), media_type="text/html", headers=console.HEADERS)

@@ -54,10 +54,8 @@ class Noop:
         return self._app
 
 
-def start_noop(host: str, port: int) -> None:
-    """Serve must be there; it ends with it."""
-    serve.run(
-        Noop.bind(host, port),  # type: ignore[attr-defined]
-        name=NOOP,
-        route_prefix=PATH,
-    )
+def start_noop(host: str, port: int) -> str:
+    """Its address. Serve must be there; it ends with it."""
+    application = Noop.bind(host, port)  # type: ignore[attr-defined]
+    serve.run(application, name=NOOP, route_prefix=PATH)
+    return f"http://{host}:{port}{PATH}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, NamedTuple
 
 from loadmaster.platform.bench.http_lines import Load
@@ -28,6 +29,7 @@ ROUNDS = 5
 SECONDS, WARMUP_S = 1.2, 0.2  # of each load in each round
 ONE, MANY = 1, 16  # connections
 EXAMPLES = ("small", "large")
+NOOP = "noop"
 
 
 class Cell(NamedTuple):
@@ -53,51 +55,62 @@ class Reached:
         return [report[column] for report in self.reports]
 
 
-def measure(
+def measure(say: Callable[[str], None]) -> list[Figure]:
+    systems = served_systems()
+    with service_stand(systems, say) as service:
+        from loadmaster.platform.bench.noop import start_noop
+
+        say("starting the no-op endpoint, and the service without batching")
+        noop = start_noop(HOST, free_port())
+        unbatched = start_unbatched(systems, service.folder)
+        return measure_beside(service, unbatched, noop, say)
+
+
+def measure_beside(
+    service: Stand,
+    unbatched: Stand,
+    noop: str,
     say: Callable[[str], None],
-    names: Sequence[str] | None = None,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> list[Figure]:
-    names = names or served_systems()
-    with service_stand(names, say) as service:
-        from loadmaster.platform.bench.noop import PATH, start_noop
+    """`noop`: the address of the endpoint that does nothing."""
+    reached: dict[Cell, Reached] = {}
+    alone: dict[Cell, Reached] = {}  # without batching
 
-        say("starting the no-op endpoint, and the service without batching")
-        port = free_port()
-        start_noop(HOST, port)
-        noop = f"http://{HOST}:{port}{PATH}"
-        unbatched = start_unbatched(names, service.folder)
-        batched: dict[Cell, Reached] = {}
-        single: dict[Cell, Reached] = {}
-        for turn in range(rounds):
-            say(f"turn {turn + 1} of {rounds}")
-            for connections in (ONE, MANY):
-                body = service.body(names[0], EXAMPLES[0])
-                load = Load(noop, (body,), connections, seconds, warmup_s=WARMUP_S)
-                _reached(batched, Cell("noop", connections)).reports.append(answered(load))
-                for system in names:
-                    for example in EXAMPLES:
-                        cell = Cell(f"{system}/{example}", connections)
-                        ask(service, system, example, _reached(batched, cell), cell, seconds)
-                        if connections > 1:
-                            alone = _reached(single, cell)
-                            ask(unbatched, system, example, alone, cell, seconds)
-    return list(figures_of(batched, single))
+    def ask_noop(connections: int) -> None:
+        body = service.body(service.systems[0], EXAMPLES[0])
+        load = Load(noop, (body,), connections, seconds, warmup_s=WARMUP_S)
+        cell = Cell(NOOP, connections)
+        reached.setdefault(cell, Reached()).reports.append(answered(load))
 
+    def ask(stand: Stand, system: str, example: str, connections: int) -> None:
+        """Who decided is told by the service."""
+        load = Load(
+            stand.decide_url(system),
+            (stand.body(system, example),),
+            connections,
+            seconds,
+            warmup_s=WARMUP_S,
+        )
+        cell = Cell(f"{system}/{example}", connections)
+        found = (reached if stand is service else alone).setdefault(cell, Reached())
+        with Client(stand.url) as client:
+            before = client.status(system).decisions
+            found.reports.append(answered(load))
+            after = client.status(system).decisions
+        found.decisions += after.total - before.total
+        found.by_policy += after.policy - before.policy
 
-def ask(
-    stand: Stand, system: str, example: str, reached: Reached, cell: Cell, seconds: float
-) -> None:
-    """One turn of a cell; who decided is told by the service."""
-    body = stand.body(system, example)
-    load = Load(stand.decide_url(system), (body,), cell.connections, seconds, warmup_s=WARMUP_S)
-    with Client(stand.url) as client:
-        before = client.status(system).decisions
-        reached.reports.append(answered(load))
-        after = client.status(system).decisions
-    reached.decisions += after.total - before.total
-    reached.by_policy += after.policy - before.policy
+    for turn in range(rounds):
+        say(f"turn {turn + 1} of {rounds}")
+        for connections in (ONE, MANY):
+            ask_noop(connections)
+            for system, example in product(service.systems, EXAMPLES):
+                ask(service, system, example, connections)
+                if connections > 1:
+                    ask(unbatched, system, example, connections)
+    return list(figures_of(reached, alone))
 
 
 def answered(load: Load) -> dict[str, Any]:
@@ -108,24 +121,20 @@ def answered(load: Load) -> dict[str, Any]:
     return report
 
 
-def figures_of(reached: Mapping[Cell, Reached], single: Mapping[Cell, Reached]) -> Iterator[Figure]:
+def figures_of(reached: Mapping[Cell, Reached], alone: Mapping[Cell, Reached]) -> Iterator[Figure]:
     for cell, found in reached.items():
         yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
         yield Figure(f"{cell.name}/requests_per_s", _median(found.of("requests_per_s")), "1/s")
-        noop = reached[Cell("noop", cell.connections)]
+        noop = reached[Cell(NOOP, cell.connections)]
         if found is noop:
             continue
         more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
         yield Figure(f"{cell.name}/over_noop_ms", _median(more), "ms")
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
-        if cell in single:
-            yield Figure(f"{cell.name}/batching_times", _ratio(found, single[cell]), "")
-
-
-def _reached(cells: dict[Cell, Reached], cell: Cell) -> Reached:
-    return cells.setdefault(cell, Reached())
+        if cell in alone:
+            yield Figure(f"{cell.name}/batching_times", _ratio(found, alone[cell]), "")
 
 
 def _ratio(found: Reached, other: Reached) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,12 +30,19 @@ UNBATCHED = "unbatched"
 NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # one who asks as fast as it can is our purpose
 
 
+Systems = Mapping[str, Mapping[str, Any]]  # settings by name, as in a file for `loadmaster serve`
+
+
 class Stand(NamedTuple):
     """A service that is up."""
 
     url: str
-    systems: tuple[str, ...]
+    settings: ServeSettings
     folder: Path  # ends with the service
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        return tuple(self.settings.systems)
 
     def decide_url(self, system: str) -> str:
         return f"{self.url}/v1/{system}/decide"
@@ -44,66 +51,66 @@ class Stand(NamedTuple):
         """A request about one of the system's examples, in a file."""
         file = self.folder / f"{system}-{example}.json"
         if not file.exists():
-            state = find_endpoint(system, systems()[system].endpoint_at).examples()[example]
-            file.write_bytes(to_json({"state": state.model_dump(mode="json", exclude_unset=True)}))
+            endpoint = find_endpoint(system, self.settings.systems[system].endpoint)
+            state = endpoint.examples()[example].model_dump(mode="json", exclude_unset=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(to_json({"state": state}))
         return file
 
 
-def served_systems() -> tuple[str, ...]:
-    """Those of this installation that can be served."""
-    found = []
+def served_systems() -> Systems:
+    """Those of this installation that can be served, with their defaults."""
+    found = {}
     for name, system in systems().items():
         if not system.endpoint_at:
             continue
-        try:
+        with suppress(InputError):  # a package that is not there as a whole
             find_endpoint(name, system.endpoint_at)
-        except InputError:
-            continue
-        found.append(name)
+            found[name] = dict[str, Any]()
     if not found:
         raise InputError("no system can be served here; expected decima or das")
-    return tuple(found)
+    return found
 
 
 @contextmanager
-def service_stand(names: Sequence[str], say: Callable[[str], None]) -> Iterator[Stand]:
-    """The service with its defaults while it lasts; a Ray that is open already is used."""
+def service_stand(chosen: Systems, say: Callable[[str], None]) -> Iterator[Stand]:
+    """The service while it lasts; a Ray that is open already is used."""
     before_loading_serve()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
-        arguments = arguments_for(names, Path(folder) / "kept")
-        say(f"starting Ray and the service of {', '.join(names)}")
+        arguments = arguments_for(chosen, Path(folder) / "kept")
+        say(f"starting Ray and the service of {' and '.join(chosen)}")
         with ray_session(), serving(arguments):
-            yield Stand(until_ready(arguments), tuple(names), Path(folder))
+            yield ready_stand(arguments, Path(folder))
 
 
-def start_unbatched(names: Sequence[str], folder: Path) -> Stand:
+def start_unbatched(chosen: Systems, folder: Path) -> Stand:
     """The same service beside the first, with a call of the worker for every request."""
     from ray import serve
 
     from loadmaster.serving.app import build
 
-    arguments = arguments_for(names, folder / UNBATCHED / "kept", batch=1)
+    alone = {name: {**settings, "batch": 1} for name, settings in chosen.items()}
+    arguments = arguments_for(alone, folder / UNBATCHED / "kept")
     serve.run(build(arguments), name=UNBATCHED, route_prefix=f"/{UNBATCHED}")
-    return Stand(until_ready(arguments), tuple(names), folder / UNBATCHED)
+    return ready_stand(arguments, folder / UNBATCHED)
 
 
-def arguments_for(names: Sequence[str], folder: Path, **each: Any) -> dict[str, Any]:
-    """`each`: settings of every system."""
+def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:
     given = {
         "host": HOST,
         "port": free_port(),
         "folder": folder,
         "limits": NO_LIMIT,
-        "systems": {name: dict(each) for name in names},
+        "systems": {name: dict(settings) for name, settings in chosen.items()},
     }
     return serve_arguments(None, [], [], given)
 
 
-def until_ready(arguments: dict[str, Any]) -> str:
-    """The service's address, when every system can be asked."""
+def ready_stand(arguments: Mapping[str, Any], folder: Path) -> Stand:
+    """When every system can be asked."""
     settings = build_settings(ServeSettings, arguments)
     wait_until_ready(settings, threading.Event())
-    return base_url(settings)
+    return Stand(base_url(settings), settings, folder)
 
 
 def free_port() -> int:

@@ -26,14 +26,19 @@ GROUPS = {
     "rollouts": "loadmaster.platform.bench.rollouts",
     "encoder": "loadmaster.platform.bench.encoder",
 }
-SCALING = "scaling"  # takes a minute and many cores: only where it is asked for
+# These take minutes, or many cores: only where they are asked for.
+SERVE = {"serve": "loadmaster.platform.bench.serve"}
+SCALING, SOAK = "scaling", "soak"
 SYSTEM = "decima"  # whose scaling is measured where none is named
 WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
 
 def bench(
     group: Annotated[
-        str, typer.Argument(metavar="GROUP", help=f"{', '.join(GROUPS)}, {SCALING}, or all.")
+        str,
+        typer.Argument(
+            metavar="GROUP", help=f"{', '.join((*GROUPS, *SERVE, SCALING, SOAK))}, or all."
+        ),
     ] = "all",
     system: Annotated[
         str | None,
@@ -46,9 +51,12 @@ def bench(
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="For scaling: GPUs for the learner.")
     ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(metavar="N", help="For soak. [default: 10]")
+    ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="For scaling. [default: results/bench/scaling]"),
+        typer.Option(metavar="FOLDER", help="For scaling and soak. [default: results/bench/GROUP]"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
 ) -> None:
@@ -56,7 +64,10 @@ def bench(
 
     Runs one thing at a time and prints what it reached beside the figure a peer is known for.
     `scaling` measures training with more and more rollout workers, and draws a chart; what is
-    measured is told and written at once, so a run that is stopped leaves its points.
+    measured is told and written at once, so a run that is stopped leaves its points. `serve`
+    measures the decision service beside an endpoint that does nothing; `soak` holds it at half its
+    peak for some minutes, and ends with 1 if a request fails or its memory grows. None of these
+    three is part of `all`.
 
     Example:
 
@@ -65,21 +76,34 @@ def bench(
         loadmaster bench rollouts decima
 
         loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
+
+        loadmaster bench soak --minutes 10 --output results/soak
     """
     before_loading_ray(address=None)  # as `loadmaster train` does, whose speed is measured here
     from loadmaster.envs.errors import InputError, unknown_name
 
-    names = (*GROUPS, SCALING, "all")
+    names = (*GROUPS, *SERVE, SCALING, SOAK, "all")
     if group not in names:
         raise unknown_name("benchmark", group, names)
     if system is not None and group not in ("rollouts", SCALING):
         raise InputError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
+    for option, value, takers in (
+        ("--workers", workers, (SCALING,)),
+        ("--gpus", gpus, (SCALING,)),
+        ("--minutes", minutes, (SOAK,)),
+        ("--output", output, (SCALING, SOAK)),
+    ):
+        if value is not None and group not in takers:
+            where = " or ".join(f"`bench {taker}`" for taker in takers)
+            raise InputError(f"{group} takes no {option}; expected it with {where} only")
     if group == SCALING:
         bench_scaling(system or SYSTEM, workers, gpus, output, as_json)
         return
-    for option, value in (("--workers", workers), ("--gpus", gpus), ("--output", output)):
-        if value is not None:
-            raise InputError(f"{group} takes no {option}; expected it with `bench {SCALING}` only")
+    if group == SOAK:
+        from loadmaster.platform.cli.bench_soak import bench_soak
+
+        bench_soak(10.0 if minutes is None else minutes, output, as_json)
+        return
     figures = measured(group, system)
     if as_json:
         print(json.dumps({"results": [asdict(figure) for figure in figures]}, indent=2))
@@ -90,10 +114,13 @@ def bench(
 def measured(group: str, system: str | None) -> list[Figure]:
     from importlib import import_module
 
+    from loadmaster.platform.ray_output import ray_output_in
+
     figures: list[Figure] = []
-    with telling() as progress:
+    modules = {**GROUPS, **SERVE}
+    with ray_output_in(Path(os.devnull)) as stderr, telling(stderr) as progress:
         for name in GROUPS if group == "all" else (group,):
-            measure = import_module(GROUPS[name]).measure
+            measure = import_module(modules[name]).measure
             figures += measure(progress.say) if system is None else measure(progress.say, system)
     return figures
 
