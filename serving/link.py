@@ -1,7 +1,7 @@
 """The way to a system's worker: requests that come while a call is under way go with the next one.
 
-A call of a deployment costs milliseconds, most of them the same for one request as for fifty. Who
-comes alone is passed on at once; a crowd shares a call. Nobody waits for a crowd to gather.
+What a call costs is the same for one request as for fifty. Who comes alone is passed on at once; a
+crowd shares a call. Nobody waits for a crowd to gather.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
+
+CALLS = 2  # one is decided on while the answers of the other go out and its successors come in
 
 
 class Worker(Protocol):
@@ -31,12 +33,12 @@ class _Waiting(NamedTuple):
 
 
 class Link:
-    """Asks for decisions, `most` in one call, `calls` calls at once."""
+    """Asks for decisions, `most` in one call, CALLS calls at once for each of the workers."""
 
-    def __init__(self, worker: Worker, most: int, calls: int = 1) -> None:
+    def __init__(self, worker: Worker, most: int, workers: int = 1) -> None:
         self._worker, self._most = worker, most
         # Without batching every request is a call of its own, as many at once as there are.
-        self._calls = calls if most > 1 else 1 << 30
+        self._calls = CALLS * workers if most > 1 else 1 << 30
         self._waiting: deque[_Waiting] = deque()
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself would let them go

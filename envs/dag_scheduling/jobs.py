@@ -113,15 +113,13 @@ def lay_out(
     """A bank of these fields, and of what follows from them. Where a job is cyclic, the stages
     that wait for themselves and those before them have a height below 0."""
     # Lists of workloads import this module, and need no numba.
-    from loadmaster.envs.dag_scheduling.paths import UNREACHED, measure_paths
+    from loadmaster.envs.dag_scheduling.paths import UNREACHED, find_children, measure_paths
 
     stages = len(tasks)
-    owner = np.repeat(np.arange(stages), np.diff(parent_first))  # (edges,) the child of each
-    first_of = np.repeat(first_stage[:-1], np.diff(first_stage))  # (S,) its job's first stage
-    above = parent + first_of[owner]
-    child_first = np.zeros(stages + 1, np.int64)
-    np.cumsum(np.bincount(above, minlength=stages), out=child_first[1:])
-    child = (owner - first_of[owner])[np.argsort(above, kind="stable")]
+    child_first, child = np.zeros(stages + 1, np.int64), np.zeros_like(parent)
+    find_children(first_stage, parent_first, parent, child_first, child)
+    ahead = np.empty((stages, 2))
+    ahead[:, 0], ahead[:, 1] = profiles.mean_ms, demand[:, 0] + demand[:, 1]
     bank = JobBank(
         first_stage=first_stage,
         tasks=tasks,
@@ -129,7 +127,7 @@ def lay_out(
         critical_ms=profiles.mean_ms.copy(),
         height=np.full(stages, UNREACHED, np.int64),
         demand=demand,
-        ahead=np.stack([profiles.mean_ms, demand.sum(axis=1)], axis=1),
+        ahead=ahead,
         work_ms=np.add.reduceat(tasks * profiles.mean_ms, first_stage[:-1]),
         child_first=child_first,
         child=child,

@@ -60,71 +60,76 @@ def bank_without_durations(
     )
 
 
-def waiting_for(bank: JobBank, unfinished: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """(S,) how many parents of each stage are not finished."""
-    child = np.repeat(np.arange(len(bank.tasks)), np.diff(bank.parent_first))
-    job_first = np.repeat(bank.first_stage[:-1], np.diff(bank.first_stage))
-    open_edges = child[unfinished[bank.parent + job_first[child]]]
-    return np.bincount(open_edges, minlength=len(bank.tasks))
-
-
 def state_at(moment: Moment) -> SimState:
     """The moment as a state in the middle of a round, on tables of its own."""
     first_stage, stages = moment.bank.first_stage, moment.stages
-    counts = np.diff(first_stage)
-    jobs, stride = len(counts), int(counts.max())
-    free = int(moment.left.sum())
-    oldest_ms = int(moment.age_ms.max())
+    starts = first_stage.tolist()
+    jobs, stride = len(starts) - 1, max(map(int.__sub__, starts[1:], starts))
     state = SimState(
         clock=np.zeros(at.CLOCK_SIZE, np.int64),
         setup=np.zeros(at.SETUP_SIZE, np.int64),
         arrivals=np.zeros((1, 2), np.int64),  # stands for all that is to come
-        completed_ms=np.full(1, at.NONE, np.int64),
+        completed_ms=np.array([at.NONE]),
         order=np.arange(jobs),
         jobs=np.zeros((jobs, at.JOB_COLUMNS), np.int64),
         stages=np.zeros((jobs * stride, at.STAGE_COLUMNS), np.int64),
-        executors=np.zeros((int(moment.amount.sum()), at.EXECUTOR_COLUMNS), np.int64),
+        executors=np.zeros((sum(moment.amount.tolist()), at.EXECUTOR_COLUMNS), np.int64),
         tree=np.zeros(2, np.int64),
         left=moment.left.copy(),
         capacity=moment.capacity,
         amount=moment.amount,
-        commit_first=np.full(1, at.NONE, np.int64),  # the one source, number 0
-        commitments=np.zeros((free + 1, 4), np.int64),
+        commit_first=np.array([at.NONE]),  # the one source, number 0
+        commitments=np.zeros((sum(moment.left.tolist()) + 1, 4), np.int64),
         levels=np.zeros((0, 3), np.int64),
         trace=np.zeros((0, 6), np.int64),
     )
     state.setup[at.STRIDE] = stride
-    clock = state.clock
-    clock[at.NOW] = oldest_ms
-    clock[at.NEXT_JOB] = 0 if moment.more_to_come else 1
-    clock[at.ACTIVE] = jobs
-    clock[at.ROUND] = 1
-    clock[at.SOURCE_JOB] = moment.source_job
-    clock[at.IN_HAND] = at.NONE
-    running = stages[:, at.STARTED] - stages[:, at.FINISHED]
-    clock[at.PENDING] = (running + stages[:, at.MOVING]).sum()
-    state.jobs[:, at.TEMPLATE] = state.jobs[:, at.NUMBER] = state.order
-    state.jobs[:, at.ARRIVAL] = oldest_ms - moment.age_ms
-    state.jobs[:, at.STAGES] = counts
-    state.jobs[:, at.MEMBERS] = moment.members
-    state.jobs[:, at.INCOMING] = np.add.reduceat(stages[:, at.MOVING], first_stage[:-1])
-    state.jobs[:, at.COMMITTED_IN] = moment.committed_in
-    state.stages[stage_rows(first_stage, stride)] = stages
-    state.commitments[:, at.NEXT] = np.arange(1, free + 2)
-    state.commitments[-1, at.NEXT] = at.NONE
-    if stages[:, at.CHOSEN].any():
-        # Some of the round's executors were placed before. To whom does not matter any more,
-        # but that there is a promise does: it allows the rest to idle.
-        state.commit_first[0], clock[at.FREE_COMMIT] = 0, 1
-        state.commitments[0, at.NEXT] = at.NONE
+    state.clock[at.NEXT_JOB] = 0 if moment.more_to_come else 1
+    state.clock[at.SOURCE_JOB] = moment.source_job
+    _fill(state, first_stage, stages, moment.members, moment.committed_in, moment.age_ms)
     return state
 
 
-def stage_rows(first_stage: NDArray[np.int64], stride: int) -> NDArray[np.int64]:
-    """(S,) where the stages of the J jobs stand in a state's table."""
-    counts = np.diff(first_stage)
-    gaps = np.arange(len(counts)) * stride - first_stage[:-1]
-    return np.arange(first_stage[-1]) + np.repeat(gaps, counts)
+@compiled
+def _fill(
+    state: SimState,
+    first_stage: NDArray[np.int64],
+    stages: NDArray[np.int64],
+    members: NDArray[np.int64],
+    committed_in: NDArray[np.int64],
+    age_ms: NDArray[np.int64],
+) -> None:
+    """The jobs and stages of a moment, which the others are fields of, on empty tables."""
+    clock, jobs, stride = state.clock, len(members), state.setup[at.STRIDE]
+    for job in range(jobs):
+        clock[at.NOW] = max(clock[at.NOW], age_ms[job])
+    clock[at.ACTIVE] = jobs
+    clock[at.ROUND] = 1
+    clock[at.IN_HAND] = at.NONE
+    chosen = False
+    for job in range(jobs):
+        facts, first, end = state.jobs[job], first_stage[job], first_stage[job + 1]
+        facts[at.TEMPLATE] = facts[at.NUMBER] = job
+        facts[at.ARRIVAL] = clock[at.NOW] - age_ms[job]
+        facts[at.STAGES] = end - first
+        facts[at.MEMBERS] = members[job]
+        facts[at.COMMITTED_IN] = committed_in[job]
+        for stage in range(first, end):
+            told, row = stages[stage], job * stride + stage - first
+            for column in range(at.STAGE_COLUMNS):
+                state.stages[row, column] = told[column]
+            facts[at.INCOMING] += told[at.MOVING]
+            clock[at.PENDING] += told[at.STARTED] - told[at.FINISHED] + told[at.MOVING]
+            chosen |= told[at.CHOSEN] != 0
+    commitments = state.commitments
+    for free in range(len(commitments)):
+        commitments[free, at.NEXT] = free + 1
+    commitments[len(commitments) - 1, at.NEXT] = at.NONE
+    if chosen:
+        # Some of the round's executors were placed before. To whom does not matter any more,
+        # but that there is a promise does: it allows the rest to idle.
+        state.commit_first[0], clock[at.FREE_COMMIT] = 0, 1
+        commitments[0, at.NEXT] = at.NONE
 
 
 @compiled

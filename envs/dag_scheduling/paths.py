@@ -11,6 +11,35 @@ UNREACHED = -1  # the height of a stage that waits for itself, or leads to one t
 
 
 @compiled
+def find_children(
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    child_first: NDArray[np.int64],
+    child: NDArray[np.int64],
+) -> None:
+    """Fill `child_first` and `child` of a JobBank, zeros before, whose fields the others are."""
+    for template in range(len(first_stage) - 1):
+        first = first_stage[template]
+        for edge in range(parent_first[first], parent_first[first_stage[template + 1]]):
+            child_first[first + parent[edge] + 1] += 1
+    for stage in range(1, len(child_first)):
+        child_first[stage] += child_first[stage - 1]
+    # From the back, every list is filled from its end: its own start is then where it begins.
+    for template in range(len(first_stage) - 2, -1, -1):
+        first = first_stage[template]
+        for stage in range(first_stage[template + 1] - 1, first - 1, -1):
+            for edge in range(parent_first[stage + 1] - 1, parent_first[stage] - 1, -1):
+                above = first + parent[edge] + 1
+                child_first[above] -= 1
+                child[child_first[above]] = stage - first
+    # Those were one place ahead.
+    for stage in range(1, len(child_first) - 1):
+        child_first[stage] = child_first[stage + 1]
+    child_first[len(child_first) - 1] = len(child)
+
+
+@compiled
 def measure_paths(
     first_stage: NDArray[np.int64],
     child_first: NDArray[np.int64],

@@ -58,8 +58,11 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
     """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
     row, limit, _ = decide(view, weights, room, -1.0, -1.0)
     stages = int(view.cluster[seen.STAGES])
-    legal = np.flatnonzero(view.schedulable[:stages] == 1)
-    chances = _probabilities(room.stage_scores[legal])
+    legal = view.schedulable[:stages].nonzero()[0]
+    scores = room.stage_scores[legal]
+    chances = _probabilities(scores)
+    best = _highest(chances, top)
+    rows = legal[best]
     total = int(view.cluster[seen.TOTAL_EXECUTORS])
     lowest, highest = useful_limits(view, row)
     sets_limits = weights.shape[SCORE_LIMIT, 0, 0] > 0
@@ -72,15 +75,15 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
         schedulable=len(legal),
         useful_limits=highest - lowest + 1,
         stages=tuple(
-            StageScore(
-                row=int(legal[place]),
-                job=int(view.stage_job[legal[place]]),
-                tasks_left=int(view.stages[legal[place], seen.UNSTARTED]),
-                mean_s=float(view.stages[legal[place], seen.MEAN_S]),
-                score=float(room.stage_scores[legal[place]]),
-                probability=float(chances[place]),
+            map(
+                StageScore,
+                rows.tolist(),
+                view.stage_job[rows].tolist(),
+                map(int, view.stages[rows, seen.UNSTARTED].tolist()),
+                view.stages[rows, seen.MEAN_S].tolist(),
+                scores[best].tolist(),
+                chances[best].tolist(),
             )
-            for place in _highest(chances, top)
         ),
         limits=tuple(
             LimitScore(lowest + int(place), float(limit_scores[place]), float(limit_chances[place]))

@@ -9,12 +9,16 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.serving.decima.limits import EDGES_MAX, EXECUTORS_MAX, STAGES_MAX
 
 if TYPE_CHECKING:
     from loadmaster.envs.dag_scheduling.moment import Moment
     from loadmaster.serving.decima.schema import DecimaState
+
+# What can be wrong with a stage, in the order it is looked for.
+SOUND, TOO_MANY_STARTED, TOO_MANY_FINISHED, TWICE, CIRCLE, TOO_EARLY, DONE = range(7)
 
 
 def wrong(where: tuple[str | int, ...], given: Any, why: str) -> ValidationError:
@@ -59,49 +63,73 @@ def _check_sizes(state: DecimaState) -> None:
 
 def _check_stages(state: DecimaState, moment: Moment) -> None:
     facts, bank = moment.stages, moment.bank
-    tasks, started, finished = (facts[:, which] for which in (at.TASKS, at.STARTED, at.FINISHED))
-
-    def refuse(broken: NDArray[np.bool_], field: str, why: str) -> None:
-        if broken.any():
-            row = int(np.argmax(broken))
-            job = int(np.searchsorted(bank.first_stage, row, side="right")) - 1
-            place = row - int(bank.first_stage[job])
-            stage = state.jobs[job].stages[place]
-            told = why.format(stage=stage)
-            raise wrong(("jobs", job, "stages", place, field), getattr(stage, field), told)
-
-    refuse(started > tasks, "started", "are started; expected at most the {stage.tasks} tasks")
-    refuse(finished > started, "finished", "are finished; expected at most {stage.started} started")
-    refuse(_doubled(moment), "parents", "a parent is named twice; expected each once")
-    refuse(_on_cycle(moment), "parents", "it waits for itself; expected a DAG")
-    refuse(
-        (started > 0) & (facts[:, at.WAITING] > 0),
-        "started",
-        "are started before its parents are finished; expected 0",
-    )
-    done = np.minimum.reduceat(finished == tasks, bank.first_stage[:-1])
-    if done.any():
-        job = int(np.argmax(done))
+    rule, row = _first_broken(
+        facts, bank.first_stage, bank.parent_first, bank.parent, bank.height,
+        np.full(len(facts), at.NONE),
+    )  # fmt: skip
+    if rule == SOUND:
+        return
+    job = int(np.searchsorted(bank.first_stage, row, side="right")) - 1
+    if rule == DONE:
         raise wrong(("jobs", job, "stages"), None, "are all finished; expected jobs that are not")
+    if rule == CIRCLE:
+        row = _on_circle(moment)
+    place = row - int(bank.first_stage[job])
+    stage = state.jobs[job].stages[place]
+    field, why = {
+        TOO_MANY_STARTED: ("started", f"are started; expected at most the {stage.tasks} tasks"),
+        TOO_MANY_FINISHED: ("finished", f"are finished; expected at most {stage.started} started"),
+        TWICE: ("parents", "a parent is named twice; expected each once"),
+        CIRCLE: ("parents", "it waits for itself; expected a DAG"),
+        TOO_EARLY: ("started", "are started before its parents are finished; expected 0"),
+    }[rule]
+    raise wrong(("jobs", job, "stages", place, field), getattr(stage, field), why)
 
 
-def _doubled(moment: Moment) -> NDArray[np.bool_]:
-    """(S,) stages that name a parent twice."""
+@compiled
+def _first_broken(
+    facts: NDArray[np.int64],
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    height: NDArray[np.int64],
+    named_by: NDArray[np.int64],
+) -> tuple[int, int]:
+    """The first rule that a stage breaks, and the first stage that does.
+
+    `facts` are a moment's stages, `named_by` (S,) is NONE everywhere; the others are its bank's.
+    """
+    for stage in range(len(facts)):
+        if facts[stage, at.STARTED] > facts[stage, at.TASKS]:
+            return TOO_MANY_STARTED, stage
+    for stage in range(len(facts)):
+        if facts[stage, at.FINISHED] > facts[stage, at.STARTED]:
+            return TOO_MANY_FINISHED, stage
+    for job in range(len(first_stage) - 1):
+        first = first_stage[job]
+        for stage in range(first, first_stage[job + 1]):
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                if named_by[first + parent[edge]] == stage:
+                    return TWICE, stage
+                named_by[first + parent[edge]] = stage
+    for stage in range(len(facts)):
+        if height[stage] < 0:
+            return CIRCLE, stage
+    for stage in range(len(facts)):
+        if facts[stage, at.STARTED] > 0 and facts[stage, at.WAITING] > 0:
+            return TOO_EARLY, stage
+    for job in range(len(first_stage) - 1):
+        unfinished = 0
+        for stage in range(first_stage[job], first_stage[job + 1]):
+            unfinished += facts[stage, at.FINISHED] < facts[stage, at.TASKS]
+        if unfinished == 0:
+            return DONE, first_stage[job]
+    return SOUND, 0
+
+
+def _on_circle(moment: Moment) -> int:
+    """A stage that waits for itself; there is one."""
     bank = moment.bank
-    stages = len(bank.tasks)
-    child = np.repeat(np.arange(stages), np.diff(bank.parent_first))
-    pairs = np.sort(child * stages + bank.parent)
-    found = np.zeros(stages, bool)
-    found[pairs[1:][pairs[1:] == pairs[:-1]] // stages] = True
-    return found
-
-
-def _on_cycle(moment: Moment) -> NDArray[np.bool_]:
-    """(S,) one stage of a circle, if there is any."""
-    bank = moment.bank
-    found = np.zeros(len(bank.height), bool)
-    if bank.height.min() >= 0:
-        return found
     # Whoever was not reached has a child that was not: from child to child one meets a circle.
     row = int(np.argmin(bank.height))
     first = int(bank.first_stage[np.searchsorted(bank.first_stage, row, side="right") - 1])
@@ -110,8 +138,7 @@ def _on_cycle(moment: Moment) -> NDArray[np.bool_]:
         met.add(row)
         below = first + bank.child[bank.child_first[row] : bank.child_first[row + 1]]
         row = int(below[bank.height[below] < 0][0])
-    found[row] = True
-    return found
+    return row
 
 
 def _check_executors(state: DecimaState, moment: Moment) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.serving.decima.quantities import held
 from loadmaster.serving.decima.schema import DecimaOutcome, DecimaState
@@ -18,22 +20,32 @@ GAPS_S = (0.1, 3600.0)  # mean interarrival times that somebody would train for
 
 def features(state: DecimaState) -> dict[str, float]:
     """How loaded the cluster is, and what its jobs are like."""
-    moment = state.moment
-    facts, bank = moment.stages, moment.bank
-    total, free = float(moment.amount.sum()), float(moment.left.sum())
-    waiting = facts[:, at.TASKS] - facts[:, at.STARTED]
-    waiting_s = float((waiting * bank.mean_ms).sum()) / 1000
+    moment, jobs = state.moment, len(state.jobs)
+    total, free = sum(moment.amount.tolist()), sum(moment.left.tolist())
+    work_ms = sum(moment.bank.work_ms.tolist())
+    tasks, stages, waiting_ms = _sums(moment.stages, moment.bank.mean_ms)
     return {
-        "executors": total,
-        "jobs": float(len(state.jobs)),
-        "stages": float((facts[:, at.FINISHED] < facts[:, at.TASKS]).sum()),
+        "executors": float(total),
+        "jobs": float(jobs),
+        "stages": float(stages),
         "free_share": free / total,
-        "executors_per_job": float(held(moment).mean()),
-        "waiting_s": waiting_s / total,  # work not started, per executor
-        "task_s": float(bank.work_ms.sum() / bank.tasks.sum()) / 1000,
-        "job_work_s": float(bank.work_ms.mean()) / 1000,
-        "youngest_job_s": float(moment.age_ms.min()) / 1000,
+        "executors_per_job": sum(held(moment).tolist()) / jobs,
+        "waiting_s": waiting_ms / 1000 / total,  # work not started, per executor
+        "task_s": work_ms / tasks / 1000,
+        "job_work_s": work_ms / jobs / 1000,
+        "youngest_job_s": min(moment.age_ms.tolist()) / 1000,
     }
+
+
+@compiled
+def _sums(stages: NDArray[np.int64], mean_ms: NDArray[np.float64]) -> tuple[int, int, float]:
+    """Tasks, stages that are not finished, and the work of tasks that are not started."""
+    tasks, unfinished, waiting_ms = 0, 0, 0.0
+    for stage in range(len(stages)):
+        tasks += stages[stage, at.TASKS]
+        unfinished += stages[stage, at.FINISHED] < stages[stage, at.TASKS]
+        waiting_ms += (stages[stage, at.TASKS] - stages[stage, at.STARTED]) * mean_ms[stage]
+    return tasks, unfinished, waiting_ms
 
 
 def reward(outcome: DecimaOutcome) -> float:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.moment import Moment, bank_without_durations, waiting_for
+from loadmaster.envs.dag_scheduling.moment import Moment, bank_without_durations
 from loadmaster.serving.decima.checks import wrong
 
 if TYPE_CHECKING:
     from loadmaster.serving.decima.schema import DecimaState, Job
 
 _COUNTS = attrgetter("tasks", "started", "finished", "promised", "moving", "unlocked", "chosen")
-_COUNT_COLUMNS = [
+_COUNT_COLUMNS = (
     at.TASKS,
     at.STARTED,
     at.FINISHED,
@@ -25,7 +26,7 @@ _COUNT_COLUMNS = [
     at.MOVING,
     at.UNLOCKED,
     at.CHOSEN,
-]
+)
 _SIZES = attrgetter("task_ms", "cpu", "memory")
 
 
@@ -40,18 +41,18 @@ def moment_of(state: DecimaState) -> Moment:
     )
     sizes = np.fromiter(chain.from_iterable(map(_SIZES, stages)), np.float64, 3 * len(stages))
     sizes = sizes.reshape(-1, 3)
+    parent_first = _starts([len(stage.parents) for stage in stages])
+    parent = np.fromiter(chain.from_iterable(parents), np.int64)
     table = np.zeros((len(stages), at.STAGE_COLUMNS), np.int64)
-    table[:, _COUNT_COLUMNS] = counts.reshape(-1, len(_COUNT_COLUMNS))
-    table[:, at.PROFILE] = np.arange(len(stages))
+    _fill(counts.reshape(-1, len(_COUNT_COLUMNS)), first_stage, parent_first, parent, table)
     bank = bank_without_durations(
         first_stage=first_stage,
         tasks=table[:, at.TASKS].copy(),
         mean_ms=sizes[:, 0].copy(),
         demand=sizes[:, 1:].copy(),
-        parent_first=_starts([len(stage.parents) for stage in stages]),
-        parent=np.fromiter(chain.from_iterable(parents), np.int64),
+        parent_first=parent_first,
+        parent=parent,
     )
-    table[:, at.WAITING] = waiting_for(bank, table[:, at.FINISHED] < table[:, at.TASKS])
     classes = state.executors
     left = np.array([group.free for group in classes], np.int64)
     source_job = _source_job(state, slot_of)
@@ -67,6 +68,27 @@ def moment_of(state: DecimaState) -> Moment:
         source_job=source_job,
         more_to_come=state.more_to_come,
     )
+
+
+@compiled
+def _fill(
+    counts: NDArray[np.int64],
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    table: NDArray[np.int64],
+) -> None:
+    """Fill `table` (S, STAGE_COLUMNS) from `counts` (S, the count columns) and the DAGs."""
+    for stage in range(len(counts)):
+        table[stage, at.PROFILE] = stage
+        for place in range(len(_COUNT_COLUMNS)):
+            table[stage, _COUNT_COLUMNS[place]] = counts[stage, place]
+    for job in range(len(first_stage) - 1):
+        first = first_stage[job]
+        for stage in range(first, first_stage[job + 1]):
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                above = first + parent[edge]
+                table[stage, at.WAITING] += table[above, at.FINISHED] < table[above, at.TASKS]
 
 
 def _members(
@@ -134,6 +156,4 @@ def _source_job(state: DecimaState, slot_of: dict[str, int]) -> int:
 
 
 def _starts(counts: list[int]) -> NDArray[np.int64]:
-    starts = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
+    return np.array(list(accumulate(counts, initial=0)), np.int64)
