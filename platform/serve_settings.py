@@ -33,10 +33,12 @@ def serve_arguments(
     _add_bundles(tree, bundles)
     if not tree.get("systems"):
         tree["systems"] = {name: {} for name, one in systems().items() if one.endpoint_at}
+    if not isinstance(tree["systems"], dict):
+        raise InputError("setting systems: expected a mapping of systems, such as decima: {}")
     for name, one in tree["systems"].items():
         known = systems().get(name)
-        if isinstance(one, dict) and known is not None and known.endpoint_at:
-            one.setdefault("endpoint", known.endpoint_at)
+        if (isinstance(one, dict) or one is None) and known is not None and known.endpoint_at:
+            tree["systems"][name] = {"endpoint": known.endpoint_at} | (one or {})
     settings = build_settings(ServeSettings, tree)
     for name, chosen in settings.systems.items():
         endpoint = find_endpoint(name, chosen.endpoint)
@@ -63,7 +65,9 @@ def _read(file: Path) -> dict[str, Any]:
     """A file of settings, or one for `serve deploy` that holds them as its `args`."""
     try:
         tree = yaml.safe_load(read_bounded(file, LARGEST))
-    except yaml.YAMLError as fault:
+    except (yaml.YAMLError, RecursionError, ValueError) as fault:
+        if isinstance(fault, InputError):
+            raise
         where = getattr(fault, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         raise InputError(f"{file}{line}: no YAML that can be read") from None

@@ -58,8 +58,8 @@ class Bodies:
         if raw.count(b",") > MOST_VALUES or raw.count(b"[") + raw.count(b"{") > MOST_NESTED:
             raise Refused(
                 413,
-                f"the body holds too much; expected at most {MOST_VALUES:,} values, {MOST_NESTED:,} "
-                "lists and objects among them",
+                f"the body holds too much; expected at most {MOST_VALUES:,} values, of which "
+                f"{MOST_NESTED:,} lists and objects",
             )
         return raw
 

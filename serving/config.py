@@ -27,7 +27,7 @@ def default_folder() -> Path:
     return Path(base) / "loadmaster" / "serve"
 
 
-@lru_cache(maxsize=16)  # every request names one
+@lru_cache(maxsize=64)  # without tokens it is asked of every request
 def is_loopback(host: str) -> bool:
     """Whether that name or address is this machine's own, and no other's."""
     if host == "localhost":

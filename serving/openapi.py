@@ -36,6 +36,9 @@ MEANINGS = {
 }
 
 
+BY_HAND = {"by hand": {"summary": "with a reason", "value": {"reason": "maintenance"}}}
+
+
 def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]:
     """For these systems."""
     schemas: dict[str, Any] = {}
@@ -121,12 +124,14 @@ def _of_system(
             )
         },
         **{
-            f"{base}/{verb}": {"post": _post(line, _known(schemas, order), status, refused=(409,))}
-            for verb, line, order in (
-                ("pause", "The rule acts until it is resumed. (admin)", VerbOrder),
-                ("resume", "The policy acts again. (admin)", VerbOrder),
-                ("promote", "A bundle takes its place. (admin)", PromoteOrder),
-                ("rollback", "The previous bundle serves again. (admin)", VerbOrder),
+            f"{base}/{verb}": {
+                "post": _post(line, _known(schemas, order), status, example, refused=(409,))
+            }
+            for verb, line, order, example in (
+                ("pause", "The rule acts until it is resumed. (admin)", VerbOrder, BY_HAND),
+                ("resume", "The policy acts again. (admin)", VerbOrder, BY_HAND),
+                ("promote", "A bundle takes its place. (admin)", PromoteOrder, None),
+                ("rollback", "The previous bundle serves again. (admin)", VerbOrder, None),
             )
         },
     }

@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 KEPT_S = 60.0
 MOST = 4096  # answers
@@ -24,7 +23,7 @@ MOST_BYTES = 16 << 20  # of all of them
 class _Held:
     digest: bytes  # of the request
     at_s: float
-    answer: asyncio.Task[bytes]
+    answer: asyncio.Future[bytes]  # cancelled: there is none, who waits has to ask himself
     size: int = 0  # of the answer, once it is there
 
 
@@ -37,33 +36,37 @@ class Repeats:
         self._bytes = 0
 
     async def once(
-        self, request_id: str, raw: bytes, work: Callable[[], Coroutine[Any, Any, bytes]]
+        self, request_id: str, raw: bytes, work: Callable[[], Awaitable[bytes]]
     ) -> bytes:
         """What `work` answers, now or the last time, be it still under way."""
-        digest, now_s = hashlib.sha256(raw).digest(), self._clock()
-        self._forget(now_s)
-        held = self._held.get(request_id)
-        if held is None or held.digest != digest:
-            self._drop(request_id)
-            task = asyncio.get_running_loop().create_task(self._done(request_id, digest, work()))
-            held = self._held[request_id] = _Held(digest, now_s, task)
-        # Who gives up leaves the others their answer.
-        return await asyncio.shield(held.answer)
+        digest = hashlib.sha256(raw).digest()
+        while True:
+            self._forget(self._clock())
+            held = self._held.get(request_id)
+            if held is None or held.digest != digest:
+                return await self._first(request_id, digest, work)
+            await asyncio.wait({held.answer})
+            if not held.answer.cancelled():
+                return held.answer.result()
 
-    async def _done(
-        self, request_id: str, digest: bytes, work: Coroutine[Any, Any, bytes]
+    async def _first(
+        self, request_id: str, digest: bytes, work: Callable[[], Awaitable[bytes]]
     ) -> bytes:
-        """Refusals are not kept: the same request may be right the next time."""
+        self._drop(request_id)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        held = self._held[request_id] = _Held(digest, self._clock(), answer)
         try:
-            answer = await work
-        except BaseException:
-            if (held := self._held.get(request_id)) is not None and held.digest == digest:
+            found = await work()
+        except BaseException:  # refusals are not kept: the same may be right the next time
+            answer.cancel()
+            if self._held.get(request_id) is held:
                 self._drop(request_id)
             raise
-        if (held := self._held.get(request_id)) is not None and held.digest == digest:
-            held.size = len(answer)
+        answer.set_result(found)
+        if self._held.get(request_id) is held:
+            held.size = len(found)
             self._bytes += held.size
-        return answer
+        return found
 
     def _forget(self, now_s: float) -> None:
         while self._held:

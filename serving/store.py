@@ -143,6 +143,7 @@ def from_record(record: Any) -> Version | None:
     """None where it is none, or not one that can be used any more."""
     try:
         version = Version(**record)
-    except TypeError:
+        there = Path(version.folder).is_dir()
+    except (TypeError, OSError):
         return None
-    return version if Path(version.folder).is_dir() else None
+    return version if there else None

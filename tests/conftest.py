@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -32,7 +33,9 @@ def ray_session(root: Path) -> Iterator[None]:
 
     # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
-    with pytest.MonkeyPatch.context() as patch:
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
         with pytest.MonkeyPatch.context() as for_workers:
@@ -48,9 +51,8 @@ def ray_session(root: Path) -> Iterator[None]:
                 log_to_driver=False,
                 _temp_dir=folder,
             )
+        stack.callback(ray.shutdown)
         yield
-        ray.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def serve(
     Without arguments the pretrained policies of every system are served on this machine alone.
     Stop it with Ctrl-C.
 
-    Examples:
+    Example:
 
         loadmaster serve
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 import math
+import os
 import threading
 import time
 from collections import Counter
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 
 from loadmaster.serving.client import AsyncClient, Decision, ServiceError
 from tests.serving import toy
-from tests.serving.live import DEADLINE_MS, Live
+from tests.serving.live import DEADLINE_MS, GATEWAY, Live
+from tests.serving.starvation import Starvation
 
-TICK_S = 0.005
 GRACE_MS = 100.0  # beyond the deadline
 
 
@@ -23,10 +23,13 @@ class Sample(NamedTuple):
 
     began_s: float
     took_ms: float
-    stalled_ms: float  # of that, how long the one who asks was not given a processor
     state: dict[str, Any]
     answer: Decision | None
     fault: str  # where there is no answer
+
+    @property
+    def ended_s(self) -> float:
+        return self.began_s + self.took_ms / 1000
 
 
 class Pressure:
@@ -35,7 +38,7 @@ class Pressure:
     def __init__(self, live: Live, rate: float = 40.0, connections: int = 12) -> None:
         self._live, self._every_s, self._connections = live, 1 / rate, connections
         self._samples: list[Sample] = []
-        self._stalls: list[tuple[float, float]] = []  # when each ended, and its length in seconds
+        self._starved = [Starvation(pid) for pid in (os.getpid(), live.process(GATEWAY).pid)]
         self._asked = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
@@ -50,17 +53,11 @@ class Pressure:
 
     async def _run(self) -> None:
         began = time.monotonic()
-        watch = asyncio.create_task(self._watch_stalls())
+        watches = [asyncio.create_task(each.watch()) for each in self._starved]
         await asyncio.gather(*(self._ask(began) for _ in range(self._connections)))
-        watch.cancel()
-
-    async def _watch_stalls(self) -> None:
-        while True:
-            before = time.monotonic()
-            await asyncio.sleep(TICK_S)
-            now = time.monotonic()
-            if now - before > 3 * TICK_S:
-                self._stalls.append((now, now - before - TICK_S))
+        for watch, each in zip(watches, self._starved, strict=True):
+            watch.cancel()
+            each.look(time.monotonic())
 
     async def _ask(self, began: float) -> None:
         """Takes the next request that is due; one that is late is asked at once."""
@@ -74,14 +71,8 @@ class Pressure:
                     answer = await client.decide("toy", state)
                 except ServiceError as refusal:
                     fault = str(refusal)
-                ended = time.monotonic()
-                stalled = 1000 * self._stalled_s(sent, ended)
-                took = 1000 * (ended - sent)
-                self._samples.append(Sample(sent, took, stalled, state, answer, fault))
-
-    def _stalled_s(self, began: float, ended: float) -> float:
-        first = bisect.bisect_right(self._stalls, (began, math.inf))
-        return sum(min(length, at - began) for at, length in self._stalls[first:] if at <= ended)
+                took_ms = 1000 * (time.monotonic() - sent)
+                self._samples.append(Sample(sent, took_ms, state, answer, fault))
 
     # What came of it.
 
@@ -103,13 +94,19 @@ class Pressure:
         return [sample.fault for sample in self.samples() if sample.answer is None]
 
     def late(self) -> list[str]:
-        """Those that took longer than they may, told in words."""
-        return [
-            f"{s.took_ms:.0f} ms ({s.stalled_ms:.0f} stalled): {s.answer and s.answer.cause}, "
-            f"the service says {s.answer and s.answer.latency_ms:.0f} ms"
-            for s in self.samples()
-            if s.took_ms - s.stalled_ms > DEADLINE_MS + GRACE_MS
-        ]
+        """Those that took longer than they may, told in words.
+
+        The time that asker and gateway were kept from running by others is not theirs.
+        """
+        found = []
+        for one in self.samples():
+            starved = [each.ms(one.began_s, one.ended_s) for each in self._starved]
+            if one.took_ms - sum(starved) > DEADLINE_MS + GRACE_MS:
+                by = one.answer and (one.answer.cause, f"{one.answer.latency_ms:.0f} ms inside")
+                at_s = one.began_s - self._samples[0].began_s
+                waits = " and ".join(f"{ms:.0f}" for ms in starved)
+                found.append(f"{one.took_ms:.0f} ms at {at_s:.1f} s ({waits} starved): {by}")
+        return found
 
     def wrong(self, extra: dict[str, int]) -> list[Sample]:
         """Answers that neither the rule nor the bundle whose version they bear would give.

@@ -1,4 +1,4 @@
-"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is a documented one."""
+"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is documented."""
 
 from __future__ import annotations
 

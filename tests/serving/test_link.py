@@ -115,3 +115,72 @@ def test_a_call_lasts_as_long_as_any_of_its_crowd_waits() -> None:
         assert worker.crowds == [2]
 
     asyncio.run(work())
+
+
+def test_without_batching_everybody_has_a_call() -> None:
+    async def work() -> None:
+        worker = Echo(turns=3)
+        link = Link(worker, 1)
+        await asyncio.gather(*(link.decide(b"x", "v", "f", 1.0) for _ in range(5)))
+        assert worker.crowds == [1] * 5
+
+    asyncio.run(work())
+
+
+def test_as_many_calls_at_once_as_there_are_workers() -> None:
+    async def work() -> None:
+        worker = Echo(turns=50)
+        link = Link(worker, 8, calls=2)
+        asked = []
+        for _ in range(5):
+            asked.append(asyncio.ensure_future(link.decide(b"x", "v", "f", 1.0)))
+            for _ in range(4):
+                await asyncio.sleep(0)
+        assert worker.crowds == [1, 1], "the others wait for one of them to end"
+        await asyncio.gather(*asked)
+        assert worker.crowds == [1, 1, 3]
+
+    asyncio.run(work())
+
+
+def test_a_fault_is_everybodys_in_the_crowd_and_nobody_elses() -> None:
+    async def work() -> None:
+        worker = Echo()
+        link = Link(worker, 8)
+
+        async def gone(*_: Any) -> list[bytes]:
+            raise ConnectionError("gone")
+
+        worker.decide = gone  # type: ignore[method-assign]
+        asked = [link.decide(b"x", "v", "f", 1.0) for _ in range(3)]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert [type(one) for one in found] == [ConnectionError] * 3
+        del worker.decide
+        assert await link.decide(b"x", "v", "f", 1.0) == b"vx"
+
+    asyncio.run(work())
+
+
+def test_who_has_given_up_is_not_passed_on() -> None:
+    async def work() -> None:
+        worker, go = Echo(), asyncio.Event()
+        link = Link(worker, 8)
+        asked: list[list[bytes]] = []
+
+        async def when_told(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
+            asked.append(raw)
+            await go.wait()
+            return raw
+
+        worker.decide = when_told  # type: ignore[method-assign]
+        first = asyncio.ensure_future(link.decide(b"1", "v", "f", 5.0))
+        await asyncio.sleep(0.01)
+        with pytest.raises(TimeoutError):
+            await link.decide(b"2", "v", "f", 0.01)
+        third = asyncio.ensure_future(link.decide(b"3", "v", "f", 5.0))
+        await asyncio.sleep(0.01)
+        go.set()
+        assert await asyncio.gather(first, third) == [b"1", b"3"]
+        assert asked == [[b"1"], [b"3"]]
+
+    asyncio.run(work())

@@ -36,7 +36,7 @@ class Leaf(Record):
 
 class Branch(Record):
     leaves: tuple[Leaf, ...] = Field(max_length=3)
-    default: dict[str, int] = {}
+    default: dict[str, int] = Field(default_factory=dict)
     neighbour: Leaf | None = None
 
     @model_validator(mode="after")
@@ -80,8 +80,12 @@ def test_who_reads_it_for_good_says_what_is_wrong(raw: bytes) -> None:
 
 @pytest.mark.parametrize(
     ("more", "field"),
-    [({"mode": "x"}, "mode"), ({"deadline_ms": "5"}, "deadline_ms"), ({"request_id": ""}, "request_id")],
-)  # fmt: skip
+    [
+        ({"mode": "x"}, "mode"),
+        ({"deadline_ms": "5"}, "deadline_ms"),
+        ({"request_id": ""}, "request_id"),
+    ],
+)
 def test_wrong_frames(more: dict[str, Any], field: str) -> None:
     with pytest.raises(RequestError) as fault:
         frame_of(to_json({"state": STATE, **more}))
