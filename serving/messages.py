@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 import pydantic_core
@@ -168,12 +168,15 @@ def from_json(raw: bytes) -> Any:
 
 def is_finite(value: Any) -> bool:
     """Whether every number in plain JSON data is one."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, Mapping):
-        return all(is_finite(one) for one in value.values())
-    if isinstance(value, list | tuple):
-        return all(is_finite(one) for one in value)
+    left = [value]
+    for one in left:  # grows while it is walked
+        if isinstance(one, float):
+            if not math.isfinite(one):
+                return False
+        elif isinstance(one, dict):
+            left.extend(one.values())
+        elif isinstance(one, list | tuple):
+            left.extend(one)
     return True
 
 
