@@ -21,7 +21,7 @@ from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.guard import Guard
 from loadmaster.serving.jobs.client import Jobs
 from loadmaster.serving.keeper import Keeper
-from loadmaster.serving.link import Link, Worker
+from loadmaster.serving.link import CALLS, Link, Worker
 from loadmaster.serving.listener import listening
 from loadmaster.serving.metrics import Metrics, rejected
 from loadmaster.serving.places import bundle_folder
@@ -100,7 +100,7 @@ def served(
     store = Store(settings.folder, name)
     configured = store.accept(bundle_folder(one.bundle or endpoint.pretrained), iso(time.time()))
     answering = Answering(
-        decider, Link(worker, one.batch, one.workers), Breaker(), Guard(one.guard)
+        decider, Link(worker, one.batch, CALLS * one.workers), Breaker(), Guard(one.guard)
     )
     log = DecisionLog(settings.folder / "log" / name, one.log)
     keeper = Keeper(name, one.monitor, log, Metrics(name), one.start, time.time())

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
-CALLS = 2  # one is decided on while the answers of the other go out and its successors come in
+# Of a worker at once: one is decided on while the other's answers go out and new requests come in.
+CALLS = 2
 
 
 class Worker(Protocol):
@@ -33,12 +34,12 @@ class _Waiting(NamedTuple):
 
 
 class Link:
-    """Asks for decisions, `most` in one call, CALLS calls at once for each of the workers."""
+    """Asks for decisions, `most` in one call, `calls` calls at once."""
 
-    def __init__(self, worker: Worker, most: int, workers: int = 1) -> None:
+    def __init__(self, worker: Worker, most: int, calls: int = 1) -> None:
         self._worker, self._most = worker, most
         # Without batching every request is a call of its own, as many at once as there are.
-        self._calls = CALLS * workers if most > 1 else 1 << 30
+        self._calls = calls if most > 1 else 1 << 30
         self._waiting: deque[_Waiting] = deque()
         self._under_way = 0
         self._tasks: set[asyncio.Task[None]] = set()  # the loop itself would let them go
