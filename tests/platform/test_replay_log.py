@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models import shipped
+from loadmaster.models import shipped as ships
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay import decision_log
 from loadmaster.serving import registry
@@ -26,7 +26,7 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setitem(registry.BUILT_IN, "tiny", "tests.tiny_endpoint:ENDPOINT")
     folder = tmp_path / "pretrained"
     version = make_tiny_bundle(folder / "tiny-one", 10)
-    for module in (shipped, decision_log):
+    for module in (ships, decision_log):
         monkeypatch.setattr(module, "pretrained_folder", lambda: folder)
     return version
 
