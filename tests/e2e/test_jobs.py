@@ -26,6 +26,7 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.serving.jobs.client import Jobs, UnreachableError
 
 PATIENCE_S = 120.0
+COMPILING_S = 300.0  # where nobody has compiled anything yet
 COMMAND = [sys.executable, "-P", "-m", "loadmaster.platform.cli.main"]
 TINY = {
     "environment.workload": "toy",
@@ -165,6 +166,11 @@ def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
     for line in process.stdout:
         if line.startswith("iteration "):
             break
+    limit = time.monotonic() + COMPILING_S
+    while not list(cluster.storage.glob("*/run/best/manifest.json")):  # judging may compile first
+        assert time.monotonic() < limit
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130, said
