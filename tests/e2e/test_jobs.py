@@ -105,6 +105,11 @@ def wait_for(address: str, token: str, head: subprocess.Popen[bytes]) -> None:
     pytest.fail("the head did not come up in time")
 
 
+def hear_ctrl_c() -> None:
+    """Who runs in the background of a shell, as tests may, is born deaf to it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def end(head: subprocess.Popen[bytes]) -> None:
     """It and what it started, by their ids: other people's Rays may run here."""
     family = [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]
@@ -161,6 +166,7 @@ def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=hear_ctrl_c,
     )
     assert process.stdout is not None
     for line in process.stdout:
