@@ -9,6 +9,7 @@ machines.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import socket
 import struct
@@ -19,6 +20,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import cast
+
+log = logging.getLogger(__name__)
 
 DECIDE, PROPOSE, FAULT, DONE = range(4)  # kinds of frames: two questions, two answers
 VISIT_S = 10.0  # how long a worker waits for somebody who asked for the way
@@ -196,6 +199,6 @@ class Switchboard:
             if address:
                 self._lines[name] = await Hotline.to(address)
                 return
-        except Exception:  # it is starting, or on another machine
-            pass
+        except Exception as fault:  # it is starting, or on another machine: Serve passes calls on
+            log.info("no line of our own to a worker: %r", fault)
         await asyncio.sleep(AGAIN_S)

@@ -7,6 +7,7 @@ somebody exported to, a version that serves stays what it was.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import stat
@@ -18,6 +19,8 @@ from typing import Any
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import DIGEST, Manifest, read_bounded, read_manifest
 from loadmaster.serving.messages import to_json
+
+log = logging.getLogger(__name__)
 
 VERSION_DIGITS = 12
 LARGEST = 64 << 20  # bytes that are read of what was written down
@@ -85,9 +88,14 @@ class Store:
             record = json.loads(read_bounded(self._file, LARGEST))
             if isinstance(record, dict):
                 return record
-        except (InputError, ValueError, RecursionError):
-            pass
-        self._file.replace(self._file.with_suffix(".damaged"))
+            fault: Exception | str = "no record"
+        except (InputError, ValueError, RecursionError) as found:
+            fault = found
+        aside = self._file.with_suffix(".damaged")
+        log.warning(
+            "%s cannot be read (%s); it is kept as %s", self._file, fault, aside
+        )
+        self._file.replace(aside)
         return {}
 
     def remember(self, record: Mapping[str, Any]) -> None:

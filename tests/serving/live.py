@@ -74,10 +74,11 @@ def processes(title: str) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(title):
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.ZombieProcess):
-            pass
+            name = process.cmdline()[:1]
+        except psutil.NoSuchProcess:  # it has just ended, or nobody has buried it yet
+            continue
+        if name and name[0].startswith(title):
+            found.append(process)
     return found
 
 

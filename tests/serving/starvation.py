@@ -40,10 +40,14 @@ class Starvation:
         return max((ns - before.get(name, 0) for name, ns in after.items()), default=0) / 1e6
 
     def _waited(self) -> dict[str, int]:
+        """Nothing where the process is gone, or the kernel does not count: then nothing is taken
+        off what a request took."""
+        if not self._tasks.is_dir():
+            return {}
         found = {}
-        try:
-            for name in os.listdir(self._tasks):
+        for name in os.listdir(self._tasks):
+            try:
                 found[name] = int((self._tasks / name / "schedstat").read_text().split()[1])
-        except (OSError, ValueError, IndexError):  # gone, or a kernel that does not count
-            pass
+            except (OSError, IndexError):  # that thread has ended, or is not counted
+                continue
         return found

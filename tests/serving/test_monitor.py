@@ -416,8 +416,7 @@ def test_a_decayed_policy_is_replaced_within_a_window_or_so(deviation: float, mo
             monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
             if monitor.verdict(SERVING).action == "fall back":
                 break
-        else:
-            pytest.fail(f"still acting after {most} bad rewards")
+        assert monitor.verdict(SERVING).action == "fall back", f"acts after {most} bad rewards"
 
 
 def test_keeping_and_telling_a_whole_hour_is_cheap() -> None:
