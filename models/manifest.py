@@ -24,6 +24,7 @@ FILE = "manifest.json"
 LARGEST = 4 << 20  # bytes that are read of a manifest
 
 NAME_MAX = 100
+VERSION_DIGITS = 12
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -39,6 +40,11 @@ class Manifest:
     loadmaster: str  # the version that wrote it
     sha256: str  # of the file of weights
     size: int  # its bytes
+
+    @property
+    def version(self) -> str:
+        """Enough of the weights' digest to tell two policies apart."""
+        return self.sha256[:VERSION_DIGITS]
 
 
 def manifest_text(manifest: Manifest) -> str:

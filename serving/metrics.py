@@ -17,20 +17,9 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from loadmaster.envs.errors import InputError
+from loadmaster.serving.guard import KINDS
+from loadmaster.serving.messages import CAUSES, FALLBACK, POLICY
 
-SOURCES: Final = ("policy", "fallback")
-CAUSES: Final = (
-    "timeout",
-    "exception",
-    "not finite",
-    "illegal",
-    "worker down",
-    "breaker open",
-    "paused",
-    "lifecycle",
-    "shadow",
-)
-ACTIONS: Final = ("bounds", "step", "total", "stabilisation", "flap")
 STATES: Final = ("OFFLINE", "ONLINE", "SERVING")  # of the lifecycle, told by their number
 WHO: Final = ("policy", "rule")
 METRICS_PORT: Final = "LOADMASTER_METRICS_PORT"
@@ -51,7 +40,7 @@ class Metric(NamedTuple):
 
 METRICS: Final[Mapping[str, Metric]] = {
     "loadmaster_decisions_total": Metric(
-        "counter", "Decisions told, by who made them.", ("system", "source"), SOURCES
+        "counter", "Decisions told, by who made them.", ("system", "source"), (POLICY, FALLBACK)
     ),
     "loadmaster_fallbacks_total": Metric(
         "counter", "Decisions made by the rule, by cause.", ("system", "cause"), CAUSES
@@ -60,7 +49,7 @@ METRICS: Final[Mapping[str, Metric]] = {
         "histogram", "From a request's arrival to its decision, milliseconds."
     ),
     "loadmaster_guard_actions_total": Metric(
-        "counter", "Quantities the guard changed.", ("system", "action"), ACTIONS
+        "counter", "Quantities the guard changed.", ("system", "action"), KINDS
     ),
     "loadmaster_drift_total": Metric(
         "counter", "Changes found in rewards or in a feature of inputs.", ("system", "what")

@@ -12,7 +12,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -20,6 +19,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import read_manifest
+from loadmaster.models.shipped import pretrained_folder
 from loadmaster.serving.endpoint import Record
 from loadmaster.serving.jobs.client import UnknownJobError
 from loadmaster.serving.jobs.job import Job
@@ -148,7 +148,7 @@ class Retraining:
         """
         if (refusal := self.refusal(now)) is not None:
             raise InputError(f"no retraining of {self._system}: {refusal}")
-        version = read_manifest(bundle).sha256[:12]
+        version = read_manifest(bundle).version
         wanted = self._arguments(_named(bundle), environment)
         # The same request gets the same folder, and goes on where an earlier attempt ended.
         digest = hashlib.sha256(json.dumps([version, *wanted]).encode()).hexdigest()[:8]
@@ -246,8 +246,7 @@ def _changed(state: RetrainingState, **values: Any) -> RetrainingState:
 
 def _named(bundle: Path) -> str:
     """One that ships by its name: the cluster's machines may have it elsewhere."""
-    shipped = Path(str(files("loadmaster.models"))) / "pretrained"
-    inside = bundle.resolve().parent == shipped.resolve()
+    inside = bundle.resolve().parent == pretrained_folder().resolve()
     return bundle.name if inside else str(bundle.absolute())
 
 
@@ -262,4 +261,5 @@ def _output_of(job: Job) -> str:
 
 
 def _iso(time_s: float) -> str:
+    """To the second: a job takes minutes."""
     return datetime.datetime.fromtimestamp(time_s, datetime.UTC).isoformat(timespec="seconds")

@@ -22,7 +22,6 @@ from loadmaster.serving.messages import to_json
 
 log = logging.getLogger(__name__)
 
-VERSION_DIGITS = 12
 LARGEST = 64 << 20  # bytes that are read of what was written down
 FILES = ("manifest.json", "weights.safetensors", "README.md")
 LARGEST_FILE = 256 << 20  # bytes that are copied of any of them
@@ -39,10 +38,6 @@ class Version:
 
     def told(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "since": self.since}
-
-
-def version_of(manifest: Manifest) -> str:
-    return manifest.sha256[:VERSION_DIGITS]
 
 
 class Store:
@@ -66,7 +61,7 @@ class Store:
             raise InputError(
                 f"{source} holds a policy of {manifest.system}; expected one of {self.system}"
             )
-        version = version_of(manifest)
+        version = manifest.version
         assert DIGEST.fullmatch(manifest.sha256)  # it becomes a folder's name
         kept = self._bundles / version
         if not self._is_whole(kept, manifest):
@@ -92,9 +87,7 @@ class Store:
         except (InputError, ValueError, RecursionError) as found:
             fault = found
         aside = self._file.with_suffix(".damaged")
-        log.warning(
-            "%s cannot be read (%s); it is kept as %s", self._file, fault, aside
-        )
+        log.warning("%s cannot be read (%s); it is kept as %s", self._file, fault, aside)
         self._file.replace(aside)
         return {}
 

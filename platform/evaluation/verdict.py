@@ -51,7 +51,7 @@ def _judged(comparison: Comparison, name: str, found: Found) -> Judged:
     summary = comparison.summaries[name][0]
     return Judged(
         name=found.manifest.name,
-        version=found.manifest.sha256[:12],
+        version=found.manifest.version,
         folder=str(found.folder.absolute()),
         mean=_number(summary.mean),
         ci95=_ends(summary.interval),

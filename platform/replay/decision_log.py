@@ -19,7 +19,6 @@ from loadmaster.serving.log_files import DecisionRow
 from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.times import iso
 
-VERSION_DIGITS = 12  # of the weights' sha256, as policies tell it
 SHOWN = 5  # differences that are kept to look at
 MOST_REASONS = 50
 
@@ -248,7 +247,7 @@ def _once(known: dict[Key, Made | InputError], key: Key, make: Callable[[], Made
 
 
 def _version(manifest: Manifest) -> str:
-    return manifest.sha256[:VERSION_DIGITS]
+    return manifest.version
 
 
 def _first(fault: ValidationError) -> str:

@@ -36,7 +36,7 @@ class DasPolicy:
             raise InputError(f"{folder} holds a policy of {bundle.system!r}; expected one of 'das'")
         network = bundle.build()
         assert isinstance(network, DasNetwork)
-        self.name, self.version = bundle.name, bundle.sha256[:12]
+        self.name, self.version = bundle.name, bundle.version
         learnt_in = training_settings(bundle)
         self._settings = {
             backfill: learnt_in.model_copy(update={"backfill": backfill})

@@ -78,7 +78,7 @@ def load_policy(folder: Path) -> DecimaPolicy:
         raise InputError(f"{folder} is a bundle of {bundle.system!r}; expected one of 'decima'")
     network = bundle.build()
     assert isinstance(network, DecimaNetwork)
-    return DecimaPolicy(network, bundle.name, bundle.sha256[:12])
+    return DecimaPolicy(network, bundle.name, bundle.version)
 
 
 def _nothing_to_choose(state: DecimaState, table: Round) -> Proposal:
