@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.manifest import Manifest, read_manifest, visible
+from loadmaster.models.manifest import read_manifest, visible
 from loadmaster.models.shipped import pretrained_folder, pretrained_policies
 from loadmaster.platform.policies.find import folder_meant
 from loadmaster.serving.endpoint import Endpoint, Policy
@@ -204,7 +204,7 @@ class _Deciders:
                 manifest = read_manifest(pretrained_folder() / name)
             except InputError:
                 continue
-            self._shipped[manifest.system, _version(manifest)] = pretrained_folder() / name
+            self._shipped[manifest.system, manifest.version] = pretrained_folder() / name
 
     def endpoint(self, system: str) -> Endpoint[Any, Any, Any]:
         return _once(self._endpoints, system, lambda: find_endpoint(system))
@@ -244,10 +244,6 @@ def _once(known: dict[Key, Made | InputError], key: Key, make: Callable[[], Made
     if isinstance(found, InputError):
         raise InputError(str(found))
     return found
-
-
-def _version(manifest: Manifest) -> str:
-    return manifest.version
 
 
 def _first(fault: ValidationError) -> str:
