@@ -31,6 +31,7 @@ from loadmaster.serving.retraining import Retraining
 from loadmaster.serving.routes import build_app
 from loadmaster.serving.served import ServedSystem
 from loadmaster.serving.store import Store
+from loadmaster.serving.tenure import Tenure
 from loadmaster.serving.times import iso
 
 log = logging.getLogger(__name__)
@@ -113,4 +114,5 @@ def served(
         kept.get("retraining") if isinstance(kept, dict) else None,
     )
     renewal = Renewal(one.renewal, retraining, time.time)
-    return ServedSystem(one, worker, answering, Books(store), keeper, configured, renewal)
+    tenure = Tenure(endpoint, worker, Books(store), keeper, configured, renewal, time.time)
+    return ServedSystem(one, worker, answering, keeper, tenure)

@@ -55,13 +55,17 @@ class Bodies:
             request.scope[READ] = False
             raise _too_large(most)
         raw = b"".join(parts)
-        if raw.count(b",") > MOST_VALUES or raw.count(b"[") + raw.count(b"{") > MOST_NESTED:
+        if size > MOST_NESTED and _holds_too_much(raw):
             raise Refused(
                 413,
                 f"the body holds too much; expected at most {MOST_VALUES:,} values, of which "
                 f"{MOST_NESTED:,} lists and objects",
             )
         return raw
+
+
+def _holds_too_much(raw: bytes) -> bool:
+    return raw.count(b",") > MOST_VALUES or raw.count(b"[") + raw.count(b"{") > MOST_NESTED
 
 
 async def swallow(request: Request) -> None:

@@ -18,7 +18,7 @@ import pydantic_core
 from pydantic import BaseModel, Field, ValidationError, create_model
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.serving.endpoint import Endpoint, Proposal, Record
+from loadmaster.serving.endpoint import Choice, Endpoint, Proposal, Record
 from loadmaster.serving.outline import UnknownFieldError, outline
 
 ACTIVE, SHADOW = "active", "shadow"
@@ -148,12 +148,19 @@ def told(proposal: Proposal) -> dict[str, Any]:
         "reason": {
             "summary": proposal.reason.summary,
             "choices": {
-                kind: [
-                    {key: _short(value) for key, value in one._asdict().items()} for one in choices
-                ]
+                kind: [_told_choice(one) for one in choices]
                 for kind, choices in proposal.reason.choices.items()
             },
         },
+    }
+
+
+def _told_choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "name": choice.name,
+        "score": _short(choice.score),
+        "uncertainty": _short(choice.uncertainty),
+        "probability": _short(choice.probability),
     }
 
 
@@ -168,7 +175,10 @@ def from_json(raw: bytes) -> Any:
 
 def is_finite(value: Any) -> bool:
     """Whether every number in plain JSON data is one."""
-    left = [value]
+    text = pydantic_core.to_json(value, inf_nan_mode="constants")
+    if b"NaN" not in text and b"Infinity" not in text:
+        return True
+    left = [value]  # it may be no more than a name
     for one in left:  # grows while it is walked
         if isinstance(one, float):
             if not math.isfinite(one):
@@ -180,8 +190,8 @@ def is_finite(value: Any) -> bool:
     return True
 
 
-def _short(value: Any) -> Any:
+def _short(value: float | None) -> float | None:
     """Six digits are plenty for a log."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")

@@ -22,7 +22,8 @@ from loadmaster.serving.gateway import Gateway
 from loadmaster.serving.messages import RequestError, to_json
 from loadmaster.serving.openapi import document
 from loadmaster.serving.refusal import Refused
-from loadmaster.serving.served import VERBS, Conflict, ServedSystem
+from loadmaster.serving.served import ServedSystem
+from loadmaster.serving.tenure import VERBS, Conflict
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 MOST_DECISIONS = 200
@@ -52,6 +53,8 @@ def build_app(
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,  # it would lead to wherever the Host header says
+        # What there is to count is counted here; states are nobody else's business.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         lifespan=lifespan,
     )
 

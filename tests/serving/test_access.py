@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from loadmaster.serving.answers import SystemList
 from loadmaster.serving.routes import PUBLIC
-from loadmaster.serving.served import VERBS
+from loadmaster.serving.tenure import VERBS
 from tests.serving.conftest import Here, Start
 
 READ, ADMIN, OTHER = "read-0123456789abcdef", "admin-0123456789abcdef", "other-0123456789abcdef"

@@ -225,7 +225,7 @@ def test_decisions_are_logged_with_what_was_asked(start: Start) -> None:
     here = start()
     here.decide(load=42)
     here.decide(load=43, mode="shadow", request_id="mine")
-    here.service.systems["toy"].keeper.close()
+    here.close()
     rows = list(read_log(here.folder / "kept" / "log" / "toy"))
     assert [json.loads(row.state)["load"] for row in rows] == [42, 43]
     assert [row.source for row in rows] == ["policy", "fallback"]
