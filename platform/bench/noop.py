@@ -1,25 +1,40 @@
-"""An endpoint that does nothing, on the same Serve and by the same listener as the service.
+"""Endpoints that do nothing, on the same Serve and by the same listener as the service.
 
-What it takes is what HTTP, FastAPI and this machine take: the rest is the service's own.
+One answers by itself: what it takes is what HTTP, FastAPI and this machine take. The other asks a
+deployment that does nothing, as Serve has it: an ingress, and a deployment behind its handle. That
+is what the service would rest on if gateway and workers had no wire of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request, Response
 from ray import serve
+from ray.serve.handle import DeploymentHandle
 
 from loadmaster.serving.app import ASKED_AT_ONCE
 from loadmaster.serving.listener import listening
 
-NOOP = "noop"
-PATH = "/noop"
+NAME = "noop"
+ALONE_PATH, BY_HANDLE_PATH = "/noop", "/noop/by-handle"
+OPTIONS: dict[str, Any] = {
+    "max_ongoing_requests": ASKED_AT_ONCE,
+    "ray_actor_options": {"num_cpus": 0},
+    "logging_config": {"enable_access_log": False},
+}
 
 
-def noop_app(host: str, port: int) -> FastAPI:
+class Noops(NamedTuple):
+    """Their addresses."""
+
+    alone: str
+    by_handle: str
+
+
+def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
     """Reads what it is sent, and answers nothing."""
 
     @asynccontextmanager
@@ -29,33 +44,42 @@ def noop_app(host: str, port: int) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan)
 
-    @app.post(PATH)
-    async def answer(request: Request) -> Response:
+    @app.post(ALONE_PATH)
+    async def alone(request: Request) -> Response:
         await request.body()
         return Response(b"{}", media_type="application/json")
+
+    @app.post(BY_HANDLE_PATH)
+    async def by_handle(request: Request) -> Response:
+        answer = await nothing.remote(await request.body())
+        return Response(answer, media_type="application/json")
 
     return app
 
 
-@serve.deployment(
-    name=NOOP,
-    max_ongoing_requests=ASKED_AT_ONCE,
-    ray_actor_options={"num_cpus": 0},
-    logging_config={"enable_access_log": False},
-)
+@serve.deployment(name="nothing", **OPTIONS)
+class Nothing:
+    """What a worker would be if there were nothing to decide."""
+
+    async def __call__(self, body: bytes) -> bytes:
+        return b"{}"
+
+
+@serve.deployment(name=NAME, **OPTIONS)
 @serve.ingress()
 class Noop:
     """One replica, as the gateway is."""
 
-    def __init__(self, host: str, port: int) -> None:
-        self._app = noop_app(host, port)
+    def __init__(self, host: str, port: int, nothing: DeploymentHandle) -> None:
+        self._app = noop_app(host, port, nothing)
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._app
 
 
-def start_noop(host: str, port: int) -> str:
-    """Its address. Serve must be there; it ends with it."""
-    application = Noop.bind(host, port)  # type: ignore[attr-defined]
-    serve.run(application, name=NOOP, route_prefix=PATH)
-    return f"http://{host}:{port}{PATH}"
+def start_noops(host: str, port: int) -> Noops:
+    """Serve must be there; they end with it."""
+    nothing = Nothing.bind()  # type: ignore[attr-defined]
+    serve.run(Noop.bind(host, port, nothing), name=NAME, route_prefix=ALONE_PATH)  # type: ignore[attr-defined]
+    where = f"http://{host}:{port}"
+    return Noops(where + ALONE_PATH, where + BY_HANDLE_PATH)

@@ -1,6 +1,6 @@
-"""How fast decisions are answered over HTTP, beside an endpoint that does nothing.
+"""How fast decisions are answered over HTTP, beside endpoints that do nothing.
 
-Service, the same without batching, and the no-op stand on one Serve and are asked by turns: what a
+Service, the same without batching, and the no-ops stand on one Serve and are asked by turns: what a
 busy machine does to one it then does to all. Differences and ratios are taken within a turn.
 """
 
@@ -29,7 +29,7 @@ ROUNDS = 5
 SECONDS, WARMUP_S = 1.2, 0.2  # of each load in each round
 ONE, MANY = 1, 16  # connections
 EXAMPLES = ("small", "large")
-NOOP = "noop"
+NOOP, BY_HANDLE = "noop", "noop_by_handle"  # answers by itself; asks a deployment first
 
 
 class Cell(NamedTuple):
@@ -58,30 +58,30 @@ class Reached:
 def measure(say: Callable[[str], None]) -> list[Figure]:
     systems = served_systems()
     with service_stand(systems, say) as service:
-        from loadmaster.platform.bench.noop import start_noop
+        from loadmaster.platform.bench.noop import start_noops
 
-        say("starting the no-op endpoint, and the service without batching")
-        noop = start_noop(HOST, free_port())
+        say("starting the no-op endpoints, and the service without batching")
+        alone, by_handle = start_noops(HOST, free_port())
         unbatched = start_unbatched(systems, service.folder)
-        return measure_beside(service, unbatched, noop, say)
+        return measure_beside(service, unbatched, {NOOP: alone, BY_HANDLE: by_handle}, say)
 
 
 def measure_beside(
     service: Stand,
     unbatched: Stand,
-    noop: str,
+    noops: Mapping[str, str],
     say: Callable[[str], None],
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> list[Figure]:
-    """`noop`: the address of the endpoint that does nothing."""
+    """`noops`: the addresses of the endpoints that do nothing, by name."""
     reached: dict[Cell, Reached] = {}
     alone: dict[Cell, Reached] = {}  # without batching
 
-    def ask_noop(connections: int) -> None:
+    def ask_noop(name: str, connections: int) -> None:
         body = service.body(service.systems[0], EXAMPLES[0])
-        load = Load(noop, (body,), connections, seconds, warmup_s=WARMUP_S)
-        cell = Cell(NOOP, connections)
+        load = Load(noops[name], (body,), connections, seconds, warmup_s=WARMUP_S)
+        cell = Cell(name, connections)
         reached.setdefault(cell, Reached()).reports.append(answered(load))
 
     def ask(stand: Stand, system: str, example: str, connections: int) -> None:
@@ -105,7 +105,8 @@ def measure_beside(
     for turn in range(rounds):
         say(f"turn {turn + 1} of {rounds}")
         for connections in (ONE, MANY):
-            ask_noop(connections)
+            for name in noops:
+                ask_noop(name, connections)
             for system, example in product(service.systems, EXAMPLES):
                 ask(service, system, example, connections)
                 if connections > 1:
@@ -126,12 +127,13 @@ def figures_of(reached: Mapping[Cell, Reached], alone: Mapping[Cell, Reached]) -
         yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
         yield Figure(f"{cell.name}/requests_per_s", _median(found.of("requests_per_s")), "1/s")
-        noop = reached[Cell(NOOP, cell.connections)]
-        if found is noop:
+        if cell.target in (NOOP, BY_HANDLE):
             continue
+        noop, by_handle = (reached[Cell(name, cell.connections)] for name in (NOOP, BY_HANDLE))
         more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
         yield Figure(f"{cell.name}/over_noop_ms", _median(more), "ms")
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
+        yield Figure(f"{cell.name}/share_of_noop_by_handle", _ratio(found, by_handle), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
         if cell in alone:
             yield Figure(f"{cell.name}/batching_times", _ratio(found, alone[cell]), "")

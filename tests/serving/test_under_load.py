@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import soak as soak_bench
-from loadmaster.platform.bench.serve import measure_beside
+from loadmaster.platform.bench.serve import BY_HANDLE, NOOP, measure_beside
 from loadmaster.platform.bench.serve_stand import Stand
 from loadmaster.platform.bench.soak import soaked
 from loadmaster.platform.bench.soak_files import FILES, write_soak
@@ -30,14 +30,15 @@ def stand(live: Live, tmp_path: Path) -> Stand:
 
 
 @pytest.fixture
-def noop(live: Live) -> Iterator[str]:
-    """Its address."""
+def noops(live: Live) -> Iterator[dict[str, str]]:
+    """Their addresses."""
     from ray import serve
 
-    from loadmaster.platform.bench.noop import NOOP, start_noop
+    from loadmaster.platform.bench.noop import NAME, start_noops
 
-    yield start_noop("127.0.0.1", free_port())
-    serve.delete(NOOP)
+    alone, by_handle = start_noops("127.0.0.1", free_port())
+    yield {NOOP: alone, BY_HANDLE: by_handle}
+    serve.delete(NAME)
 
 
 def test_a_soak(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,17 +63,18 @@ def test_a_soak(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
 
 
-def test_figures_beside_a_noop(stand: Stand, noop: str) -> None:
-    figures = measure_beside(stand, stand._replace(), noop, lambda _: None, rounds=2, seconds=0.4)
+def test_figures_beside_noops(stand: Stand, noops: dict[str, str]) -> None:
+    figures = measure_beside(stand, stand._replace(), noops, lambda _: None, rounds=2, seconds=0.4)
     found = {figure.name: figure.value for figure in figures}
     each = {"p50_ms", "p99_ms", "requests_per_s"}
-    beside = each | {"over_noop_ms", "share_of_noop", "by_policy"}
-    names = {f"serve/noop/c{c}/{one}" for c in (1, 16) for one in each}
+    beside = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
+    names = {f"serve/{noop}/c{c}/{one}" for noop in noops for c in (1, 16) for one in each}
     for example in ("small", "large"):
         names |= {f"serve/toy/{example}/c1/{one}" for one in beside}
         names |= {f"serve/toy/{example}/c16/{one}" for one in beside | {"batching_times"}}
     assert set(found) == names
     assert found["serve/toy/small/c1/by_policy"] > 0.9
     assert 0 < found["serve/toy/small/c1/share_of_noop"] < 1
+    assert found["serve/noop_by_handle/c1/p50_ms"] > found["serve/noop/c1/p50_ms"]
     assert found["serve/toy/small/c1/over_noop_ms"] > 0
     assert found["serve/toy/small/c1/requests_per_s"] < found["serve/noop/c1/requests_per_s"]
