@@ -20,12 +20,25 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 TAKEN_S = 30.0  # how long a predecessor may take to let go of the port
 AGAIN_S = 0.2
 HEAD_BYTES = 64 << 10  # of a request's line and headers
+HEAD_S = 20.0  # within which they have to arrive
 
 
 class _Protocol(HttpToolsProtocol):
-    """With an end to headers: the parser itself would gather them for ever."""
+    """With an end to headers: the parser itself would gather them for ever.
+
+    Who connects and says nothing, or half of it, is hung up on: he takes a place all the same.
+    """
 
     _in_head, _head_bytes = False, 0
+    _patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._be_patient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._patience_ends()
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -33,6 +46,7 @@ class _Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._patience_ends()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
@@ -42,6 +56,18 @@ class _Protocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES:
                 self.send_400_response("Headers are too large.")
+        # Nothing is under way, and whatever came has ended uvicorn's own waiting.
+        if self._in_head or self.cycle is None or self.cycle.response_complete:
+            self._be_patient()
+
+    def _be_patient(self) -> None:
+        if self._patience is None and not self.transport.is_closing():
+            self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _patience_ends(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
 
 class _Server(uvicorn.Server):

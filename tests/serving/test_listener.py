@@ -127,6 +127,57 @@ def test_headers_have_an_end(start_of_it: bytes) -> None:
     assert sent < 100 * HEAD_BYTES
 
 
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def whole_answer(line: socket.socket) -> bytes:
+    heard = b""
+    while not heard.endswith(b"0\r\n\r\n"):  # the last chunk
+        heard += (part := line.recv(1000))
+        assert part, heard
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("before", "last"), [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
+)
+def test_who_does_not_go_on_is_hung_up_on(
+    before: int, last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it at once or after some requests."""
+    monkeypatch.setattr(listener, "HEAD_S", 0.2)
+
+    def work(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            heard = []
+            for _ in range(before):
+                line.sendall(WHOLE)
+                heard.append(whole_answer(line))
+            line.sendall(last)
+            return [*heard, line.recv(1000)]
+
+    *answers, end = while_listening(hello, "127.0.0.1", work)
+    assert len(answers) == before
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert end == b"", "the line is closed"
+
+
+def test_who_asks_now_and_then_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEAD_S", 0.2)
+
+    def work(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            heard = []
+            for _ in range(3):
+                line.sendall(WHOLE)
+                heard.append(whole_answer(line))
+                time.sleep(0.4)
+            return heard
+
+    answers = while_listening(hello, "127.0.0.1", work)
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+
+
 def test_nonsense_is_refused() -> None:
     def work(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
