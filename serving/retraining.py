@@ -11,6 +11,7 @@ import datetime
 import hashlib
 import json
 import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -27,6 +28,7 @@ from loadmaster.serving.verdict import BUNDLE, FILE, Verdict, read_verdict
 
 COMMAND = "retrain"
 HOUR_S = 3600.0
+KEPT = 3  # folders of earlier retrainings, to look into; their bundles were copied if they serve
 
 
 class RetrainingSettings(Record):
@@ -160,6 +162,7 @@ class Retraining:
         try:
             job = self._orphan()
             if job is None:
+                self._clear_away(but={folder, *bundle.absolute().parents})
                 name = f"{COMMAND}-{self._system}"
                 begun = _changed(
                     begun, job=self._cluster.submit(arguments, name=name, env=self._env)
@@ -213,6 +216,13 @@ class Retraining:
             if ours and not job.ended and Path(_output_of(job)).parent == self._folder:
                 return job
         return None
+
+    def _clear_away(self, but: set[Path]) -> None:
+        """The oldest folders, while no job is at work in any of them."""
+        ours = [each for each in self._folder.glob(f"{self._system}-*-*") if each not in but]
+        ours.sort(key=lambda each: each.stat().st_mtime)
+        for each in ours[: max(0, len(ours) - KEPT)]:
+            shutil.rmtree(each, ignore_errors=True)
 
     def _done(self, state: RetrainingState, now: float) -> RetrainingState:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -211,6 +212,27 @@ def test_the_same_request_goes_on_in_its_folder(
     retraining.poll(HOUR_S)
     other = retraining.submit(bundle, {**SHIFTED, "executors": 41}, "", 2 * HOUR_S)
     assert other.folder != first.folder
+
+
+def test_old_folders_are_cleared_away(
+    retraining: Retraining, cluster: PaperCluster, bundle: Path, tmp_path: Path
+) -> None:
+    """But for the latest three, the one that goes on, and those of other systems."""
+    (tmp_path / "das-0123-4567").mkdir()
+    folders = []
+    for number in range(7):
+        state = retraining.submit(bundle, {"executors": 10 + number}, "", now=number * 1e6)
+        folders.append(Path(state.folder))
+        finish(state.folder)
+        os.utime(state.folder, (number, number))
+        cluster.turn(state.job, status="succeeded")
+        retraining.poll(number * 1e6 + 60)
+    left = {each for each in folders if each.exists()}
+    assert left == set(folders[-4:])
+    again = retraining.submit(bundle, {"executors": 13}, "", now=1e9)
+    assert Path(again.folder) == folders[3]
+    assert {each for each in folders if each.exists()} == left, "it goes on in the oldest one"
+    assert (tmp_path / "das-0123-4567").exists()
 
 
 def test_a_cluster_that_takes_no_job(
