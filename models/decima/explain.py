@@ -11,10 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import executors_granted, useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima.kernel import SCORE_LIMIT, Scratch, Weights, decide
+from loadmaster.models.decima.network import ILLEGAL
+
+PLACE, SCORE, CHANCE = range(3)  # columns of what is told of an option
+TOLD = 3
+_ILLEGAL = np.float32(ILLEGAL)
 
 
 @dataclass(frozen=True)
@@ -56,23 +62,15 @@ class Reasons:
 
 def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) -> Reasons:
     """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
-    row, limit, _ = decide(view, weights, room, -1.0, -1.0)
-    stages = int(view.cluster[seen.STAGES])
-    legal = view.schedulable[:stages].nonzero()[0]
-    scores = room.stage_scores[legal]
-    chances = _probabilities(scores)
-    best = _highest(chances, top)
-    rows = legal[best]
-    total = int(view.cluster[seen.TOTAL_EXECUTORS])
+    best_stages, best_limits = np.zeros((top, TOLD)), np.zeros((top, TOLD))
+    row, limit, stages, limits = weigh(view, weights, room, best_stages, best_limits)
+    rows = best_stages[:stages, PLACE].astype(np.int64)
     lowest, highest = useful_limits(view, row)
-    sets_limits = weights.shape[SCORE_LIMIT, 0, 0] > 0
-    limit_scores = room.limit_scores[lowest - 1 : highest if sets_limits else 0]
-    limit_chances = _probabilities(limit_scores)
     return Reasons(
         free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
-        total_executors=total,
+        total_executors=int(view.cluster[seen.TOTAL_EXECUTORS]),
         jobs=int(view.cluster[seen.JOBS]),
-        schedulable=len(legal),
+        schedulable=int(np.count_nonzero(view.schedulable[: int(view.cluster[seen.STAGES])])),
         useful_limits=highest - lowest + 1,
         stages=tuple(
             map(
@@ -81,13 +79,13 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
                 view.stage_job[rows].tolist(),
                 map(int, view.stages[rows, seen.UNSTARTED].tolist()),
                 view.stages[rows, seen.MEAN_S].tolist(),
-                scores[best].tolist(),
-                chances[best].tolist(),
+                best_stages[:stages, SCORE].tolist(),
+                best_stages[:stages, CHANCE].tolist(),
             )
         ),
         limits=tuple(
-            LimitScore(lowest + int(place), float(limit_scores[place]), float(limit_chances[place]))
-            for place in _highest(limit_chances, top)
+            LimitScore(int(place) + 1, score, chance)
+            for place, score, chance in best_limits[:limits].tolist()
         ),
         row=row,
         limit=limit,
@@ -95,12 +93,55 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
     )
 
 
-def _probabilities(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    weights = np.exp(scores.astype(np.float64) - scores.max(initial=-np.inf))
-    chances: NDArray[np.float64] = weights / weights.sum()
-    return chances
+@compiled
+def weigh(
+    view: Observation,
+    weights: Weights,
+    room: Scratch,
+    best_stages: NDArray[np.float64],
+    best_limits: NDArray[np.float64],
+) -> tuple[int, int, int, int]:
+    """Decide as `decide` does without draws, and fill two tables (T, TOLD) with the best options.
+
+    The stage's row, the limit, and how many rows of either table are filled. In a limit's row,
+    PLACE is the limit less one.
+    """
+    row, limit, _ = decide(view, weights, room, -1.0, -1.0)
+    stages = rank(room.stage_scores, 0, int(view.cluster[seen.STAGES]), best_stages)
+    if weights.shape[SCORE_LIMIT, 0, 0] == 0:
+        return row, limit, stages, 0
+    lowest, highest = useful_limits(view, row)
+    return row, limit, stages, rank(room.limit_scores, lowest - 1, highest, best_limits)
 
 
-def _highest(chances: NDArray[np.float64], top: int) -> NDArray[np.int64]:
-    """Places of the highest, best first; of equals the earlier one, as `decide` takes it."""
-    return np.argsort(-chances, kind="stable")[:top]
+@inner
+def rank(scores: NDArray[np.float32], first: int, end: int, best: NDArray[np.float64]) -> int:
+    """Fill `best` (T, TOLD) from the scores of places `first` to `end`; how many rows are filled.
+
+    Illegal places are left out. Of equal scores the earlier place comes first, as `decide` takes
+    it. Scores that are no numbers have no order, and no probabilities.
+    """
+    legal, highest = 0, -np.inf
+    for place in range(first, end):
+        if scores[place] != _ILLEGAL:
+            legal += 1
+            highest = max(highest, scores[place])
+    total = 0.0
+    for place in range(first, end):
+        if scores[place] != _ILLEGAL:
+            total += np.exp(scores[place] - highest)
+    told = min(legal, len(best))
+    last, last_place = np.inf, first - 1
+    for row in range(told):
+        found = -1
+        for place in range(first, end):
+            score = scores[place]
+            if score == _ILLEGAL or score > last or (score == last and place <= last_place):
+                continue
+            if found < 0 or score > scores[found]:
+                found = place
+        last, last_place = scores[found], found
+        best[row, PLACE] = found
+        best[row, SCORE] = last
+        best[row, CHANCE] = np.exp(last - highest) / total
+    return told

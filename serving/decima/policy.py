@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.decima.explain import Reasons, explain
+from loadmaster.models.decima.explain import TOLD
 from loadmaster.models.decima.kernel import Scratch, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.decima import wording
 from loadmaster.serving.decima.desk import Desk, Round
-from loadmaster.serving.decima.rounds import NOT_FINITE, look, network_round, take
+from loadmaster.serving.decima.rounds import NOT_FINITE, network_round
 from loadmaster.serving.decima.schema import DecimaState
 from loadmaster.serving.endpoint import Choice, Proposal, Reason
+
+BEST = 5  # stages, and limits, that a reason names
 
 
 class DecimaPolicy:
@@ -29,27 +31,26 @@ class DecimaPolicy:
         self._desk = Desk()
         self._executors = 64
         self._scratch = self._scratch_for_desk()
+        self._best_stages, self._best_limits = np.zeros((BEST, TOLD)), np.zeros((BEST, TOLD))
 
     def decide(self, state: DecimaState) -> Proposal:
         table = self._desk.open(state)
-        view, rows, weights = self._desk.view, self._desk.rows, self._weights
         room = self._room(int(state.moment.amount.sum()))
-        if look(table.state, table.bank, view, rows) == 0:
+        count, options, stages, limits = network_round(
+            table.state, table.bank, self._desk.view, self._desk.rows, self._weights, room,
+            table.given, self._best_stages, self._best_limits,
+        )  # fmt: skip
+        if options == 0:
             return _nothing_to_choose(state, table)
-        with np.errstate(invalid="ignore"):  # said below, once
-            reasons = explain(view, weights, room)
-        chances = [reasons.stages[0].probability, *(limit.probability for limit in reasons.limits)]
-        if not all(map(math.isfinite, chances)):
-            raise FloatingPointError(f"{self.name}: scores are not finite")
-        choices = _choices(table, rows.tolist(), reasons)
-        take(table.state, table.bank, view, rows, reasons.row, reasons.limit, table.given[0])
-        count = network_round(table.state, table.bank, view, rows, weights, room, table.given, 1)
         if count == NOT_FINITE:
             raise FloatingPointError(f"{self.name}: scores are not finite")
+        choices = {"stage": _stages(table, self._best_stages[:stages])}
+        if limits:
+            choices["limit"] = _limits(self._best_limits[:limits])
         decision = table.decision(count)
         summary = (
-            f"{wording.situation(state)}, {wording.counted(reasons.schedulable, 'stage')} to "
-            f"choose from: {wording.outcome(decision)}"
+            f"{wording.situation(state)}, {wording.counted(options, 'stage')} to choose from: "
+            f"{wording.outcome(decision)}"
         )
         return Proposal(decision, Reason(summary, choices))
 
@@ -87,20 +88,16 @@ def _nothing_to_choose(state: DecimaState, table: Round) -> Proposal:
     return Proposal(decision, Reason(summary, {}))
 
 
-def _choices(table: Round, rows: list[int], reasons: Reasons) -> dict[str, list[Choice]]:
-    """Of the round's first decision."""
-    stages = [
-        Choice(
-            wording.place(*table.place_of(rows[option.row])),
-            option.score,
-            probability=option.probability,
-        )
-        for option in reasons.stages
+def _stages(table: Round, best: NDArray[np.float64]) -> list[Choice]:
+    """Of the round's first decision, as the limits are."""
+    return [
+        Choice(wording.place(*table.place_of(int(place))), score, probability=chance)
+        for place, score, chance in best.tolist()
     ]
-    limits = [
-        Choice(
-            wording.counted(option.limit, "executor"), option.score, probability=option.probability
-        )
-        for option in reasons.limits
+
+
+def _limits(best: NDArray[np.float64]) -> list[Choice]:
+    return [
+        Choice(wording.counted(int(place) + 1, "executor"), score, probability=chance)
+        for place, score, chance in best.tolist()
     ]
-    return {"stage": stages, "limit": limits} if limits else {"stage": stages}

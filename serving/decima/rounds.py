@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, inner
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import executors_granted, settled
 from loadmaster.envs.dag_scheduling.baselines.decide import decide as decide_by_rule
@@ -17,6 +17,7 @@ from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.placement import unplaced_executors
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.models.decima.explain import CHANCE, PLACE, weigh
 from loadmaster.models.decima.kernel import Scratch, Weights
 from loadmaster.models.decima.kernel import decide as decide_by_network
 
@@ -88,10 +89,44 @@ def network_round(
     weights: Weights,
     room: Scratch,
     given: NDArray[np.int64],
-    count: int,
+    best_stages: NDArray[np.float64],
+    best_limits: NDArray[np.float64],
+) -> tuple[int, int, int, int]:
+    """The same with the network's best decisions, and what was weighed at the first of them.
+
+    How many decisions place executors, or NOT_FINITE where the network does not know; how many
+    stages there were to choose from; how many rows of `best_stages` and `best_limits` (T, TOLD)
+    are filled, where a stage's place is its row in the state. It is all one call, since to hand
+    these tables over takes about as long as to decide.
+    """
+    options = look(state, bank, view, rows)
+    if options == 0:
+        return 0, 0, 0, 0
+    row, limit, stages, limits = weigh(view, weights, room, best_stages, best_limits)
+    for best in range(stages):  # rows of the view are others at the next decision
+        best_stages[best, PLACE] = rows[int(best_stages[best, PLACE])]
+    # One score that is no number leaves none of them a probability.
+    known = np.isfinite(best_stages[0, CHANCE])
+    if limits > 0:
+        known &= np.isfinite(best_limits[0, CHANCE])
+    if not known:
+        return NOT_FINITE, options, stages, limits
+    take(state, bank, view, rows, row, limit, given[0])
+    return _go_on(state, bank, view, rows, weights, room, given), options, stages, limits
+
+
+@inner
+def _go_on(
+    state: SimState,
+    bank: JobBank,
+    view: Observation,
+    rows: NDArray[np.int64],
+    weights: Weights,
+    room: Scratch,
+    given: NDArray[np.int64],
 ) -> int:
-    """The same with the network's best decisions, of which `count` are made already; NOT_FINITE
-    where it does not know."""
+    """From the second decision on."""
+    count = 1
     while count < len(given) and look(state, bank, view, rows) > 0:
         row, limit, log_probability = decide_by_network(view, weights, room, -1.0, -1.0)
         if not np.isfinite(log_probability):
