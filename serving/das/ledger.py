@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
+from loadmaster.serving.das.machines import Park, percent
 
 if TYPE_CHECKING:
-    from loadmaster.serving.das.schema import Job, Machine, Placement
-
-
-def percent(resource: float) -> int:
-    """Of one GPU or one core, as the tables count."""
-    return round(WHOLE * resource)
+    from loadmaster.serving.das.schema import Job, Placement
 
 
 class Misplaced(NamedTuple):
@@ -26,36 +22,37 @@ class Misplaced(NamedTuple):
 class Ledger:
     """Free GPUs and cores by the machine's name, in percent."""
 
-    def __init__(self, machines: Iterable[Machine]) -> None:
-        self.gpu: dict[str, int] = {}
-        self.cpu: dict[str, int] = {}
-        self.kind: dict[str, str] = {}
-        for machine in machines:
-            self.gpu[machine.name] = machine.gpus * WHOLE
-            self.cpu[machine.name] = percent(machine.cpus)
-            self.kind[machine.name] = machine.gpu
+    def __init__(self, park: Park) -> None:
+        self.gpu, self.cpu, self.kind = dict(park.gpu), dict(park.cpu), park.kind
+
+    def copy(self) -> Ledger:
+        """To book in, where others read this one."""
+        other = object.__new__(Ledger)
+        other.gpu, other.cpu, other.kind = self.gpu.copy(), self.cpu.copy(), self.kind
+        return other
 
     def book(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
         """Take the gang's room; where that cannot be nothing is taken, and what is wrong told."""
-        fault = self._fault(job, placements)
+        gpu, cpu = percent(job.gpus), percent(job.cpus)
+        fault = self._fault(job, placements, gpu, cpu)
         if fault is None:
-            self._take(job, placements, 1)
+            self._take(placements, gpu, cpu)
         return fault
 
     def release(self, job: Job) -> None:
         """Give back the room in which a job runs."""
-        self._take(job, job.placements, -1)
+        self._take(job.placements, -percent(job.gpus), -percent(job.cpus))
 
-    def _take(self, job: Job, placements: Sequence[Placement], times: int) -> None:
-        gpu, cpu = times * percent(job.gpus), times * percent(job.cpus)
-        for placement in placements:
-            self.gpu[placement.machine] -= placement.instances * gpu
-            self.cpu[placement.machine] -= placement.instances * cpu
+    def _take(self, placements: Sequence[Placement], gpu: int, cpu: int) -> None:
+        for one in placements:
+            self.gpu[one.machine] -= one.instances * gpu
+            self.cpu[one.machine] -= one.instances * cpu
 
-    def _fault(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
-        gpu, cpu = percent(job.gpus), percent(job.cpus)
+    def _fault(
+        self, job: Job, placements: Sequence[Placement], gpu: int, cpu: int
+    ) -> Misplaced | None:
         seen: set[str] = set()
-        placed = 0
+        placed, wanted = 0, job.gpu_type
         for place, one in enumerate(placements):
             name, count = one.machine, one.instances
             if name not in self.gpu:
@@ -64,8 +61,8 @@ class Ledger:
             if name in seen:
                 twice = f"job {job.id!r} is on machine {name!r} twice; expected it once"
                 return Misplaced(place, twice)
-            if job.gpu_type is not None and self.kind[name] != job.gpu_type:
-                needs = f"job {job.id!r} needs GPUs of type {job.gpu_type!r}"
+            if wanted is not None and self.kind[name] != wanted:
+                needs = f"job {job.id!r} needs GPUs of type {wanted!r}"
                 return Misplaced(place, f"{needs}; machine {name!r} has {self.kind[name]!r}")
             if count * gpu > self.gpu[name] or count * cpu > self.cpu[name]:
                 left = f"{self.gpu[name] / WHOLE:g} GPUs and {self.cpu[name] / WHOLE:g} cores left"
