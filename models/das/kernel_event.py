@@ -45,13 +45,22 @@ class Weighed(NamedTuple):
     machines: NDArray[np.int64]  # (K,)
     affinity: Table  # (K,)
     affinity_std: Table  # (K,)
+    turned: Numbers  # (M * K,) scratch
 
 
-def nothing_weighed(told: int) -> Weighed:
-    """With room for so many jobs and machines."""
+def nothing_weighed(told: int, machines: int) -> Weighed:
+    """With room for so many jobs, and for so many of all machines."""
     places, numbers = np.zeros((3, told), np.int64), np.zeros((4, told), np.float32)
     return Weighed(
-        np.zeros(3, np.int64), places[0], places[1], numbers[0], numbers[1], places[2], *numbers[2:]
+        counts=np.zeros(3, np.int64),
+        rows=places[0],
+        jobs=places[1],
+        priority=numbers[0],
+        priority_std=numbers[1],
+        machines=places[2],
+        affinity=numbers[2],
+        affinity_std=numbers[3],
+        turned=np.zeros(machines * told),
     )
 
 
@@ -66,19 +75,18 @@ def answer_event(
     room: Room,
     ask: int,
     weighed: Weighed,
-    turned: Numbers,
 ) -> bool:
     """Do what the agents want at a moment, or at all that the event has; whether it was legal.
 
-    What they weighed at the first moment that left them a choice is told. `turned`
-    (M * K,) is scratch.
+    What they weighed at the first moment that left them a choice is told.
     """
+    weighed.counts[:] = 0
     while observe_if_asked(state, cluster, jobs, desk, view):
         if ask not in (EVENT, desk.counts[on.MOMENT]):
             return True
         decide(view, weights, room, False, np.int64(0))
         if weigh(view, desk, room.priority, room.affinity, weighed):
-            _tell_doubts(view, weights, room, weighed, turned)
+            _tell_doubts(view, weights, room, weighed)
         if not apply_action(state, cluster, jobs, desk, NO_REWARD, room.priority, room.affinity):
             return False
         if ask != EVENT:
@@ -150,13 +158,11 @@ def _rank(
 
 
 @inner
-def _tell_doubts(
-    view: Observation, weights: Weights, room: Room, weighed: Weighed, turned: Numbers
-) -> None:
+def _tell_doubts(view: Observation, weights: Weights, room: Room, weighed: Weighed) -> None:
     rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
     for place in range(rows):
         weighed.priority_std[place] = np.exp(room.ordering.log_std[weighed.rows[place]])
     if machines > 0:
         told, out = weighed.machines[:machines], weighed.affinity_std[:machines]
-        scratch = turned[: len(view.rack) * machines].reshape((len(view.rack), machines))
+        scratch = weighed.turned[: len(view.rack) * machines].reshape((len(view.rack), machines))
         doubts(view, weighed.rows[0], told, weights, room, scratch, out)

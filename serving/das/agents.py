@@ -21,22 +21,22 @@ from loadmaster.models.das.kernel_event import (
     ROWS,
     Weighed,
     answer_event,
+    nothing_weighed,
     weigh,
 )
 from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.ordering import Priorities
 from loadmaster.models.das.placement import Placements
-from loadmaster.models.symmetric import Numbers
 from loadmaster.serving.das.tables import Tables
 
 TOLD = 5  # jobs, and machines, of a decision
 
 
 class Agents(Protocol):
-    def answer(self, tables: Tables, ask: int, weighed: Weighed) -> bool:
-        """Do what they want at a moment, or at all of the EVENT; whether it was legal.
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
+        """Do what they want at a moment, or at all of the EVENT; None: that was not legal.
 
-        What they weighed at the first moment that left them a choice is told.
+        What they weighed at the first moment that left them a choice holds until the next answer.
         """
         ...
 
@@ -47,16 +47,18 @@ class CompiledAgents:
     def __init__(self, network: DasNetwork, queue: int, past: int) -> None:
         self._weights, self._queue, self._past = weights_of(network), queue, past
 
-        def rooms(machines: int) -> tuple[Room, Numbers]:
-            return room_for(network.settings, queue, machines, past), np.zeros(machines * TOLD)
+        def rooms(machines: int) -> tuple[Room, Weighed]:
+            room = room_for(network.settings, queue, machines, past)
+            return room, nothing_weighed(TOLD, machines)
 
         # A cluster loses and wins a machine now and then: a few sizes are kept.
         self._rooms = lru_cache(maxsize=4)(rooms)
 
-    def answer(self, tables: Tables, ask: int, weighed: Weighed) -> bool:
-        room, turned = self._rooms(len(tables.machines))
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
+        room, weighed = self._rooms(len(tables.machines))
         view = blank_observation(self._queue, tables.cluster, self._past)
-        return answer_event(*tables.standing, view, self._weights, room, ask, weighed, turned)
+        legal = answer_event(*tables.standing, view, self._weights, room, ask, weighed)
+        return weighed if legal else None
 
 
 class TorchAgents:
@@ -65,24 +67,25 @@ class TorchAgents:
     def __init__(self, network: DasNetwork, queue: int, past: int) -> None:
         self._network, self._queue, self._past = network, queue, past
 
-    def answer(self, tables: Tables, ask: int, weighed: Weighed) -> bool:
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
         """As `answer_event` does it."""
+        weighed = nothing_weighed(TOLD, 0)
         view = blank_observation(self._queue, tables.cluster, self._past)
         counts = tables.desk.counts
         with torch.no_grad(), one_thread():
             while observe_if_asked(*tables.standing, view):
                 if ask not in (EVENT, counts[on.MOMENT]):
-                    return True
+                    break
                 priorities, placements = self._network(batch_of_one(view, int(counts[on.SHOWN])))
                 means = torch.where(priorities.mask, priorities.mean, 0), placements.mean()
                 priority, affinity = (np.ascontiguousarray(mean[0].numpy()) for mean in means)
                 if weigh(view, tables.desk, priority, affinity, weighed):
                     _tell_doubts(priorities, placements, weighed)
                 if not apply_action(*tables.standing, NO_REWARD, priority, affinity):
-                    return False
+                    return None
                 if ask != EVENT:
-                    return True
-        return True
+                    break
+        return weighed
 
 
 def _tell_doubts(priorities: Priorities, placements: Placements, weighed: Weighed) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import nan
 from typing import TYPE_CHECKING, NamedTuple
 
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
 from loadmaster.serving.das.ledger import Ledger
 from loadmaster.serving.das.machines import Park, park_of
 from loadmaster.serving.fields import wrong_field
@@ -14,12 +16,27 @@ if TYPE_CHECKING:
 MOST_ROWS = 1_000_000  # of the table of placements: every machine that each job could be on
 
 
+# Numbers of a job, in this order in `Books.numbers`.
+AGE_S, DURATION_S, COMM, RAN_S, RUNNING_S, SPEED, PLACES = range(7)
+INSTANCES, GPU_TYPE, USER, GPUS, CPUS = range(7, 12)
+NUMBERS = 12
+# DURATION_S      0 where it is not known; SPEED nan
+# PLACES          how many placements it has
+
+
 class Books(NamedTuple):
-    """Who there is and what is free. They are shared: whoever wants to book takes a copy."""
+    """Who there is, what is free, and all numbers of the N jobs in the order in which they were
+    told. They are shared: whoever wants to book takes a copy.
+
+    What it costs to ask a record for its fields is most of what checks and tables cost, so jobs
+    are walked once for both.
+    """
 
     park: Park
-    ledger: Ledger  # with all running jobs booked
-    jobs: dict[str, Job]  # by their ids
+    ledger: Ledger  # with all running jobs booked, in that order
+    jobs: dict[str, Job]  # (N,) by their ids
+    users: dict[str, int]  # numbers of users
+    numbers: list[float]  # (N * NUMBERS,) job after job
     waiting: int
 
 
@@ -48,9 +65,12 @@ def books_of(state: DasState) -> Books:
     park = park_of(state.machines)
     ledger = Ledger(park)
     known: dict[str, Job] = {}
+    users: dict[str, int] = {}
+    numbers: list[float] = []
     machines, rows, waiting = len(state.machines), 0, 0
     for place, job in enumerate(state.jobs):
-        name, kind, instances = job.id, job.gpu_type, job.instances
+        name, kind, instances, placements = job.id, job.gpu_type, job.instances, job.placements
+        running_s, speed = job.running_s, job.speed
         if name in known:
             raise wrong_field(
                 ("jobs", place, "id"),
@@ -59,30 +79,45 @@ def books_of(state: DasState) -> Books:
             )
         known[name] = job
         rows += instances if instances < machines else machines
-        if kind is not None and kind not in park.number:
+        number = ANY_TYPE if kind is None else park.number.get(kind)
+        if number is None:
             expected = ", ".join(sorted(park.number))
             raise wrong_field(
                 ("jobs", place, "gpu_type"),
                 kind,
                 f"unknown GPU type {kind!r}; expected one of {expected}",
             )
-        if job.placements:
-            if fault := ledger.book(job, job.placements):
+        if placements:
+            if fault := ledger.book(job, placements):
                 inside = () if fault.place is None else (fault.place, "machine")
                 raise wrong_field(("jobs", place, "placements", *inside), None, fault.why)
-            continue
-        waiting += 1
-        if job.running_s > 0 or job.speed is not None:
-            field = "running_s" if job.running_s > 0 else "speed"
-            raise wrong_field(
-                ("jobs", place, field),
-                getattr(job, field),
-                f"job {name!r} has no placements, so it waits; expected no {field}",
-            )
+        else:
+            waiting += 1
+            if running_s > 0 or speed is not None:
+                field = "running_s" if running_s > 0 else "speed"
+                raise wrong_field(
+                    ("jobs", place, field),
+                    getattr(job, field),
+                    f"job {name!r} has no placements, so it waits; expected no {field}",
+                )
+        numbers += (
+            job.age_s,
+            job.duration_s or 0.0,
+            job.communication,
+            job.ran_s,
+            running_s,
+            nan if speed is None else speed,
+            len(placements),
+            instances,
+            number,
+            users.setdefault(job.user, len(users)),
+            job.gpus,
+            job.cpus,
+        )
     if rows > MOST_ROWS:
         raise wrong_field(
             ("jobs",),
             None,
             f"these gangs could be in {rows:,} places; expected at most {MOST_ROWS:,}",
         )
-    return Books(park, ledger, known, waiting)
+    return Books(park, ledger, known, users, numbers, waiting)

@@ -31,9 +31,9 @@ class Park(NamedTuple):
 
     cluster: Cluster
     place_of: Mapping[str, int]  # of a machine by its name
-    gpu: Mapping[str, int]  # its GPUs and cores, percent
-    cpu: Mapping[str, int]
-    kind: Mapping[str, str]  # the type of its GPUs
+    gpu: tuple[int, ...]  # (M,) GPUs and cores, percent
+    cpu: tuple[int, ...]  # (M,)
+    kinds: tuple[str, ...]  # (M,) types of GPU
     number: Mapping[str, int]  # of a type of GPU, of those that jobs may ask for
     own: tuple[GpuType, ...]  # types that only this cluster knows
 
@@ -51,16 +51,15 @@ def park_of(machines: Sequence[Machine]) -> Park:
 @lru_cache(maxsize=KEPT)
 def _park(machines: tuple[_Facts, ...]) -> Park:
     _check(machines)
-    names = [name for name, *_ in machines]
     own = sorted({kind for _, _, kind, *_ in machines if kind not in GPU_TYPES})
     number = {kind: place for place, kind in enumerate((*GPU_TYPES, *own))}
     cluster = _cluster_of(machines, number)
     return Park(
         cluster,
-        place_of={name: place for place, name in enumerate(names)},
-        gpu=dict(zip(names, cluster.gpu_capacity.tolist(), strict=True)),
-        cpu=dict(zip(names, cluster.cpu_capacity.tolist(), strict=True)),
-        kind={name: kind for name, _, kind, *_ in machines},
+        place_of={name: place for place, (name, *_) in enumerate(machines)},
+        gpu=tuple(cluster.gpu_capacity.tolist()),
+        cpu=tuple(cluster.cpu_capacity.tolist()),
+        kinds=tuple(kind for _, _, kind, *_ in machines),
         number=number,
         own=tuple(GpuType(name=kind, speed=1.0) for kind in own),
     )

@@ -9,11 +9,11 @@ from loadmaster.envs.gpu_scheduling.desk import MOMENTS
 from loadmaster.envs.gpu_scheduling.rules import GIVEN
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.kernel import serves
-from loadmaster.models.das.kernel_event import EVENT, MACHINES, ROWS, Weighed, nothing_weighed
+from loadmaster.models.das.kernel_event import EVENT, MACHINES, ROWS, Weighed
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.training import training_settings
 from loadmaster.models.layers import Table
-from loadmaster.serving.das.agents import TOLD, Agents, CompiledAgents, TorchAgents
+from loadmaster.serving.das.agents import Agents, CompiledAgents, TorchAgents
 from loadmaster.serving.das.decisions import decision_of
 from loadmaster.serving.das.reasons import summary_of
 from loadmaster.serving.das.schema import DasState
@@ -49,8 +49,8 @@ class DasPolicy:
     def decide(self, state: DasState) -> Proposal:
         """Raises FloatingPointError where the network's numbers are none."""
         tables = tables_of(state, self._settings[state.backfill], GIVEN)
-        weighed = nothing_weighed(TOLD)
-        if not self._agents(len(state.machines)).answer(tables, _MOMENT[state.ask], weighed):
+        weighed = self._agents(len(state.machines)).answer(tables, _MOMENT[state.ask])
+        if weighed is None:
             raise FloatingPointError(f"policy {self.name!r} gives numbers that are not finite")
         decision = decision_of(tables)
         return Proposal(decision, Reason(summary_of(state, decision), choices_of(tables, weighed)))
