@@ -41,7 +41,7 @@ class Weighed(NamedTuple):
     rows: NDArray[np.int64]  # (K,) of the observation
     jobs: NDArray[np.int64]  # (K,) behind these rows
     priority: Table  # (K,)
-    priority_std: Table  # (K,)
+    priority_log_std: Table  # (K,)
     machines: NDArray[np.int64]  # (K,)
     affinity: Table  # (K,)
     affinity_std: Table  # (K,)
@@ -56,7 +56,7 @@ def nothing_weighed(told: int, machines: int) -> Weighed:
         rows=places[0],
         jobs=places[1],
         priority=numbers[0],
-        priority_std=numbers[1],
+        priority_log_std=numbers[1],
         machines=places[2],
         affinity=numbers[2],
         affinity_std=numbers[3],
@@ -161,7 +161,7 @@ def _rank(
 def _tell_doubts(view: Observation, weights: Weights, room: Room, weighed: Weighed) -> None:
     rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
     for place in range(rows):
-        weighed.priority_std[place] = np.exp(room.ordering.log_std[weighed.rows[place]])
+        weighed.priority_log_std[place] = room.ordering.log_std[weighed.rows[place]]
     if machines > 0:
         told, out = weighed.machines[:machines], weighed.affinity_std[:machines]
         scratch = weighed.turned[: len(view.rack) * machines].reshape((len(view.rack), machines))

@@ -90,8 +90,7 @@ class TorchAgents:
 
 def _tell_doubts(priorities: Priorities, placements: Placements, weighed: Weighed) -> None:
     rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
-    doubts = priorities.log_std[0].exp().numpy()
-    weighed.priority_std[:rows] = doubts[weighed.rows[:rows]]
+    weighed.priority_log_std[:rows] = priorities.log_std[0].numpy()[weighed.rows[:rows]]
     if machines:
         doubts = placements.affinities.std[placements.row == weighed.rows[0]][0].numpy()
         weighed.affinity_std[:machines] = doubts[weighed.machines[:machines]]

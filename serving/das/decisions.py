@@ -16,17 +16,18 @@ def decision_of(tables: Tables) -> DasDecision:
     One that was stopped and started again in its old place was left alone.
     """
     state = tables.state
+    places = state.rows[:, at.MACHINE : at.COUNT + 1]
     stopped, started = [], []
     # A job that runs since now was placed just now, or was told to be that new.
     is_new = (state.jobs[:-1, at.ROWS_USED] > 0) & (state.progress[:, at.PLACED_S] == 0)
     has_stopped = (state.jobs[:-1, at.ROWS_USED] == 0) & tables.runs
     for number in (is_new | has_stopped).nonzero()[0].tolist():
         job = tables.arrivals[number]
-        first, used = state.jobs[number, : at.ROWS_USED + 1].tolist()
+        first, used = state.jobs[number, at.FIRST_ROW : at.ROWS_USED + 1].tolist()
         if used == 0:
             stopped.append(job.id)
             continue
-        rows = state.rows[first : first + used, at.MACHINE : at.COUNT + 1].tolist()
+        rows = places[first : first + used].tolist()
         placed = {tables.machines[machine].name: count for machine, count in rows}
         if job.placements:
             if placed == {one.machine: one.instances for one in job.placements}:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.desk import MOMENTS
 from loadmaster.envs.gpu_scheduling.rules import GIVEN
@@ -65,7 +67,7 @@ def choices_of(tables: Tables, weighed: Weighed) -> dict[str, list[Choice]]:
     found: dict[str, list[Choice]] = {}
     if rows:
         names = [f"job {tables.arrivals[job].id}" for job in weighed.jobs[:rows].tolist()]
-        found["job"] = _choices(names, weighed.priority, weighed.priority_std)
+        found["job"] = _choices(names, weighed.priority, np.exp(weighed.priority_log_std))
     if machines:
         names = [tables.machines[place].name for place in weighed.machines[:machines].tolist()]
         found["machine"] = _choices(names, weighed.affinity, weighed.affinity_std)
