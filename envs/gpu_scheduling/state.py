@@ -7,12 +7,15 @@ by side; the rows of one machine are linked with each other.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, gpu_types
+from loadmaster.envs.compiled import compiled, part
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
+from loadmaster.envs.gpu_scheduling.gpus import GpuType, catalogue
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
@@ -121,8 +124,8 @@ class SimState(NamedTuple):
     machines: NDArray[np.int64]  # (M, MACHINE_COLUMNS)
     factors: NDArray[np.float64]  # (M, 2)
     free: NDArray[np.int64]  # (M, 2) GPU and CPU, percent
-    groups: NDArray[np.int64]  # (G, GROUP_COLUMNS)
-    shapes: NDArray[np.int64]  # (S, SHAPE_COLUMNS)
+    groups: NDArray[np.int64]  # (N, GROUP_COLUMNS) of which G are in use
+    shapes: NDArray[np.int64]  # (N, SHAPE_COLUMNS) of which S are in use
     heap: NDArray[np.int64]  # (N,) pending jobs by key, group by group
     event_heap: NDArray[np.int64]  # (N,) running jobs by finish_s
     place: NDArray[np.int64]  # (N,) a job's place in whichever of the two holds it
@@ -148,11 +151,7 @@ def new_state(
 ) -> SimState:
     """An empty cluster before the first arrival. `by_user`: jobs of two users are never grouped."""
     count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
-    spread = np.minimum(jobs.instances, machines)
-    rows = int(spread.sum())
-    group_of, heap_of, demands = _groups(jobs, by_user)
-    shape_of, _, shapes = _kinds(demands.T[1:4])
-    kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])[cluster.gpu_type]
+    rows = int(np.minimum(jobs.instances, machines).sum())
     state = SimState(
         clock=np.zeros(CLOCK_SIZE, np.int64),
         times=np.zeros(TIMES_SIZE),
@@ -165,9 +164,9 @@ def new_state(
         row_speed=np.zeros(rows),
         machines=np.zeros((machines, MACHINE_COLUMNS), np.int64),
         factors=np.ones((machines, 2)),
-        free=np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1),
-        groups=np.zeros((len(heap_of), GROUP_COLUMNS), np.int64),
-        shapes=np.zeros((len(shapes), SHAPE_COLUMNS), np.int64),
+        free=np.zeros((machines, 2), np.int64),
+        groups=np.zeros((count, GROUP_COLUMNS), np.int64),
+        shapes=np.zeros((count, SHAPE_COLUMNS), np.int64),
         heap=np.zeros(count, np.int64),
         event_heap=np.zeros(count, np.int64),
         place=np.zeros(count, np.int64),
@@ -178,25 +177,83 @@ def new_state(
         rack_fit=np.zeros(int(cluster.rack.max()) + 1, np.int64),
         trace=np.zeros((2 * rows + 64 if record else 0, 5)),
     )
-    everything = int(cluster.gpu_capacity.sum()), int(cluster.cpu_capacity.sum())
-    state.setup[:] = (seed, settings.backfill, settings.interference, *everything)
-    state.clock[[FREE_GPU, FREE_CPU]] = everything
-    state.times[NEXT_REPLAN] = NEVER
-    state.times[SIGMA] = settings.stragglers
-    state.times[RESTART_S] = settings.restart_s
-    state.progress[:, LEFT_S] = jobs.duration_s
-    state.progress[:, [FIRST_START_S, FINISHED_S]] = np.nan
-    np.cumsum(spread, out=state.jobs[1:, FIRST_ROW])
-    state.jobs[:-1, GROUP] = group_of
-    state.jobs[:, [LATER, EARLIER]] = count
-    state.rows[:, JOB] = np.repeat(np.arange(count), spread)
-    state.machines[:, FIRST] = NONE
-    state.factors[:, SEVERITY] = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
-    state.groups[:, HEAP] = heap_of
-    state.groups[:, SHAPE] = shape_of
-    state.groups[:, INSTANCES] = demands[:, 0]
-    state.shapes[:, [EACH_GPU, EACH_CPU, KIND]] = shapes
+    state.setup[: INTERFERENCE + 1] = seed, settings.backfill, settings.interference
+    state.times[:] = 0.0, NEVER, 0.0, settings.stragglers, settings.restart_s
+    demand = jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type  # the last one counts first
+    order = np.lexsort((jobs.user, *demand) if by_user else demand)
+    _lay_out(state, cluster, jobs, _severities(settings.gpu_types), order, by_user)
     return state
+
+
+@compiled
+def _lay_out(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    severities: NDArray[np.float64],
+    order: NDArray[np.int64],
+    by_user: bool,
+) -> None:
+    """Write what differs from zero. `order` has jobs that ask for the same side by side."""
+    count, machines, row = len(jobs.arrival_s), len(state.free), 0
+    for job in range(count):
+        state.progress[job, LEFT_S] = jobs.duration_s[job]
+        state.progress[job, FIRST_START_S] = np.nan
+        state.progress[job, FINISHED_S] = np.nan
+        state.jobs[job, FIRST_ROW] = row
+        for _ in range(min(jobs.instances[job], machines)):
+            state.rows[row, JOB] = job
+            row += 1
+    state.jobs[count, FIRST_ROW] = row
+    for job in range(count + 1):
+        state.jobs[job, LATER], state.jobs[job, EARLIER] = count, count
+    for machine in range(machines):
+        gpu, cpu = cluster.gpu_capacity[machine], cluster.cpu_capacity[machine]
+        state.machines[machine, FIRST] = NONE
+        state.factors[machine, SEVERITY] = severities[cluster.gpu_type[machine]]
+        state.free[machine, GPU], state.free[machine, CPU] = gpu, cpu
+        state.clock[FREE_GPU] += gpu
+        state.clock[FREE_CPU] += cpu
+    state.setup[ALL_GPU], state.setup[ALL_CPU] = state.clock[FREE_GPU], state.clock[FREE_CPU]
+    _group(state, jobs, order, by_user)
+
+
+@part
+def _group(state: SimState, jobs: Jobs, order: NDArray[np.int64], by_user: bool) -> None:
+    """Where one job of a group does not fit, none of the group does: an epoch asks once, not for
+    each.
+    """
+    group, shape = NONE, NONE
+    for place in range(len(order)):
+        job, before = order[place], order[max(place - 1, 0)]
+        is_new = (
+            place == 0
+            or jobs.gpu[job] != jobs.gpu[before]
+            or jobs.cpu[job] != jobs.cpu[before]
+            or jobs.gpu_type[job] != jobs.gpu_type[before]
+        )
+        if is_new:
+            shape += 1
+            state.shapes[shape, EACH_GPU] = jobs.gpu[job]
+            state.shapes[shape, EACH_CPU] = jobs.cpu[job]
+            state.shapes[shape, KIND] = jobs.gpu_type[job]
+        if (
+            is_new
+            or jobs.instances[job] != jobs.instances[before]
+            or (by_user and jobs.user[job] != jobs.user[before])
+        ):
+            group += 1
+            state.groups[group, HEAP] = place
+            state.groups[group, SHAPE] = shape
+            state.groups[group, INSTANCES] = jobs.instances[job]
+        state.jobs[job, GROUP] = group
+
+
+@lru_cache(maxsize=16)
+def _severities(own: tuple[GpuType, ...]) -> NDArray[np.float64]:
+    """Of every GPU type, those of the settings among them."""
+    kept = np.array([gpu.shared_speed for gpu in catalogue(own).values()])
+    return (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
 
 
 def snapshot(state: SimState) -> SimState:
@@ -212,29 +269,3 @@ def with_more_trace(state: SimState) -> SimState:
 def gpus_asked(jobs: Jobs) -> NDArray[np.float64]:
     """(N,) GPUs of the whole gang."""
     return jobs.instances * jobs.gpu / WHOLE
-
-
-def _groups(
-    jobs: Jobs, by_user: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(N,) the group of each job, (G,) where each group's heap begins, (G, 4 or 5) its demand.
-
-    Where one job of a group does not fit, none of the group does: an epoch asks once, not for each.
-    """
-    demand = [jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type]
-    return _kinds(np.stack([*demand, jobs.user] if by_user else demand))
-
-
-def _kinds(
-    columns: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Of columns (K, N): (N,) the kind of each row, (G,) where it begins among all rows in order,
-    (G, K) the kinds.
-    """
-    order = np.lexsort(columns)
-    table = columns.T[order]  # (N, K)
-    starts = np.ones(len(order), bool)
-    starts[1:] = (table[1:] != table[:-1]).any(axis=1)
-    kind_of = np.empty(len(order), np.int64)
-    kind_of[order] = np.cumsum(starts) - 1
-    return kind_of, np.flatnonzero(starts), table[starts]

@@ -1,4 +1,4 @@
-"""DAS's two agents at a moment: what they want, and how sure they are. Compiled, or in torch."""
+"""DAS's two agents at work on the tables of a state. Compiled, or in torch."""
 
 from __future__ import annotations
 
@@ -9,28 +9,35 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.observation import Observation
-from loadmaster.models.das.kernel import Room, decide, room_for, weights_of
-from loadmaster.models.das.kernel_doubt import doubts
+from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling.actions import apply_action
+from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_asked
+from loadmaster.models.das.kernel import Room, room_for, weights_of
+from loadmaster.models.das.kernel_event import (
+    EVENT,
+    MACHINES,
+    NO_REWARD,
+    ROWS,
+    Weighed,
+    answer_event,
+    nothing_weighed,
+    weigh,
+)
 from loadmaster.models.das.network import DasNetwork, batch_of_one
-from loadmaster.models.layers import Table
+from loadmaster.models.das.ordering import Priorities
+from loadmaster.models.das.placement import Placements
+from loadmaster.serving.das.tables import Tables
+
+TOLD = 5  # jobs, and machines, of a decision
 
 
 class Agents(Protocol):
-    """What they say of a view holds until the next one."""
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
+        """Do what they want at a moment, or at all of the EVENT; None: that was not legal.
 
-    def decide(self, view: Observation, rows: int) -> tuple[Table, Table]:
-        """Priorities (Q,) and affinities (Q, M), of which the first `rows` count."""
-        ...
-
-    def priority_doubts(self, rows: NDArray[np.int64]) -> Table:
-        """Standard deviations of the priorities of these rows."""
-        ...
-
-    def affinity_doubts(self, row: int, machines: NDArray[np.int64]) -> Table:
-        """Those of the affinities of a job that fits somewhere to these machines."""
+        What they weighed at the first moment that left them a choice holds until the next answer.
+        """
         ...
 
 
@@ -38,56 +45,55 @@ class CompiledAgents:
     """For as many machines as `kernel.serves`."""
 
     def __init__(self, network: DasNetwork, queue: int, past: int) -> None:
-        self._weights = weights_of(network)
+        self._weights, self._queue, self._past = weights_of(network), queue, past
+
+        def rooms(machines: int) -> tuple[Room, Weighed]:
+            room = room_for(network.settings, queue, machines, past)
+            return room, nothing_weighed(TOLD, machines)
+
         # A cluster loses and wins a machine now and then: a few sizes are kept.
-        self._room_for = lru_cache(maxsize=4)(
-            lambda machines: room_for(network.settings, queue, machines, past)
-        )
-        self._seen: tuple[Observation, Room] | None = None
+        self._rooms = lru_cache(maxsize=4)(rooms)
 
-    def decide(self, view: Observation, rows: int) -> tuple[Table, Table]:
-        room = self._room_for(len(view.rack))
-        decide(view, self._weights, room, False, np.int64(0))
-        self._seen = view, room
-        return room.priority, room.affinity
-
-    def priority_doubts(self, rows: NDArray[np.int64]) -> Table:
-        assert self._seen is not None
-        found: Table = np.exp(self._seen[1].ordering.log_std[rows])
-        return found
-
-    def affinity_doubts(self, row: int, machines: NDArray[np.int64]) -> Table:
-        assert self._seen is not None
-        view, room = self._seen
-        found = np.zeros(len(machines), np.float32)
-        turned = np.zeros((len(view.rack), len(machines)))
-        doubts(view, row, machines, self._weights, room, turned, found)
-        return found
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
+        room, weighed = self._rooms(len(tables.machines))
+        view = blank_observation(self._queue, tables.cluster, self._past)
+        legal = answer_event(*tables.standing, view, self._weights, room, ask, weighed)
+        return weighed if legal else None
 
 
 class TorchAgents:
     """For any number of machines."""
 
-    def __init__(self, network: DasNetwork) -> None:
-        self._network = network
+    def __init__(self, network: DasNetwork, queue: int, past: int) -> None:
+        self._network, self._queue, self._past = network, queue, past
 
-    def decide(self, view: Observation, rows: int) -> tuple[Table, Table]:
+    def answer(self, tables: Tables, ask: int) -> Weighed | None:
+        """As `answer_event` does it."""
+        weighed = nothing_weighed(TOLD, 0)
+        view = blank_observation(self._queue, tables.cluster, self._past)
+        counts = tables.desk.counts
         with torch.no_grad(), one_thread():
-            priorities, placements = self._network(batch_of_one(view, rows))
-            priority = torch.where(priorities.mask, priorities.mean, 0)
-            affinity = placements.mean()
-        self._priorities, self._placements = priorities, placements
-        return np.ascontiguousarray(priority[0].numpy()), np.ascontiguousarray(affinity[0].numpy())
+            while observe_if_asked(*tables.standing, view):
+                if ask not in (EVENT, counts[on.MOMENT]):
+                    break
+                priorities, placements = self._network(batch_of_one(view, int(counts[on.SHOWN])))
+                means = torch.where(priorities.mask, priorities.mean, 0), placements.mean()
+                priority, affinity = (np.ascontiguousarray(mean[0].numpy()) for mean in means)
+                if weigh(view, tables.desk, priority, affinity, weighed):
+                    _tell_doubts(priorities, placements, weighed)
+                if not apply_action(*tables.standing, NO_REWARD, priority, affinity):
+                    return None
+                if ask != EVENT:
+                    break
+        return weighed
 
-    def priority_doubts(self, rows: NDArray[np.int64]) -> Table:
-        found: Table = self._priorities.log_std[0].exp().numpy()[rows]
-        return found
 
-    def affinity_doubts(self, row: int, machines: NDArray[np.int64]) -> Table:
-        with torch.no_grad(), one_thread():
-            std = self._placements.affinities.std[self._placements.row == row][0]
-        found: Table = std.float().numpy()[machines]
-        return found
+def _tell_doubts(priorities: Priorities, placements: Placements, weighed: Weighed) -> None:
+    rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
+    weighed.priority_log_std[:rows] = priorities.log_std[0].numpy()[weighed.rows[:rows]]
+    if machines:
+        doubts = placements.affinities.std[placements.row == weighed.rows[0]][0].numpy()
+        weighed.affinity_std[:machines] = doubts[weighed.machines[:machines]]
 
 
 @contextmanager

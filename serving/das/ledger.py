@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
+from loadmaster.serving.das.machines import Park, percent
 
 if TYPE_CHECKING:
-    from loadmaster.serving.das.schema import Job, Machine, Placement
-
-
-def percent(resource: float) -> int:
-    """Of one GPU or one core, as the tables count."""
-    return round(WHOLE * resource)
+    from loadmaster.serving.das.schema import Job, Placement
 
 
 class Misplaced(NamedTuple):
@@ -24,58 +20,58 @@ class Misplaced(NamedTuple):
 
 
 class Ledger:
-    """Free GPUs and cores by the machine's name, in percent."""
+    """Free GPUs and cores of every machine, in percent; and where gangs were booked."""
 
-    def __init__(self, machines: Iterable[Machine]) -> None:
-        self.gpu: dict[str, int] = {}
-        self.cpu: dict[str, int] = {}
-        self.kind: dict[str, str] = {}
-        for machine in machines:
-            self.gpu[machine.name] = machine.gpus * WHOLE
-            self.cpu[machine.name] = percent(machine.cpus)
-            self.kind[machine.name] = machine.gpu
+    def __init__(self, park: Park) -> None:
+        self._park, self._gpu, self._cpu = park, list(park.gpu), list(park.cpu)
+        self.booked: dict[str, dict[int, int]] = {}  # of a job: instances by machine
+
+    def copy(self) -> Ledger:
+        """To book in, where others read this one; without the bookings that led to it."""
+        other = Ledger(self._park)
+        other._gpu, other._cpu = self._gpu.copy(), self._cpu.copy()
+        return other
 
     def book(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
         """Take the gang's room; where that cannot be nothing is taken, and what is wrong told."""
-        fault = self._fault(job, placements)
-        if fault is None:
-            self._take(job, placements, 1)
-        return fault
-
-    def release(self, job: Job) -> None:
-        """Give back the room in which a job runs."""
-        self._take(job, job.placements, -1)
-
-    def _take(self, job: Job, placements: Sequence[Placement], times: int) -> None:
-        gpu, cpu = times * percent(job.gpus), times * percent(job.cpus)
-        for placement in placements:
-            self.gpu[placement.machine] -= placement.instances * gpu
-            self.cpu[placement.machine] -= placement.instances * cpu
-
-    def _fault(self, job: Job, placements: Sequence[Placement]) -> Misplaced | None:
-        gpu, cpu = percent(job.gpus), percent(job.cpus)
-        seen: set[str] = set()
+        gpu, cpu, wanted = percent(job.gpus), percent(job.cpus), job.gpu_type
+        place_of, free_gpu, free_cpu = self._park.place_of, self._gpu, self._cpu
+        found: dict[int, int] = {}
         placed = 0
         for place, one in enumerate(placements):
             name, count = one.machine, one.instances
-            if name not in self.gpu:
-                known = f"expected one of the {len(self.gpu)} told"
+            machine = place_of.get(name)
+            if machine is None:
+                known = f"expected one of the {len(place_of)} told"
                 return Misplaced(place, f"unknown machine {name!r}; {known}")
-            if name in seen:
+            if machine in found:
                 twice = f"job {job.id!r} is on machine {name!r} twice; expected it once"
                 return Misplaced(place, twice)
-            if job.gpu_type is not None and self.kind[name] != job.gpu_type:
-                needs = f"job {job.id!r} needs GPUs of type {job.gpu_type!r}"
-                return Misplaced(place, f"{needs}; machine {name!r} has {self.kind[name]!r}")
-            if count * gpu > self.gpu[name] or count * cpu > self.cpu[name]:
-                left = f"{self.gpu[name] / WHOLE:g} GPUs and {self.cpu[name] / WHOLE:g} cores left"
+            if wanted is not None and self._park.kinds[machine] != wanted:
+                needs = f"job {job.id!r} needs GPUs of type {wanted!r}"
+                has = f"machine {name!r} has {self._park.kinds[machine]!r}"
+                return Misplaced(place, f"{needs}; {has}")
+            if count * gpu > free_gpu[machine] or count * cpu > free_cpu[machine]:
+                left = f"{free_gpu[machine] / WHOLE:g} GPUs and {free_cpu[machine] / WHOLE:g} cores"
                 taken = f"{count * gpu / WHOLE:g} and {count * cpu / WHOLE:g}"
                 return Misplaced(
-                    place, f"machine {name!r} has {left}; job {job.id!r} would take {taken}"
+                    place, f"machine {name!r} has {left} left; job {job.id!r} would take {taken}"
                 )
-            seen.add(name)
+            found[machine] = count
             placed += count
         if placed != job.instances:
             part = f"job {job.id!r} has {placed} of its {job.instances} instances placed"
             return Misplaced(None, f"{part}; expected all of them, or none")
+        for machine, count in found.items():
+            free_gpu[machine] -= count * gpu
+            free_cpu[machine] -= count * cpu
+        self.booked[job.id] = found
         return None
+
+    def release(self, job: Job) -> None:
+        """Give back the room in which a job runs."""
+        gpu, cpu = percent(job.gpus), percent(job.cpus)
+        for one in job.placements:
+            machine = self._park.place_of[one.machine]
+            self._gpu[machine] += one.instances * gpu
+            self._cpu[machine] += one.instances * cpu

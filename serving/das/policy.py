@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import desk as on
-from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_asked
-from loadmaster.envs.gpu_scheduling.rewards import Terms
+from loadmaster.envs.gpu_scheduling.desk import MOMENTS
 from loadmaster.envs.gpu_scheduling.rules import GIVEN
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.kernel import serves
+from loadmaster.models.das.kernel_event import EVENT, MACHINES, ROWS, Weighed
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.training import training_settings
+from loadmaster.models.layers import Table
 from loadmaster.serving.das.agents import Agents, CompiledAgents, TorchAgents
 from loadmaster.serving.das.decisions import decision_of
-from loadmaster.serving.das.reasons import Weighing, summary_of
+from loadmaster.serving.das.reasons import summary_of
 from loadmaster.serving.das.schema import DasState
 from loadmaster.serving.das.tables import Tables, tables_of
-from loadmaster.serving.endpoint import Proposal, Reason
+from loadmaster.serving.endpoint import Choice, Proposal, Reason
 
-_NO_REWARD = Terms(1.0, 1.0, 0.0, 1.0, 1.0)  # an action is told its worth, and here nobody asks
+_MOMENT = {"event": EVENT, **{name: moment for moment, name in MOMENTS.items()}}
 
 
 class DasPolicy:
@@ -42,33 +43,40 @@ class DasPolicy:
             backfill: learnt_in.model_copy(update={"backfill": backfill})
             for backfill in (False, True)
         }
-        self._queue, self._past = learnt_in.max_queue, learnt_in.history
         self._network = network.settings
-        self._compiled = CompiledAgents(network, self._queue, self._past)
-        self._in_torch = TorchAgents(network)
+        sees = learnt_in.max_queue, learnt_in.history
+        self._compiled = CompiledAgents(network, *sees)
+        self._in_torch = TorchAgents(network, *sees)
 
     def decide(self, state: DasState) -> Proposal:
         """Raises FloatingPointError where the network's numbers are none."""
         tables = tables_of(state, self._settings[state.backfill], GIVEN)
-        weighing = Weighing(self._agents(len(state.machines)))
-        self._act(tables, weighing, state.ask)
+        weighed = self._agents(len(state.machines)).answer(tables, _MOMENT[state.ask])
+        if weighed is None:
+            raise FloatingPointError(f"policy {self.name!r} gives numbers that are not finite")
         decision = decision_of(tables)
-        return Proposal(decision, Reason(summary_of(state, decision), weighing.choices))
+        return Proposal(decision, Reason(summary_of(state, decision), choices_of(tables, weighed)))
 
     def _agents(self, machines: int) -> Agents:
         return self._compiled if serves(self._network, machines) else self._in_torch
 
-    def _act(self, tables: Tables, weighing: Weighing, ask: str) -> None:
-        """Answer what is asked, one moment or as many as the event has."""
-        agents, counts = self._agents(len(tables.machines)), tables.desk.counts
-        view = blank_observation(self._queue, tables.cluster, self._past)
-        standing = tables.state, tables.cluster, tables.jobs, tables.desk
-        while observe_if_asked(*standing, view):
-            if ask not in ("event", on.MOMENTS[int(counts[on.MOMENT])]):
-                return
-            priority, affinity = agents.decide(view, int(counts[on.SHOWN]))
-            weighing.take_in(tables, view, priority, affinity)
-            if not apply_action(*standing, _NO_REWARD, priority, affinity):
-                raise FloatingPointError(f"policy {self.name!r} gives numbers that are not finite")
-            if ask != "event":
-                return
+
+def choices_of(tables: Tables, weighed: Weighed) -> dict[str, list[Choice]]:
+    """What was weighed, by name; nothing where nothing was asked."""
+    rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
+    found: dict[str, list[Choice]] = {}
+    if rows:
+        names = [f"job {tables.arrivals[job].id}" for job in weighed.jobs[:rows].tolist()]
+        found["job"] = _choices(names, weighed.priority, np.exp(weighed.priority_log_std))
+    if machines:
+        names = [tables.machines[place].name for place in weighed.machines[:machines].tolist()]
+        found["machine"] = _choices(names, weighed.affinity, weighed.affinity_std)
+    return found
+
+
+def _choices(names: list[str], scores: Table, doubts: Table) -> list[Choice]:
+    """Of the first so many."""
+    return [
+        Choice(name, round(score, 6), round(doubt, 6))
+        for name, score, doubt in zip(names, scores.tolist(), doubts.tolist(), strict=False)
+    ]

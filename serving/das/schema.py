@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from loadmaster.serving.das.checks import check_state
+from loadmaster.serving.das.checks import Books, books_of, check_state
 from loadmaster.serving.endpoint import Record, State
 
 MOST_MACHINES = 2_000
@@ -139,6 +140,14 @@ class DasState(State):
         description="event: place jobs, reconsider running ones if the policy does so, place "
         "again. Or a single one of these moments.",
     )
+
+    @cached_property
+    def books(self) -> Books:
+        """Who there is and what is free, made once, when the state is checked.
+
+        A state with other machines or jobs is to be made anew, not by `model_copy`.
+        """
+        return books_of(self)
 
     @model_validator(mode="after")
     def _must_agree(self) -> DasState:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling.rules import GIVEN
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.manifest import read_manifest
-from loadmaster.serving.das.agents import CompiledAgents, TorchAgents
+from loadmaster.serving.das.agents import Agents, CompiledAgents, TorchAgents
+from loadmaster.serving.das.decisions import decision_of
 from loadmaster.serving.das.endpoint import ENDPOINT
-from loadmaster.serving.das.policy import DasPolicy
+from loadmaster.serving.das.policy import DasPolicy, choices_of
 from loadmaster.serving.das.schema import DasState
+from loadmaster.serving.das.tables import tables_of
 from loadmaster.serving.registry import find_endpoint
 from tests.bundles import make_bundle
 from tests.serving.das.episodes import PRETRAINED, Episode
@@ -84,29 +87,56 @@ def test_the_reason_tells_the_best_jobs_and_machines(policy: DasPolicy) -> None:
     assert machines > 10
 
 
-def test_compiled_and_in_torch_they_are_equally_sure() -> None:
+def test_compiled_and_in_torch_they_want_the_same_and_are_equally_sure() -> None:
     network = load_bundle(PRETRAINED / "das-small").build()
     episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
-    compiled = CompiledAgents(network, episode.settings.max_queue, episode.settings.history)
-    in_torch, compared = TorchAgents(network), 0
-    threads = torch.get_num_threads()
-    for _ in range(30):
+    sees = episode.settings.max_queue, episode.settings.history
+    both: tuple[Agents, ...] = CompiledAgents(network, *sees), TorchAgents(network, *sees)
+    threads, jobs, machines = torch.get_num_threads(), 0, 0
+    for _ in range(60):
         assert episode.sitting.to_next_decision()
-        view, shown = episode.sitting.view, int(episode.sitting.view.job_mask.sum())
-        said = [agents.decide(view, shown) for agents in (compiled, in_torch)]
-        np.testing.assert_allclose(said[0][0][:shown], said[1][0], rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(said[0][1][:shown], said[1][1], rtol=1e-4, atol=1e-4)
-        rows = np.arange(shown)
-        doubts = [agents.priority_doubts(rows) for agents in (compiled, in_torch)]
-        np.testing.assert_allclose(doubts[0], doubts[1], rtol=1e-4)
-        for row in np.flatnonzero((view.held > 0).any(1)):
-            machines = np.array([5, 0, 3, 7])
-            doubts = [agents.affinity_doubts(row, machines) for agents in (compiled, in_torch)]
-            np.testing.assert_allclose(doubts[0], doubts[1], rtol=1e-4)
-            compared += 1
+        asked, moment = episode.record(episode.kind()), episode.sitting.desk.counts[on.MOMENT]
+        decisions, told = [], []
+        for agents in both:
+            tables = tables_of(asked, episode.settings, GIVEN)
+            weighed = agents.answer(tables, int(moment))
+            assert weighed is not None
+            decisions.append(decision_of(tables))
+            told.append(choices_of(tables, weighed))
+        assert decisions[0] == decisions[1]
+        for kind, choices in told[0].items():
+            for one, other in zip(choices, told[1][kind], strict=True):
+                assert one.score == pytest.approx(other.score, rel=1e-4, abs=1e-4)
+                assert one.uncertainty == pytest.approx(other.uncertainty, rel=1e-4, abs=2e-6)
+            # Of equal ones a rounding may decide.
+            if len({round(one.score, 2) for one in choices}) == len(choices):
+                assert [one.name for one in choices] == [one.name for one in told[1][kind]]
+        jobs += len(told[0]["job"]) > 1
+        machines += len(told[0].get("machine", ())) > 1
         episode.act()
-    assert compared > 20
+    assert jobs > 20
+    assert machines > 10
     assert torch.get_num_threads() == threads
+
+
+def test_an_event_is_told_by_its_first_moment_with_a_choice(policy: DasPolicy) -> None:
+    """Job 1 fits in one place only; then there is room to be made for the others."""
+    machine = {"name": "a", "gpus": 2, "gpu": "T4", "cpus": 8}
+    runs = {
+        "id": "0",
+        "gpus": 1,
+        "age_s": 90_000,
+        "running_s": 80_000,
+        "placements": [{"machine": "a", "instances": 1}],
+    }
+    jobs = [runs, {"id": "1", "gpus": 1, "age_s": 5}, {"id": "2", "gpus": 2, "age_s": 4}]
+    state = {"machines": [machine], "jobs": jobs}
+    event = policy.decide(DasState.model_validate(state)).reason.choices
+    placing = policy.decide(DasState.model_validate({**state, "ask": "placing"})).reason.choices
+    assert [one.name for one in placing["job"]] == ["job 1"]
+    assert [one.name for one in placing["machine"]] == ["a"]
+    assert {one.name for one in event["job"]} == {"job 0", "job 1", "job 2"}
+    assert list(event) == ["job"]
 
 
 def test_numbers_that_are_none_are_no_decision(tmp_path: Path) -> None:
