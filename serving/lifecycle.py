@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import mul
 from typing import NamedTuple
 
 from pydantic import Field
@@ -46,11 +47,12 @@ class LifecycleSettings(Settings):
 
 @dataclass(frozen=True)
 class Rewards:
-    """A window of rewards in three figures."""
+    """A window of rewards in a few figures."""
 
     count: int
     mean: float
     std: float  # of the sample; 0 for a single reward
+    error: float  # of the mean: how far luck may have moved it
 
     @property
     def scale(self) -> float:
@@ -74,8 +76,27 @@ def summary(rewards: Sequence[float]) -> Rewards:
     """Mean and deviation of at least one reward."""
     count = len(rewards)
     mean = math.fsum(rewards) / count
-    squares = math.fsum((reward - mean) * (reward - mean) for reward in rewards)
-    return Rewards(count, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
+    around = [reward - mean for reward in rewards]
+    squares = math.fsum(each * each for each in around)
+    std = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
+    return Rewards(count, mean, std, std * math.sqrt(_told_again(around, squares) / count))
+
+
+def _told_again(around: Sequence[float], squares: float) -> float:
+    """How many rewards in a row say what one says: 1 where they do not depend on each other.
+
+    Jobs that share a cluster are slow together, so fifty rewards in a row may tell no more than ten
+    from different days. The integrated autocorrelation, summed until it is first lost in noise.
+    """
+    if squares == 0.0:
+        return 1.0
+    total = 1.0
+    for lag in range(1, len(around) // 2):
+        together = math.fsum(map(mul, around[lag:], around)) / squares
+        if together <= 0.0:
+            break
+        total += 2.0 * together
+    return total
 
 
 def measure(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
@@ -133,9 +154,7 @@ def _acting(
     settings: LifecycleSettings,
 ) -> Judgement:
     """ONLINE and SERVING: the policy acts."""
-    luck = settings.doubt * math.hypot(
-        earned.std / math.sqrt(earned.count), rules.std / math.sqrt(rules.count)
-    )
+    luck = settings.doubt * math.hypot(earned.error, rules.error)
     mean = f"the mean {earned.mean:.4g} of the last {earned.count} rewards"
     bar = f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
     spread = f"their deviation {earned.std:.4g}"

@@ -30,12 +30,14 @@ Actor = Literal["policy", "rule"]
 
 class MonitorSettings(Settings):
     delta: float = Field(default=0.05, gt=0, lt=1)  # of ADWIN: how easily a change is believed
-    input_block: int = Field(default=10, ge=1, le=10_000)  # states a number to ADWIN
+    # ADWIN is told means of so many: successive ones are alike.
+    input_block: int = Field(default=10, ge=1, le=10_000)  # states
+    reward_block: int = Field(default=4, ge=1, le=10_000)  # rewards
     input_shift: float = Field(default=0.25, ge=0)  # share by which an input must drift to matter
     on_input_drift: Literal["retrain", "note"] = "note"  # where no reward can tell what it meant
     # A reward here is one outcome, noisier than an episode's; and a service has more at stake.
     lifecycle: LifecycleSettings = LifecycleSettings(
-        window=50, deviation=3.0, doubt=3.0, retrain_offline=True
+        window=200, deviation=3.0, doubt=4.0, retrain_offline=True
     )
 
 
@@ -54,8 +56,8 @@ class Monitor:
             "rule": deque(maxlen=window),
         }
         self._reward_watches: dict[Actor, Watch] = {
-            "policy": Watch("rewards", "policy", settings.delta),
-            "rule": Watch("rewards", "rule", settings.delta),
+            "policy": Watch("rewards", "policy", settings.delta, settings.reward_block),
+            "rule": Watch("rewards", "rule", settings.delta, settings.reward_block),
         }
         self._inputs = Inputs(settings.delta, settings.input_block)
         self._drifts: deque[Drift] = deque(maxlen=EVENTS)
