@@ -11,7 +11,7 @@ import torch
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.manifest import read_manifest
-from loadmaster.serving.das.agents import CompiledAgents, TorchAgents
+from loadmaster.serving.das.agents import CompiledAgents, TorchAgents, one_thread
 from loadmaster.serving.das.endpoint import ENDPOINT
 from loadmaster.serving.das.policy import DasPolicy
 from loadmaster.serving.das.schema import DasState
@@ -89,7 +89,6 @@ def test_compiled_and_in_torch_they_are_equally_sure() -> None:
     episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
     compiled = CompiledAgents(network, episode.settings.max_queue, episode.settings.history)
     in_torch, compared = TorchAgents(network), 0
-    threads = torch.get_num_threads()
     for _ in range(30):
         assert episode.sitting.to_next_decision()
         view, shown = episode.sitting.view, int(episode.sitting.view.job_mask.sum())
@@ -106,7 +105,17 @@ def test_compiled_and_in_torch_they_are_equally_sure() -> None:
             compared += 1
         episode.act()
     assert compared > 20
-    assert torch.get_num_threads() == threads
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_numbers_that_are_none_are_no_decision(tmp_path: Path) -> None:
