@@ -32,10 +32,14 @@ SETTINGS = {
 
 
 def trained(cwd: Path) -> None:
-    """By the command as a process of its own, with a Ray of its own."""
+    """By the command as a process of its own, on a cluster that somebody else started."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    command = ["train", "das", "--workers", "1", "--output", "run", "--address", address]
     given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(
-        [LOADMASTER, "train", "das", "--workers", "1", "--output", "run", *given],
+        [LOADMASTER, *command, *given],
         cwd=cwd,
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
@@ -46,7 +50,10 @@ def trained(cwd: Path) -> None:
 
 
 def test_from_training_to_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ray_session: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def said(*arguments: str) -> Any:
         assert main([*arguments, "--json"]) == 0
