@@ -47,12 +47,11 @@ class LifecycleSettings(Settings):
 
 @dataclass(frozen=True)
 class Rewards:
-    """A window of rewards in a few figures."""
+    """A window of rewards in three figures."""
 
     count: int
     mean: float
     std: float  # of the sample; 0 for a single reward
-    error: float  # of the mean: how far luck may have moved it
 
     @property
     def scale(self) -> float:
@@ -76,27 +75,29 @@ def summary(rewards: Sequence[float]) -> Rewards:
     """Mean and deviation of at least one reward."""
     count = len(rewards)
     mean = math.fsum(rewards) / count
-    around = [reward - mean for reward in rewards]
-    squares = math.fsum(each * each for each in around)
-    std = math.sqrt(squares / (count - 1)) if count > 1 else 0.0
-    return Rewards(count, mean, std, std * math.sqrt(_told_again(around, squares) / count))
+    squares = math.fsum((reward - mean) * (reward - mean) for reward in rewards)
+    return Rewards(count, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
 
 
-def _told_again(around: Sequence[float], squares: float) -> float:
-    """How many rewards in a row say what one says: 1 where they do not depend on each other.
+def standard_error(rewards: Sequence[float]) -> float:
+    """Of their mean: how far luck moves it, of at least two rewards in the order they came.
 
     Jobs that share a cluster are slow together, so fifty rewards in a row may tell no more than ten
-    from different days. The integrated autocorrelation, summed until it is first lost in noise.
+    from different days. So many rewards as the integrated autocorrelation says, summed until it is
+    first lost in noise, count as one.
     """
+    earned = summary(rewards)
+    around = [reward - earned.mean for reward in rewards]
+    squares = math.fsum(map(mul, around, around))
     if squares == 0.0:
-        return 1.0
-    total = 1.0
+        return 0.0
+    as_one = 1.0
     for lag in range(1, len(around) // 2):
         together = math.fsum(map(mul, around[lag:], around)) / squares
         if together <= 0.0:
             break
-        total += 2.0 * together
-    return total
+        as_one += 2.0 * together
+    return earned.std * math.sqrt(as_one / earned.count)
 
 
 def measure(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
@@ -143,18 +144,21 @@ def judge(
             told = f"reaches the {thresholds.online:.4g} of the rules"
             return Judgement(LifecycleState.ONLINE, f"{mean} {told}")
         return Judgement(None, f"{mean} is below the {thresholds.online:.4g} of the rules")
-    return _acting(state, earned, summary(rules[-settings.window :]), thresholds, settings)
+    luck = 0.0
+    if earned.mean < thresholds.serving:
+        errors = [standard_error(window[-settings.window :]) for window in (rewards, rules)]
+        luck = settings.doubt * math.hypot(*errors)
+    return _acting(state, earned, luck, thresholds, settings)
 
 
 def _acting(
     state: LifecycleState,
     earned: Rewards,
-    rules: Rewards,
+    luck: float,
     thresholds: Thresholds,
     settings: LifecycleSettings,
 ) -> Judgement:
-    """ONLINE and SERVING: the policy acts."""
-    luck = settings.doubt * math.hypot(earned.error, rules.error)
+    """ONLINE and SERVING: the policy acts. `luck`: how far below the threshold that explains."""
     mean = f"the mean {earned.mean:.4g} of the last {earned.count} rewards"
     bar = f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
     spread = f"their deviation {earned.std:.4g}"

@@ -28,6 +28,16 @@ FORMAT = 1  # of the record
 Actor = Literal["policy", "rule"]
 
 
+class ServiceLifecycle(LifecycleSettings):
+    """A reward here is one outcome, noisier than an episode's, and a service has more at stake: a
+    policy is judged by more of them, and where it falls the rules act."""
+
+    window: int = Field(default=200, ge=2, le=10_000)
+    deviation: float = Field(default=3.0, gt=0)
+    doubt: float = Field(default=4.0, ge=0)  # every reward is followed by a verdict
+    retrain_offline: bool = True
+
+
 class MonitorSettings(Settings):
     delta: float = Field(default=0.05, gt=0, lt=1)  # of ADWIN: how easily a change is believed
     # ADWIN is told means of so many: successive ones are alike.
@@ -35,10 +45,7 @@ class MonitorSettings(Settings):
     reward_block: int = Field(default=4, ge=1, le=10_000)  # rewards
     input_shift: float = Field(default=0.25, ge=0)  # share by which an input must drift to matter
     on_input_drift: Literal["retrain", "note"] = "note"  # where no reward can tell what it meant
-    # A reward here is one outcome, noisier than an episode's; and a service has more at stake.
-    lifecycle: LifecycleSettings = LifecycleSettings(
-        window=200, deviation=3.0, doubt=4.0, retrain_offline=True
-    )
+    lifecycle: ServiceLifecycle = ServiceLifecycle()
 
 
 class Monitor:

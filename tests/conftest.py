@@ -14,6 +14,10 @@ import pytest
 
 from tests.browser import Browser, chromium
 
+# Before anybody loads torch. Its threads wait for each other longer than they work on networks as
+# small as those of tests: for seconds where the cores are busy with other things.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.models.bundle import load_bundle
+from loadmaster.platform.cli.main import main
 
 LOADMASTER = str(Path(sys.executable).with_name("loadmaster"))
 SETTINGS = {
@@ -28,9 +31,15 @@ SETTINGS = {
 }
 
 
-def said(cwd: Path, *arguments: str) -> Any:
+def trained(cwd: Path) -> None:
+    """By the command as a process of its own, on a cluster that somebody else started."""
+    import ray
+
+    address = ray.get_runtime_context().gcs_address
+    command = ["train", "das", "--workers", "1", "--output", "run", "--address", address]
+    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
     done = subprocess.run(
-        [LOADMASTER, *arguments, "--json"],
+        [LOADMASTER, *command, *given],
         cwd=cwd,
         env={**os.environ, "NO_COLOR": "1"},
         capture_output=True,
@@ -38,19 +47,27 @@ def said(cwd: Path, *arguments: str) -> Any:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
 
 
-def test_from_training_to_a_table(tmp_path: Path) -> None:
-    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    said(tmp_path, "train", "das", "--workers", "1", "--output", "run", *given)
-    exported = said(tmp_path, "export", "run", "mine", "--which", "last")
+def test_from_training_to_a_table(
+    ray_session: None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def said(*arguments: str) -> Any:
+        assert main([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    monkeypatch.chdir(tmp_path)
+    trained(tmp_path)
+    exported = said("export", "run", "mine", "--which", "last")
     bundle = load_bundle(tmp_path / "mine")
     assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])
     # It stops running jobs as it did while it learnt, though the environment by itself would not.
     assert bundle.trained["environment"] == {"jobs": 20, "max_queue": 12, "preempt": True}
     record = said(
-        tmp_path, "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
+        "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
         "--seeds", "3", "--first-seed", "5", "--output", "judged", "--explain", "1",
     )  # fmt: skip
     assert set(record["policies"]) == {"mine", *BASELINES}

@@ -52,7 +52,7 @@ def service(tmp_path: Path) -> Iterator[Client]:
     decima = {
         "bundle": str(backwards(tmp_path / "backwards")),
         "deadline_ms": 5000,
-        "monitor": {"lifecycle": {"window": WINDOW, "degradation": 0.5, "retrain_offline": True}},
+        "monitor": {"lifecycle": {"window": WINDOW, "degradation": 0.5}},
         "renewal": {"shadow_decisions": 40, "poll_s": 1},
         "retraining": {
             "iterations": 12,

@@ -111,26 +111,37 @@ def hear_ctrl_c() -> None:
 
 
 def end(head: subprocess.Popen[bytes]) -> None:
-    """It and what it started, by their ids: other people's Rays may run here."""
-    family = [*psutil.Process(head.pid).children(recursive=True), psutil.Process(head.pid)]
-    head.terminate()
-    _, left = psutil.wait_procs(family, timeout=15)
-    for process in left:
-        process.kill()
-    psutil.wait_procs(left, timeout=15)
+    """It and what it started, by their ids: other people's Rays may run here. At once: how Ray
+    ends is its own affair."""
+    family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(family, timeout=15)
     head.wait()
 
 
-def loadmaster(cluster: Cluster, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def begin(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
         [*COMMAND, *arguments],
         env=cluster.env,
         cwd=cluster.env["HOME"],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=PATIENCE_S,
-        check=False,
+        preexec_fn=hear_ctrl_c,
     )
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def ended(process: subprocess.Popen[str]) -> Done:
+    out, err = process.communicate(timeout=PATIENCE_S)
+    return Done(process.returncode, out, err)
 
 
 def submit(*options: str, command: list[str]) -> list[str]:
@@ -143,9 +154,29 @@ def settings(**changed: object) -> list[str]:
     return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
-def test_code_and_command_arrive(cluster: Cluster) -> None:
+class Submitted(NamedTuple):
+    """Three jobs at once, as a cluster has them; most of each is starting, on one core."""
+
+    checking: subprocess.Popen[str]
+    failing: subprocess.Popen[str]
+    training: subprocess.Popen[str]
+
+
+@pytest.fixture(scope="module")
+def submitted(cluster: Cluster) -> Submitted:
+    train = ["train", "decima", "--workers", "1", "--output", "run"]
+    train += settings(training__iterations=100_000, checkpoints__every=1)
+    nonsense = ["train", "decima", "--set", "environment.workload=nonsense"]
+    return Submitted(
+        begin(cluster, *submit(command=["doctor", "--json"])),
+        begin(cluster, *submit(command=nonsense)),
+        begin(cluster, *submit("--storage", str(cluster.storage), command=train)),
+    )
+
+
+def test_code_and_command_arrive(cluster: Cluster, submitted: Submitted) -> None:
     """Not what is installed on the node, if anything: the wheel of this checkout."""
-    done = loadmaster(cluster, *submit(command=["doctor", "--json"]))
+    done = ended(submitted.checking)
     assert done.returncode == 0, done.stdout + done.stderr
     checks = json.loads(done.stdout[done.stdout.index('{\n  "checks"') :])["checks"]
     found = {check["name"]: check["status"] for check in checks}
@@ -156,18 +187,16 @@ def test_code_and_command_arrive(cluster: Cluster) -> None:
     assert (Path(cluster.env["HOME"]) / "loadmaster-jobs" / job[1]).is_dir()
 
 
-def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
+def test_a_job_that_fails(submitted: Submitted) -> None:
+    done = ended(submitted.failing)
+    assert done.returncode == 1
+    assert "error: unknown workload 'nonsense'" in done.stdout
+    assert re.fullmatch(r"error: job \S+ failed \(exit code 2\)\n", done.stderr)
+
+
+def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster, submitted: Submitted) -> None:
     """Followed until Ctrl-C, which leaves it alone; then found, stopped, and found again."""
-    train = ["train", "decima", "--workers", "1", "--output", "run"]
-    train += settings(training__iterations=100_000, checkpoints__every=1)
-    process = subprocess.Popen(
-        [*COMMAND, *submit("--storage", str(cluster.storage), command=train)],
-        env=cluster.env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=hear_ctrl_c,
-    )
+    process = submitted.training
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("iteration "):
@@ -183,7 +212,7 @@ def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
     job = re.findall(r"loadmaster jobs stop (\S+)", said)[0]
     jobs = Jobs(cluster.address, cluster.env["RAY_AUTH_TOKEN"])
     assert {each.id: each.status for each in jobs.list()}[job] == "running"
-    stopped = loadmaster(cluster, "jobs", "stop", job[-4:])
+    stopped = ended(begin(cluster, "jobs", "stop", job[-4:]))
     assert stopped.returncode == 0, stopped.stderr
     assert f"{job} was stopped; what it wrote is in {cluster.storage / job}" in stopped.stdout
     run = cluster.storage / job / "run"
@@ -191,17 +220,9 @@ def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster) -> None:
     assert "iteration " in jobs.logs(job)
 
 
-def test_a_job_that_fails(cluster: Cluster) -> None:
-    command = ["train", "decima", "--set", "environment.workload=nonsense"]
-    done = loadmaster(cluster, *submit(command=command))
-    assert done.returncode == 1
-    assert "error: unknown workload 'nonsense'" in done.stdout
-    assert re.fullmatch(r"error: job \S+ failed \(exit code 2\)\n", done.stderr)
-
-
 def test_a_wrong_token(cluster: Cluster) -> None:
     stranger = cluster._replace(env={**cluster.env, "RAY_AUTH_TOKEN": "guessed"})
-    done = loadmaster(stranger, *submit("--no-wait", command=["list"]))
+    done = ended(begin(stranger, *submit("--no-wait", command=["list"])))
     assert (done.returncode, done.stdout) == (2, "")
     assert "refuses the token" in done.stderr
     assert done.stderr.count("\n") == 1

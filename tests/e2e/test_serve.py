@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 import yaml
 
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.cli.main import main
 from loadmaster.serving.config import ServeSettings
 from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
@@ -41,7 +43,7 @@ class Served:
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": path}
         environment.pop("LOADMASTER_TOKENS", None)
-        self._out, self._err = folder / "out", folder / "err"
+        self._out, self._err = self.temporary / "out", self.temporary / "err"
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 [PROGRAM, "serve", *arguments],
@@ -137,15 +139,15 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def decide(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [PROGRAM, "decide", "toy", "state.json", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=PATIENCE_S,
-    )  # fmt: skip
-
-
-def test_serves_until_it_is_told_to_end(start: Start, config: Path, tmp_path: Path) -> None:
+def test_serves_until_it_is_told_to_end(
+    start: Start,
+    config: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Open to others, with a token; nothing else of it is."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tokens").write_text(f"admin {TOKEN}\n")
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "state.json").write_text('{"load": 42, "replicas": 3}')
@@ -157,10 +159,11 @@ def test_serves_until_it_is_told_to_end(start: Start, config: Path, tmp_path: Pa
     assert f"Serving at http://127.0.0.1:{port};" in served.out
     for address in other_addresses(socket.AF_INET):
         url = f"http://{address}:{port}"
-        told = decide("--url", url, "--token-file", "token", "--json", cwd=tmp_path)
-        assert told.returncode == 0, told
-        assert json.loads(told.stdout)["decision"] == {"replicas": 5}
-        assert decide("--url", url, cwd=tmp_path).returncode == 1
+        decide = ["decide", "toy", "state.json", "--url", url]
+        assert main([*decide, "--token-file", "token", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["decision"] == {"replicas": 5}
+        assert main(decide) == 1
+        assert "no valid token" in capsys.readouterr().err
     check_that_nothing_else_is_open(served, port)
     code, took_s = served.end(signal.SIGTERM)
     assert code == 0
@@ -199,15 +202,20 @@ def needs_ray_token(address: str, port: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("title", ["ray::", "ray::ServeController"], ids=["Ray", "Serve"])
-def test_ctrl_c_while_it_starts(start: Start, config: Path, title: str) -> None:
-    served = start("--config", str(config))
-    served.wait_for(lambda: served.has(title))
-    code, took_s = served.end(signal.SIGINT)
-    assert code in (0, 130)
-    assert took_s < END_S
-    assert "Serving at" not in served.out
-    served.check_nothing_is_left()
+def test_ctrl_c_while_it_starts(start: Start, config: Path) -> None:
+    """One hears it when Ray has started, the other, beside it, when Serve has."""
+
+    def interrupt_at(title: str) -> None:
+        served = start("--config", str(config))
+        served.wait_for(lambda: served.has(title))
+        code, took_s = served.end(signal.SIGINT)
+        assert code in (0, 130)
+        assert took_s < END_S
+        assert "Serving at" not in served.out
+        served.check_nothing_is_left()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(interrupt_at, ["ray::", "ray::ServeController"]))
 
 
 def test_its_file_is_one_of_serve(config: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -100,8 +100,11 @@ SETTINGS = DagSchedulingSettings(
 GROUPS, SIZE = 150, 4
 
 
-def gradient(network: DecimaNetwork, recording: Recording, weight: np.ndarray) -> np.ndarray:
-    """Of sum(weight * log-probability) by the last layers' weights: REINFORCE's estimate."""
+def gradients(
+    network: DecimaNetwork, recording: Recording, weightings: Sequence[np.ndarray]
+) -> np.ndarray:
+    """(weightings, weights) of sum(weighting * log-probability) by the last layers' weights:
+    REINFORCE's estimates."""
     everything = torch.arange(len(recording.kept))
     tables = taken(on_device({"obs": recording.observations}, "cpu"), everything, "cpu")["obs"]
     actions = torch.as_tensor(recording.actions)
@@ -113,9 +116,13 @@ def gradient(network: DecimaNetwork, recording: Recording, weight: np.ndarray) -
     torch.testing.assert_close(
         (stage + limit).double(), torch.as_tensor(recording.log_probability), atol=1e-4, rtol=0
     )
-    loss = ((stage + limit) * torch.as_tensor(weight, dtype=torch.float32)).sum()
     wanted = [network.score_stage[-1].weight, network.score_limit[-1].weight]
-    return torch.cat([g.ravel() for g in torch.autograd.grad(loss, wanted)]).numpy()
+    found = []
+    for weighting in weightings:
+        loss = ((stage + limit) * torch.as_tensor(weighting, dtype=torch.float32)).sum()
+        parts = torch.autograd.grad(loss, wanted, retain_graph=True)
+        found.append(torch.cat([part.ravel() for part in parts]).numpy())
+    return np.array(found)
 
 
 def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> None:
@@ -129,16 +136,17 @@ def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> 
         for group in range(GROUPS)
     ]
     rollouts = [[recording.rollout for recording in group] for group in groups]
-
-    def gradients(weights: list[Any]) -> np.ndarray:
-        """(GROUPS, weights) of groups, which are independent; their rollouts share an input."""
-        recordings = [recording for group in groups for recording in group]
-        found = [gradient(network, *pair) for pair in zip(recordings, weights, strict=True)]
-        return np.reshape(found, (GROUPS, SIZE, -1)).mean(axis=1)
-
-    without = gradients([returns_to_go(each) for group in rollouts for each in group])
-    baseline = gradients([each for group in rollouts for each in group_advantages(group)])
-    bootstrapped = gradients(bootstrapped_advantages(rollouts, 0.0, memory_s=30.0))
+    weightings = zip(
+        [returns_to_go(each) for group in rollouts for each in group],
+        [each for group in rollouts for each in group_advantages(group)],
+        bootstrapped_advantages(rollouts, 0.0, memory_s=30.0),
+        strict=True,
+    )
+    recordings = [recording for group in groups for recording in group]
+    found = [gradients(network, *pair) for pair in zip(recordings, weightings, strict=True)]
+    # (3, GROUPS, weights): groups are independent; their rollouts share an input.
+    each_way = np.reshape(found, (GROUPS, SIZE, 3, -1)).mean(axis=1).transpose(1, 0, 2)
+    without, baseline, bootstrapped = each_way
     difference = without - baseline
     error = difference.std(axis=0, ddof=1) / np.sqrt(GROUPS)
     assert (np.abs(difference.mean(axis=0)) < 4 * error).all()  # the same mean: unbiased

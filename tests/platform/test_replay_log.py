@@ -10,38 +10,44 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models import shipped as ships
+from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay import decision_log
 from loadmaster.serving import registry
 from loadmaster.serving.log_files import DECISIONS, DecisionRow, write_part
 from loadmaster.serving.times import iso, parse_moment
-from tests.tiny_endpoint import WEIGHTS, make_tiny_bundle
+from tests.serving import toy
 
 NOW = 1_800_000_000.0
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The tiny system is served, with one bundle that ships: its version."""
-    monkeypatch.setitem(registry.BUILT_IN, "tiny", "tests.tiny_endpoint:ENDPOINT")
+    """The toy system is served, with a bundle that ships: its version."""
+    monkeypatch.setitem(registry.BUILT_IN, "toy", toy.REFERENCE)
     folder = tmp_path / "pretrained"
-    version = make_tiny_bundle(folder / "tiny-one", 10)
+    version = made(folder / "toy-one")
     for module in (ships, decision_log):
         monkeypatch.setattr(module, "pretrained_folder", lambda: folder)
     return version
+
+
+def made(folder: Path, **behaviour: Any) -> str:
+    """A bundle of the toy system, named as its folder; its version."""
+    return read_manifest(toy.make_bundle(folder, folder.name, **behaviour)).version
 
 
 def row(number: int, load: int, replicas: int, version: str, **change: Any) -> DecisionRow:
     made = DecisionRow(
         id=f"d{number}",
         time=NOW + 60 * number,
-        system="tiny",
+        system="toy",
         mode="active",
         source="policy",
         cause=None,
-        policy="tiny-one",
+        policy="toy-one",
         version=version,
-        state=json.dumps({"load": load}),
+        state=json.dumps({"load": load, "replicas": 3}),
         decision=json.dumps({"replicas": replicas}),
         shadow=None,
         reason="{}",
@@ -69,7 +75,7 @@ def test_the_version_that_decided_decides_the_same(
     log = write(
         tmp_path,
         row(0, 25, 3, shipped),
-        row(1, 7, 3, "rule", source="fallback", cause="timeout", policy="threes"),
+        row(1, 7, 3, "", source="fallback", cause="timeout", policy="hold"),
     )
     code, told = replay(log, capsys)
     assert code == 0
@@ -91,57 +97,60 @@ def test_a_version_that_contradicts_itself_is_found(
     shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(n, 25, 3 if n < 4 else 4, shipped) for n in range(12)]
-    log = write(tmp_path, *rows, row(12, 13, 2, shipped))
+    broken = made(tmp_path / "pretrained" / "toy-broken", does="raises")
+    failing = row(12, 25, 3, broken, policy="toy-broken")
+    log = write(tmp_path, *rows, failing)
     code, told = replay(log, capsys)
     assert code == 1
     assert (told["identical"], told["different"], told["different_by_same_version"]) == (4, 9, 9)
     assert told["differences"][0] == {
         "id": "d4",
         "time": iso(NOW + 240),
-        "system": "tiny",
-        "policy": f"tiny-one {shipped}",
-        "by": f"tiny-one {shipped}",
-        "then": '{"replicas":4}',
-        "now": '{"replicas":3}',
+        "system": "toy",
+        "policy": f"toy-one {shipped}",
+        "by": f"toy-one {shipped}",
+        "then": '{"replicas":4.0}',
+        "now": '{"replicas":3.0}',
         "same_version": True,
     }
     assert len(told["differences"]) == 5
     assert main(["replay", "--log", str(log)]) == 1
     shown = capsys.readouterr().out
     assert "9 of the different ones by the same version: look into it" in shown
-    assert f"  d4, 2027-01-15T08:04:00.000+00:00, tiny, tiny-one {shipped} (same version)" in shown
-    assert '    then: {"replicas":4}\n    now:  {"replicas":3}' in shown
+    assert f"  d4, 2027-01-15T08:04:00.000+00:00, toy, toy-one {shipped} (same version)" in shown
+    assert '    then: {"replicas":4.0}\n    now:  {"replicas":3.0}' in shown
     assert "  and 4 more" in shown
-    late = write(tmp_path / "late", row(12, 13, 2, shipped))
+    late = write(tmp_path / "late", failing)
     code, told = replay(late, capsys)
     assert code == 1  # it decided then, and fails now
-    assert told["differences"][0]["now"] == "fails: ZeroDivisionError: unlucky"
+    assert told["differences"][0]["now"] == "fails: RuntimeError: the policy is broken"
 
 
 def test_another_bundle_may_differ(
     shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other = make_tiny_bundle(tmp_path / "mine", 20)
-    log = write(tmp_path, row(0, 25, 3, shipped), row(1, 15, 1, other), row(2, 8, 1, shipped))
-    code, told = replay(log, capsys, "--bundle", f"tiny={tmp_path / 'mine'}")
+    other = made(tmp_path / "mine", extra=1)
+    most = row(2, 10 * toy.MOST, toy.MOST, shipped)  # which neither exceeds
+    log = write(tmp_path, row(0, 25, 3, shipped), row(1, 15, 3, other), most)
+    code, told = replay(log, capsys, "--bundle", f"toy={tmp_path / 'mine'}")
     assert code == 0
     assert (told["replayed"], told["identical"], told["different"]) == (3, 2, 1)
     assert told["differences"][0]["by"] == f"mine {other}"
     assert not told["differences"][0]["same_version"]
-    code, told = replay(log, capsys, "--bundle", "tiny=tiny-one")
+    code, told = replay(log, capsys, "--bundle", "toy=toy-one")
     assert (code, told["identical"]) == (0, 2)
 
 
 def test_the_shadow_s_decision_is_taken_again_too(
     shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shadow = {"decision": {"replicas": 9}, "policy": {"name": "tiny-one", "version": shipped}}
-    fallback = {"mode": "shadow", "source": "fallback", "cause": "shadow", "policy": "fives"}
-    log = write(tmp_path, row(0, 25, 5, "rule", shadow=json.dumps(shadow), **fallback))
+    shadow = {"decision": {"replicas": 9}, "policy": {"name": "toy-one", "version": shipped}}
+    fallback = {"mode": "shadow", "source": "fallback", "cause": "shadow", "policy": "hold"}
+    log = write(tmp_path, row(0, 25, 3, "", shadow=json.dumps(shadow), **fallback))
     code, told = replay(log, capsys)
     assert code == 1
     assert (told["identical"], told["different"]) == (1, 1)
-    assert told["differences"][0]["then"] == '{"replicas":9}'
+    assert told["differences"][0]["then"] == '{"replicas":9.0}'
 
 
 def test_what_cannot_be_replayed_is_told_by_reason(
@@ -150,14 +159,14 @@ def test_what_cannot_be_replayed_is_told_by_reason(
     log = write(
         tmp_path,
         row(0, 25, 3, shipped),
-        row(1, 25, 3, "f" * 12, policy="tiny-lost"),
-        row(2, 25, 3, "f" * 12, policy="tiny-lost"),
+        row(1, 25, 3, "f" * 12, policy="toy-lost"),
+        row(2, 25, 3, "f" * 12, policy="toy-lost"),
         row(3, 25, 3, shipped, system="huge"),
         row(4, 25, 3, shipped, state='{"version": 2, "load": 1}'),
         row(5, 25, 3, shipped, state="{"),
         row(6, 25, 3, shipped, decision='{"replicas": "many"}'),
         row(7, 25, 2, shipped, guard=("bounds: replicas from 3 to 2",)),
-        row(8, 25, 3, "rule", source="fallback", policy="sevens"),
+        row(8, 25, 3, "", source="fallback", policy="sevens"),
         row(9, 25, 3, shipped, shadow="{}"),
         row(10, 25, 3, shipped, shadow="{"),
         row(11, 25, 3, shipped, time=9e11),
@@ -167,15 +176,15 @@ def test_what_cannot_be_replayed_is_told_by_reason(
     assert told["replayed"] == 1
     reasons = told["not_replayable"]
     assert sum(reasons.values()) == 11
-    lost = "the tiny bundle 'tiny-lost', version ffffffffffff, is not at hand; give it by --bundle"
-    assert reasons[f"{lost} tiny=FOLDER"] == 2
+    lost = "the toy bundle 'toy-lost', version ffffffffffff, is not at hand; give it by --bundle"
+    assert reasons[f"{lost} toy=FOLDER"] == 2
     for start in (
         "unknown system 'huge'",
         "its state is refused today: version: ",
         "its state is refused today: : Invalid JSON",
         "its decision is refused today: replicas: ",
         "the guard changed the decision",
-        "no rule 'sevens' is known to tiny",
+        "no rule 'sevens' is known to toy",
         "its record is damaged: no policy in its shadow",
         "its record is damaged: Expecting property name",
         "its record is damaged: year",
@@ -219,12 +228,12 @@ def test_files_that_are_no_log_are_named(
         (["--log", "NONE"], "expected the folder of a decision log"),
         (["--log", "LOG", "--since", "noon"], "--since 'noon' is no moment; expected 2026-05-01"),
         (["--log", "LOG", "--since", "1h", "--until", "2h"], "expected it to be"),
-        (["--log", "LOG", "--bundle", "tiny"], "expected SYSTEM=FOLDER"),
-        (["--log", "LOG", "--bundle", "tiny=nowhere"], "unknown policy 'nowhere'"),
-        (["--log", "LOG", "--bundle", "das=tiny-one"], "expected a bundle of 'das'"),
-        (["--log", "LOG", "--bundle", "tiny=DAMAGED"], "is damaged; expected the weights"),
+        (["--log", "LOG", "--bundle", "toy"], "expected SYSTEM=FOLDER"),
+        (["--log", "LOG", "--bundle", "toy=nowhere"], "unknown policy 'nowhere'"),
+        (["--log", "LOG", "--bundle", "das=toy-one"], "expected a bundle of 'das'"),
+        (["--log", "LOG", "--bundle", "toy=DAMAGED"], "is damaged"),
         (
-            ["--log", "LOG", "--bundle", "tiny=tiny-one", "--bundle", "tiny=tiny-one"],
+            ["--log", "LOG", "--bundle", "toy=toy-one", "--bundle", "toy=toy-one"],
             "expected one bundle a system",
         ),
     ],
@@ -237,8 +246,8 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
-    make_tiny_bundle(tmp_path / "damaged", 4)
-    (tmp_path / "damaged" / WEIGHTS).write_text("5")
+    made(tmp_path / "damaged")
+    (tmp_path / "damaged" / "weights.safetensors").write_text("others")
     places = {"LOG": log, "NONE": tmp_path / "none", "DAMAGED": tmp_path / "damaged"}
     given = list(arguments)
     for name, place in places.items():

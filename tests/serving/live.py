@@ -49,8 +49,16 @@ class Live:
             time.sleep(0.05)
         return time.monotonic() - began
 
-    def until_policy_acts(self) -> float:
-        return self.until(lambda: self.decide().source == "policy")
+    def by_policy(self) -> Decision:
+        """A decision of the policy, which may have missed its deadline before."""
+        told: list[Decision] = []
+
+        def acts() -> bool:
+            told.append(self.decide())
+            return told[-1].source == "policy"
+
+        self.until(acts)
+        return told[-1]
 
     def process(self, title: str) -> psutil.Process:
         """One of this test session's own Ray; there may be other services on this machine."""

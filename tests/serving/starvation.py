@@ -1,7 +1,8 @@
 """How long a process was ready to run and was not given a processor, as the kernel counts it.
 
 On a machine that is busy with other things a service is slow, and that says nothing about it.
-What it waits for by itself (a disk, a lock, its own work) is not counted here.
+What it waits for by itself (a disk, a lock, its own work) is not counted here; of the process that
+asks, whatever kept its loop from turning is.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ class Starvation:
 
     def __init__(self, pid: int) -> None:
         self._tasks = Path(f"/proc/{pid}/task")
+        self._asks = pid == os.getpid()
+        self._held_ns = 0
         self._times: list[float] = []
         self._looks: list[dict[str, int]] = []  # by thread: ns waited so far
 
     async def watch(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self.look(loop.time())
+            now = loop.time()
+            self.look(now)
             await asyncio.sleep(LOOK_S)
+            self._held_ns += int(1e9 * max(0.0, loop.time() - now - LOOK_S))
 
     def look(self, now: float) -> None:
         self._times.append(now)
-        self._looks.append(self._waited())
+        self._looks.append(self._waited() | ({"loop": self._held_ns} if self._asks else {}))
 
     def ms(self, began: float, ended: float) -> float:
         """Of the thread that waited longest; it is known only once that has run again."""

@@ -31,7 +31,7 @@ EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
 # Shares of it. States of real systems take long to make up, and are nearly always refused: what
 # comes close to a valid one is tried in test_bad_input.py.
 SHARES = {
-    "decide": 4,
+    "decide": 2,
     "feedback": 6,
     "promote": 4,
     "decisions": 4,
@@ -40,7 +40,7 @@ SHARES = {
     "rollback": 1,
     "example": 1,
 }
-TOY_DECIDE = 20
+TOY_DECIDE = 24
 MARGIN = 1.05  # some operations have fewer forms than they are granted
 CHECKS = [
     not_a_server_error,

@@ -24,7 +24,7 @@ from tests.serving.live import Live, free_port
 def stand(live: Live, tmp_path: Path) -> Stand:
     live.admin.resume("toy")
     live.serve()
-    live.until_policy_acts()
+    live.by_policy()
     settings = build_settings(ServeSettings, {"systems": {"toy": {"endpoint": toy.REFERENCE}}})
     return Stand(live.url, settings, tmp_path)
 

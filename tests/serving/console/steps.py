@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tests.browser import Browser
 
 PATIENCE_S = 12.0
+HASTE = 4.0  # the console asks every two seconds
 
 
 def wait_for(browser: Browser, condition: str) -> Any:
@@ -34,7 +35,7 @@ def open_console(browser: Browser, base: str, **options: Any) -> None:
 
 def load_console(browser: Browser, base: str, **options: Any) -> None:
     """The page alone: it may not be let in yet."""
-    browser.open(f"{base}/console", **options)
+    browser.open(f"{base}/console", haste=HASTE, **options)
 
 
 def choose(browser: Browser, system: str) -> None:

@@ -12,7 +12,7 @@ from loadmaster.envs.gpu_scheduling import desk as on
 from loadmaster.envs.gpu_scheduling.rules import GIVEN
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.manifest import read_manifest
-from loadmaster.serving.das.agents import Agents, CompiledAgents, TorchAgents
+from loadmaster.serving.das.agents import Agents, CompiledAgents, TorchAgents, one_thread
 from loadmaster.serving.das.decisions import decision_of
 from loadmaster.serving.das.endpoint import ENDPOINT
 from loadmaster.serving.das.policy import DasPolicy, choices_of
@@ -92,7 +92,7 @@ def test_compiled_and_in_torch_they_want_the_same_and_are_equally_sure() -> None
     episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
     sees = episode.settings.max_queue, episode.settings.history
     both: tuple[Agents, ...] = CompiledAgents(network, *sees), TorchAgents(network, *sees)
-    threads, jobs, machines = torch.get_num_threads(), 0, 0
+    jobs = machines = 0
     for _ in range(60):
         assert episode.sitting.to_next_decision()
         asked, moment = episode.record(episode.kind()), episode.sitting.desk.counts[on.MOMENT]
@@ -116,7 +116,17 @@ def test_compiled_and_in_torch_they_want_the_same_and_are_equally_sure() -> None
         episode.act()
     assert jobs > 20
     assert machines > 10
-    assert torch.get_num_threads() == threads
+
+
+def test_threads_are_given_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_an_event_is_told_by_its_first_moment_with_a_choice(policy: DasPolicy) -> None:
