@@ -25,11 +25,17 @@ from loadmaster.serving.jobs.access import (
 from loadmaster.serving.metrics import export_port
 
 OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
+LEAST_IMPORTANT = 19  # of processes, as `nice` counts
 
 
 def in_a_job() -> bool:
     """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
     return OF_A_JOB in os.environ
+
+
+def give_way() -> None:
+    """Leave the processor to whoever else wants it; so does everybody who works for us on Ray."""
+    os.nice(LEAST_IMPORTANT)
 
 
 def cluster_address(given: str | None) -> str | None:
@@ -112,9 +118,16 @@ def _joined(address: str) -> Iterator[None]:
     import ray
 
     _check_answers(address)
+    # Ray's own processes start ours, so these do not inherit how important we are.
+    patient = {"worker_process_setup_hook": f"{__name__}.{give_way.__name__}"}
     try:
         with interrupts_heeded():
-            ray.init(address=address, log_to_driver=False, logging_level="error")
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="error",
+                runtime_env=patient if os.nice(0) == LEAST_IMPORTANT else None,
+            )
     except (ConnectionError, ValueError, RuntimeError) as fault:
         reason = " ".join(str(fault).split())
         raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loadmaster.platform.cli.options import Assignments
-from loadmaster.platform.ray_session import before_loading_ray, in_a_job
+from loadmaster.platform.ray_session import before_loading_ray, give_way, in_a_job
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.config import TrainingConfig
@@ -19,7 +18,6 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.serving.verdict import Verdict
 
 INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
-LEAST_IMPORTANT = 19  # a job begins at 0, but Ray's workers, the service's among them, run at 15
 
 
 def retrain(
@@ -66,7 +64,7 @@ def retrain(
             --set environment.interarrival_s=12 --minutes 10
     """
     if in_a_job():
-        os.nice(LEAST_IMPORTANT)
+        give_way()
     before_loading_ray(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.envs.settings import parse_assignments

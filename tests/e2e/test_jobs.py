@@ -40,6 +40,7 @@ TINY = {
 
 class Cluster(NamedTuple):
     address: str
+    gcs: str  # where Ray's own processes meet
     env: Mapping[str, str]  # of a user who may use it
     storage: Path
 
@@ -88,7 +89,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     env.pop("RAY_ADDRESS", None)
     try:
         wait_for(address, token, head)
-        yield Cluster(address, env, home / "storage")
+        yield Cluster(address, f"127.0.0.1:{gcs}", env, home / "storage")
     finally:
         end(head)
         shutil.rmtree(folder, ignore_errors=True)
@@ -226,3 +227,29 @@ def test_a_wrong_token(cluster: Cluster) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "refuses the token" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+IMPORTANCE = """
+import sys
+from loadmaster.platform.ray_session import before_loading_ray, ray_session
+before_loading_ray(sys.argv[1])
+with ray_session(sys.argv[1]):
+    import os, ray
+    print(ray.get(ray.remote(lambda: os.nice(0)).remote()))
+"""
+
+
+@pytest.mark.parametrize("nice", [0, 19])
+def test_who_gives_way_has_workers_that_do(cluster: Cluster, nice: int) -> None:
+    """A retraining beside the service that asked for it."""
+    before = int(os.nice(0))
+    done = subprocess.run(
+        ["nice", "-n", str(nice), sys.executable, "-P", "-c", IMPORTANCE, cluster.gcs],
+        env=cluster.env,
+        cwd=cluster.env["HOME"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    own = 15  # what Ray gives the workers of this head
+    assert done.stdout.split() == [str(19 if nice + before >= 19 else own)], done.stderr[-2000:]
