@@ -59,7 +59,10 @@ class Asked(Record):
         default=None, gt=0, le=60_000, description="the endpoint's own where none is given"
     )
     request_id: str | None = Field(
-        default=None, max_length=100, pattern=r"^[\w.:-]+$", description="to know it again in logs"
+        default=None,
+        max_length=100,
+        pattern=r"^[A-Za-z0-9_.:-]+$",
+        description="to know it again in logs",
     )
 
 

@@ -19,6 +19,11 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The fast ones first: whole commands, each in a process of its own, come last."""
+    items.sort(key=lambda item: "e2e" in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The repository."""

@@ -23,6 +23,7 @@ from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.models.das.kernel import Room, Weights, decide
 from loadmaster.models.das.kernel_doubt import doubts
 from loadmaster.models.layers import Table
+from loadmaster.models.ranking import rank
 from loadmaster.models.symmetric import Numbers
 
 EVENT = on.NOTHING  # instead of a moment: all that the event has
@@ -112,7 +113,7 @@ def weigh(
     counts[ROWS], counts[MACHINES] = 0, 0
     for row in range(desk.counts[on.SHOWN]):
         if view.heeded[row]:
-            counts[ROWS] = _rank(row, priority[row], weighed.rows, weighed.priority, counts[ROWS])
+            counts[ROWS] = rank(row, priority[row], weighed.rows, weighed.priority, counts[ROWS])
     for place in range(counts[ROWS]):
         weighed.jobs[place] = desk.shown[weighed.rows[place]]
     # In a strict queue one that does not fit may come first, and block those behind it.
@@ -120,7 +121,7 @@ def weigh(
     for machine in range(len(view.rack)):
         if view.held[first, machine] > 0:
             own = affinity[first, machine]
-            counts[MACHINES] = _rank(
+            counts[MACHINES] = rank(
                 machine, own, weighed.machines, weighed.affinity, counts[MACHINES]
             )
     return True
@@ -138,23 +139,6 @@ def _is_open(view: Observation, desk: Desk) -> bool:
             if pairs > 1:
                 return True
     return False
-
-
-@inner
-def _rank(
-    option: int, score: np.float32, best: NDArray[np.int64], scores: Table, count: int
-) -> int:
-    """Put an option among the best few, behind its equals; how many those are now."""
-    place = count
-    while place > 0 and score > scores[place - 1]:
-        place -= 1
-    if place == len(best):
-        return count
-    last = min(count, len(best) - 1)
-    for later in range(last, place, -1):
-        best[later], scores[later] = best[later - 1], scores[later - 1]
-    best[place], scores[place] = option, score
-    return last + 1
 
 
 @inner

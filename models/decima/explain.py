@@ -7,6 +7,7 @@ for whoever built it to translate into names.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +18,27 @@ from loadmaster.envs.dag_scheduling.actions import executors_granted, useful_lim
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima.kernel import SCORE_LIMIT, Scratch, Weights, decide
 from loadmaster.models.decima.network import ILLEGAL
+from loadmaster.models.ranking import rank
 
-PLACE, SCORE, CHANCE = range(3)  # columns of what is told of an option
-TOLD = 3
 _ILLEGAL = np.float32(ILLEGAL)
+
+
+class Best(NamedTuple):
+    """The best T options of a choice, best first."""
+
+    places: NDArray[np.int64]  # (T,)
+    scores: NDArray[np.float32]  # (T,)
+    chances: NDArray[np.float64]  # (T,)
+
+    def told(self, count: int) -> list[tuple[int, float, float]]:
+        """The first so many: place, score and probability."""
+        columns = (column[:count].tolist() for column in self)
+        return list(zip(*columns, strict=True))
+
+
+def nothing_best(top: int) -> Best:
+    """With room for so many."""
+    return Best(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros(top))
 
 
 @dataclass(frozen=True)
@@ -62,9 +80,9 @@ class Reasons:
 
 def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) -> Reasons:
     """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
-    best_stages, best_limits = np.zeros((top, TOLD)), np.zeros((top, TOLD))
+    best_stages, best_limits = nothing_best(top), nothing_best(top)
     row, limit, stages, limits = weigh(view, weights, room, best_stages, best_limits)
-    rows = best_stages[:stages, PLACE].astype(np.int64)
+    rows = best_stages.places[:stages]
     lowest, highest = useful_limits(view, row)
     return Reasons(
         free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
@@ -79,13 +97,13 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
                 view.stage_job[rows].tolist(),
                 map(int, view.stages[rows, seen.UNSTARTED].tolist()),
                 view.stages[rows, seen.MEAN_S].tolist(),
-                best_stages[:stages, SCORE].tolist(),
-                best_stages[:stages, CHANCE].tolist(),
+                best_stages.scores[:stages].tolist(),
+                best_stages.chances[:stages].tolist(),
             )
         ),
         limits=tuple(
-            LimitScore(int(place) + 1, score, chance)
-            for place, score, chance in best_limits[:limits].tolist()
+            LimitScore(place + 1, score, chance)
+            for place, score, chance in best_limits.told(limits)
         ),
         row=row,
         limit=limit,
@@ -98,50 +116,37 @@ def weigh(
     view: Observation,
     weights: Weights,
     room: Scratch,
-    best_stages: NDArray[np.float64],
-    best_limits: NDArray[np.float64],
+    best_stages: Best,
+    best_limits: Best,
 ) -> tuple[int, int, int, int]:
-    """Decide as `decide` does without draws, and fill two tables (T, TOLD) with the best options.
+    """Decide as `decide` does without draws, and tell the best options: rows of the observation,
+    and limits, each less one.
 
-    The stage's row, the limit, and how many rows of either table are filled. In a limit's row,
-    PLACE is the limit less one.
+    The stage's row, the limit, and how many options of either kind are told.
     """
     row, limit, _ = decide(view, weights, room, -1.0, -1.0)
-    stages = rank(room.stage_scores, 0, int(view.cluster[seen.STAGES]), best_stages)
+    stages = _best_of(room.stage_scores, 0, int(view.cluster[seen.STAGES]), best_stages)
     if weights.shape[SCORE_LIMIT, 0, 0] == 0:
         return row, limit, stages, 0
     lowest, highest = useful_limits(view, row)
-    return row, limit, stages, rank(room.limit_scores, lowest - 1, highest, best_limits)
+    return row, limit, stages, _best_of(room.limit_scores, lowest - 1, highest, best_limits)
 
 
 @inner
-def rank(scores: NDArray[np.float32], first: int, end: int, best: NDArray[np.float64]) -> int:
-    """Fill `best` (T, TOLD) from the scores of places `first` to `end`; how many rows are filled.
+def _best_of(scores: NDArray[np.float32], first: int, end: int, best: Best) -> int:
+    """Fill `best` from the scores of places `first` to `end`; how many rows are filled.
 
     Illegal places are left out. Of equal scores the earlier place comes first, as `decide` takes
-    it. Scores that are no numbers have no order, and no probabilities.
+    it. Where any score is no number, nothing has a probability.
     """
-    legal, highest = 0, -np.inf
+    count = 0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:
-            legal += 1
-            highest = max(highest, scores[place])
+            count = rank(place, scores[place], best.places, best.scores, count)
     total = 0.0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:
-            total += np.exp(scores[place] - highest)
-    told = min(legal, len(best))
-    last, last_place = np.inf, first - 1
-    for row in range(told):
-        found = -1
-        for place in range(first, end):
-            score = scores[place]
-            if score == _ILLEGAL or score > last or (score == last and place <= last_place):
-                continue
-            if found < 0 or score > scores[found]:
-                found = place
-        last, last_place = scores[found], found
-        best[row, PLACE] = found
-        best[row, SCORE] = last
-        best[row, CHANCE] = np.exp(last - highest) / total
-    return told
+            total += np.exp(scores[place] - np.float64(best.scores[0]))
+    for row in range(count):
+        best.chances[row] = np.exp(best.scores[row] - np.float64(best.scores[0])) / total
+    return count

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.decima.explain import TOLD
+from loadmaster.models.decima.explain import nothing_best
 from loadmaster.models.decima.kernel import Scratch, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.decima import wording
@@ -18,7 +15,7 @@ from loadmaster.serving.decima.rounds import NOT_FINITE, network_round
 from loadmaster.serving.decima.schema import DecimaState
 from loadmaster.serving.endpoint import Choice, Proposal, Reason
 
-BEST = 5  # stages, and limits, that a reason names
+TOLD = 5  # stages, and limits, that a reason names
 
 
 class DecimaPolicy:
@@ -31,7 +28,7 @@ class DecimaPolicy:
         self._desk = Desk()
         self._executors = 64
         self._scratch = self._scratch_for_desk()
-        self._best_stages, self._best_limits = np.zeros((BEST, TOLD)), np.zeros((BEST, TOLD))
+        self._best_stages, self._best_limits = nothing_best(TOLD), nothing_best(TOLD)
 
     def decide(self, state: DecimaState) -> Proposal:
         table = self._desk.open(state)
@@ -44,9 +41,9 @@ class DecimaPolicy:
             return _nothing_to_choose(state, table)
         if count == NOT_FINITE:
             raise FloatingPointError(f"{self.name}: scores are not finite")
-        choices = {"stage": _stages(table, self._best_stages[:stages])}
+        choices = {"stage": _stages(table, self._best_stages.told(stages))}
         if limits:
-            choices["limit"] = _limits(self._best_limits[:limits])
+            choices["limit"] = _limits(self._best_limits.told(limits))
         decision = table.decision(count)
         summary = (
             f"{wording.situation(state)}, {wording.counted(options, 'stage')} to choose from: "
@@ -88,16 +85,16 @@ def _nothing_to_choose(state: DecimaState, table: Round) -> Proposal:
     return Proposal(decision, Reason(summary, {}))
 
 
-def _stages(table: Round, best: NDArray[np.float64]) -> list[Choice]:
+def _stages(table: Round, best: list[tuple[int, float, float]]) -> list[Choice]:
     """Of the round's first decision, as the limits are."""
     return [
-        Choice(wording.place(*table.place_of(int(place))), score, probability=chance)
-        for place, score, chance in best.tolist()
+        Choice(wording.place(*table.place_of(place)), score, probability=chance)
+        for place, score, chance in best
     ]
 
 
-def _limits(best: NDArray[np.float64]) -> list[Choice]:
+def _limits(best: list[tuple[int, float, float]]) -> list[Choice]:
     return [
-        Choice(wording.counted(int(place) + 1, "executor"), score, probability=chance)
-        for place, score, chance in best.tolist()
+        Choice(wording.counted(place + 1, "executor"), score, probability=chance)
+        for place, score, chance in best
     ]

@@ -17,7 +17,7 @@ from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.placement import unplaced_executors
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import SimState
-from loadmaster.models.decima.explain import CHANCE, PLACE, weigh
+from loadmaster.models.decima.explain import Best, weigh
 from loadmaster.models.decima.kernel import Scratch, Weights
 from loadmaster.models.decima.kernel import decide as decide_by_network
 
@@ -89,26 +89,26 @@ def network_round(
     weights: Weights,
     room: Scratch,
     given: NDArray[np.int64],
-    best_stages: NDArray[np.float64],
-    best_limits: NDArray[np.float64],
+    best_stages: Best,
+    best_limits: Best,
 ) -> tuple[int, int, int, int]:
     """The same with the network's best decisions, and what was weighed at the first of them.
 
     How many decisions place executors, or NOT_FINITE where the network does not know; how many
-    stages there were to choose from; how many rows of `best_stages` and `best_limits` (T, TOLD)
-    are filled, where a stage's place is its row in the state. It is all one call, since to hand
-    these tables over takes about as long as to decide.
+    stages there were to choose from; how many of them `best_stages` tells, by their rows in the
+    state, and how many `best_limits`. It is all one call, since to hand these tables over takes
+    about as long as to decide.
     """
     options = look(state, bank, view, rows)
     if options == 0:
         return 0, 0, 0, 0
     row, limit, stages, limits = weigh(view, weights, room, best_stages, best_limits)
     for best in range(stages):  # rows of the view are others at the next decision
-        best_stages[best, PLACE] = rows[int(best_stages[best, PLACE])]
+        best_stages.places[best] = rows[best_stages.places[best]]
     # One score that is no number leaves none of them a probability.
-    known = np.isfinite(best_stages[0, CHANCE])
+    known = np.isfinite(best_stages.chances[0])
     if limits > 0:
-        known &= np.isfinite(best_limits[0, CHANCE])
+        known &= np.isfinite(best_limits.chances[0])
     if not known:
         return NOT_FINITE, options, stages, limits
     take(state, bank, view, rows, row, limit, given[0])

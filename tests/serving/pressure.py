@@ -124,6 +124,14 @@ class Pressure:
                 found.append(f"{one.took_ms:.0f} ms at {at_s:.1f} s ({waits} starved): {by}")
         return found
 
+    def account(self) -> str:
+        """By the clock, with nothing taken off."""
+        took = [sample.took_ms for sample in self.samples()]
+        most_ms = DEADLINE_MS + GRACE_MS
+        beyond = sum(ms > most_ms for ms in took)
+        slowest = f"the slowest took {max(took):.0f} ms of {most_ms:.0f}"
+        return f"{len(took)} requests; {slowest}; {beyond} took longer"
+
     def wrong(self, extra: dict[str, int]) -> list[Sample]:
         """Answers that neither the rule nor the bundle whose version they bear would give.
 
@@ -133,6 +141,7 @@ class Pressure:
 
     def check(self, extra: dict[str, int] | None = None) -> None:
         """Every request was answered, in time, and by somebody who stands by the decision."""
+        print(self.account())  # `pytest -rP` shows it
         for found in (self.faults(), self.wrong(extra or {}), self.late()):
             assert not found, f"{len(found)} of {len(self.samples())}: {found[:20]}"
         assert len(self.samples()) >= 20

@@ -80,6 +80,7 @@ def wrong_requests(state: dict[str, Any]) -> list[Wrong]:
         Wrong("a number in quotes", beside("deadline_ms", b'"5"'), "deadline_ms", "number"),
         Wrong("true for a number", beside("deadline_ms", b"true"), "deadline_ms", "number"),
         Wrong("empty id", beside("request_id", b'""'), "request_id"),
+        Wrong("id in another script", beside("request_id", '"\u00e2"'.encode()), "request_id"),
         Wrong("id with a blank", beside("request_id", b'"a b"'), "request_id"),
         Wrong("id with a new line", beside("request_id", b'"a\\n"'), "request_id"),
         Wrong("id of megabytes", beside("request_id", b'"%s"' % (b"x" * 4_000_000)), "request_id"),
