@@ -22,7 +22,7 @@ from loadmaster.serving.tenure import Tenure
 from loadmaster.serving.times import iso
 
 RECENT = 200  # decisions that are shown
-KNOWN_IDS = 50_000  # decisions that feedback may still speak of
+KNOWN_IDS = 20_000  # decisions that feedback may still speak of
 BESIDE_S = 2.0  # how long one who only watches may take
 
 
