@@ -19,9 +19,14 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
+ORDER = ("house", "docker", "", "e2e", "serving")  # of folders; "": all others
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast ones first: whole commands, each in a process of its own, come last."""
-    items.sort(key=lambda item: "e2e" in item.path.parts)
+    """The fast ones first, and those that need nothing compiled; whole commands, each in a process
+    of its own, and services later. What a killed command leaves behind, Ray ends after a minute:
+    that is looked at when all is over, so something else has to come after them."""
+    items.sort(key=lambda item: ORDER.index(next((p for p in item.path.parts if p in ORDER), "")))
 
 
 @pytest.fixture(scope="session")
