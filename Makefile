@@ -26,7 +26,7 @@ demo: setup  ## judge a trained policy, film it, train another from scratch, ser
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
-	@nice $(PY) -P .ci/compile-ahead & $(PY) -m pytest $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,nice $(PY) -P .ci/compile-ahead &) $(PY) -m pytest $(PYTEST_ARGS)
 
 lint: setup  ## ruff: faults and formatting
 	@$(PY) -m ruff check $(FOLDERS)

@@ -22,6 +22,11 @@ from loadmaster.serving.registry import find_endpoint
 from loadmaster.serving.worker import SystemWorker
 
 ASKED_AT_ONCE = 10_000  # the gateway has limits of its own, and says so in words
+PLAIN: dict[str, Any] = {  # of every deployment
+    "max_ongoing_requests": ASKED_AT_ONCE,
+    "ray_actor_options": {"num_cpus": 0},
+    "logging_config": {"enable_access_log": False},
+}
 CARE = {
     "health_check_period_s": 2.0,
     "health_check_timeout_s": 10.0,
@@ -40,10 +45,8 @@ def build(args: Mapping[str, Any]) -> Application:
             SystemWorker,
             name=system,
             num_replicas=one.workers,
-            max_ongoing_requests=ASKED_AT_ONCE,
-            ray_actor_options={"num_cpus": 0},
-            logging_config={"enable_access_log": False},
             graceful_shutdown_timeout_s=2.0,
+            **PLAIN,
             **CARE,
         )
         rule = one.rule or endpoint.rules[0]
@@ -84,14 +87,7 @@ class RemoteWorker:
         return answer
 
 
-@serve.deployment(
-    name=GATEWAY,
-    max_ongoing_requests=ASKED_AT_ONCE,
-    ray_actor_options={"num_cpus": 0},
-    logging_config={"enable_access_log": False},
-    graceful_shutdown_timeout_s=5.0,
-    **CARE,
-)
+@serve.deployment(name=GATEWAY, graceful_shutdown_timeout_s=5.0, **PLAIN, **CARE)
 @serve.ingress()
 class GatewayDeployment:
     """One replica: guard, monitor and log must see every decision."""

@@ -96,8 +96,7 @@ def served(
 ) -> ServedSystem:
     endpoint = find_endpoint(name, one.endpoint)
     decider = Decider(endpoint, one.rule or endpoint.rules[0])
-    for state in endpoint.examples().values():
-        decider.rule.decide(state)  # compiles, where that was never done: no request shall wait
+    endpoint.warm_up(decider.rule)
     store = Store(settings.folder, name)
     configured = store.accept(bundle_folder(one.bundle or endpoint.pretrained), iso(time.time()))
     answering = Answering(

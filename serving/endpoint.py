@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
@@ -94,6 +95,12 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     @abstractmethod
     def examples(self) -> Mapping[str, StateType]:
         """States by name: at least "small" and "large". OpenAPI, benchmarks, `loadmaster state`."""
+
+    def warm_up(self, *policies: Policy) -> None:
+        """Let them decide on the examples: the first decision compiles, where that was never done,
+        and no request shall wait for it."""
+        for policy, state in product(policies, self.examples().values()):
+            policy.decide(state)
 
     @abstractmethod
     def policy(self, folder: Path) -> Policy:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import NamedTuple, Protocol
 
-# Of a worker at once: one is decided on, while answers of others go out and new requests come in.
-CALLS = 4
+# Of a worker at once: one is decided on while the other's answers go out and new requests come in.
+CALLS = 2
 
 
 class Worker(Protocol):
@@ -80,9 +80,7 @@ class Link:
     def _next_crowd(self) -> list[_Waiting]:
         """Those who still wait, the first first, as far as they ask for the same version."""
         crowd: list[_Waiting] = []
-        # A share of them, so that no call is full and the next one empty: either side would wait.
-        most = min(self._most, -(-len(self._waiting) // self._calls))
-        while self._waiting and len(crowd) < most:
+        while self._waiting and len(crowd) < self._most:
             if self._waiting[0].answer.done():  # it has given up
                 self._waiting.popleft()
                 continue

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -50,9 +49,7 @@ class SystemWorker:
         with contextlib.suppress(InputError):
             policies.append(self._acting.load(folder))
         if warm:
-            # The first decision compiles: nobody should wait for that.
-            for policy, state in product(policies, endpoint.examples().values()):
-                policy.decide(state)
+            endpoint.warm_up(*policies)
             settled()
 
     async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:

@@ -9,29 +9,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from loadmaster.serving.app import ASKED_AT_ONCE
+from loadmaster.platform.bench.serve import BY_HANDLE, NOOP
+from loadmaster.serving.app import PLAIN
 from loadmaster.serving.listener import listening
 
 NAME = "noop"
 ALONE_PATH, BY_HANDLE_PATH = "/noop", "/noop/by-handle"
-OPTIONS: dict[str, Any] = {
-    "max_ongoing_requests": ASKED_AT_ONCE,
-    "ray_actor_options": {"num_cpus": 0},
-    "logging_config": {"enable_access_log": False},
-}
-
-
-class Noops(NamedTuple):
-    """Their addresses."""
-
-    alone: str
-    by_handle: str
 
 
 def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
@@ -57,7 +46,7 @@ def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
     return app
 
 
-@serve.deployment(name="nothing", **OPTIONS)
+@serve.deployment(name="nothing", **PLAIN)
 class Nothing:
     """What a worker would be if there were nothing to decide."""
 
@@ -65,7 +54,7 @@ class Nothing:
         return b"{}"
 
 
-@serve.deployment(name=NAME, **OPTIONS)
+@serve.deployment(name=NAME, **PLAIN)
 @serve.ingress()
 class Noop:
     """One replica, as the gateway is."""
@@ -77,9 +66,9 @@ class Noop:
         return self._app
 
 
-def start_noops(host: str, port: int) -> Noops:
-    """Serve must be there; they end with it."""
+def start_noops(host: str, port: int) -> dict[str, str]:
+    """Their addresses by name. Serve must be there; they end with it."""
     nothing = Nothing.bind()  # type: ignore[attr-defined]
     serve.run(Noop.bind(host, port, nothing), name=NAME, route_prefix=ALONE_PATH)  # type: ignore[attr-defined]
     where = f"http://{host}:{port}"
-    return Noops(where + ALONE_PATH, where + BY_HANDLE_PATH)
+    return {NOOP: where + ALONE_PATH, BY_HANDLE: where + BY_HANDLE_PATH}

@@ -61,9 +61,9 @@ def measure(say: Callable[[str], None]) -> list[Figure]:
         from loadmaster.platform.bench.noop import start_noops
 
         say("starting the no-op endpoints, and the service without batching")
-        alone, by_handle = start_noops(HOST, free_port())
+        noops = start_noops(HOST, free_port())
         unbatched = start_unbatched(systems, service.folder)
-        return measure_beside(service, unbatched, {NOOP: alone, BY_HANDLE: by_handle}, say)
+        return measure_beside(service, unbatched, noops, say)
 
 
 def measure_beside(
@@ -107,10 +107,10 @@ def measure_beside(
         for connections in (ONE, MANY):
             for name in noops:
                 ask_noop(name, connections)
+            stands = [service, unbatched] if connections > 1 else [service]
             for system, example in product(service.systems, EXAMPLES):
-                ask(service, system, example, connections)
-                if connections > 1:
-                    ask(unbatched, system, example, connections)
+                for stand in stands if turn % 2 else reversed(stands):  # who comes first, by turns
+                    ask(stand, system, example, connections)
     return list(figures_of(reached, alone))
 
 

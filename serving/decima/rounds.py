@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import executors_granted, settled
 from loadmaster.envs.dag_scheduling.baselines.decide import decide as decide_by_rule
@@ -112,25 +112,11 @@ def network_round(
     if not known:
         return NOT_FINITE, options, stages, limits
     take(state, bank, view, rows, row, limit, given[0])
-    return _go_on(state, bank, view, rows, weights, room, given), options, stages, limits
-
-
-@inner
-def _go_on(
-    state: SimState,
-    bank: JobBank,
-    view: Observation,
-    rows: NDArray[np.int64],
-    weights: Weights,
-    room: Scratch,
-    given: NDArray[np.int64],
-) -> int:
-    """From the second decision on."""
     count = 1
     while count < len(given) and look(state, bank, view, rows) > 0:
         row, limit, log_probability = decide_by_network(view, weights, room, -1.0, -1.0)
         if not np.isfinite(log_probability):
-            return NOT_FINITE
+            return NOT_FINITE, options, stages, limits
         take(state, bank, view, rows, row, limit, given[count])
         count += 1
-    return count
+    return count, options, stages, limits

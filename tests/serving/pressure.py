@@ -97,10 +97,10 @@ class Pressure:
             time.sleep(0.05)
         self._check_others(cause, since)
 
-    def check_most(self, cause: str | None) -> None:
-        """Most answers came for that cause, the others for want of time alone."""
+    def check_chiefly(self, cause: str | None) -> None:
+        """Nearly all answers came for that cause, the others for want of time alone."""
         found = self.causes()
-        assert found[cause] > found.total() / 2, found
+        assert found[cause] >= NEARLY_ALL * found.total() > 0, found
         self._check_others(cause)
 
     def _check_others(self, cause: str | None, since_s: float = 0.0) -> None:

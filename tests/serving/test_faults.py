@@ -87,7 +87,7 @@ def test_the_controller_is_killed(live: Live, follows: str) -> None:
         live.until(lambda: live.decide().decision == {"replicas": 7})
         live.admin.rollback("toy")
         load.until_chiefly(None)
-    load.check_most(None)
+    load.check_chiefly(None)
     load.check({follows: 0, extra.version: 2})
 
 
@@ -148,7 +148,7 @@ def test_a_disk_that_takes_no_more(live: Live, follows: str) -> None:
     answered = len(load.samples())
     live.until(lambda: live.admin.status("toy").log["rows"] >= answered)
     assert live.admin.status("toy").log["dropped"] == 0
-    load.check_most(None)
+    load.check_chiefly(None)
     load.check({follows: 0})
 
 
@@ -191,8 +191,8 @@ def test_bundles_come_and_go_under_load(live: Live, follows: str, tmp_path: Path
             assert live.by_policy().policy.version == back.version
             time.sleep(0.1)
     assert len(versions) == 4
-    assert at_once > 10  # of 20: to change is no outage
-    load.check_most(None)
+    assert at_once >= 18  # of 20: to change is no outage
+    load.check_chiefly(None)
     answers = [sample.answer for sample in load.samples() if sample.answer is not None]
     assert {one.policy.version for one in answers if one.source == "policy"} == set(versions)
     load.check(versions)

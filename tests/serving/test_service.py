@@ -105,7 +105,7 @@ def test_a_crowd_shares_calls(start: Start, monkeypatch: pytest.MonkeyPatch) -> 
     told = crowd_of(here, [{"load": load, "replicas": 1} for load in range(40)])
     assert [one["decision"]["replicas"] for one in told] == [-(-n // 10) for n in range(40)]
     assert sum(sizes) == 40
-    assert len(sizes) <= 12, sizes
+    assert len(sizes) <= 3
 
 
 def test_the_guard_holds_policy_and_rule_alike(start: Start) -> None:

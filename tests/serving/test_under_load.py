@@ -10,7 +10,7 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import soak as soak_bench
-from loadmaster.platform.bench.serve import BY_HANDLE, NOOP, measure_beside
+from loadmaster.platform.bench.serve import measure_beside
 from loadmaster.platform.bench.serve_stand import Stand
 from loadmaster.platform.bench.soak import soaked
 from loadmaster.platform.bench.soak_files import FILES, write_soak
@@ -36,8 +36,7 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
 
     from loadmaster.platform.bench.noop import NAME, start_noops
 
-    alone, by_handle = start_noops("127.0.0.1", free_port())
-    yield {NOOP: alone, BY_HANDLE: by_handle}
+    yield start_noops("127.0.0.1", free_port())
     serve.delete(NAME)
 
 
