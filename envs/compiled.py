@@ -3,13 +3,14 @@
 Numba decides whether a cached function is stale by the age of its own source file alone, so a
 change in a function it calls from another module would go unnoticed. We therefore keep the cache
 in a folder named after a digest of all sources that compiled code calls across modules, those of
-`envs`, `models` and `platform/rollouts`: any edit there starts a fresh one. Where the sources lie
+`envs`, `models`, `platform/rl` and `platform/systems`: any edit there starts a fresh one. Their place
 does not matter: a job on a cluster, whose code is unpacked anew, finds what others compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -19,31 +20,40 @@ import numba
 from numba import config
 from numba.core.caching import UserProvidedCacheLocator
 
-from loadmaster.envs.cache import cache_root
+# Where this project keeps what it can make again.
+
+
+def cache_root() -> Path:
+    """LOADMASTER_CACHE, or what the system says is for caches, or ~/.cache."""
+    root = os.environ.get("LOADMASTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "loadmaster"
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-HOUSE = Path(__file__).resolve().parents[1]  # the floors stand side by side, here as in a wheel
+PACKAGE_ROOT = (
+    Path(__file__).resolve().parents[1]
+)  # the floors stand side by side, here as in a wheel
 
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
     """Where compiled functions of exactly these sources are kept."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for part in ("envs", "models", "platform/rollouts"):
-        for source in sorted((HOUSE / part).rglob("*.py")):
+    for njit_inline in ("envs", "models", "platform/rl", "platform/systems"):
+        for source in sorted((PACKAGE_ROOT / njit_inline).rglob("*.py")):
             digest.update(source.read_bytes())
     return cache_root() / "compiled" / digest.hexdigest()[:16]
 
 
-class WhereverItLies(UserProvidedCacheLocator):
+class PackageCacheLocator(UserProvidedCacheLocator):
     """Numba's place for a function, by its module's path within the house instead of on disk."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, py_file: str) -> str:
         module = Path(py_file).resolve()
-        if not module.is_relative_to(HOUSE):
+        if not module.is_relative_to(PACKAGE_ROOT):
             return str(super().get_suitable_cache_subpath(py_file))
-        return "_".join([module.parent.name, *module.parent.relative_to(HOUSE).parts])
+        return "_".join([module.parent.name, *module.parent.relative_to(PACKAGE_ROOT).parts])
 
 
 def compiled(function: Function) -> Function:
@@ -56,12 +66,12 @@ def compiled(function: Function) -> Function:
     return _compile(function)
 
 
-def inner(function: Function) -> Function:
+def njit_internal(function: Function) -> Function:
     """The same for what only compiled code calls: no door for Python, half the time to compile."""
     return _compile(function, no_cpython_wrapper=True)
 
 
-def part(function: Function) -> Function:
+def njit_inline(function: Function) -> Function:
     """For what one compiled function calls in one place: a part of it with a name of its own.
 
     It is compiled within its caller. Apart, it would be optimised twice: alone, and in there.
@@ -72,7 +82,7 @@ def part(function: Function) -> Function:
 def _compile(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR = str(cache_folder())
-    config.CACHE_LOCATOR_CLASSES = f"{__name__}.{WhereverItLies.__name__}"
+    config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PackageCacheLocator.__name__}"
     try:
         fast: Function = numba.njit(
             cache=True,

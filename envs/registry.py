@@ -18,7 +18,7 @@ from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.settings import Settings
 
 
-class Described(Protocol):
+class Named(Protocol):
     """A baseline or a workload, as far as a list of them is concerned."""
 
     @property
@@ -77,13 +77,13 @@ class EnvironmentSpec:
         return kind
 
     @property
-    def baseline_records(self) -> Mapping[str, Described]:
-        records: Mapping[str, Described] = resolve(self.baselines_at)
+    def baseline_records(self) -> Mapping[str, Named]:
+        records: Mapping[str, Named] = resolve(self.baselines_at)
         return records
 
     @property
-    def workload_records(self) -> Mapping[str, Described]:
-        records: Mapping[str, Described] = resolve(self.workloads_at)
+    def workload_records(self) -> Mapping[str, Named]:
+        records: Mapping[str, Named] = resolve(self.workloads_at)
         return records
 
     @property
@@ -108,7 +108,7 @@ def _built_in(name: str, camel: str, summary: str, agents: tuple[str, ...] = ())
         gym_id=f"loadmaster/{camel}-v0",
         summary=summary,
         entry_point=f"{package}.env:{camel}Env",
-        vector_entry_point=f"{package}.vector:{camel}VectorEnv",
+        vector_entry_point=f"{package}.vector_env:{camel}VectorEnv",
         settings_at=f"{package}.settings:{camel}Settings",
         baselines_at=f"{package}.baselines:BASELINES",
         workloads_at=f"{package}.workloads:WORKLOADS",

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest as described
 from loadmaster.models.card import model_card
-from loadmaster.models.folders import missing, remove_empty
+from loadmaster.models.files import missing_folders, remove_empty_folders
 from loadmaster.models.manifest import Manifest, manifest_text, plain, read_bounded, read_manifest
-from loadmaster.models.networks import find_family
+from loadmaster.models.registry import find_network
 
 WEIGHTS = "weights.safetensors"
 CARD = "README.md"
@@ -40,7 +40,7 @@ class Bundle(Manifest):
 
     def build(self) -> nn.Module:
         """The network with these weights."""
-        network = find_family(self.system).build(self.network)
+        network = find_network(self.system).build(self.network)
         network.load_state_dict(self.weights)
         return network.eval()
 
@@ -73,9 +73,9 @@ def save_bundle(
         size=len(content),
     )
     files = {
-        described.FILE: manifest_text(manifest).encode(),
+        described.MANIFEST_FILE: manifest_text(manifest).encode(),
         WEIGHTS: content,
-        CARD: model_card(manifest, find_family(system).trained_on(manifest)).encode(),
+        CARD: model_card(manifest, find_network(system).trained_on(manifest)).encode(),
     }
     _write_folder(folder, files, replace)
 
@@ -112,7 +112,7 @@ def _check_weights(
     try:
         # Shapes without memory: settings that ask for a giant network cost nothing.
         with torch.device("meta"):
-            expected = find_family(system).build(settings).state_dict()
+            expected = find_network(system).build(settings).state_dict()
     except InputError as fault:
         raise InputError(f"{whose} cannot be used here: {fault}") from None
     except (RuntimeError, ValueError, OverflowError, MemoryError) as fault:
@@ -137,12 +137,12 @@ def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> No
     if folder.exists() or folder.is_symlink():
         if not replace:
             raise InputError(f"{folder} exists already; expected a folder that does not")
-        if not (folder / described.FILE).is_file():
+        if not (folder / described.MANIFEST_FILE).is_file():
             raise InputError(f"{folder} is no policy bundle; only one of those is replaced")
     scratch, old = (
         folder.with_name(f".{folder.name}.{os.getpid()}.{state}") for state in ("partial", "old")
     )
-    made = missing(folder.parent)
+    made = missing_folders(folder.parent)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir()
@@ -162,7 +162,7 @@ def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> No
         for left in (scratch, old):
             shutil.rmtree(left, ignore_errors=True)
         if not folder.exists():
-            remove_empty(made)
+            remove_empty_folders(made)
 
 
 def _kind(tensor: Tensor) -> str:

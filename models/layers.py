@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.envs.compiled import inner, part
-from loadmaster.models import lanes
+from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.models import simd_dense as lanes
 
 Table = NDArray[np.float32]
 
@@ -49,13 +49,13 @@ def blocks(weights: Tensor) -> Table:
     return whole
 
 
-@part  # on its own, compiled code may return no table
+@njit_inline  # on its own, compiled code may return no table
 def table(flat: Table, rows: int, columns: int) -> Table:
     """The beginning of a row of numbers, as a table."""
     return flat[: rows * columns].reshape((rows, columns))
 
 
-@inner
+@njit_internal
 def answer(turned: Table, bias: Table, single: Table, slope: np.float32, out: Table) -> None:
     """`lanes.dense` for a single column; `turned` is the matrix with a row for each input."""
     made = turned.shape[1]
@@ -69,7 +69,7 @@ def answer(turned: Table, bias: Table, single: Table, slope: np.float32, out: Ta
         out[output] = max(out[output], slope * out[output])
 
 
-@inner
+@njit_internal
 def normalise(x: Table, scale: Table, shift: Table, sums: Table, out: Table) -> None:
     """LayerNorm of each column over the rows that have a `scale`; `sums` is (2, columns)."""
     rows, columns = len(scale), x.shape[1]
@@ -95,7 +95,7 @@ def normalise(x: Table, scale: Table, shift: Table, sums: Table, out: Table) -> 
             result[column] = (own[column] - mean[column]) * spread[column] * factor + constant
 
 
-@inner
+@njit_internal
 def soften(scores: Table, rows: int, sums: Table) -> None:
     """Softmax of each column over its first `rows`, but for the division by sums[1]."""
     columns = scores.shape[1]
@@ -113,12 +113,12 @@ def soften(scores: Table, rows: int, sums: Table) -> None:
             whole[column] += own[column]
 
 
-@inner
+@njit_internal
 def sigmoid(x: np.float32) -> np.float32:
     return _ONE / (_ONE + exponential(-x))
 
 
-@inner
+@njit_internal
 def exponential(x: np.float32) -> np.float32:
     """exp, to the last bit but one, in operations that vectorise: a call to libm does not."""
     x = min(max(x, _LEAST), _MOST)
@@ -145,3 +145,30 @@ def _of_bits(typing: Any, bits: Any) -> Any:
         return builder.bitcast(low, ir.FloatType())
 
     return types.float32(bits), generate
+
+
+# The best few of many options, found on one walk, in compiled code.
+
+
+@njit_internal
+def top_k(
+    option: int,
+    score: np.float32,
+    best: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    count: int,
+) -> int:
+    """Put an option among the best K, of which `count` are known; how many are known then.
+
+    `best` (K,) are the options, best first, and `scores` (K,) theirs. It comes behind its equals.
+    """
+    place = count
+    while place > 0 and score > scores[place - 1]:
+        place -= 1
+    if place == len(best):
+        return count
+    last = min(count, len(best) - 1)
+    for later in range(last, place, -1):
+        best[later], scores[later] = best[later - 1], scores[later - 1]
+    best[place], scores[place] = option, score
+    return last + 1

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from loadmaster.envs.settings import SettingsType, build_settings
 
 FORMAT = 1
 KIND = "loadmaster-policy"
-FILE = "manifest.json"
+MANIFEST_FILE = "manifest.json"
 LARGEST = 4 << 20  # bytes that are read of a manifest
 
 NAME_MAX = 100
@@ -65,13 +66,13 @@ def manifest_text(manifest: Manifest) -> str:
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a bundle; an InputError says what is wrong with it."""
-    file = folder / FILE
+    file = folder / MANIFEST_FILE
     try:
         if not folder.is_dir():
             what = "is a file, not a folder" if folder.exists() else "does not exist"
             raise InputError(f"{folder} {what}; expected the folder of a policy bundle")
         if not file.exists():
-            raise InputError(f"{folder} has no {FILE}; expected a policy bundle")
+            raise InputError(f"{folder} has no {MANIFEST_FILE}; expected a policy bundle")
     except OSError as fault:
         raise InputError(f"cannot read {folder}: {fault.strerror}") from None
     try:
@@ -137,7 +138,7 @@ def visible(text: str, most: int = 200) -> str:
 def _checked(record: Any, file: Path) -> Manifest:
     if not isinstance(record, dict) or record.get("kind") != KIND:
         hint = ""
-        if any((file.parent / which / FILE).is_file() for which in ("best", "last")):
+        if any((file.parent / which / MANIFEST_FILE).is_file() for which in ("best", "last")):
             hint = f"; those of this run are {file.parent}/best and {file.parent}/last"
         raise InputError(f"{file} describes no loadmaster policy; expected a policy bundle{hint}")
     form, writer = record.get("format"), record.get("loadmaster")
@@ -187,7 +188,7 @@ def training_environment(manifest: Manifest, kind: type[SettingsType]) -> Settin
         ) from None
 
 
-def trained_in_words(
+def describe_training(
     manifest: Manifest, kind: type[SettingsType], words: Callable[[SettingsType], str]
 ) -> str:
     """The same in words, also where nobody here can read it."""
@@ -195,3 +196,19 @@ def trained_in_words(
         return words(training_environment(manifest, kind))
     except InputError:
         return "settings that this installation does not know"
+
+
+# The policy bundles that ship with the package.
+
+
+def pretrained_folder() -> Path:
+    """Where they lie."""
+    return Path(str(files("loadmaster.models"))) / "pretrained"
+
+
+def pretrained_policies() -> list[str]:
+    """Their names."""
+    folder = pretrained_folder()
+    if not folder.is_dir():
+        return []
+    return sorted(b.name for b in folder.iterdir() if (b / MANIFEST_FILE).is_file())

@@ -1,7 +1,7 @@
 """The service on Ray Serve: a gateway, and a deployment for each system.
 
 `loadmaster serve` runs it; so does `serve deploy` with a file whose import path is
-`loadmaster.serving.app:build` and whose `args` are the settings (`serving/config.py`).
+`loadmaster.serving.app:build` and whose `args` are the settings (`serving/settings.py`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.serving.config import GATEWAY, ServeSettings
-from loadmaster.serving.hotline import DECIDE, PROPOSE, Switchboard
-from loadmaster.serving.memory import settled
-from loadmaster.serving.places import bundle_folder
-from loadmaster.serving.registry import find_endpoint
-from loadmaster.serving.worker import SystemWorker
+from loadmaster.serving.freeze_gc import freeze_gc
+from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.settings import GATEWAY, ServeSettings
+from loadmaster.serving.system import find_endpoint
+from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, ConnectionPool
+from loadmaster.serving.worker.worker import SystemWorker
 
 ASKED_AT_ONCE = 10_000  # the gateway has limits of its own, and says so in words
-PLAIN: dict[str, Any] = {  # of every deployment
+DEPLOYMENT_OPTIONS: dict[str, Any] = {  # of every deployment
     "max_ongoing_requests": ASKED_AT_ONCE,
     "ray_actor_options": {"num_cpus": 0},
     "logging_config": {"enable_access_log": False},
 }
-CARE = {
+HEALTH_OPTIONS = {
     "health_check_period_s": 2.0,
     "health_check_timeout_s": 10.0,
     "graceful_shutdown_wait_loop_s": 0.1,  # who has nothing under way ends at once
@@ -40,14 +40,14 @@ def build(args: Mapping[str, Any]) -> Application:
     workers = {}
     for system, one in settings.systems.items():
         endpoint = find_endpoint(system, one.endpoint)
-        folder = bundle_folder(one.bundle or endpoint.pretrained)
+        folder = resolve_bundle(one.bundle or endpoint.pretrained)
         deployment = serve.deployment(
             SystemWorker,
             name=system,
             num_replicas=one.workers,
             graceful_shutdown_timeout_s=2.0,
-            **PLAIN,
-            **CARE,
+            **DEPLOYMENT_OPTIONS,
+            **HEALTH_OPTIONS,
         )
         rule = one.rule or endpoint.rules[0]
         workers[system] = deployment.bind(system, one.endpoint, rule, str(folder.resolve()))
@@ -67,8 +67,8 @@ class RemoteWorker:
             request_serialization="msgpack", response_serialization="msgpack", _by_reference=False
         )
         # One who only watches must not keep those waiting who act: each has lines of its own.
-        self._acting = Switchboard(self._handle.door.remote, workers)
-        self._beside = Switchboard(self._handle.door.remote, workers)
+        self._acting = ConnectionPool(self._handle.door.remote, workers)
+        self._beside = ConnectionPool(self._handle.door.remote, workers)
 
     def decide(self, version: str, folder: str, raw: list[bytes]) -> Awaitable[list[bytes]]:
         if line := self._acting.line():
@@ -87,7 +87,9 @@ class RemoteWorker:
         return answer
 
 
-@serve.deployment(name=GATEWAY, graceful_shutdown_timeout_s=5.0, **PLAIN, **CARE)
+@serve.deployment(
+    name=GATEWAY, graceful_shutdown_timeout_s=5.0, **DEPLOYMENT_OPTIONS, **HEALTH_OPTIONS
+)
 @serve.ingress()
 class GatewayDeployment:
     """One replica: guard, monitor and log must see every decision."""
@@ -95,7 +97,7 @@ class GatewayDeployment:
     def __init__(
         self, settings: Mapping[str, Any], workers: Mapping[str, DeploymentHandle[Any]]
     ) -> None:
-        from loadmaster.serving.assembly import assemble
+        from loadmaster.serving.http.app_factory import assemble
 
         chosen = build_settings(ServeSettings, settings)
         remote = {
@@ -103,7 +105,7 @@ class GatewayDeployment:
             for system, handle in workers.items()
         }
         self._app = assemble(chosen, remote).app
-        settled()
+        freeze_gc()
 
     def __serve_build_asgi_app__(self) -> Any:
         return self._app

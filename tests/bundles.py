@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from loadmaster.models.bundle import save_bundle
-from loadmaster.models.networks import find_family
+from loadmaster.models.registry import find_network
 
 
 def make_bundle(
@@ -28,7 +28,7 @@ def make_bundle(
         name=name or folder.name,
         system=system,
         network=network,
-        weights=find_family(system).build(network).state_dict(),
+        weights=find_network(system).build(network).state_dict(),
         trained={
             "environment": dict(environment or {}),
             "command": f"loadmaster train {system} --set training.iterations=3",

@@ -19,7 +19,7 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
-ORDER = ("house", "docker", "", "e2e", "serving")  # of folders; "": all others
+ORDER = ("architecture", "docker", "", "e2e", "serving")  # of folders; "": all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,7 +43,7 @@ def ray_session(root: Path) -> Iterator[None]:
     """
     import ray
 
-    from loadmaster.platform import serve_session
+    from loadmaster.platform.ray import serve_session
 
     # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.rounds import choose, idle_rest
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -41,8 +41,8 @@ def useful_limits(view: Observation, row: int) -> tuple[int, int]:
     return lowest, min(lowest + max(placed, 1) - 1, int(view.cluster[seen.TOTAL_EXECUTORS]))
 
 
-@inner
-def settled(view: Observation, row: int, limit: int) -> tuple[int, int, bool]:
+@njit_internal
+def resolve_action(view: Observation, row: int, limit: int) -> tuple[int, int, bool]:
     """The decision that is carried out for (row, limit), and whether it is that one.
 
     A row that may not be chosen never stops the episode: it idles the rest of the round where
@@ -62,10 +62,15 @@ def settled(view: Observation, row: int, limit: int) -> tuple[int, int, bool]:
 
 @compiled
 def apply_action(
-    state: SimState, bank: JobBank, view: Observation, rows: NDArray[np.int64], row: int, limit: int
+    state: SimState,
+    bank: JobTemplates,
+    view: Observation,
+    rows: NDArray[np.int64],
+    row: int,
+    limit: int,
 ) -> bool:
     """Carry out a decision on the round just observed; whether it was a legal one."""
-    row, limit, legal = settled(view, row, limit)
+    row, limit, legal = resolve_action(view, row, limit)
     if row == len(view.schedulable) - 1:
         state.clock[at.DECISIONS] += 1
         idle_rest(state, bank)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.jobs import Workload
-from loadmaster.envs.dag_scheduling.sequence import mean_gap_s
+from loadmaster.envs.dag_scheduling.rollout import mean_interarrival_s
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 
@@ -46,7 +46,7 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
     if settings.arrivals == "batch":
         return 0.0
     work_s = float(workload.bank.work_ms.mean()) / 1000
-    return work_s / (mean_gap_s(settings, workload) * settings.total_executors)
+    return work_s / (mean_interarrival_s(settings, workload) * settings.total_executors)
 
 
 def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:

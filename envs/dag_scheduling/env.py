@@ -20,7 +20,7 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
-from loadmaster.envs.dag_scheduling.rollout import initial_state, result_of
+from loadmaster.envs.dag_scheduling.rollout import episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -121,7 +121,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
 
     def result(self) -> Any:
         """The `EpisodeResult` as it stands."""
-        return result_of(
+        return episode_result(
             self._running_state(), self.workload, self.settings, "environment", self._seed
         )
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.calibration import tuned
+from loadmaster.envs.dag_scheduling.exact_search import optimal_result
 from loadmaster.envs.dag_scheduling.jobs import Workload
-from loadmaster.envs.dag_scheduling.optimum import optimal_result
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     ScheduleTrace,
+    episode_result,
     initial_state,
-    result_of,
     run_baseline,
 )
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -21,8 +21,8 @@ __all__ = [
     "OPTIMAL",
     "EpisodeResult",
     "ScheduleTrace",
+    "episode_result",
     "initial_state",
-    "result_of",
     "run_baseline",
     "run_episode",
 ]
@@ -47,4 +47,4 @@ def run_episode(
         return optimal_result(settings, seed, workload, record=record)
     state = initial_state(settings, workload, seed, record)
     state = run_baseline(state, workload.bank, tuned(policy, settings, workload))
-    return result_of(state, workload, settings, policy, seed)
+    return episode_result(state, workload, settings, policy, seed)

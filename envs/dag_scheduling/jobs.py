@@ -13,8 +13,90 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
+
+# What lies ahead of every stage: the longest paths from it to its job's end.
+
+
+UNREACHED = -1  # the height of a stage that waits for itself, or leads to one that does
+
+
+@compiled
+def find_children(
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    child_first: NDArray[np.int64],
+    child: NDArray[np.int64],
+) -> None:
+    """Fill `child_first` and `child` of a JobBank, zeros before, whose fields the others are."""
+    for template in range(len(first_stage) - 1):
+        first = first_stage[template]
+        for edge in range(parent_first[first], parent_first[first_stage[template + 1]]):
+            child_first[first + parent[edge] + 1] += 1
+    for stage in range(1, len(child_first)):
+        child_first[stage] += child_first[stage - 1]
+    # From the back, every list is filled from its end: its own start is then where it begins.
+    for template in range(len(first_stage) - 2, -1, -1):
+        first = first_stage[template]
+        for stage in range(first_stage[template + 1] - 1, first - 1, -1):
+            for edge in range(parent_first[stage + 1] - 1, parent_first[stage] - 1, -1):
+                above = first + parent[edge] + 1
+                child_first[above] -= 1
+                child[child_first[above]] = stage - first
+    # Those were one place ahead.
+    for stage in range(1, len(child_first) - 1):
+        child_first[stage] = child_first[stage + 1]
+    child_first[len(child_first) - 1] = len(child)
+
+
+@compiled
+def measure_paths(
+    first_stage: NDArray[np.int64],
+    child_first: NDArray[np.int64],
+    child: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    critical_ms: NDArray[np.float64],
+    height: NDArray[np.int64],
+    ahead: NDArray[np.float64],
+    unmeasured: NDArray[np.int64],
+    queue: NDArray[np.int64],
+) -> None:
+    """Fill `critical_ms`, `height` and `ahead` of a JobBank, whose fields the others are.
+
+    `critical_ms` and `ahead` begin with what a stage knows of itself, `height` as UNREACHED.
+    `unmeasured` and `queue` have room for a number per stage.
+    """
+    for template in range(len(first_stage) - 1):
+        first, end = first_stage[template], first_stage[template + 1]
+        head, tail = first, first
+        for stage in range(first, end):
+            unmeasured[stage] = child_first[stage + 1] - child_first[stage]
+            if unmeasured[stage] == 0:
+                queue[tail] = stage
+                tail += 1
+        while head < tail:  # Kahn's algorithm, from the job's end: children before parents
+            stage = queue[head]
+            head += 1
+            longest, levels = 0.0, -1
+            for edge in range(child_first[stage], child_first[stage + 1]):
+                below = first + child[edge]
+                longest = max(longest, critical_ms[below])
+                levels = max(levels, height[below])
+                ahead[stage, 0] = max(ahead[stage, 0], ahead[below, 0])
+                ahead[stage, 1] = max(ahead[stage, 1], ahead[below, 1])
+            critical_ms[stage] += longest
+            height[stage] = levels + 1
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                above = first + parent[edge]
+                unmeasured[above] -= 1
+                if unmeasured[above] == 0:
+                    queue[tail] = above
+                    tail += 1
+
 
 # The three kinds of task duration a profile distinguishes.
 FRESH, FIRST, REST = 0, 1, 2
@@ -42,7 +124,7 @@ class Job:
     stages: tuple[Stage, ...]
 
 
-class JobBank(NamedTuple):
+class JobTemplates(NamedTuple):
     """All templates of a workload. T templates, S stages in all, L executor levels."""
 
     first_stage: NDArray[np.int64]  # (T + 1,) stages of template t: first_stage[t]..[t + 1]
@@ -69,7 +151,7 @@ class Workload:
     """A named bank of job templates."""
 
     name: str
-    bank: JobBank
+    bank: JobTemplates
     job_names: tuple[str, ...]
     stages_max: int  # the most stages any template has
     description: str = ""  # one line a reader of its figures should know
@@ -109,18 +191,17 @@ def lay_out(
     parent: NDArray[np.int64],
     levels: NDArray[np.int64],
     profiles: Profiles,
-) -> JobBank:
+) -> JobTemplates:
     """A bank of these fields, and of what follows from them. Where a job is cyclic, the stages
     that wait for themselves and those before them have a height below 0."""
     # Lists of workloads import this module, and need no numba.
-    from loadmaster.envs.dag_scheduling.paths import UNREACHED, find_children, measure_paths
 
     stages = len(tasks)
     child_first, child = np.zeros(stages + 1, np.int64), np.zeros_like(parent)
     find_children(first_stage, parent_first, parent, child_first, child)
     ahead = np.empty((stages, 2))
     ahead[:, 0], ahead[:, 1] = profiles.mean_ms, demand[:, 0] + demand[:, 1]
-    bank = JobBank(
+    bank = JobTemplates(
         first_stage=first_stage,
         tasks=tasks,
         mean_ms=profiles.mean_ms,

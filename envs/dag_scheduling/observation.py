@@ -13,9 +13,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, part
+from loadmaster.envs.compiled import compiled, njit_inline
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import (
     fits,
     schedulable,
@@ -103,7 +103,7 @@ def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
 
 
 @compiled
-def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.int64]) -> int:
+def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64]) -> int:
     """Write the observation into `out` and the stage behind each row into `rows`; FITS or why not.
 
     Where `out` has no room for edges at all, none are wanted.
@@ -142,10 +142,10 @@ def observe(state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.i
     return FITS
 
 
-@part
+@njit_inline
 def _observe_stages(
     state: SimState,
-    bank: JobBank,
+    bank: JobTemplates,
     out: Observation,
     rows: NDArray[np.int64],
     job_row: int,
@@ -194,9 +194,14 @@ def _observe_stages(
     return row
 
 
-@part
+@njit_inline
 def _observe_job(
-    state: SimState, bank: JobBank, out: Observation, job_row: int, first_row: int, end_row: int
+    state: SimState,
+    bank: JobTemplates,
+    out: Observation,
+    job_row: int,
+    first_row: int,
+    end_row: int,
 ) -> None:
     slot = state.order[job_row]
     job, seen = state.jobs[slot], out.jobs[job_row]
@@ -215,8 +220,8 @@ def _observe_job(
     seen[UNPLACED] = unplaced
 
 
-@part
-def _work_ms(state: SimState, bank: JobBank, template: int) -> float:
+@njit_inline
+def _work_ms(state: SimState, bank: JobTemplates, template: int) -> float:
     """Of the whole job, as far as durations are known."""
     work = bank.work_ms[template]
     if state.setup[at.TYPICAL_MS] > 0:
@@ -226,9 +231,9 @@ def _work_ms(state: SimState, bank: JobBank, template: int) -> float:
     return work
 
 
-@part
+@njit_inline
 def _observe_edges(
-    state: SimState, bank: JobBank, out: Observation, rows: NDArray[np.int64], stages: int
+    state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64], stages: int
 ) -> bool:
     """Edges between unfinished stages; whether they all fit."""
     edge_row = 0

@@ -2,22 +2,94 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import inner, part
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.durations import task_duration
-from loadmaster.envs.dag_scheduling.events import clear_event, plan_event
-from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates
 from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.random import splitmix64
+
+# The event queue: a tournament over the executors, each of which has at most one event ahead.
 
 
-@inner
+Table = NDArray[np.int64]
+
+
+@njit_internal
+def replay_matches(tree: Table, executors: Table, executor: int) -> None:
+    """Let `executor` play its way up again after its event changed. Ties: planned first, first."""
+    node = (len(tree) // 2 + executor) // 2
+    while node >= 1:
+        one, other = tree[2 * node], tree[2 * node + 1]
+        a, b = executors[one, at.EVENT_MS], executors[other, at.EVENT_MS]
+        if b < a or (
+            b == a and executors[other, at.EVENT_NUMBER] < executors[one, at.EVENT_NUMBER]
+        ):
+            one = other
+        tree[node] = one
+        node //= 2
+
+
+@njit_internal
+def plan_event(clock: Table, tree: Table, executors: Table, executor: int, when: int) -> None:
+    """The executor's next event, at time `when`; it replaces the one just happening, if any."""
+    if executors[executor, at.EVENT_MS] == at.NEVER:
+        clock[at.PENDING] += 1
+    clock[at.SEQUENCE] += 1
+    executors[executor, at.EVENT_MS] = when
+    executors[executor, at.EVENT_NUMBER] = clock[at.SEQUENCE]
+    replay_matches(tree, executors, executor)
+
+
+@njit_internal
+def clear_event(clock: Table, tree: Table, executors: Table, executor: int) -> None:
+    """The executor has nothing ahead of it."""
+    if executors[executor, at.EVENT_MS] != at.NEVER:
+        clock[at.PENDING] -= 1
+        executors[executor, at.EVENT_MS] = at.NEVER
+        replay_matches(tree, executors, executor)
+
+
+# How long a task takes: drawn from its stage's profile by wave and by executors at the job.
+
+
+_LOW = np.uint64(0xFFFFFFFF)
+_S32 = np.uint64(32)
+
+
+@njit_inline
+def task_duration(state: SimState, bank: JobTemplates, executor: int, stage: int) -> int:
+    """Duration in ms of the next task of `stage` on `executor`, a member of the stage's job."""
+    profile = state.stages[stage, at.PROFILE]
+    bits = splitmix64(state.stages[stage, at.LUCK], state.stages[stage, at.STARTED])
+    held = state.jobs[state.executors[executor, at.JOB], at.MEMBERS]
+    level, above, gap = state.levels[held, 0], state.levels[held, 1], state.levels[held, 2]
+    if gap > 0:
+        # Between two measured levels the nearer one is the likelier. The published simulator has
+        # it the wrong way round, which cross-checks against it need.
+        point = int(((bits >> _S32) * np.uint64(gap)) >> _S32)
+        from_below = point < above if state.setup[at.AS_PUBLISHED] else point >= above
+        if not from_below:
+            level += 1
+    last = state.executors[executor, at.LAST]
+    wave = FRESH if last == at.NONE else (REST if last == stage else FIRST)
+    pick = int(((bits & _LOW) * np.uint64(bank.wave_count[profile, wave, level])) >> _S32)
+    duration = int(bank.durations_ms[bank.wave_first[profile, wave, level] + pick])
+    if wave == FRESH and bank.cold_start[profile, level]:
+        duration += state.setup[at.WARMUP_MS]
+    return duration
+
+
+@njit_internal
 def unassigned_tasks(state: SimState, stage: int) -> int:
     """Tasks nobody runs, is promised to or is moving to; below 0 when promises overshoot."""
     row = state.stages[stage]
     return row[at.TASKS] - row[at.STARTED] - row[at.COMMITTED] - row[at.MOVING]
 
 
-@inner
+@njit_internal
 def unplaced_executors(state: SimState) -> int:
     """The round's executors of all classes that nobody has placed yet."""
     total = 0
@@ -26,8 +98,8 @@ def unplaced_executors(state: SimState) -> int:
     return total
 
 
-@inner
-def fits(state: SimState, bank: JobBank, executor_class: int, stage: int) -> bool:
+@njit_internal
+def fits(state: SimState, bank: JobTemplates, executor_class: int, stage: int) -> bool:
     """Whether executors of this class offer what the stage demands."""
     profile = state.stages[stage, at.PROFILE]
     return (
@@ -36,8 +108,8 @@ def fits(state: SimState, bank: JobBank, executor_class: int, stage: int) -> boo
     )
 
 
-@inner
-def schedulable(state: SimState, bank: JobBank, stage: int) -> bool:
+@njit_internal
+def schedulable(state: SimState, bank: JobTemplates, stage: int) -> bool:
     """Unsaturated, all parents saturated (they need not be finished), not yet chosen this round."""
     row = state.stages[stage]
     if row[at.CHOSEN] == state.clock[at.ROUND] or unassigned_tasks(state, stage) <= 0:
@@ -51,7 +123,7 @@ def schedulable(state: SimState, bank: JobBank, stage: int) -> bool:
     return True
 
 
-@inner
+@njit_internal
 def record(state: SimState, executor: int, stage: int, end_ms: int, moving: bool) -> None:
     """Add a row to the trace. The event loop has made sure that there is room."""
     clock = state.clock
@@ -66,8 +138,8 @@ def record(state: SimState, executor: int, stage: int, end_ms: int, moving: bool
     clock[at.TRACE_ROWS] += 1
 
 
-@inner
-def start_task(state: SimState, bank: JobBank, executor: int, stage: int) -> None:
+@njit_internal
+def start_task(state: SimState, bank: JobTemplates, executor: int, stage: int) -> None:
     """The executor, a member of the stage's job, takes the stage's next task."""
     end_ms = state.clock[at.NOW] + task_duration(state, bank, executor, stage)
     row = state.executors[executor]
@@ -80,7 +152,7 @@ def start_task(state: SimState, bank: JobBank, executor: int, stage: int) -> Non
         record(state, executor, stage, end_ms, False)
 
 
-@inner
+@njit_internal
 def leave_job(state: SimState, executor: int) -> None:
     """The executor belongs to no job any more; its next task anywhere will be a fresh one."""
     row = state.executors[executor]
@@ -91,7 +163,7 @@ def leave_job(state: SimState, executor: int) -> None:
     row[at.LAST] = at.NONE
 
 
-@inner
+@njit_internal
 def move_executor(state: SimState, executor: int, stage: int) -> None:
     """Send the executor to another job's stage; it arrives after the moving delay."""
     leave_job(state, executor)
@@ -106,7 +178,7 @@ def move_executor(state: SimState, executor: int, stage: int) -> None:
         record(state, executor, stage, arrival_ms, True)
 
 
-@inner
+@njit_internal
 def join_pool(state: SimState, executor: int, job: int) -> None:
     """The executor idles in `job`'s pool, or in the common pool where `job` is NONE."""
     clear_event(state.clock, state.tree, state.executors, executor)
@@ -121,7 +193,7 @@ def join_pool(state: SimState, executor: int, job: int) -> None:
     row[at.ACTIVITY] = at.FREE
 
 
-@inner
+@njit_internal
 def leave_pool(state: SimState, executor: int) -> None:
     """The executor stops idling; it keeps its job."""
     row = state.executors[executor]
@@ -131,8 +203,8 @@ def leave_pool(state: SimState, executor: int) -> None:
         state.jobs[row[at.JOB], at.IDLE] -= 1
 
 
-@part
-def first_runnable(state: SimState, bank: JobBank, job: int, executor_class: int) -> int:
+@njit_inline
+def first_runnable(state: SimState, bank: JobTemplates, job: int, executor_class: int) -> int:
     """The job's unsaturated stage that became runnable first, or NONE."""
     stride = state.setup[at.STRIDE]
     best = at.NONE
@@ -150,8 +222,8 @@ def first_runnable(state: SimState, bank: JobBank, job: int, executor_class: int
     return best
 
 
-@inner
-def place_by_default(state: SimState, bank: JobBank, executor: int) -> None:
+@njit_internal
+def place_by_default(state: SimState, bank: JobTemplates, executor: int) -> None:
     """For an executor whose stage ran out of tasks before it came: keep the cluster working.
 
     First its own job, then the first schedulable stage anywhere, else it idles where it is.
@@ -172,8 +244,8 @@ def place_by_default(state: SimState, bank: JobBank, executor: int) -> None:
     join_pool(state, executor, row[at.JOB])
 
 
-@inner
-def take_up(state: SimState, bank: JobBank, executor: int, stage: int) -> None:
+@njit_internal
+def take_up(state: SimState, bank: JobTemplates, executor: int, stage: int) -> None:
     """The executor follows its promise to `stage`, as far as that is possible by now."""
     job = stage // state.setup[at.STRIDE]
     if state.stages[stage, at.STARTED] >= state.stages[stage, at.TASKS]:

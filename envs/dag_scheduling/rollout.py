@@ -11,14 +11,43 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import Baseline
-from loadmaster.envs.dag_scheduling.baselines.decide import decide
-from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
+from loadmaster.envs.dag_scheduling.baselines.rules import decide
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
-from loadmaster.envs.dag_scheduling.sequence import draw_horizon_ms, draw_jobs
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
+
+# The exogenous input of an episode: which jobs arrive when, and when the episode is cut off.
+
+
+def draw_jobs(
+    settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """(jobs, 2): arrival in ms, template. Templates are uniform; gaps exponential, whole ms."""
+    templates = rng.integers(len(workload.job_names), size=settings.total_jobs)
+    gaps = rng.exponential(
+        mean_interarrival_s(settings, workload) * 1000, size=settings.streamed_jobs
+    )
+    arrivals = np.zeros(settings.total_jobs, np.int64)
+    arrivals[settings.jobs_at_start :] = np.cumsum(gaps.astype(np.int64))
+    return np.stack([arrivals, templates], axis=1)
+
+
+def mean_interarrival_s(settings: DagSchedulingSettings, workload: Workload) -> float:
+    """The mean interarrival time, from `load` (work offered per executor) where that is set."""
+    if settings.load is None:
+        return settings.interarrival_s
+    work_s = float(workload.bank.work_ms.mean()) / 1000
+    return work_s / (settings.load * settings.total_executors)
+
+
+def draw_horizon_ms(settings: DagSchedulingSettings, rng: np.random.Generator) -> int:
+    """A geometric number of seconds: memoryless, so no policy can foresee the end."""
+    if settings.horizon_s is None:
+        return int(at.NEVER) - 1
+    return 1000 * int(rng.geometric(min(1.0, 1 / settings.horizon_s)))
 
 
 @dataclass(frozen=True)
@@ -84,7 +113,7 @@ def initial_state(
 @compiled
 def run(
     state: SimState,
-    bank: JobBank,
+    bank: JobTemplates,
     view: Observation,
     rows: NDArray[np.int64],
     rule: int,
@@ -103,9 +132,9 @@ def run(
         apply_action(state, bank, view, rows, row, limit)
 
 
-def run_baseline(state: SimState, bank: JobBank, baseline: Baseline) -> SimState:
+def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, giving the tables more room whenever they are full; the final state."""
-    view, rows = room_for(state, bank)
+    view, rows = buffers_for(state, bank)
     while True:
         status = run(
             state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
@@ -115,19 +144,19 @@ def run_baseline(state: SimState, bank: JobBank, baseline: Baseline) -> SimState
             state = at.with_more_trace(state)
         elif status == at.GROW_JOBS:
             state = at.with_more_slots(state)
-            view, rows = room_for(state, bank)
+            view, rows = buffers_for(state, bank)
         else:
             return state
 
 
-def room_for(state: SimState, bank: JobBank) -> tuple[Observation, NDArray[np.int64]]:
+def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:
     """Observation tables that hold whatever the state's own tables can."""
     slots, stages = len(state.jobs), len(state.stages)
     most_edges = int(np.diff(bank.child_first[bank.first_stage]).max(initial=0))
     return blank_observation(stages, slots, max(1, slots * most_edges)), np.zeros(stages, np.int64)
 
 
-def result_of(
+def episode_result(
     state: SimState, workload: Workload, settings: DagSchedulingSettings, policy: str, seed: int
 ) -> EpisodeResult:
     """Read the outcome off a state."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import inner, part
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import (
     fits,
     join_pool,
@@ -16,13 +16,13 @@ from loadmaster.envs.dag_scheduling.placement import (
 from loadmaster.envs.dag_scheduling.state import SimState
 
 
-@inner
+@njit_internal
 def pool_of(state: SimState, job: int) -> int:
     """The source number of a job's pool, or of the common pool where `job` is NONE."""
     return len(state.stages) + (len(state.jobs) if job == at.NONE else job)
 
 
-@inner
+@njit_internal
 def open_pool_round(state: SimState, job: int) -> None:
     """Ask about every idle executor of `job`, or of the common pool."""
     state.clock[at.SOURCE] = pool_of(state, job)
@@ -34,7 +34,7 @@ def open_pool_round(state: SimState, job: int) -> None:
             state.left[row[at.CLASS]] += 1
 
 
-@part
+@njit_inline
 def open_stage_round(state: SimState, stage: int, in_hand: int) -> None:
     """Ask about every executor on a stage without tasks, also those still at their last one."""
     state.clock[at.SOURCE] = stage
@@ -50,7 +50,7 @@ def open_stage_round(state: SimState, stage: int, in_hand: int) -> None:
         entry = state.commitments[entry, at.NEXT]
 
 
-@inner
+@njit_internal
 def has_commitment(state: SimState, source: int, executor_class: int) -> bool:
     entry = state.commit_first[source]
     while entry != at.NONE:
@@ -60,7 +60,7 @@ def has_commitment(state: SimState, source: int, executor_class: int) -> bool:
     return False
 
 
-@inner
+@njit_internal
 def promise(state: SimState, stage: int, executor_class: int, amount: int) -> None:
     """Append a commitment of the round's source; `stage` NONE means: stay idle."""
     clock, commitments = state.clock, state.commitments
@@ -85,14 +85,14 @@ def promise(state: SimState, stage: int, executor_class: int, amount: int) -> No
     commitments[last, at.NEXT] = entry
 
 
-@inner
+@njit_internal
 def able(state: SimState, kind: int) -> float:
     """How much executors of a class offer; the least able that fit are used first."""
     return state.capacity[kind, 0] + state.capacity[kind, 1]
 
 
-@inner
-def place(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
+@njit_internal
+def place(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None:
     """One decision: `amount` of the round's executors go to `stage`, the least able that fit."""
     state.clock[at.DECISIONS] += 1
     state.stages[stage, at.CHOSEN] = state.clock[at.ROUND]
@@ -110,16 +110,16 @@ def place(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
         amount -= used
 
 
-@part
-def choose(state: SimState, bank: JobBank, stage: int, amount: int) -> None:
+@njit_inline
+def choose(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None:
     """One decision, and the round's end if it was the last one."""
     place(state, bank, stage, amount)
     if unplaced_executors(state) == 0:
         close_round(state, bank)
 
 
-@inner
-def idle_rest(state: SimState, bank: JobBank) -> None:
+@njit_internal
+def idle_rest(state: SimState, bank: JobTemplates) -> None:
     """Leave the round's remaining executors idle on purpose, and end the round."""
     for kind in range(len(state.left)):
         if state.left[kind] > 0:
@@ -127,8 +127,8 @@ def idle_rest(state: SimState, bank: JobBank) -> None:
     close_round(state, bank)
 
 
-@part
-def close_round(state: SimState, bank: JobBank) -> None:
+@njit_inline
+def close_round(state: SimState, bank: JobTemplates) -> None:
     """Everyone has a destination: those who are free now go there."""
     clock = state.clock
     source, job, in_hand = clock[at.SOURCE], clock[at.SOURCE_JOB], clock[at.IN_HAND]
@@ -146,8 +146,8 @@ def close_round(state: SimState, bank: JobBank) -> None:
             fulfil(state, bank, executor, source)
 
 
-@inner
-def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
+@njit_internal
+def fulfil(state: SimState, bank: JobTemplates, executor: int, source: int) -> None:
     """Keep the source's oldest promise to executors of this class."""
     commitments = state.commitments
     row = state.executors[executor]
@@ -170,7 +170,7 @@ def fulfil(state: SimState, bank: JobBank, executor: int, source: int) -> None:
     take_up(state, bank, executor, stage)
 
 
-@part
+@njit_inline
 def has_tasks_to_start(state: SimState, job: int) -> bool:
     if job == at.NONE:
         return False
@@ -181,7 +181,7 @@ def has_tasks_to_start(state: SimState, job: int) -> bool:
     return False
 
 
-@inner
+@njit_internal
 def drop_commitment(state: SimState, source: int, before: int, entry: int) -> None:
     """Unlink a list node; `before` is the one ahead of it, or NONE."""
     following = state.commitments[entry, at.NEXT]
@@ -193,7 +193,7 @@ def drop_commitment(state: SimState, source: int, before: int, entry: int) -> No
     state.clock[at.FREE_COMMIT] = entry
 
 
-@part
+@njit_inline
 def forget_commitments_to(state: SimState, job: int) -> None:
     """A finished job needs nobody: executors promised to it will be asked about again."""
     stride = state.setup[at.STRIDE]
@@ -212,8 +212,8 @@ def forget_commitments_to(state: SimState, job: int) -> None:
             entry = following
 
 
-@inner
-def anything_to_choose(state: SimState, bank: JobBank) -> bool:
+@njit_internal
+def anything_to_choose(state: SimState, bank: JobTemplates) -> bool:
     """Whether some stage can take one of the round's executors."""
     stride = state.setup[at.STRIDE]
     for position in range(state.clock[at.ACTIVE]):

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, inner, part
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.events import Table, clear_event
-from loadmaster.envs.dag_scheduling.jobs import JobBank
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import (
+    Table,
+    clear_event,
     join_pool,
     leave_job,
     place_by_default,
@@ -31,11 +32,11 @@ from loadmaster.envs.dag_scheduling.rounds import (
     open_stage_round,
 )
 from loadmaster.envs.dag_scheduling.state import SimState
-from loadmaster.envs.hashing import mixed
+from loadmaster.envs.random import splitmix64
 
 
 @compiled
-def advance(state: SimState, bank: JobBank) -> int:
+def advance(state: SimState, bank: JobTemplates) -> int:
     """Run until a decision is needed, the episode ends or a table is full; the new status."""
     clock, executors, arrivals = state.clock, state.executors, state.arrivals
     trace_room = len(state.trace) - 2 * len(executors) - 2 if len(state.trace) > 0 else at.NEVER
@@ -88,8 +89,8 @@ def advance(state: SimState, bank: JobBank) -> int:
     return clock[at.STATUS]
 
 
-@part
-def run_waves(state: SimState, bank: JobBank, until_ms: int, trace_room: int) -> None:
+@njit_inline
+def run_waves(state: SimState, bank: JobTemplates, until_ms: int, trace_room: int) -> None:
     """The fast path: executors that finish a task of a stage which has another one for them.
 
     More than nine events in ten are of this kind, and none of them needs anybody's attention.
@@ -109,15 +110,15 @@ def run_waves(state: SimState, bank: JobBank, until_ms: int, trace_room: int) ->
         start_task(state, bank, executor, stage)
 
 
-@inner
+@njit_internal
 def move_clock(clock: Table, when: int) -> None:
     """Time passes; every job in the system has waited that much longer."""
     clock[at.JOB_MS] += clock[at.ACTIVE] * (when - clock[at.NOW])
     clock[at.NOW] = when
 
 
-@part
-def ask_idle_executors(state: SimState, bank: JobBank) -> None:
+@njit_inline
+def ask_idle_executors(state: SimState, bank: JobTemplates) -> None:
     """Jobs are left but nothing is going to happen: everyone was sent to idle. Ask again.
 
     The common pool comes first, then the jobs' own. Of several classes, a pool may hold only
@@ -133,8 +134,8 @@ def ask_idle_executors(state: SimState, bank: JobBank) -> None:
             idle_rest(state, bank)
 
 
-@part
-def admit_job(state: SimState, bank: JobBank) -> None:
+@njit_inline
+def admit_job(state: SimState, bank: JobTemplates) -> None:
     """The next job of the sequence takes a slot; executors of no job are offered to it."""
     clock = state.clock
     number = clock[at.NEXT_JOB]
@@ -149,14 +150,14 @@ def admit_job(state: SimState, bank: JobBank) -> None:
     job[at.NUMBER] = number
     job[at.ARRIVAL] = clock[at.NOW]
     job[at.STAGES] = bank.first_stage[template + 1] - first
-    luck = mixed(state.setup[at.SEED], number)
+    luck = splitmix64(state.setup[at.SEED], number)
     for index in range(job[at.STAGES]):
         stage = state.stages[slot * state.setup[at.STRIDE] + index]
         stage[:] = 0
         stage[at.PROFILE] = first + index
         stage[at.TASKS] = bank.tasks[first + index]
         stage[at.WAITING] = bank.parent_first[first + index + 1] - bank.parent_first[first + index]
-        stage[at.LUCK] = np.int64(mixed(luck, index))
+        stage[at.LUCK] = np.int64(splitmix64(luck, index))
         if stage[at.WAITING] == 0:
             clock[at.UNLOCKS] += 1
             stage[at.UNLOCKED] = clock[at.UNLOCKS]
@@ -172,8 +173,8 @@ def admit_job(state: SimState, bank: JobBank) -> None:
         open_pool_round(state, at.NONE)
 
 
-@part
-def arrive(state: SimState, bank: JobBank, executor: int) -> None:
+@njit_inline
+def arrive(state: SimState, bank: JobTemplates, executor: int) -> None:
     """A moving executor has come to its new job, unless that has finished meanwhile."""
     row = state.executors[executor]
     stage = row[at.DESTINATION]
@@ -189,8 +190,8 @@ def arrive(state: SimState, bank: JobBank, executor: int) -> None:
     take_up(state, bank, executor, stage)
 
 
-@part
-def finish_task(state: SimState, bank: JobBank, executor: int) -> None:
+@njit_inline
+def finish_task(state: SimState, bank: JobTemplates, executor: int) -> None:
     """The stage has no task left to start: the executor keeps a promise, or becomes a question."""
     clock = state.clock
     row = state.executors[executor]
@@ -217,8 +218,8 @@ def finish_task(state: SimState, bank: JobBank, executor: int) -> None:
         complete_job(state, job)
 
 
-@part
-def complete_stage(state: SimState, bank: JobBank, job: int, stage: int) -> bool:
+@njit_inline
+def complete_stage(state: SimState, bank: JobTemplates, job: int, stage: int) -> bool:
     """Children whose last parent this was become runnable; whether there were any."""
     state.jobs[job, at.STAGES_DONE] += 1
     profile = state.stages[stage, at.PROFILE]
@@ -236,7 +237,7 @@ def complete_stage(state: SimState, bank: JobBank, job: int, stage: int) -> bool
     return unlocked
 
 
-@part
+@njit_inline
 def complete_job(state: SimState, job: int) -> None:
     """Free the slot; the job's executors belong to the common pool now."""
     clock = state.clock

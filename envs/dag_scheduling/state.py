@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling.jobs import JobBank, Workload
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 
@@ -190,7 +190,7 @@ def with_more_trace(state: SimState) -> SimState:
     return state._replace(trace=np.concatenate([state.trace, np.zeros_like(state.trace)]))
 
 
-def _level_table(bank: JobBank, executors: int) -> NDArray[np.int64]:
+def _level_table(bank: JobTemplates, executors: int) -> NDArray[np.int64]:
     """For n executors at a job: the profile level at or below n, how far above it n is, the gap."""
     table = np.zeros((executors + 1, 3), np.int64)
     for held in range(executors + 1):
@@ -202,7 +202,7 @@ def _level_table(bank: JobBank, executors: int) -> NDArray[np.int64]:
     return table
 
 
-def _typical_ms(bank: JobBank) -> int:
+def _typical_ms(bank: JobTemplates) -> int:
     """The mean duration of all tasks of all templates."""
     return max(1, round(float(bank.work_ms.sum() / bank.tasks.sum())))
 

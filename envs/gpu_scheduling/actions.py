@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
-from loadmaster.envs.gpu_scheduling import desk as on
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.gpu_scheduling import decision_state as on
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.desk import Desk, list_started, strike_off
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch, withdraw
+from loadmaster.envs.gpu_scheduling.decision_state import DecisionState, list_started, strike_off
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.pending import rekey
 from loadmaster.envs.gpu_scheduling.placement import Wishes
-from loadmaster.envs.gpu_scheduling.preemption import make_way
+from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
+from loadmaster.envs.gpu_scheduling.queues import rekey
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_reward
+from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass, withdraw
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 ORDERING, PLACEMENT = "ordering", "placement"
@@ -33,7 +33,7 @@ def apply_action(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
-    desk: Desk,
+    desk: DecisionState,
     terms: Terms,
     priority: NDArray[np.float32],
     affinity: NDArray[np.float32],
@@ -63,17 +63,17 @@ def apply_action(
                 legal, drawn = False, -np.inf
             desk.affinity[row, machine] = drawn
     if desk.counts[on.MOMENT] == on.RECONSIDERING:
-        if make_way(state, cluster, jobs, desk.free) > 0:
+        if preempt_lower_ranked(state, cluster, jobs, desk.free) > 0:
             strike_off(state, jobs, desk)
         return legal
     wishes = Wishes(desk.affinity, desk.row_of)
-    hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes)
+    run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes)
     list_started(state, desk)
     desk.sums[on.PUBLISHED] += published_reward(state, cluster, jobs, desk, terms)
     return legal
 
 
-@inner
+@njit_internal
 def _leave_alone(state: SimState, jobs: Jobs) -> None:
     """A job that is not shown keeps its machines, or waits."""
     withdraw(state, jobs)

@@ -16,7 +16,11 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, apply_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
-from loadmaster.envs.gpu_scheduling.desk import Desk, new_desk, to_next_decision
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    DecisionState,
+    advance_to_decision,
+    new_decision_state,
+)
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, build_episode
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.observation import (
@@ -132,7 +136,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self._generator = np_random(None)[0]
         self._episode: Episode | None = None
         self._state: SimState
-        self._desk: Desk
+        self._desk: DecisionState
         self._view: Observation
         self._rewarded = 0.0  # what the rewards so far have accounted for
 
@@ -151,7 +155,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self._seed = seed if seed is not None else int(self._generator.integers(1 << 31))
         self._episode = episode = build_episode(self.settings, self._seed, self.workload)
         self._state = new_state(self.settings, *episode, record=self._record)
-        self._desk = new_desk(self.settings, *episode[:2])
+        self._desk = new_decision_state(self.settings, *episode[:2])
         self._view = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
         self._rewarded = 0.0
         self.agents = list(AGENTS)
@@ -204,7 +208,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         assert self._episode is not None
         jobs = self._episode.jobs
         while True:
-            status = to_next_decision(self._state, self.cluster, jobs, self._desk)
+            status = advance_to_decision(self._state, self.cluster, jobs, self._desk)
             if status != at.GROW_TRACE:
                 break
             self._state = with_more_trace(self._state)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
@@ -16,7 +17,6 @@ from loadmaster.envs.gpu_scheduling.rollout import (
     result_of,
     run_baseline,
 )
-from loadmaster.envs.gpu_scheduling.sequence import draw_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.orderings import LAS_THRESHOLD_GPU_S
+from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
 
 # Columns of `jobs`.
 INSTANCES = 0  # log of the gang's size

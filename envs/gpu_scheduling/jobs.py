@@ -24,7 +24,7 @@ class Jobs(NamedTuple):
     job_id: NDArray[np.int64]  # (N,) as the workload numbers them
 
 
-def take(jobs: Jobs, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Jobs:
+def select_jobs(jobs: Jobs, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Jobs:
     """Those jobs alone, in that order."""
     return Jobs._make(column[rows] for column in jobs)
 

@@ -14,16 +14,16 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner, part
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling import features as told
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.desk import Desk, is_asked
-from loadmaster.envs.gpu_scheduling.epoch import list_pending
+from loadmaster.envs.gpu_scheduling.decision_state import DecisionState, is_asked
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.orderings import dominant_share
 from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
+from loadmaster.envs.gpu_scheduling.queues import dominant_share
+from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending
 from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -73,7 +73,9 @@ def observation_space(queue: int, cluster: Cluster, past: int) -> spaces.Dict:
 
 
 @compiled
-def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Observation) -> None:
+def observe(
+    state: SimState, cluster: Cluster, jobs: Jobs, desk: DecisionState, out: Observation
+) -> None:
     """Write the observation into `out`, and the job behind each of its rows on the desk."""
     used, shown = desk.counts[on.SHOWN], list_pending(state, desk.shown)
     reconsidering = desk.counts[on.MOMENT] == on.RECONSIDERING
@@ -106,8 +108,8 @@ def observe(state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Obse
 
 
 @compiled
-def observe_if_asked(
-    state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, out: Observation
+def observe_if_waiting(
+    state: SimState, cluster: Cluster, jobs: Jobs, desk: DecisionState, out: Observation
 ) -> bool:
     """Whether there is something to decide, or more of it, without time passing; then it is seen.
 
@@ -119,8 +121,8 @@ def observe_if_asked(
     return True
 
 
-@part
-def _add_running(state: SimState, desk: Desk, shown: int) -> int:
+@njit_inline
+def _add_running(state: SimState, desk: DecisionState, shown: int) -> int:
     """Running jobs join those that are shown, as many as there are rows; how many that makes."""
     for place in range(min(desk.counts[on.LISTED], len(desk.shown) - shown)):
         # Not those that end first, which nobody knows. Jobs are numbered in order of arrival; each
@@ -134,7 +136,7 @@ def _add_running(state: SimState, desk: Desk, shown: int) -> int:
     return shown
 
 
-@part
+@njit_inline
 def _observe_room(
     state: SimState,
     cluster: Cluster,
@@ -159,9 +161,14 @@ def _observe_room(
         rack_held[rack] = min(state.rack_fit[rack] / jobs.instances[job], 1)
 
 
-@part
+@njit_inline
 def _observe_job(
-    state: SimState, jobs: Jobs, desk: Desk, job: int, starts: bool, seen: NDArray[np.float32]
+    state: SimState,
+    jobs: Jobs,
+    desk: DecisionState,
+    job: int,
+    starts: bool,
+    seen: NDArray[np.float32],
 ) -> None:
     user = jobs.user[job]
     for column in range(len(seen)):
@@ -180,7 +187,7 @@ def _observe_job(
     seen[told.USER_RUN] = desk.users[user, on.LOG_RUN]
 
 
-@part
+@njit_inline
 def _observe_machine(
     state: SimState, cluster: Cluster, jobs: Jobs, machine: int, seen: NDArray[np.float32]
 ) -> None:
@@ -205,7 +212,7 @@ def _observe_machine(
     seen[told.SPEED] = cluster.speed[machine]
 
 
-@inner
+@njit_internal
 def kept_speed(state: SimState, cluster: Cluster, machine: int) -> float:
     """What sharers on a machine keep of their speed with the neighbours of this very moment."""
     if state.setup[at.INTERFERENCE] == 0:

@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import inner, part
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.heaps import Table
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
-from loadmaster.envs.gpu_scheduling.rules import (
+from loadmaster.envs.gpu_scheduling.queues import Table
+from loadmaster.envs.gpu_scheduling.rule_ids import (
     AFFINITY,
     BEST_FIT,
     CONSOLIDATE,
@@ -33,7 +33,7 @@ class Wishes(NamedTuple):
     row_of: NDArray[np.int64]  # (N,) a job's row
 
 
-@inner
+@njit_internal
 def instances_that_fit(cluster: Cluster, jobs: Jobs, free: Table, job: int, machine: int) -> int:
     """How many of the gang's instances this machine could take, at most the whole gang."""
     kind = jobs.gpu_type[job]
@@ -47,7 +47,7 @@ def instances_that_fit(cluster: Cluster, jobs: Jobs, free: Table, job: int, mach
     return fit
 
 
-@inner
+@njit_internal
 def score(
     cluster: Cluster, free: Table, placement: int, machine: int, fit: int, wishes: Wishes, row: int
 ) -> float:
@@ -68,7 +68,7 @@ def score(
     return 0.0
 
 
-@inner
+@njit_internal
 def choose_machines(
     state: SimState,
     cluster: Cluster,
@@ -118,7 +118,7 @@ def choose_machines(
     return row - state.jobs[job, at.FIRST_ROW]
 
 
-@part
+@njit_inline
 def choose_first(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int) -> int:
     """The same for the rule FIRST_FIT: one pass does it."""
     first, needed, rows = state.jobs[job, at.FIRST_ROW], jobs.instances[job], 0
@@ -134,7 +134,7 @@ def choose_first(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job
     return 0
 
 
-@part
+@njit_inline
 def choose_one(
     state: SimState,
     cluster: Cluster,
@@ -165,7 +165,7 @@ def choose_one(
     return 1
 
 
-@part
+@njit_inline
 def tightest_rack(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int) -> int:
     """The rack that holds the whole gang and has the least to spare beyond it; NONE if none does.
 

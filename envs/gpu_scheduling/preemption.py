@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, inner
-from loadmaster.envs.gpu_scheduling import heaps
+from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.gpu_scheduling import queues as heaps
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.heaps import Table
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.orderings import key_now
-from loadmaster.envs.gpu_scheduling.pending import dequeue, enqueue
 from loadmaster.envs.gpu_scheduling.placement import Wishes, choose_machines
-from loadmaster.envs.gpu_scheduling.rules import CONSOLIDATE, GIVEN
+from loadmaster.envs.gpu_scheduling.queues import Table, dequeue, enqueue, key_now
+from loadmaster.envs.gpu_scheduling.rule_ids import CONSOLIDATE, GIVEN
 from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import start, stop
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -56,7 +54,7 @@ def replan(
 
 
 @compiled
-def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
+def preempt_lower_ranked(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
     """Stop the running jobs that are in the way of others before them; how many those were.
 
     Nobody is started. All jobs are walked by their keys as in `replan`; pending ones book room for
@@ -93,7 +91,7 @@ def make_way(state: SimState, cluster: Cluster, jobs: Jobs, free: Table) -> int:
     return stopped
 
 
-@inner
+@njit_internal
 def take(state: SimState, jobs: Jobs, room: Table, job: int, rows: int, times: int) -> None:
     """What the job's first `rows` rows hold, out of `room`; back into it where `times` is -1."""
     first = state.jobs[job, at.FIRST_ROW]
@@ -103,7 +101,7 @@ def take(state: SimState, jobs: Jobs, room: Table, job: int, rows: int, times: i
         room[machine, at.CPU] -= count * jobs.cpu[job]
 
 
-@inner
+@njit_internal
 def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: int) -> None:
     """Send a running job back to the queue; it loses min(RESTART_S, its progress since it started).
 
@@ -120,7 +118,7 @@ def preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: i
     enqueue(state, cluster, jobs, job)
 
 
-@inner
+@njit_internal
 def line_up(state: SimState, jobs: Jobs, ordering: int) -> int:
     """All jobs in the system as one heap, the running ones with the keys of this moment."""
     for place in range(state.clock[at.RUNNING]):
@@ -129,7 +127,7 @@ def line_up(state: SimState, jobs: Jobs, ordering: int) -> int:
     return gather(state, jobs)
 
 
-@inner
+@njit_internal
 def gather(state: SimState, jobs: Jobs) -> int:
     """All jobs in the system as one heap in `order` by the keys they have; how many there are."""
     count = 0
@@ -146,7 +144,7 @@ def gather(state: SimState, jobs: Jobs) -> int:
     return count
 
 
-@inner
+@njit_internal
 def reserve(state: SimState, jobs: Jobs, job: int) -> bool:
     """Take the job's places out of `room`, all or none; whether all were there."""
     first, end = (

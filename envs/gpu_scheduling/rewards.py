@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import inner
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.desk import Desk
+from loadmaster.envs.gpu_scheduling.decision_state import DecisionState
 from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import kept_speed
@@ -85,9 +85,9 @@ def total_reward(
     return total
 
 
-@inner
+@njit_internal
 def published_reward(
-    state: SimState, cluster: Cluster, jobs: Jobs, desk: Desk, terms: Terms
+    state: SimState, cluster: Cluster, jobs: Jobs, desk: DecisionState, terms: Terms
 ) -> float:
     """r_t = (1/N') sum_i [zeta_i / (fee_i jct_i) - (1 - zeta_i) alpha C_i n_gpu_i], just placed.
 
@@ -115,7 +115,7 @@ def published_reward(
     return (reward - terms.waiting_penalty * waiting) / desk.counts[on.SHOWN]
 
 
-@inner
+@njit_internal
 def first_speed(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> float:
     """The speed at which a job that was just placed will set out."""
     first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]

@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import Baseline
 from loadmaster.envs.gpu_scheduling.baselines.mosa import run_annealed
 from loadmaster.envs.gpu_scheduling.baselines.plans import new_search
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import Wishes
 from loadmaster.envs.gpu_scheduling.preemption import replan
+from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -99,10 +99,10 @@ def run(
             replan(state, cluster, jobs, ordering, placement, wishes)
             state.times[at.NEXT_REPLAN] = now + replan_s
         else:
-            hold_epoch(state, cluster, jobs, ordering, placement, wishes)
+            run_scheduling_pass(state, cluster, jobs, ordering, placement, wishes)
 
 
-def no_wishes(jobs: Jobs) -> Wishes:
+def no_preferences(jobs: Jobs) -> Wishes:
     """For the rules that ask nobody."""
     return Wishes(np.zeros((1, 1)), np.zeros(len(jobs.arrival_s), np.int64))
 
@@ -139,7 +139,7 @@ def _run_on(
     ordering = baseline.ordering
     replan_s = settings.replan_s if ordering.by_the_clock else np.inf
     rules = ordering.rule, baseline.placement, ordering.replans
-    return run(state, cluster, jobs, *rules, replan_s, no_wishes(jobs))
+    return run(state, cluster, jobs, *rules, replan_s, no_preferences(jobs))
 
 
 def result_of(

@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from loadmaster.envs.gpu_scheduling.cluster import CLUSTERS, MachineGroup
-from loadmaster.envs.gpu_scheduling.gpus import GpuType
+from loadmaster.envs.gpu_scheduling.cluster import CLUSTERS, GpuType, MachineGroup
 from loadmaster.envs.settings import Settings
 
 # Small queues heavily, Large barely: under FIFO and first-fit a job waits 7 hours, 1 hour and 2

@@ -7,7 +7,7 @@ every machine for every pending job is not.
 
 from __future__ import annotations
 
-from loadmaster.envs.compiled import inner
+from loadmaster.envs.compiled import njit_internal
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
@@ -16,14 +16,14 @@ from loadmaster.envs.gpu_scheduling.state import SimState
 _ANY_NUMBER = 1 << 32  # of instances that ask for nothing
 
 
-@inner
+@njit_internal
 def fits(state: SimState, group: int) -> bool:
     """Whether a job of this group, which has pending ones, could start now."""
     shape = state.groups[group, at.SHAPE]
     return bool(state.shapes[shape, at.HOLDS] >= state.groups[group, at.INSTANCES])
 
 
-@inner
+@njit_internal
 def held(state: SimState, shape: int, gpu: int, cpu: int) -> int:
     """How many instances a machine with so much free could take."""
     each_gpu, each_cpu = state.shapes[shape, at.EACH_GPU], state.shapes[shape, at.EACH_CPU]
@@ -34,7 +34,7 @@ def held(state: SimState, shape: int, gpu: int, cpu: int) -> int:
     return min(by_gpu, by_cpu)
 
 
-@inner
+@njit_internal
 def recount(state: SimState, cluster: Cluster, machine: int, gpu: int, cpu: int) -> None:
     """So much of a machine was just taken, or given back where it is negative."""
     free_gpu, free_cpu = state.free[machine, at.GPU], state.free[machine, at.CPU]
@@ -46,7 +46,7 @@ def recount(state: SimState, cluster: Cluster, machine: int, gpu: int, cpu: int)
             state.shapes[shape, at.HOLDS] -= held(state, shape, free_gpu + gpu, free_cpu + cpu)
 
 
-@inner
+@njit_internal
 def demand(state: SimState, cluster: Cluster, shape: int) -> None:
     """One more group of this shape has pending jobs."""
     state.shapes[shape, at.GROUPS] += 1
@@ -63,7 +63,7 @@ def demand(state: SimState, cluster: Cluster, shape: int) -> None:
     state.shapes[shape, at.HOLDS] = holds
 
 
-@inner
+@njit_internal
 def undemand(state: SimState, shape: int) -> None:
     """One group less: nobody keeps count of a shape without pending jobs."""
     state.shapes[shape, at.GROUPS] -= 1

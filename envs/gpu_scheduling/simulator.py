@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, inner, part
-from loadmaster.envs.gpu_scheduling import heaps
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.gpu_scheduling import queues as heaps
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.orderings import first_key
-from loadmaster.envs.gpu_scheduling.pending import enqueue
+from loadmaster.envs.gpu_scheduling.queues import enqueue, first_key
 from loadmaster.envs.gpu_scheduling.shapes import recount
 from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor, luck, speed_of
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -60,7 +59,7 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
     return at.DECIDE
 
 
-@inner
+@njit_internal
 def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) -> None:
     """Put a job on the machines that its first `rows` rows name."""
     clock, now = state.clock, state.times[at.NOW]
@@ -96,7 +95,7 @@ def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) ->
     clock[at.RUNNING] += 1
 
 
-@inner
+@njit_internal
 def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
     """Take a job off its machines; what it has done so far is written down."""
     clock, now = state.clock, state.times[at.NOW]
@@ -133,7 +132,7 @@ def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
     state.finish_s[job] = np.inf
 
 
-@inner
+@njit_internal
 def occupy(
     state: SimState, cluster: Cluster, jobs: Jobs, job: int, machine: int, count: int
 ) -> None:
@@ -157,7 +156,7 @@ def occupy(
         state.clock[at.CHANGES] += 1
 
 
-@part
+@njit_inline
 def record(state: SimState, job: int, machine: int, count: int) -> None:
     row = state.clock[at.TRACE_ROWS]
     state.trace[row, at.TRACE_JOB] = job
@@ -168,7 +167,7 @@ def record(state: SimState, job: int, machine: int, count: int) -> None:
     state.clock[at.TRACE_ROWS] = row + 1
 
 
-@part
+@njit_inline
 def settle(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
     """Bring all speeds up to date after jobs came and went."""
     clock = state.clock
@@ -206,7 +205,7 @@ def settle(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
     clock[at.STARTS] = 0
 
 
-@inner
+@njit_internal
 def pace(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
     """Write down a job's progress and plan its end, if its speed has changed."""
     rate = speed_of(state, cluster, jobs, job)

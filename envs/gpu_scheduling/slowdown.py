@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import inner, part
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.state import SimState
-from loadmaster.envs.hashing import mixed
+from loadmaster.envs.random import splitmix64
 
 # What jobs on one GPU keep of their speed, by their combined use of it: measured means of the
 # ranges up to 40%, 60-80%, 80-90% and above 95%; straight lines between the ranges' middles.
@@ -26,19 +26,19 @@ _S11 = np.uint64(11)
 _UNIT = 1.0 / (1 << 53)
 
 
-@inner
+@njit_internal
 def luck(sigma: float, seed: int, job: int, machine: int) -> float:
     """Lognormal with median 1. A hash, not a draw: every policy meets the same luck."""
     if sigma == 0.0:
         return 1.0
-    bits = mixed(mixed(seed, job), machine)
-    radius = (float(mixed(bits, 0) >> _S11) + 1.0) * _UNIT  # in (0, 1]
-    angle = float(mixed(bits, 1) >> _S11) * _UNIT
+    bits = splitmix64(splitmix64(seed, job), machine)
+    radius = (float(splitmix64(bits, 0) >> _S11) + 1.0) * _UNIT  # in (0, 1]
+    angle = float(splitmix64(bits, 1) >> _S11) * _UNIT
     normal = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box and Muller
     return float(np.exp(sigma * normal))
 
 
-@inner
+@njit_internal
 def kept_by_use(use: float) -> float:
     """The measured share of speed at a combined use of one GPU in [0, 1]."""
     if use <= _USE[0]:
@@ -50,7 +50,7 @@ def kept_by_use(use: float) -> float:
     return _KEPT[3]
 
 
-@inner
+@njit_internal
 def colocation_factor(
     whole: int, sharers: int, shared: int, capacity: int, severity: float
 ) -> float:
@@ -66,7 +66,7 @@ def colocation_factor(
     return 1.0 - severity * (1.0 - kept_by_use(use))
 
 
-@inner
+@njit_internal
 def network_factor(comm: float, machines: int, racks: int) -> float:
     """What a gang keeps of its speed when spread: only its share of communication stretches."""
     if machines <= 1:
@@ -75,7 +75,7 @@ def network_factor(comm: float, machines: int, racks: int) -> float:
     return 1.0 / (1.0 - comm + comm * stretch)
 
 
-@part
+@njit_inline
 def speed_of(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> float:
     """The speed of the slowest instance, less what the network takes."""
     first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, part
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.gpus import GpuType, catalogue
+from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, GpuType, catalogue
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
@@ -218,7 +217,7 @@ def _lay_out(
     _group(state, jobs, order, by_user)
 
 
-@part
+@njit_inline
 def _group(state: SimState, jobs: Jobs, order: NDArray[np.int64], by_user: bool) -> None:
     """Where one job of a group does not fit, none of the group does: an epoch asks once, not for
     each.

@@ -1,4 +1,4 @@
-"""DAS's two agents and their critic as RLlib sees them: see platform/rllib/mappo.py."""
+"""DAS's two agents and their critic as RLlib sees them: see platform/rl/mappo.py."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from torch import Tensor
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.das.critic import Actions, Critic
-from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.network import Actions, Critic, DasNetwork
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.models.luck import LUCK, standard_normal
+from loadmaster.models.keyed_random import RNG_KEY, standard_normal
 
 ENTROPY = "entropy"  # RLlib has no column of that name
 
@@ -41,7 +40,7 @@ class DasModule(TorchRLModule):
         """Drawn by each row's own luck. The queue comes first in both shapes: padding it with
         rows that nobody uses changes no other row's numbers."""
         priorities, placements = self.network(batch[Columns.OBS])
-        luck, shape = batch[LUCK], placements.fits.shape[1:]
+        luck, shape = batch[RNG_KEY], placements.fits.shape[1:]
         drawn = Actions(
             priorities.sample(standard_normal(luck, shape[:1], stream=0)),
             placements.sample(standard_normal(luck, shape, stream=1)),

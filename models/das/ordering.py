@@ -9,8 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
-from loadmaster.models.das.normal import FIRST_LOG_STD, bounded, entropy_of, log_density
-from loadmaster.models.das.opening import PRIORITY, straight_path
+from loadmaster.models.das.heuristic_init import (
+    FIRST_LOG_STD,
+    PRIORITY,
+    bounded,
+    entropy_of,
+    log_density,
+    straight_path,
+)
 from loadmaster.models.das.settings import DasSettings
 
 TOGETHER = 128  # queues that go through the layers at once, where there are more

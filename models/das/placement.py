@@ -8,17 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES, SPEED
-from loadmaster.models.das.affinity import Affinities, IndependentAffinities
-from loadmaster.models.das.history import read_history
-from loadmaster.models.das.normal import FIRST_LOG_STD, bounded
-from loadmaster.models.das.opening import (
+from loadmaster.models.das.gaussian_process import (
+    Affinities,
+    IndependentAffinities,
+    RandomWalkProcess,
+    read_history,
+)
+from loadmaster.models.das.heuristic_init import (
     AFFINITY_OF_MACHINE,
     AFFINITY_OF_PAIR,
+    FIRST_LOG_STD,
     PAIR_FEATURES,
+    bounded,
     pair_features,
     straight_path,
 )
-from loadmaster.models.das.rwgp import RandomWalkProcess
 from loadmaster.models.das.settings import DasSettings
 
 

@@ -6,7 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from loadmaster.envs.gpu_scheduling.describe import conditions
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.settings import Settings
+from loadmaster.models.manifest import Manifest, describe_training, training_environment
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Inside = Annotated[float, Field(gt=0, lt=1)]
@@ -64,3 +67,20 @@ class DasSettings(Settings):
             (True, True): "DAS",
         }
         return names[self.communicate, self.process]
+
+
+# What a bundle of DAS's was trained on. Lists ask: this needs neither torch nor numba.
+
+
+def training_settings(manifest: Manifest) -> GpuSchedulingSettings:
+    """The episodes it has learnt from."""
+    return training_environment(manifest, GpuSchedulingSettings)
+
+
+def trained_on(manifest: Manifest) -> str:
+    """The same in words."""
+    return describe_training(manifest, GpuSchedulingSettings, in_words)
+
+
+def in_words(settings: GpuSchedulingSettings) -> str:
+    return f"{settings.workload}, {conditions(settings)}"

@@ -12,18 +12,18 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
+from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import executors_granted, useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
-from loadmaster.models.decima.kernel import SCORE_LIMIT, Scratch, Weights, decide
+from loadmaster.models.decima.compiled import SCORE_LIMIT, Scratch, Weights, decide
 from loadmaster.models.decima.network import ILLEGAL
-from loadmaster.models.ranking import rank
+from loadmaster.models.layers import top_k
 
 _ILLEGAL = np.float32(ILLEGAL)
 
 
-class Best(NamedTuple):
+class TopOptions(NamedTuple):
     """The best T options of a choice, best first."""
 
     places: NDArray[np.int64]  # (T,)
@@ -36,9 +36,9 @@ class Best(NamedTuple):
         return list(zip(*columns, strict=True))
 
 
-def nothing_best(top: int) -> Best:
+def empty_top_options(top: int) -> TopOptions:
     """With room for so many."""
-    return Best(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros(top))
+    return TopOptions(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros(top))
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Reasons:
 
 def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) -> Reasons:
     """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
-    best_stages, best_limits = nothing_best(top), nothing_best(top)
-    row, limit, stages, limits = weigh(view, weights, room, best_stages, best_limits)
+    best_stages, best_limits = empty_top_options(top), empty_top_options(top)
+    row, limit, stages, limits = decide_with_scores(view, weights, room, best_stages, best_limits)
     rows = best_stages.places[:stages]
     lowest, highest = useful_limits(view, row)
     return Reasons(
@@ -112,12 +112,12 @@ def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) ->
 
 
 @compiled
-def weigh(
+def decide_with_scores(
     view: Observation,
     weights: Weights,
     room: Scratch,
-    best_stages: Best,
-    best_limits: Best,
+    best_stages: TopOptions,
+    best_limits: TopOptions,
 ) -> tuple[int, int, int, int]:
     """Decide as `decide` does without draws, and tell the best options: rows of the observation,
     and limits, each less one.
@@ -132,8 +132,8 @@ def weigh(
     return row, limit, stages, _best_of(room.limit_scores, lowest - 1, highest, best_limits)
 
 
-@inner
-def _best_of(scores: NDArray[np.float32], first: int, end: int, best: Best) -> int:
+@njit_internal
+def _best_of(scores: NDArray[np.float32], first: int, end: int, best: TopOptions) -> int:
     """Fill `best` from the scores of places `first` to `end`; how many rows are filled.
 
     Illegal places are left out. Of equal scores the earlier place comes first, as `decide` takes
@@ -142,7 +142,7 @@ def _best_of(scores: NDArray[np.float32], first: int, end: int, best: Best) -> i
     count = 0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:
-            count = rank(place, scores[place], best.places, best.scores, count)
+            count = top_k(place, scores[place], best.places, best.scores, count)
     total = 0.0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:

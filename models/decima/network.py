@@ -19,10 +19,10 @@ from loadmaster.models.decima.features import (
     limit_inputs,
     limit_terms,
     pack,
+    plan_sweep,
     stage_terms,
 )
 from loadmaster.models.decima.settings import DecimaSettings
-from loadmaster.models.decima.sweep import plan_sweep
 
 SLOPE = 0.2  # of LeakyReLU below 0
 USUAL = DecimaSettings()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from loadmaster.models.decima.critical_path import train_and_measure
-from loadmaster.platform.bench.results import Figure
+from loadmaster.platform.bench.measurements import Figure
 
 ITERATIONS = 3000
 

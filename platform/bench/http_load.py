@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadmaster.platform.bench.http_lines import Driver, Load
+from loadmaster.platform.bench.load_connections import Driver, Load
 from loadmaster.serving.client.address import TOKEN_VARIABLE, address
-from loadmaster.serving.client.wire import Request
+from loadmaster.serving.client.http1 import Request
 
 MOST_CONNECTIONS = 500  # select(), whose clock is finer than epoll's, knows about 1,000 files
 

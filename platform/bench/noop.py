@@ -16,8 +16,8 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from loadmaster.platform.bench.serve import BY_HANDLE, NOOP
-from loadmaster.serving.app import PLAIN
-from loadmaster.serving.listener import listening
+from loadmaster.serving.app import DEPLOYMENT_OPTIONS
+from loadmaster.serving.http.server import listen
 
 NAME = "noop"
 ALONE_PATH, BY_HANDLE_PATH = "/noop", "/noop/by-handle"
@@ -28,7 +28,7 @@ def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with listening(app, host, port):
+        async with listen(app, host, port):
             yield
 
     app = FastAPI(lifespan=lifespan)
@@ -46,7 +46,7 @@ def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
     return app
 
 
-@serve.deployment(name="nothing", **PLAIN)
+@serve.deployment(name="nothing", **DEPLOYMENT_OPTIONS)
 class Nothing:
     """What a worker would be if there were nothing to decide."""
 
@@ -54,7 +54,7 @@ class Nothing:
         return b"{}"
 
 
-@serve.deployment(name=NAME, **PLAIN)
+@serve.deployment(name=NAME, **DEPLOYMENT_OPTIONS)
 @serve.ingress()
 class Noop:
     """One replica, as the gateway is."""

@@ -15,11 +15,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from loadmaster.platform.bench.results import Figure
-from loadmaster.platform.ray_session import ray_session
-from loadmaster.platform.rllib.recording import Assignment, Recording
-from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.recipe import Recipe
+from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec
+from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer
 
 SECONDS = 3.0  # of rollouts, and of iterations, for each number of workers
@@ -134,22 +133,22 @@ def _rollout_speed(algorithm: Any, config: TrainingConfig, workers: int) -> floa
             return decisions / spent
 
 
-def _batches(config: TrainingConfig, workers: int) -> Iterator[list[Assignment]]:
+def _batches(config: TrainingConfig, workers: int) -> Iterator[list[RolloutSpec]]:
     """The same number of sequences for each worker, again and again, never the same sequences."""
     sequences = workers * max(1, config.rollouts.sequences // max(1, config.rollouts.workers))
     following = 0
     while True:
         yield [
-            Assignment(following + sequence, luck, ALL, _horizon_s(config))
+            RolloutSpec(following + sequence, luck, ALL, _horizon_s(config))
             for sequence in range(sequences)
             for luck in range(config.rollouts.per_sequence)
         ]
         following += sequences
 
 
-def _one_for_each(workers: int, config: TrainingConfig) -> list[Assignment]:
+def _one_for_each(workers: int, config: TrainingConfig) -> list[RolloutSpec]:
     """A rollout for each worker, of one sequence: two at least, to be a group."""
-    return [Assignment(0, luck, ALL, _horizon_s(config)) for luck in range(max(2, workers))]
+    return [RolloutSpec(0, luck, ALL, _horizon_s(config)) for luck in range(max(2, workers))]
 
 
 def _horizon_s(config: TrainingConfig) -> float | None:

@@ -12,10 +12,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, NamedTuple
 
-from loadmaster.platform.bench.http_lines import Load
-from loadmaster.platform.bench.http_load import measure as measure_load
-from loadmaster.platform.bench.results import Figure
-from loadmaster.platform.bench.serve_stand import (
+from loadmaster.platform.bench.bench_server import (
     HOST,
     Stand,
     free_port,
@@ -23,6 +20,9 @@ from loadmaster.platform.bench.serve_stand import (
     service_stand,
     start_unbatched,
 )
+from loadmaster.platform.bench.http_load import measure as measure_load
+from loadmaster.platform.bench.load_connections import Load
+from loadmaster.platform.bench.measurements import Figure
 from loadmaster.serving.client import Client
 
 ROUNDS = 5

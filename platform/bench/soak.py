@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from loadmaster.platform.bench.http_lines import Load
+from loadmaster.platform.bench.bench_server import Stand, Systems, service_stand
 from loadmaster.platform.bench.http_load import measure as measure_load
-from loadmaster.platform.bench.serve_stand import Stand, Systems, service_stand
-from loadmaster.platform.serve_session import APPLICATION
+from loadmaster.platform.bench.load_connections import Load
+from loadmaster.platform.ray.serve_session import APPLICATION
 from loadmaster.serving.client import Client, ServiceError
-from loadmaster.serving.config import GATEWAY
+from loadmaster.serving.settings import GATEWAY
 
 SHARE = 0.5  # of the peak
 PEAK_S, PEAK_CONNECTIONS = 4.0, 16

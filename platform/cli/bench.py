@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from loadmaster.platform.ray_session import before_loading_ray
+from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
     from rich.status import Status
 
-    from loadmaster.platform.bench.results import Figure
+    from loadmaster.platform.bench.measurements import Figure
     from loadmaster.platform.bench.scaling import Point
 
 GROUPS = {
     "simulators": "loadmaster.platform.bench.simulators",
-    "rollouts": "loadmaster.platform.bench.rollouts",
+    "rollouts": "loadmaster.platform.bench.measurements",
     "encoder": "loadmaster.platform.bench.encoder",
 }
 # These take minutes, or many cores: only where they are asked for.
@@ -79,7 +79,7 @@ def bench(
 
         loadmaster bench soak --minutes 10 --output results/soak
     """
-    before_loading_ray(address=None)  # as `loadmaster train` does, whose speed is measured here
+    set_ray_env(address=None)  # as `loadmaster train` does, whose speed is measured here
     from loadmaster.envs.errors import InputError, unknown_name
 
     names = (*GROUPS, *SERVE, SCALING, SOAK, "all")
@@ -114,7 +114,7 @@ def bench(
 def measured(group: str, system: str | None) -> list[Figure]:
     from importlib import import_module
 
-    from loadmaster.platform.ray_output import ray_output_in
+    from loadmaster.platform.ray.cleanup import ray_output_in
 
     figures: list[Figure] = []
     modules = {**GROUPS, **SERVE}
@@ -155,10 +155,10 @@ def bench_scaling(
     system: str, workers: str | None, gpus: int | None, output: Path | None, as_json: bool
 ) -> None:
     from loadmaster.platform.bench.scaling import figures_of, measure_scaling
-    from loadmaster.platform.bench.scaling_files import FILES, check_writable, write_scaling
+    from loadmaster.platform.bench.scaling_report import FILES, check_writable, write_scaling
     from loadmaster.platform.cli.train import given_values, new_config
-    from loadmaster.platform.ray_output import ray_output_in
-    from loadmaster.platform.systems import find_system
+    from loadmaster.platform.ray.cleanup import ray_output_in
+    from loadmaster.platform.systems.registry import find_system
 
     sizes, recipe = numbers_of_workers(workers), find_system(system).recipe
     config = new_config(recipe, given_values(None, [], None, gpus))  # as `loadmaster train` does

@@ -14,13 +14,12 @@ LONGEST = 24 * 60  # minutes
 def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
     """Ends with 1 where it does not hold."""
     from loadmaster.envs.errors import InputError
-    from loadmaster.platform.bench.scaling_files import check_writable
-    from loadmaster.platform.bench.serve_stand import served_systems
+    from loadmaster.platform.bench.bench_server import served_systems
+    from loadmaster.platform.bench.scaling_report import check_writable
     from loadmaster.platform.bench.soak import measure_soak
-    from loadmaster.platform.bench.soak_files import FILES, summary_of, write_soak
-    from loadmaster.platform.bench.soak_verdict import judge
+    from loadmaster.platform.bench.soak_report import FILES, judge, summary_of, write_soak
     from loadmaster.platform.cli.bench import hardware, telling
-    from loadmaster.platform.ray_output import ray_output_in
+    from loadmaster.platform.ray.cleanup import ray_output_in
 
     if not 0 < minutes <= LONGEST:
         raise InputError(f"--minutes is {minutes:g}; expected more than 0, {LONGEST:,} at most")

@@ -46,12 +46,11 @@ def calibrate(
     from loadmaster.envs.dag_scheduling.baselines import BASELINES
     from loadmaster.envs.dag_scheduling.calibration import SHIPPED, merged
     from loadmaster.envs.errors import InputError, unknown_name
-    from loadmaster.platform import calibration
-    from loadmaster.platform.evaluation import run
-    from loadmaster.platform.evaluation.subjects import find_subject
-    from loadmaster.platform.files import written_whole
+    from loadmaster.models.files import atomic_text_file
+    from loadmaster.platform.evaluation import calibration, run
+    from loadmaster.platform.evaluation.adapters import find_adapter
 
-    subject = find_subject(environment)
+    subject = find_adapter(environment)
     if subject.environment != "dag_scheduling":
         raise InputError(
             f"no baseline of {subject.environment} has parameters; expected dag_scheduling"
@@ -67,7 +66,7 @@ def calibrate(
     path = output or SHIPPED
     console = Console(stderr=True, highlight=False)
     results = []
-    with written_whole(path) as file:
+    with atomic_text_file(path) as file:
         from loadmaster.envs.dag_scheduling.workloads import load_workload
 
         bank = load_workload(settings)

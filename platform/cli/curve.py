@@ -39,13 +39,13 @@ def curve(
     """
     import json
 
-    from loadmaster.platform.files import bytes_written_whole, picture_kind
+    from loadmaster.models.files import atomic_binary_file, image_format
     from loadmaster.platform.training.history import common_metric, read_histories
 
-    kind = picture_kind(output)
+    kind = image_format(output)
     histories = read_histories(runs)
     metric = common_metric(histories)
-    with bytes_written_whole(output) as file:
+    with atomic_binary_file(output) as file:
         from loadmaster.platform.training.curve import draw_curves
 
         draw_curves(histories, file, against, kind)

@@ -12,9 +12,9 @@ from typing import IO, Annotated, Any
 import typer
 
 from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
+from loadmaster.serving.client.base import URL
 from loadmaster.serving.client.calls import Mode
 from loadmaster.serving.client.errors import one_line
-from loadmaster.serving.client.frame import URL
 
 MOST_BYTES = 32 * 2**20  # of a state: the largest cluster's takes a few MB
 MOST_TOKEN_BYTES = 4096

@@ -23,7 +23,7 @@ def doctor(
 
         loadmaster doctor --ray --json
     """
-    from loadmaster.platform.health import examine
+    from loadmaster.platform.ray.health import examine
 
     if as_json:
         import json

@@ -74,6 +74,7 @@ def evaluate(
     from rich.console import Console
 
     from loadmaster.platform.evaluation import files, report, run
+    from loadmaster.platform.evaluation.adapters import find_adapter
     from loadmaster.platform.evaluation.comparison import as_json as comparison_as_json
     from loadmaster.platform.evaluation.comparison import compare
     from loadmaster.platform.evaluation.explanations import (
@@ -82,10 +83,9 @@ def evaluate(
         print_explanations,
     )
     from loadmaster.platform.evaluation.learned import choose_learned, with_learned, words
-    from loadmaster.platform.evaluation.subjects import find_subject
-    from loadmaster.platform.systems import systems
+    from loadmaster.platform.systems.registry import systems
 
-    subject = find_subject(target)
+    subject = find_adapter(target)
     chosen_seeds = run.choose_seeds(first_seed, seeds)
     threads = run.choose_workers(workers)
     settings = subject.settings(values_from(assignments or [], workload))

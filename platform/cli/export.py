@@ -40,7 +40,7 @@ def export(
         loadmaster evaluate decima --policy bundles/decima-mine --against all
     """
     from loadmaster.models.card import evaluations, facts
-    from loadmaster.platform.policies.export import export_bundle
+    from loadmaster.platform.training.export import export_bundle
 
     made = export_bundle(run, bundle, which, name, evaluation or [])
     manifest = made.manifest

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from loadmaster.envs.registry import Described
+    from loadmaster.envs.registry import Named
 
 
 class Row(NamedTuple):
@@ -40,9 +40,9 @@ def list_everything(
 def listing() -> dict[str, Any]:
     """Everything there is, in the shape that scripts rely on."""
     from loadmaster.envs.registry import environments
-    from loadmaster.models.shipped import pretrained_policies
-    from loadmaster.platform.policies.find import pretrained
-    from loadmaster.platform.systems import systems
+    from loadmaster.models.manifest import pretrained_policies
+    from loadmaster.platform.systems.bundle_ref import pretrained
+    from loadmaster.platform.systems.registry import systems
 
     return {
         "systems": [
@@ -76,8 +76,8 @@ def _print_tables() -> None:
     from rich.console import Console
 
     from loadmaster.envs.registry import environments
-    from loadmaster.platform.policies.find import pretrained
-    from loadmaster.platform.systems import systems
+    from loadmaster.platform.systems.bundle_ref import pretrained
+    from loadmaster.platform.systems.registry import systems
 
     console = Console(highlight=False)
     for spec in environments().values():
@@ -99,7 +99,7 @@ def _print_tables() -> None:
         console.print("pretrained policies: none yet")
 
 
-def _table(heading: str, rows: Iterable[Described]) -> Table:
+def _table(heading: str, rows: Iterable[Named]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 

@@ -93,17 +93,17 @@ def replay(
 
     from contextlib import nullcontext
 
-    from loadmaster.platform.files import bytes_written_whole, picture_kind, written_whole
-    from loadmaster.platform.replay.headline import headline
+    from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
+    from loadmaster.platform.replay.adapters import summary_line
     from loadmaster.platform.replay.page import build_page, none_for_nan
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, values_from(assignments or [], workload))
-    kind = "" if picture is None else picture_kind(picture, "--picture")
+    kind = "" if picture is None else image_format(picture, "--picture")
     if picture is not None:
         check_picture(plan)
-    drawn = nullcontext() if picture is None else bytes_written_whole(picture, "--picture")
-    with written_whole(output) as file, drawn as drawing, _progress() as say:
+    drawn = nullcontext() if picture is None else atomic_binary_file(picture, "--picture")
+    with atomic_text_file(output) as file, drawn as drawing, _progress() as say:
         recording = record(plan, lambda name: say(f"running {name}"))
         scene, results = recording.scene, recording.results
         say("building the page")
@@ -122,7 +122,7 @@ def replay(
         print(json.dumps({**made, "policies": figures}, indent=2))
         return
     beside = [scene.beside(result) for result in results]
-    print(headline(results, unit=scene.unit(results), beside=beside))
+    print(summary_line(results, unit=scene.unit(results), beside=beside))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
     if picture is not None:
         print(f"Picture: {picture}")

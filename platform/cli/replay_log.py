@@ -12,8 +12,8 @@ import typer
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import visible
 from loadmaster.platform.replay.decision_log import Outcome, given_bundles, replay_log
-from loadmaster.serving.log_files import read_log
-from loadmaster.serving.times import parse_moment
+from loadmaster.serving.monitoring.log_files import read_log
+from loadmaster.serving.timestamps import parse_timestamp
 
 FOR_LOGS = ("log", "bundle", "since", "until")
 FOR_BOTH = ("as_json",)
@@ -45,8 +45,8 @@ def replay_decisions(
     from rich.console import Console
 
     now = time.time()
-    first = None if since is None else parse_moment(since, "--since", now)
-    last = None if until is None else parse_moment(until, "--until", now)
+    first = None if since is None else parse_timestamp(since, "--since", now)
+    last = None if until is None else parse_timestamp(until, "--until", now)
     if first is not None and last is not None and first >= last:
         raise InputError(f"--since {since} is not before --until {until}; expected it to be")
     given = given_bundles(bundles)

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loadmaster.platform.cli.options import Assignments
-from loadmaster.platform.ray_session import before_loading_ray, give_way, in_a_job
+from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
-    from loadmaster.platform.training.config import TrainingConfig
-    from loadmaster.platform.training.recipe import Recipe
+    from loadmaster.platform.training.config import Recipe, TrainingConfig
     from loadmaster.platform.training.retraining import RetrainingFolder
-    from loadmaster.serving.verdict import Verdict
+    from loadmaster.serving.policies.comparison import ComparisonResult
 
 INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
 
@@ -64,18 +63,18 @@ def retrain(
             --set environment.interarrival_s=12 --minutes 10
     """
     if in_a_job():
-        give_way()
-    before_loading_ray(address)
+        lower_priority()
+    set_ray_env(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.envs.settings import parse_assignments
     from loadmaster.platform.cli.train import built
+    from loadmaster.platform.evaluation.improvement import compare_policies
     from loadmaster.platform.evaluation.run import choose_seeds
-    from loadmaster.platform.evaluation.verdict import judge
-    from loadmaster.platform.policies.export import export_bundle
-    from loadmaster.platform.policies.find import find_policy
-    from loadmaster.platform.systems import find_system
-    from loadmaster.platform.training.files import merged
-    from loadmaster.platform.training.retraining import RetrainingFolder, further
+    from loadmaster.platform.systems.bundle_ref import find_policy
+    from loadmaster.platform.systems.registry import find_system
+    from loadmaster.platform.training.export import export_bundle
+    from loadmaster.platform.training.retraining import RetrainingFolder, finetune_config
+    from loadmaster.platform.training.run_folder import merged
 
     recipe, serving = find_system(system).recipe, find_policy(start)
     if serving.system.name != system:
@@ -83,7 +82,7 @@ def retrain(
     bounds = {"iterations": iterations, "minutes": minutes}
     told = {"training": {name: value for name, value in bounds.items() if value is not None}}
     given = merged(parse_assignments(assignments or []), told)
-    settings = built(recipe, further(serving.manifest, serving.folder, given))
+    settings = built(recipe, finetune_config(serving.manifest, serving.folder, given))
     environment = getattr(settings, "environment", None)
     if environment is None:
         raise InputError(f"system {system!r} has no environment to judge policies in")
@@ -103,7 +102,9 @@ def retrain(
         if not folder.bundle.exists():
             name = f"{serving.manifest.name.removesuffix('-retrained')}-retrained"
             export_bundle(folder.run, folder.bundle, "best", name, [])
-        verdict = judge(find_policy(str(folder.bundle.absolute())), serving, environment, unseen)
+        verdict = compare_policies(
+            find_policy(str(folder.bundle.absolute())), serving, environment, unseen
+        )
         folder.close(verdict)
     report(verdict, as_json)
 
@@ -129,7 +130,7 @@ def train_in(
         raise typer.Exit(INTERRUPTED)
 
 
-def report(verdict: Verdict, as_json: bool) -> None:
+def report(verdict: ComparisonResult, as_json: bool) -> None:
     if as_json:
         print(verdict.model_dump_json(indent=2))
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from loadmaster.serving.config import ServeSettings
+    from loadmaster.serving.settings import ServeSettings
 
 
 def serve(
@@ -54,7 +54,7 @@ def serve(
 
         loadmaster serve --bundle decima=bundles/decima-mine --set systems.decima.deadline_ms=50
     """
-    from loadmaster.platform.serve_settings import serve_arguments
+    from loadmaster.platform.ray.serve_settings import serve_arguments
 
     given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
     arguments = serve_arguments(config, bundle or [], assignments or [], given)
@@ -65,21 +65,21 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
     import os
 
     from loadmaster.envs.settings import build_settings
-    from loadmaster.platform.ray_session import before_loading_ray, ray_session
-    from loadmaster.platform.serve_session import (
-        before_loading_serve,
+    from loadmaster.platform.ray.serve_session import (
         check_reachability,
         serving,
+        set_serve_env,
         terminable,
         until_stopped,
         wait_until_ready,
     )
-    from loadmaster.serving.config import ServeSettings
+    from loadmaster.platform.ray.session import ray_session, set_ray_env
+    from loadmaster.serving.settings import ServeSettings
 
     settings = build_settings(ServeSettings, arguments)
     check_reachability(settings, os.environ)
-    before_loading_ray(None)
-    before_loading_serve()
+    set_ray_env(None)
+    set_serve_env()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
     # Ray takes SIGTERM for itself when it starts: whoever wants it has to come after.
     with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
@@ -93,15 +93,15 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
 
 
 def _tell(settings: ServeSettings) -> None:
-    from loadmaster.platform.serve_session import base_url
-    from loadmaster.serving.access import exposure
-    from loadmaster.serving.places import bundle_folder
-    from loadmaster.serving.registry import find_endpoint
+    from loadmaster.platform.ray.serve_session import base_url
+    from loadmaster.serving.http.auth import exposure
+    from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+    from loadmaster.serving.system import find_endpoint
 
     url = base_url(settings)
     for name, one in settings.systems.items():
         endpoint = find_endpoint(name, one.endpoint)
-        served = bundle_folder(one.bundle or endpoint.pretrained).name
+        served = resolve_bundle(one.bundle or endpoint.pretrained).name
         typer.echo(
             f"{name}: {served}, within {one.deadline_ms:g} ms, else {one.rule or endpoint.rules[0]}"
         )
@@ -118,7 +118,7 @@ def _ask_each(settings: ServeSettings) -> None:
     """One decision of every system, about its own example."""
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.cli.decide import described
-    from loadmaster.platform.serve_session import base_url
+    from loadmaster.platform.ray.serve_session import base_url
     from loadmaster.serving.client import Client, ServiceError
 
     with Client(base_url(settings), deadline_s=30.0) as client:

@@ -33,8 +33,8 @@ def state(
         loadmaster decide decima state.json
     """
     from loadmaster.envs.errors import unknown_name
-    from loadmaster.platform.files import written_whole
-    from loadmaster.serving.registry import find_endpoint
+    from loadmaster.models.files import atomic_text_file
+    from loadmaster.serving.system import find_endpoint
 
     endpoint = find_endpoint(system)
     if schema:
@@ -47,5 +47,5 @@ def state(
     if output is None:
         sys.stdout.write(text + "\n")
         return
-    with written_whole(output) as file:
+    with atomic_text_file(output) as file:
         file.write(text + "\n")

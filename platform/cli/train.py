@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli.options import Assignments
-from loadmaster.platform.ray_session import before_loading_ray
+from loadmaster.platform.ray.session import set_ray_env
 
 INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
-    from loadmaster.platform.training.config import TrainingConfig
+    from loadmaster.platform.training.config import Recipe, TrainingConfig
     from loadmaster.platform.training.loop import Outcome
-    from loadmaster.platform.training.recipe import Recipe
     from loadmaster.platform.training.run_folder import RunFolder
 
 
@@ -68,9 +67,9 @@ def train(
 
         loadmaster train --resume runs/decima-20260101-120000
     """
-    before_loading_ray(address)
+    set_ray_env(address)
     from loadmaster.envs.errors import InputError
-    from loadmaster.platform.systems import find_system
+    from loadmaster.platform.systems.registry import find_system
     from loadmaster.platform.training.run_folder import RunFolder
     from loadmaster.platform.training.tracking import mlflow_client
 
@@ -108,7 +107,7 @@ def given_values(
 ) -> dict[str, Any]:
     """--config, then --set over it, then the two options that have names of their own."""
     from loadmaster.envs.settings import parse_assignments
-    from loadmaster.platform.training.files import merged, read_config
+    from loadmaster.platform.training.run_folder import merged, read_config
 
     values: Mapping[str, Any] = read_config(config) if config is not None else {}
     values = merged(values, parse_assignments(assignments))
@@ -135,7 +134,7 @@ def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
 
 
 def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
-    from loadmaster.platform.training.start import starting_weights
+    from loadmaster.platform.training.warm_start import starting_weights
 
     settings = built(recipe, values)
     starting_weights(recipe, settings)  # refused before Ray starts
@@ -150,8 +149,8 @@ def resumed_config(
     gpus: int | None,
 ) -> TrainingConfig:
     """The run's own config; what is set now goes over it (more iterations, other workers)."""
-    from loadmaster.platform.training.files import merged
-    from loadmaster.platform.training.resume import check_same_run
+    from loadmaster.platform.training.run_folder import merged
+    from loadmaster.platform.training.tracking import check_same_run
 
     own = folder.config(recipe.config_class)
     given = given_values(None, assignments, workers, gpus)
@@ -161,8 +160,7 @@ def resumed_config(
 
 
 def create(output: Path | None, system: str, settings: TrainingConfig) -> RunFolder:
-    from loadmaster.platform.training.provenance import provenance
-    from loadmaster.platform.training.run_folder import RunFolder
+    from loadmaster.platform.training.run_folder import RunFolder, provenance
 
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     path = output or Path("runs") / f"{system}-{stamp}"

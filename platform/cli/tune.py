@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli.options import Assignments
-from loadmaster.platform.ray_session import before_loading_ray
+from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.sweeps.records import Outcome, Record
-    from loadmaster.platform.sweeps.sweep import Sweep
+    from loadmaster.platform.sweeps.settings import Sweep
 
 
 def tune(
@@ -54,11 +54,11 @@ def tune(
     """
     import datetime
 
-    before_loading_ray(address)
+    set_ray_env(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.sweeps.file import load_sweep
     from loadmaster.platform.sweeps.folder import SweepFolder, check_is_new
-    from loadmaster.platform.training.provenance import provenance
+    from loadmaster.platform.training.run_folder import provenance
 
     if resume is not None:
         if file or assignments or trials is not None or output:
@@ -78,7 +78,7 @@ def tune(
         return
     if resume is None:
         folder = SweepFolder.create(path, sweep, provenance())
-    from loadmaster.platform.sweeps.launch import launch
+    from loadmaster.platform.sweeps.run import launch
 
     outcome = launch(sweep, folder, resume is not None, address)
     print_outcome(sweep, outcome, path, as_json)
@@ -112,9 +112,8 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
 
     from rich.console import Console
 
-    from loadmaster.platform.sweeps.records import BEST
+    from loadmaster.platform.sweeps.records import BEST, trial_table
     from loadmaster.platform.sweeps.space import in_words
-    from loadmaster.platform.sweeps.table import trial_table
 
     best = outcome.best(sweep)
     if as_json:

@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.wording import ORACLE, title
+from loadmaster.platform.evaluation.formatting import ORACLE, title
 
 # Paul Tol's muted scheme: nine colours that stay apart under every common colour blindness.
 PALETTE = (

@@ -30,7 +30,7 @@ from loadmaster.platform.evaluation.chart_style import (
     short,
 )
 from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.wording import decimals, figure_text, marked
+from loadmaster.platform.evaluation.formatting import decimals, figure_text, marked
 
 SIZE_BINS = 8  # of jobs by work, equally full
 TIME_POINTS = 400

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
+from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
 from loadmaster.platform.evaluation.learned import as_records
 from loadmaster.platform.evaluation.run import Episodes
 from loadmaster.platform.evaluation.statistics import (
@@ -20,9 +21,8 @@ from loadmaster.platform.evaluation.statistics import (
     paired_difference,
     summarise,
 )
-from loadmaster.platform.evaluation.subjects import Subject, Trial
-from loadmaster.platform.policies import Explanation
-from loadmaster.platform.policies.find import Found
+from loadmaster.platform.systems.bundle_ref import BundleRef
+from loadmaster.platform.systems.policies import Explanation
 
 OPTIMUM = "optimal"
 MOST_LINES = 12  # in one chart
@@ -32,15 +32,15 @@ MOST_LINES = 12  # in one chart
 class Comparison:
     """Policies best first, by the primary metric."""
 
-    subject: Subject
-    trial: Trial
+    subject: EnvironmentAdapter
+    trial: EvaluationSetup
     seeds: tuple[int, ...]
     values: dict[str, NDArray[np.float64]]  # policy -> (metrics, seeds)
     summaries: dict[str, tuple[Summary, ...]]  # policy -> one per metric
     best_baseline: str | None  # of those that are no oracles; None: none took part
     differences: dict[str, Difference]  # policy -> from the best baseline, primary metric
     gaps: dict[str, Summary]  # policy -> percent away from the optimum; empty if it did not run
-    learned: Mapping[str, Found] = field(default_factory=dict)  # the bundles among the policies
+    learned: Mapping[str, BundleRef] = field(default_factory=dict)  # the bundles among the policies
     explanations: Mapping[str, Sequence[Explanation]] = field(default_factory=dict)
 
     @property
@@ -76,7 +76,9 @@ class Comparison:
         return tuple(first.values())
 
 
-def compare(subject: Subject, trial: Trial, seeds: Sequence[int], episodes: Episodes) -> Comparison:
+def compare(
+    subject: EnvironmentAdapter, trial: EvaluationSetup, seeds: Sequence[int], episodes: Episodes
+) -> Comparison:
     """Judge the episodes, one per policy and seed."""
     sign = -1.0 if trial.metrics[0].better == "higher" else 1.0
     measured = {

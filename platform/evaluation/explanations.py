@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.evaluation.adapters import EvaluationSetup
 from loadmaster.platform.evaluation.learned import Learned
-from loadmaster.platform.evaluation.subjects import Trial
-from loadmaster.platform.policies import Explanation, Options
+from loadmaster.platform.systems.policies import Explanation, Options
 
 
 def choose_moments(count: int, learned: Learned) -> int:
@@ -26,7 +26,7 @@ def choose_moments(count: int, learned: Learned) -> int:
 
 
 def explain_learned(
-    trial: Trial, learned: Learned, seed: int, moments: int
+    trial: EvaluationSetup, learned: Learned, seed: int, moments: int
 ) -> dict[str, tuple[Explanation, ...]]:
     """Decisions of every learned policy in the episode of `seed`; none where none are wanted."""
     if not moments:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.folders import missing, remove_empty
+from loadmaster.models.files import missing_folders, remove_empty_folders
 from loadmaster.platform.evaluation.comparison import Comparison, as_json
 from loadmaster.platform.evaluation.run import Episodes
 
@@ -32,12 +32,12 @@ def written_at_once(folder: Path) -> Iterator[Path]:
         nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         if not nearest.is_dir():
             raise NotADirectoryError(0, f"{nearest.name} is a file, not a folder")
-        made = missing(parent)
+        made = missing_folders(parent)
         parent.mkdir(parents=True, exist_ok=True)
         scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
         scratch.mkdir()
     except OSError as fault:
-        remove_empty(made)
+        remove_empty_folders(made)
         raise InputError(
             f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
             "expected a folder that can be made or written to"
@@ -51,7 +51,7 @@ def written_at_once(folder: Path) -> Iterator[Path]:
             scratch.rename(folder)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-        remove_empty(made)
+        remove_empty_folders(made)
         raise
     shutil.rmtree(scratch, ignore_errors=True)
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models import shipped
-from loadmaster.platform.evaluation.subjects import Subject, Trial
-from loadmaster.platform.policies.find import Found, best_pretrained, find_policy
-from loadmaster.platform.systems import System
+from loadmaster.models import manifest as shipped
+from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
+from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
+from loadmaster.platform.systems.registry import System
 
-Learned = dict[str, Found]  # by the name it goes by here, in the order they were asked for
+Learned = dict[str, BundleRef]  # by the name it goes by here, in the order they were asked for
 
 
 def choose_learned(
-    subject: Subject, wanted: Sequence[str], system: System | None, settings: Any
+    subject: EnvironmentAdapter, wanted: Sequence[str], system: System | None, settings: Any
 ) -> tuple[list[str], Learned]:
     """The names of all who were asked for, and the bundles behind those that are learned.
 
@@ -43,7 +43,7 @@ def choose_learned(
     return names, learned
 
 
-def check_belongs(found: Found, environment: str, system: System | None = None) -> None:
+def check_belongs(found: BundleRef, environment: str, system: System | None = None) -> None:
     """Refuse a bundle that decides about something else."""
     if system is not None and found.system.name != system.name:
         raise InputError(
@@ -66,7 +66,7 @@ def distinct(name: str, taken: Iterable[str]) -> str:
     return chosen
 
 
-def with_learned(trial: Trial, learned: Learned) -> Trial:
+def with_learned(trial: EvaluationSetup, learned: Learned) -> EvaluationSetup:
     """The trial with learned policies to run, and a note on each."""
     policies = {name: found.policy for name, found in learned.items()}
 
@@ -79,17 +79,17 @@ def with_learned(trial: Trial, learned: Learned) -> Trial:
     return replace(trial, run=run, notes=(*trial.notes, *notes))
 
 
-def words(found: Found) -> str:
+def words(found: BundleRef) -> str:
     """Where it comes from."""
     origin = "pretrained" if _ships(found) else f"from {found.folder}"
     return f"{origin}, trained on {found.trained_on}"
 
 
-def _ships(found: Found) -> bool:
+def _ships(found: BundleRef) -> bool:
     return found.folder.parent == shipped.pretrained_folder()
 
 
-def as_records(learned: Mapping[str, Found]) -> dict[str, dict[str, Any]]:
+def as_records(learned: Mapping[str, BundleRef]) -> dict[str, dict[str, Any]]:
     """For scripts: enough to know which weights were judged.
 
     A policy that ships goes by its name: where it is installed differs between machines.

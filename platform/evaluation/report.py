@@ -12,8 +12,7 @@ from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.statistics import Interval
-from loadmaster.platform.evaluation.wording import (
+from loadmaster.platform.evaluation.formatting import (
     among_learned,
     decimals,
     figure_text,
@@ -22,6 +21,7 @@ from loadmaster.platform.evaluation.wording import (
     title,
     verdict,
 )
+from loadmaster.platform.evaluation.statistics import Interval
 
 LONG = 15  # rows; a table of more keeps to one line each, if need be with fewer columns
 

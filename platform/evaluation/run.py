@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.platform.evaluation.subjects import Subject, Trial
+from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
 
 Episodes = dict[str, list[Any]]  # policy -> one result per seed, in the seeds' order
 
 
 def choose_policies(
-    subject: Subject, policies: Sequence[str], against: str | None
+    subject: EnvironmentAdapter, policies: Sequence[str], against: str | None
 ) -> tuple[str, ...]:
     """Whom to compare: `policies` and the baselines named by `against`; with neither, all those."""
     if against is None:
@@ -48,7 +48,7 @@ def choose_workers(count: int | None) -> int:
 
 
 def run_episodes(
-    trial: Trial,
+    trial: EvaluationSetup,
     policies: Sequence[str],
     seeds: Sequence[int],
     workers: int,

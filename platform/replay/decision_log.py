@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.manifest import read_manifest, visible
-from loadmaster.models.shipped import pretrained_folder, pretrained_policies
-from loadmaster.platform.policies.find import folder_meant
-from loadmaster.serving.endpoint import Endpoint, Policy
-from loadmaster.serving.log_files import DecisionRow
-from loadmaster.serving.registry import find_endpoint
-from loadmaster.serving.times import iso
+from loadmaster.models.manifest import (
+    pretrained_folder,
+    pretrained_policies,
+    read_manifest,
+    visible,
+)
+from loadmaster.platform.systems.bundle_ref import resolve_folder
+from loadmaster.serving.monitoring.log_files import DecisionRow
+from loadmaster.serving.system import Endpoint, Policy, find_endpoint
+from loadmaster.serving.timestamps import iso
 
 SHOWN = 5  # differences that are kept to look at
 MOST_REASONS = 50
@@ -97,7 +100,7 @@ def given_bundles(assignments: Iterable[str]) -> dict[str, Path]:
             )
         if system in folders:
             raise InputError(f"--bundle gives {system!r} twice; expected one bundle a system")
-        folder = folder_meant(spec)
+        folder = resolve_folder(spec)
         manifest = read_manifest(folder)
         if manifest.system != system:
             raise InputError(

@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.replay.headline import (
+from loadmaster.platform.replay.adapters import (
+    DAG_SCHEDULING,
     Outcome,
-    headline,
+    ReplayAdapter,
+    find_replay_adapter,
     jobs_seen,
     makespan_s,
     mean_jct_s,
+    summary_line,
     unfinished_note,
 )
-from loadmaster.platform.replay.scenes import DAG_SCHEDULING, Scene, find_scene
 
 MAX_POLICIES = 2
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which a browser still opens and paints smoothly
@@ -41,7 +43,7 @@ def build_page(
     environment: str = DAG_SCHEDULING,
 ) -> str:
     """The page for one or two recorded episodes on the same jobs; names in order of arrival."""
-    scene = find_scene(environment)
+    scene = find_replay_adapter(environment)
     _check(scene, results, job_names)
     unit = scene.unit(results)
     own = [f"{environment}/{name}" for name in scene.scripts]
@@ -52,7 +54,7 @@ def build_page(
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
         security=_security_policy(style, script),
-        headline=headline(results, True, unit, [scene.beside(result) for result in results]),
+        headline=summary_line(results, True, unit, [scene.beside(result) for result in results]),
         note=html.escape(unfinished_note(results, unit)),
         counted=scene.counted,
         counted_title=scene.counted.capitalize(),
@@ -69,7 +71,7 @@ def _asset(name: str) -> str:
     return files("loadmaster.platform.replay").joinpath(name).read_text(encoding="utf-8")
 
 
-def _check(scene: Scene, results: Sequence[Outcome], job_names: Sequence[str]) -> None:
+def _check(scene: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]) -> None:
     if not 1 <= len(results) <= MAX_POLICIES:
         raise InputError(f"{len(results)} policies to replay; expected one or two")
     first = results[0]
@@ -93,7 +95,7 @@ def _check(scene: Scene, results: Sequence[Outcome], job_names: Sequence[str]) -
 
 
 def _page_data(
-    scene: Scene, results: Sequence[Outcome], job_names: Sequence[str]
+    scene: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
 ) -> dict[str, Any]:
     first, jobs = results[0], jobs_seen(results)
     return {

@@ -9,20 +9,20 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import environments
-from loadmaster.models.shipped import pretrained_policies
+from loadmaster.models.manifest import pretrained_policies
+from loadmaster.platform.evaluation.adapters import find_adapter
 from loadmaster.platform.evaluation.learned import Learned, choose_learned
-from loadmaster.platform.evaluation.subjects import find_subject
-from loadmaster.platform.policies.find import Found, find_policy, is_bundle_or_run
+from loadmaster.platform.replay.adapters import ReplayAdapter, find_replay_adapter
 from loadmaster.platform.replay.page import MAX_POLICIES
-from loadmaster.platform.replay.scenes import Scene, find_scene
-from loadmaster.platform.systems import systems
+from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy, is_bundle_or_run
+from loadmaster.platform.systems.registry import systems
 
 
 @dataclass(frozen=True)
 class Recording:
     """One episode a policy, all on the same jobs."""
 
-    scene: Scene
+    scene: ReplayAdapter
     results: tuple[Any, ...]  # outcomes of the scene
     job_names: tuple[str, ...]  # in order of arrival
     title: str
@@ -32,7 +32,7 @@ class Recording:
 class Plan:
     """A recording that can be made: every name is known and every value valid."""
 
-    scene: Scene
+    scene: ReplayAdapter
     policies: tuple[str, ...]
     learned: Learned  # the bundles among them
     alone: bool  # then the baseline that does best on this sequence is shown beside
@@ -48,8 +48,8 @@ def plan_recording(target: str, policies: Sequence[str], seed: int, values: dict
     if seed < 0:
         raise InputError(f"--seed {seed} is negative; expected 0 or more")
     shown = _policy_meant(target)
-    subject = find_subject(shown.system.environment if shown else target)
-    scene = find_scene(subject.environment)
+    subject = find_adapter(shown.system.environment if shown else target)
+    scene = find_replay_adapter(subject.environment)
     settings = subject.settings({**_trained_on(shown, values), **values} if shown else values)
     system = systems().get(target)
     wanted = [target, *policies] if shown else list(policies)
@@ -75,7 +75,7 @@ def check_picture(plan: Plan) -> None:
         )
 
 
-def _policy_meant(target: str) -> Found | None:
+def _policy_meant(target: str) -> BundleRef | None:
     """The policy that the target is, if it is neither an environment nor a system."""
     known = environments()
     named = (*known, *(spec.gym_id for spec in known.values()), *systems())
@@ -87,7 +87,7 @@ def _policy_meant(target: str) -> Found | None:
     return find_policy(target)
 
 
-def _trained_on(shown: Found, values: Mapping[str, Any]) -> dict[str, Any]:
+def _trained_on(shown: BundleRef, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings a policy was trained with; a load would hide the gap that somebody sets."""
     trained = shown.policies.settings(shown.manifest).model_dump(exclude_unset=True)
     return {k: v for k, v in trained.items() if k != "load" or "interarrival_s" not in values}

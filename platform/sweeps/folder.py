@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.folders import missing, remove_empty
+from loadmaster.models.files import missing_folders, remove_empty_folders
 from loadmaster.platform.evaluation.files import written_at_once
 from loadmaster.platform.sweeps.file import load_sweep
-from loadmaster.platform.sweeps.sweep import Sweep
+from loadmaster.platform.sweeps.settings import Sweep
 
 FILE, MANIFEST = "sweep.yaml", "sweep.json"
 
@@ -36,7 +36,7 @@ class SweepFolder:
     @classmethod
     def create(cls, path: Path, sweep: Sweep, provenance: Mapping[str, Any]) -> SweepFolder:
         check_is_new(path)
-        made = missing(path.parent)
+        made = missing_folders(path.parent)
         manifest = {
             "name": sweep.name,
             "set": list(sweep.assignments),
@@ -53,7 +53,7 @@ class SweepFolder:
         if self.begun or self.trials_made:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        remove_empty(list(self._made))
+        remove_empty_folders(list(self._made))
 
     @classmethod
     def open(cls, path: Path) -> tuple[SweepFolder, Sweep]:

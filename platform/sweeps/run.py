@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
@@ -9,13 +12,16 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
 from ray.tune.search import BasicVariantGenerator
+from rich.console import Console
 
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in
+from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.sweeps.callbacks import Limits, Watch, environment_set, signals_restored
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, write_best, write_trials
-from loadmaster.platform.sweeps.sweep import Sweep
-from loadmaster.platform.sweeps.table import TrialDisplay
+from loadmaster.platform.sweeps.records import Outcome, TrialDisplay, write_best, write_trials
+from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.trial import TRAINER, Trial, TrialPlan
-from loadmaster.platform.sweeps.watch import Limits, Watch, environment_set, signals_restored
 
 KEPT = 4  # checkpoints a trial
 RETRIES = 1  # of a trial that fails, from its last checkpoint: machines come and go
@@ -118,3 +124,27 @@ def _searcher(sweep: Sweep) -> Any:
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return OptunaSearch(sampler=optuna.samplers.TPESampler(seed=searcher.seed))
+
+
+# A sweep's surroundings: Ray, its log and the display, each ended in its turn.
+
+
+def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None) -> Outcome:
+    """All trials, or as far as they come before somebody stops them. Progress goes to stderr."""
+    with ExitStack() as stack:
+        go_on = f"go on with: loadmaster tune --resume {folder.path}"
+        stack.enter_context(cleanup_on_exit(folder, resumed, lambda: print(go_on, file=sys.stderr)))
+        stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
+        console = Console(file=stderr, highlight=False)
+        with console.status("starting Ray" if address is None else f"joining {address}"):
+            stack.enter_context(ray_session(address, math.ceil(sweep.needs["CPU"])))
+            # Late: Tune takes seconds to import, and is to speak into the log from the start.
+            from loadmaster.platform.sweeps.records import TrialDisplay
+
+            lacking = shortage(sweep)
+        if lacking is not None:
+            if address is None:
+                raise InputError(f"{lacking}; expected a larger machine, or --address")
+            console.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
+        display = stack.enter_context(TrialDisplay(sweep, console))
+        return run_sweep(sweep, folder, display)

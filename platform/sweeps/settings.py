@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -15,6 +16,8 @@ from pydantic import (
 )
 
 from loadmaster.envs.settings import Settings
+from loadmaster.platform.sweeps.space import Space
+from loadmaster.platform.systems.registry import System
 
 
 class Asha(Settings):
@@ -118,3 +121,36 @@ class SweepSettings(Settings):
         if not purpose.strip() or "\n" in purpose.strip():
             raise ValueError("expected one line that says what the sweep is for")
         return purpose.strip()
+
+
+# A sweep that was read and found sound.
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that is ready to run."""
+
+    name: str
+    text: str  # of the file
+    settings: SweepSettings
+    system: System
+    space: Space
+    assignments: tuple[str, ...]  # from the command line, on top of the file
+    iterations: int  # of a trial that nobody stops
+
+    @property
+    def metric(self) -> str:
+        return self.settings.metric
+
+    @property
+    def needs(self) -> dict[str, float]:
+        """What Ray must have for the largest trial."""
+        resources, most = self.settings.resources, self.space.most
+        cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
+        return {
+            "CPU": 1 + most(("rollouts", "workers")) if cpus is None else cpus,
+            "GPU": most(("resources", "gpus")) if gpus is None else gpus,
+        }
+
+    def better(self, one: float, other: float) -> bool:
+        return one < other if self.settings.mode == "min" else one > other

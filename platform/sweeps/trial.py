@@ -15,7 +15,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import resolve
 from loadmaster.platform.sweeps.settings import TrialResources
 from loadmaster.platform.sweeps.space import Space
-from loadmaster.platform.systems import System
+from loadmaster.platform.systems.registry import System
 
 TRAINER = "loadmaster.platform.training.trainer:Trainer"
 

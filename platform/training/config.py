@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import (
     Field,
     NonNegativeFloat,
@@ -125,3 +129,35 @@ class TrainingConfig(Settings):
     validation: Validation = Validation()
     checkpoints: Keeping = Keeping()
     resources: Resources = Resources()
+
+
+# What training must know of a system. The rest of this package knows no system.
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a system is trained."""
+
+    system: str
+    config_class: type[TrainingConfig]
+    metric: Callable[[Any], str]  # config -> what validation measures, in words; lower is better
+    algorithm: Callable[[Any], Any]  # config -> RLlib's AlgorithmConfig, ready to build
+    baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # the metric of each, on seeds
+    network: Callable[[Any], dict[str, Any]]  # config -> what a bundle says of the network
+    check: Callable[[Any], None]  # config -> an InputError for what cannot run, before it does
+    compile: Callable[[Any], None]  # once in this process, so that workers find it done
+
+
+# What heuristics reach on the sequences that a run judges itself by.
+
+
+def mean_costs(
+    names: Sequence[str], seeds: Sequence[int], cost: Callable[[str, int], float]
+) -> dict[str, float]:
+    """Each one's mean cost of an episode; compiled episodes release the lock, so in threads."""
+
+    def mean(name: str) -> float:
+        return float(np.mean([cost(name, seed) for seed in seeds]))
+
+    with ThreadPoolExecutor() as threads:
+        return dict(zip(names, threads.map(mean, names), strict=True))

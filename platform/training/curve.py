@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from loadmaster.models.files import atomic_binary_file
 from loadmaster.platform.evaluation.chart_style import (
     DASHES,
     DPI,
@@ -23,8 +24,7 @@ from loadmaster.platform.evaluation.chart_style import (
     STYLE,
     legend_beside,
 )
-from loadmaster.platform.files import bytes_written_whole
-from loadmaster.platform.training.folded_axis import fold_axis, fold_for
+from loadmaster.platform.training.broken_axis import fold_axis, fold_for
 from loadmaster.platform.training.history import Effort, History, common_metric, read_history
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.wording import with_unit
@@ -37,7 +37,7 @@ LEVEL: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (4, 3))}
 def draw_curve(run: RunFolder) -> Path:
     """RUN/curve.png."""
     history, path = read_history(run.path), run.path / "curve.png"
-    with bytes_written_whole(path) as file:
+    with atomic_binary_file(path) as file:
         draw_curves([history], file)
     return path
 

@@ -7,14 +7,11 @@ from contextlib import ExitStack
 import ray
 from rich.console import Console
 
-from loadmaster.platform.ending import ending
-from loadmaster.platform.interrupts import interrupts_heeded
-from loadmaster.platform.ray_output import RAY_LOG, ray_output_in
-from loadmaster.platform.ray_session import ray_session
-from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in, reraise_sigint
+from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.display import display
 from loadmaster.platform.training.loop import Outcome, run
-from loadmaster.platform.training.recipe import Recipe
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import trackers_for
 from loadmaster.platform.training.trainer import Trainer
@@ -33,7 +30,7 @@ def launch(
     workers = config.rollouts.workers
     with ExitStack() as stack:
         go_on = f"Stopped at once. Go on: loadmaster train --resume {folder.path}"
-        stack.enter_context(ending(folder, resumed, lambda: print(go_on)))
+        stack.enter_context(cleanup_on_exit(folder, resumed, lambda: print(go_on)))
         stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False, markup=False)
         with console.status("starting Ray" if address is None else f"joining {address}"):
@@ -43,7 +40,7 @@ def launch(
                 f"{workers} workers need a CPU each, the cluster has {there:.0f}: waiting"
             )
         with (
-            interrupts_heeded(),
+            reraise_sigint(),
             console.status(f"compiling (first time only), starting {workers} rollout workers"),
         ):
             trainer = Trainer(recipe, config, resumed)

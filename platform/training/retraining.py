@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import Manifest
-from loadmaster.platform.files import written_whole
-from loadmaster.platform.training.files import merged
-from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
-from loadmaster.serving.verdict import BUNDLE, FILE, Verdict, read_verdict
+from loadmaster.platform.training.run_folder import MANIFEST, RunFolder, merged
+from loadmaster.serving.policies.comparison import BUNDLE, FILE, ComparisonResult, read_comparison
 
 REQUEST = "request.json"
 ITERATIONS, MINUTES = 200, 20.0  # at most, unless told
 SURROUNDINGS = ("checkpoints", "resources")  # of the run that made it, on another machine
 
 
-def further(manifest: Manifest, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     """The policy's own way of training, from where it stands; `given` goes over it."""
     trained = manifest.trained.get("config")
     if isinstance(trained, Mapping):
@@ -87,10 +86,10 @@ class RetrainingFolder:
         return self.run.exists() and bool(RunFolder(self.run).checkpoints())
 
     @property
-    def verdict(self) -> Verdict | None:
-        return read_verdict(self.path) if (self.path / FILE).exists() else None
+    def verdict(self) -> ComparisonResult | None:
+        return read_comparison(self.path) if (self.path / FILE).exists() else None
 
-    def close(self, verdict: Verdict) -> None:
+    def close(self, verdict: ComparisonResult) -> None:
         """Nobody resumes it any more: its checkpoints, most of its size, can go."""
         self._write(FILE, verdict.model_dump(mode="json"))
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
@@ -108,5 +107,5 @@ class RetrainingFolder:
         return found
 
     def _write(self, name: str, record: Mapping[str, Any]) -> None:
-        with written_whole(self.path / name) as file:
+        with atomic_text_file(self.path / name) as file:
             file.write(json.dumps(record, indent=2) + "\n")

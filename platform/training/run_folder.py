@@ -14,11 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import datetime
 import json
 import os
+import platform
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +33,88 @@ import yaml
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.files import read_config
-from loadmaster.platform.training.provenance import command, now
+
+# Configurations from YAML files, and one laid over another.
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise InputError(f"cannot read {path}: {fault.strerror}; expected a YAML file") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text; expected a YAML file") from None
+    except yaml.YAMLError as fault:
+        mark = getattr(fault, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(fault, "problem", None) or "not YAML"
+        raise InputError(f"{path}{where}: {problem}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: a {type(values).__name__}; expected settings as key: value")
+    return values
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` laid over `below`, branch by branch."""
+    whole = dict(below)
+    for name, value in above.items():
+        if isinstance(value, Mapping) and isinstance(whole.get(name), Mapping):
+            whole[name] = merged(whole[name], value)
+        else:
+            whole[name] = value
+    return whole
+
+
+# Where a policy comes from: versions, command, revision and machine, for manifests.
+
+
+def provenance() -> dict[str, Any]:
+    return {
+        "loadmaster": version("loadmaster"),
+        "versions": {name: version(name) for name in ("ray", "torch", "numpy", "numba")}
+        | {"python": platform.python_version()},
+        "command": command(),
+        "revision": revision(),
+        "machine": machine(),
+        "started": now(),
+    }
+
+
+def now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def command() -> str:
+    return shlex.join(["loadmaster", *sys.argv[1:]])
+
+
+def revision() -> str | None:
+    """The checkout's git revision; None for an installed package."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+        "system": platform.system(),
+    }
+
 
 CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
 

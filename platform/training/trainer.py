@@ -15,9 +15,8 @@ import numpy as np
 import torch
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.recipe import Recipe
-from loadmaster.platform.training.start import starting_weights
+from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.warm_start import starting_weights
 
 LEARNT = {  # our names for a learner's results
     "entropy": "entropy",

@@ -5,7 +5,9 @@ moment, and never takes longer than its deadline.
 """
 
 from loadmaster.serving.client.aio import AsyncClient
-from loadmaster.serving.client.answers import (
+from loadmaster.serving.client.blocking import Client
+from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
+from loadmaster.serving.client.responses import (
     Accepted,
     Choice,
     Decision,
@@ -17,8 +19,6 @@ from loadmaster.serving.client.answers import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.blocking import Client
-from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
 
 __all__ = [
     "Accepted",

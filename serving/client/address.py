@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from urllib.parse import urlsplit
 
-from loadmaster.serving.client.wire import Request
+from loadmaster.serving.client.http1 import Request
 
 TOKEN_VARIABLE = "LOADMASTER_TOKEN"
 

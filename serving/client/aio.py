@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
 from loadmaster.serving.client import calls
-from loadmaster.serving.client.answers import (
+from loadmaster.serving.client.async_connection import Channel, open_channel
+from loadmaster.serving.client.base import Frame
+from loadmaster.serving.client.calls import Call, Mode, Payload
+from loadmaster.serving.client.errors import ServiceError
+from loadmaster.serving.client.http1 import Answer, Request
+from loadmaster.serving.client.responses import (
     Accepted,
     Decision,
     History,
@@ -15,12 +20,7 @@ from loadmaster.serving.client.answers import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.attempts import FAULTS
-from loadmaster.serving.client.calls import Call, Mode, Payload
-from loadmaster.serving.client.channel import Channel, open_channel
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.frame import Frame
-from loadmaster.serving.client.wire import Answer, Request
+from loadmaster.serving.client.retry import FAULTS
 
 T = TypeVar("T")
 

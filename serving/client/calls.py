@@ -12,7 +12,10 @@ from functools import partial
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
-from loadmaster.serving.client.answers import (
+from loadmaster.serving.client.decode import read
+from loadmaster.serving.client.errors import ServiceError
+from loadmaster.serving.client.http1 import Answer, Request
+from loadmaster.serving.client.responses import (
     Accepted,
     Decision,
     History,
@@ -21,9 +24,6 @@ from loadmaster.serving.client.answers import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.reading import read
-from loadmaster.serving.client.wire import Answer, Request
 
 T = TypeVar("T")
 Mode = Literal["active", "shadow"]

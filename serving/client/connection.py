@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from loadmaster.serving.client.address import Address
-from loadmaster.serving.client.wire import Answer, AnswerParser, BrokenError
+from loadmaster.serving.client.http1 import Answer, BrokenError, ResponseParser
 
 Left = Callable[[], float]  # seconds until the deadline; raises when it is over
 
@@ -44,13 +44,13 @@ class Connection:
                 if not sent:
                     raise
                 # A service that refuses a large request may answer and hang up in the midst of it.
-            return self._receive(AnswerParser(max_answer), left)
+            return self._receive(ResponseParser(max_answer), left)
         except TimeoutError:
             raise
         except OSError as fault:
             raise BrokenError(told(fault), sent > 0) from None
 
-    def _receive(self, parser: AnswerParser, left: Left) -> Answer:
+    def _receive(self, parser: ResponseParser, left: Left) -> Answer:
         while True:
             self._socket.settimeout(left())
             data = self._socket.recv(AT_ONCE)

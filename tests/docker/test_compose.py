@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from loadmaster.serving.metrics import METRICS
+from loadmaster.serving.monitoring.metrics import METRICS
 from tests.docker.conftest import Dockerfile
 
 SERVICES = ("serve", "prometheus", "grafana", "head", "worker")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from loadmaster.serving.metrics import METRICS, STATES
+from loadmaster.serving.monitoring.metrics import METRICS, STATES
 
 
 @pytest.fixture(scope="module")

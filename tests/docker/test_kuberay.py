@@ -119,7 +119,7 @@ def test_its_state_outlives_the_pod(
 def test_the_application_is_there(manifests: dict[str, dict[str, Any]]) -> None:
     """What the manifest names can be imported, and takes the arguments it is given."""
     app = pytest.importorskip("loadmaster.serving.app", reason="the service is not there yet")
-    from loadmaster.serving.config import ServeSettings
+    from loadmaster.serving.settings import ServeSettings
 
     (application,) = yaml.safe_load(manifests["RayService"]["spec"]["serveConfigV2"])[
         "applications"

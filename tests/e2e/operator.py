@@ -11,13 +11,13 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.observation import observe
-from loadmaster.envs.dag_scheduling.rollout import initial_state, room_for
+from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.serving.client import Client
-from loadmaster.serving.client.answers import Decision
-from loadmaster.serving.decima.recording import state_of
+from loadmaster.serving.client.responses import Decision
+from loadmaster.serving.systems.decima.recording import state_of
 
 
 def operate(
@@ -26,13 +26,13 @@ def operate(
     """An episode in which the service decides; it hears of every job that is done."""
     workload = load_workload(settings)
     state, bank = initial_state(settings, workload, seed), workload.bank
-    view, rows = room_for(state, bank)
+    view, rows = buffers_for(state, bank)
     done = np.zeros(len(state.completed_ms), bool)
     last: str | None = None
     while (status := advance(state, bank)) in (at.DECIDE, at.GROW_JOBS):
         if status == at.GROW_JOBS:
             state = at.with_more_slots(state)
-            view, rows = room_for(state, bank)
+            view, rows = buffers_for(state, bank)
             continue
         for job in np.flatnonzero((state.completed_ms != at.NONE) & ~done):
             done[job] = True

@@ -22,7 +22,7 @@ import yaml
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.models.bundle import load_bundle, save_bundle
-from loadmaster.models.shipped import pretrained_folder
+from loadmaster.models.manifest import pretrained_folder
 from loadmaster.serving.client import Client
 from tests.e2e.operator import operate
 from tests.e2e.test_jobs import free_ports

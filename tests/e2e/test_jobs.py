@@ -21,7 +21,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from loadmaster.envs.cache import cache_root
+from loadmaster.envs.compiled import cache_root
 from loadmaster.models.bundle import load_bundle
 from loadmaster.serving.jobs.client import Jobs, UnreachableError
 

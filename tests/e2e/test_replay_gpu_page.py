@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.platform.policies.das_policy import DasPolicy
-from loadmaster.platform.replay import gpu_scheduling as gpu
-from loadmaster.platform.replay.case_study import Step
-from loadmaster.platform.replay.lanes import lay_out
 from loadmaster.platform.replay.page import build_page
+from loadmaster.platform.systems.das import replay as gpu
+from loadmaster.platform.systems.das.decision_trace import Step
+from loadmaster.platform.systems.das.policy import DasPolicy
+from loadmaster.platform.systems.das.replay import lay_out
 from tests.replays import assert_opens_by_itself
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ import yaml
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.config import ServeSettings
+from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
 from tests.serving.live import free_port

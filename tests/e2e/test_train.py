@@ -24,8 +24,8 @@ from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import Bundle, load_bundle
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.training.decima import DecimaTraining
-from loadmaster.platform.training.files import read_config
+from loadmaster.platform.systems.decima.training import DecimaTraining
+from loadmaster.platform.training.run_folder import read_config
 from tests.platform.training.event_files import scalars_in
 
 COMMAND = [str(Path(sys.executable).with_name("loadmaster")), "train"]

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from loadmaster.platform.cli.train import train
-from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.platform.systems.decima.training import DecimaTraining
 
 
 @pytest.fixture(scope="module")

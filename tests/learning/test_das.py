@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.training.das import RECIPE, DasTraining
+from loadmaster.platform.systems.das.training import RECIPE, DasTraining
 from loadmaster.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("ray_session")

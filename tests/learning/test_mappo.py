@@ -9,11 +9,10 @@ from typing import Any, Literal
 
 import pytest
 
-from loadmaster.platform.rllib.recording import Assignment
-from loadmaster.platform.rllib.team_learner import CRITIC
-from loadmaster.platform.rllib.vector_engine import VectorEngine
-from loadmaster.platform.training.config import Critic, Learning, Schedule, TrainingConfig
-from loadmaster.platform.training.recipe import Recipe
+from loadmaster.platform.rl.mappo import CRITIC
+from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.rl.vector_rollout import VectorEngine
+from loadmaster.platform.training.config import Critic, Learning, Recipe, Schedule, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer, quiet_rllib
 from tests.learning.vaults import AGENTS, SEEDS, STEPS, Vaults, vaults_config, vaults_opened
 
@@ -99,7 +98,7 @@ def test_what_follows_a_game_that_was_cut_off_is_the_critics_to_say(kind: Kind) 
     with built(learning(kind, samples=2)) as algorithm:
         for _ in range(2):
             algorithm.train()
-        work = [Assignment(seed, luck=seed, keep=0.5) for seed in range(4)]
+        work = [RolloutSpec(seed, luck=seed, keep=0.5) for seed in range(4)]
         weights, runner = algorithm.module_weights(), algorithm.env_runner_group.local_env_runner
         whole = runner.sample(weights, work)
         runner._engine = VectorEngine(lambda count, _: CutOff(count))

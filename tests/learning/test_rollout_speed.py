@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loadmaster.platform.rllib.recording import Assignment
+from loadmaster.platform.rl.rollout import RolloutSpec
 from loadmaster.platform.training.trainer import quiet_rllib
 from tests.learning.stock_vaults import stock_runner
 from tests.learning.vaults import STEPS, keyholders, make_engine
@@ -29,7 +29,7 @@ def per_cpu_second(sample: Callable[[], int], seconds: float = 0.7) -> float:
 
 def test_several_times_stock(record_property: pytest.RecordProperty) -> None:
     engine, module = make_engine(), keyholders()
-    work = [Assignment(seed, luck=seed) for seed in range(ENVIRONMENTS)]
+    work = [RolloutSpec(seed, luck=seed) for seed in range(ENVIRONMENTS)]
     runner = stock_runner(ENVIRONMENTS)
 
     def ours() -> int:

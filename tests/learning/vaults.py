@@ -20,10 +20,10 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from loadmaster.models.luck import LUCK, uniform
-from loadmaster.platform.rllib.learner import ENTROPY
-from loadmaster.platform.rllib.mappo import MappoConfig
-from loadmaster.platform.rllib.vector_engine import VectorEngine
+from loadmaster.models.keyed_random import RNG_KEY, uniform
+from loadmaster.platform.rl.learner import ENTROPY
+from loadmaster.platform.rl.mappo import MappoConfig
+from loadmaster.platform.rl.vector_rollout import VectorEngine
 from loadmaster.platform.training.config import Learning, Rollouts
 
 AGENTS = ("left", "right")
@@ -96,7 +96,7 @@ class Keyholders(TorchRLModule):
 
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         logs = self._scores(batch)
-        draw = uniform(batch[LUCK], (len(AGENTS), 1))
+        draw = uniform(batch[RNG_KEY], (len(AGENTS), 1))
         chosen = (logs.exp().cumsum(2) < draw).sum(2).clamp(max=SYMBOLS - 1)
         return {Columns.ACTIONS: _by_agent(chosen), Columns.ACTION_LOGP: _at(logs, chosen)}
 

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models import networks
+from loadmaster.models import registry as networks
 from loadmaster.models.bundle import load_bundle, save_bundle
 from loadmaster.models.manifest import read_manifest
 from tests.bundles import make_bundle
@@ -68,7 +68,7 @@ def refused(folder: Path) -> str:
 
 def test_a_round_trip_changes_no_bit(tmp_path: Path) -> None:
     torch.manual_seed(1)
-    network = networks.find_family("decima").build({"width": 5, "graph": False})
+    network = networks.find_network("decima").build({"width": 5, "graph": False})
     extreme = torch.tensor([1e-45, -0.0, 3.4e38])  # subnormal, minus zero, nearly the largest
     network.state_dict()["score_stage.0.bias"][:3] = extreme
     folder = tmp_path / "deep" / "down" / "mine"
@@ -98,7 +98,7 @@ def test_a_round_trip_changes_no_bit(tmp_path: Path) -> None:
 def test_figures_that_json_does_not_know_are_written_as_it_can(tmp_path: Path) -> None:
     import numpy as np
 
-    weights = networks.find_family("decima").build({}).state_dict()
+    weights = networks.find_network("decima").build({}).state_dict()
     save_bundle(
         tmp_path / "b",
         name="b",
@@ -138,7 +138,7 @@ def replace(folder: Path, weights: dict[str, torch.Tensor] | None = None) -> Non
         name="newer",
         system="decima",
         network={},
-        weights=weights or networks.find_family("decima").build({}).state_dict(),
+        weights=weights or networks.find_network("decima").build({}).state_dict(),
         trained={},
         replace=True,
     )
@@ -195,7 +195,7 @@ def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
-    good = networks.find_family("decima").build({}).state_dict()
+    good = networks.find_network("decima").build({}).state_dict()
     first = next(iter(good))
     spoilt = {**good, first: torch.full_like(good[first], torch.nan)}
     for weights, message in (
@@ -395,7 +395,7 @@ def test_another_package_adds_its_networks(tmp_path: Path, monkeypatch: pytest.M
     def build(values: Any) -> torch.nn.Module:
         return torch.nn.Linear(int(values["inputs"]), 1)
 
-    family = networks.Family(build, lambda manifest: "nothing in particular")
+    family = networks.NetworkSpec(build, lambda manifest: "nothing in particular")
 
     class Added:
         name, value = "linear", "elsewhere:FAMILY"
@@ -452,7 +452,7 @@ def test_the_card_of_a_policy_with_evaluations(tmp_path: Path) -> None:
         name="b",
         system="decima",
         network={},
-        weights=networks.find_family("decima").build({}).state_dict(),
+        weights=networks.find_network("decima").build({}).state_dict(),
         trained={"notes": ["Only for a Monday."]},
         results={"evaluations": [entry]},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from loadmaster.platform.systems import systems
+from loadmaster.platform.systems.registry import systems
 
 
 def _is_there(reference: str) -> bool:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.serving.assembly import Service, assemble
-from loadmaster.serving.config import ServeSettings
-from loadmaster.serving.places import bundle_folder
-from loadmaster.serving.registry import find_endpoint
-from loadmaster.serving.worker import SystemWorker
+from loadmaster.serving.http.app_factory import Service, assemble
+from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.system import find_endpoint
+from loadmaster.serving.worker.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import Answered, ask
 from tests.serving.built_in import SYSTEMS
@@ -112,7 +112,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
         workers = {}
         for name, settings in chosen.systems.items():
             endpoint = find_endpoint(name, settings.endpoint)
-            where = bundle_folder(settings.bundle or endpoint.pretrained)
+            where = resolve_bundle(settings.bundle or endpoint.pretrained)
             workers[name] = SystemWorker(
                 name, settings.endpoint, endpoint.rules[0], str(where), warm=False
             )
@@ -124,7 +124,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
 @pytest.fixture(scope="session")
 def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     """One service on a real Serve for all tests that need it: toy and the built-in systems."""
-    from loadmaster.platform.serve_session import serving, wait_until_ready
+    from loadmaster.platform.ray.serve_session import serving, wait_until_ready
 
     base = tmp_path_factory.mktemp("live")
     port = free_port()

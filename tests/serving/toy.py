@@ -14,7 +14,7 @@ from pydantic import Field
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest, manifest_text, read_manifest
-from loadmaster.serving.endpoint import (
+from loadmaster.serving.system import (
     Choice,
     Endpoint,
     Policy,

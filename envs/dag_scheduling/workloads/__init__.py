@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import alibaba, toy, tpch, tpch_like
-from loadmaster.envs.workloads import WorkloadSpec, find_workload
+from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 WORKLOADS: dict[str, WorkloadSpec[DagSchedulingSettings, Workload]] = {
     spec.name: spec

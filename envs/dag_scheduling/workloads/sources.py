@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.sources import trace_path
+from loadmaster.envs.traces import trace_path
 
 
 def data_path(settings: DagSchedulingSettings) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +17,90 @@ from numpy.typing import NDArray
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads.sources import stage_memory
-from loadmaster.envs.dag_scheduling.workloads.tpch_costs import (
-    LEVELS,
-    Counts,
-    Floats,
-    draw_costs,
-    mean_durations,
-    variation,
-)
 from loadmaster.envs.dag_scheduling.workloads.tpch_plans import TABLES, PlanStage, query_plans
+
+# What the stages of a query cost: the model behind the tpch-like durations.
+#
+# A scan parses one block a task; a shuffle task pays for opening its files and for its share of the
+# data. Everything slows down as the job holds more executors, short shuffle tasks most. An
+# executor's
+# first task in a stage also pays for setting the stage up, and its first in the job for warming up.
+# The constants were fitted to the statistics that docs/workloads.md compares.
+
+
+# Executors a job may hold, each with durations of its own.
+LEVELS = np.array([5, 10, 20, 40, 50, 60, 80, 100])
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+class Costs(NamedTuple):
+    """What sets the stages of the plans apart, the same at every size. All (stages, 1)."""
+
+    is_scan: NDArray[np.bool_]
+    blocks_per_gb: Floats
+    block_ms: Floats  # to scan a block
+    open_ms: Floats  # to open a shuffle's files
+    data_ms_per_gb: Floats  # a shuffle task's share of the data
+    setup_ms: Floats  # an executor's first task in the stage
+    warmup_ms: Floats  # an executor's first task in the job
+    contention: Floats  # how soon a shuffle task loses time to the job's other executors
+    contention_ms: Floats  # and how much at most
+    strain: Floats  # what many executors cost a scan of a large database
+    spread: Floats  # how uneven the tasks are
+
+
+def draw_costs(stages: Sequence[PlanStage], random: np.random.Generator) -> Costs:
+    """One draw a stage."""
+    each = (len(stages), 1)
+    lognormal, uniform = random.lognormal, random.uniform
+    tables = [TABLES.get(stage.table) for stage in stages]
+    is_scan = np.array([stage.table != "" for stage in stages]).reshape(each)
+    large = np.array([stage.table in ("lineitem", "orders") for stage in stages]).reshape(each)
+    mb_in = np.array([stage.mb_in for stage in stages]).reshape(each)
+    block_ms = np.array([table.block_ms if table else 0.0 for table in tables]).reshape(each)
+    blocks = np.array([table.blocks_per_gb if table else 0.0 for table in tables]).reshape(each)
+    # New code for the executor: its first task compiles it. Large scans have less that is new.
+    compiles = random.random(each) < np.where(large, 0.3, 0.65)
+    open_ms = uniform(6, 12, each) + np.where(mb_in > 2, uniform(5, 32, each), 0.0)
+    scan_setup = np.where(compiles, uniform(700, 1600, each), uniform(100, 300, each))
+    scan_warmup, shuffle_warmup = uniform(900, 2400, each), uniform(150, 1300, each)
+    return Costs(
+        is_scan=is_scan,
+        blocks_per_gb=blocks,
+        block_ms=block_ms * lognormal(0, 0.07, each),
+        open_ms=open_ms,
+        data_ms_per_gb=0.04 * mb_in * lognormal(0, 0.1, each),
+        setup_ms=np.where(is_scan, scan_setup, 6.8 * open_ms * lognormal(0, 0.75, each)),
+        warmup_ms=np.where(is_scan, scan_warmup, shuffle_warmup),
+        contention=3.0 * lognormal(0, 0.6, each),
+        contention_ms=200 * lognormal(0, 0.35, each),
+        strain=uniform(0, 0.5, each),
+        spread=lognormal(0, 0.45, each),
+    )
+
+
+def mean_durations(c: Costs, tasks: Counts, gb: int) -> Floats:
+    """(3, stages, levels) Mean ms of a fresh, a first and a rest task; `tasks` is (stages, 1)."""
+    busy = np.minimum(LEVELS, tasks) / 100  # executors at work in the stage, hundreds
+    fill = np.minimum(1.0, c.blocks_per_gb * gb / tasks)  # of a block
+    strain = c.strain * np.maximum(busy - 0.6, 0) / 0.4 * (gb / 100) ** 2
+    scan = (30 + c.block_ms * fill) * (1 + 0.35 * busy**1.2 + strain)
+    alone = c.open_ms + c.data_ms_per_gb * gb * (1 + 0.45 * gb / 100)  # spills: more than linear
+    lost = (busy - 0.05) * c.contention_ms * -np.expm1(-c.contention * alone / c.contention_ms)
+    rest = np.where(c.is_scan, scan, alone * (1 + 0.35 * busy) + lost)
+    first = 1.05 * rest + c.setup_ms * (0.75 + 1.25 * LEVELS / 100)
+    fresh = 1.05 * rest + c.warmup_ms * (1 + 0.9 * busy**2)
+    return np.stack([fresh, first, rest])
+
+
+def variation(c: Costs, rest_ms: Floats) -> Floats:
+    """(3, stages, levels) Coefficients of variation: short shuffle tasks are the most uneven."""
+    rest = np.where(c.is_scan, 0.1, 0.12 + 0.5 * np.exp(-rest_ms / 150))
+    fresh, first = np.full_like(rest, 0.12), np.full_like(rest, 0.25)
+    return np.stack([fresh, first, rest]) * c.spread
+
 
 SIZES_GB = (2, 5, 10, 20, 50, 80, 100)
 _SEED = 2019  # fixes the bank: the same jobs for everybody

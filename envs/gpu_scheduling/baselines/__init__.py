@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 
 
 @dataclass(frozen=True)

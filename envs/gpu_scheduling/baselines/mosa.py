@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, inner
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines.plans import (
     BACKLOG_GPU_S,
@@ -33,13 +33,13 @@ from loadmaster.envs.gpu_scheduling.baselines.plans import (
     take_room,
 )
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.pending import rekey
+from loadmaster.envs.gpu_scheduling.queues import rekey
+from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.shapes import fits
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
-from loadmaster.envs.hashing import mixed
+from loadmaster.envs.random import splitmix64
 
 MOVES_PER_JOB = 20
 MOST_MOVES = 200
@@ -65,11 +65,11 @@ def run_annealed(
         if count > 0:
             anneal(state, cluster, jobs, search, count, jct_weight, fee_weight)
             adopt(state, cluster, jobs, search, count)
-            hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, search.plan)
+            run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, search.plan)
             forget(state, jobs, search, count)
 
 
-@inner
+@njit_internal
 def candidates(state: SimState, search: Search) -> int:
     """Collect the first pending jobs that fit."""
     count, end = 0, len(state.jobs) - 1
@@ -84,7 +84,7 @@ def candidates(state: SimState, search: Search) -> int:
     return count
 
 
-@inner
+@njit_internal
 def anneal(
     state: SimState,
     cluster: Cluster,
@@ -111,9 +111,9 @@ def anneal(
     moves = min(MOST_MOVES, MOVES_PER_JOB * count)
     cooling = (LAST_TEMPERATURE / FIRST_TEMPERATURE) ** (1.0 / moves)
     temperature = FIRST_TEMPERATURE
-    key = mixed(state.setup[at.SEED], state.clock[at.EPOCHS])
+    key = splitmix64(state.setup[at.SEED], state.clock[at.EPOCHS])
     for move in range(moves):
-        bits = mixed(key, move)
+        bits = splitmix64(key, move)
         one = int(bits % np.uint64(count))
         other = int((bits >> np.uint64(16)) % np.uint64(count))
         swaps = one != other and (bits >> np.uint64(63)) == np.uint64(1)
@@ -128,7 +128,7 @@ def anneal(
         worse_fee = estimates[FEE] / fee - 1.0 if fee > 0 else 0.0
         dominated = worse_jct >= 0 and worse_fee >= 0 and worse_jct + worse_fee > 0
         chance = np.exp(-(worse_jct + worse_fee) / temperature) if dominated else 1.0
-        if float(mixed(key, moves + move) >> np.uint64(11)) / (1 << 53) < chance:
+        if float(splitmix64(key, moves + move) >> np.uint64(11)) / (1 << 53) < chance:
             jct_s, fee = estimates[JCT_S], estimates[FEE]
             value = product(jct_s, fee, jct_weight, fee_weight)
             if value < best:
@@ -141,25 +141,25 @@ def anneal(
         temperature *= cooling
 
 
-@inner
+@njit_internal
 def product(jct_s: float, fee: float, jct_weight: float, fee_weight: float) -> float:
     """The reward's two factors; completion time alone where nothing has a price."""
     return jct_s**jct_weight * (fee**fee_weight if fee > 0 else 1.0)
 
 
-@inner
+@njit_internal
 def swap(columns: NDArray[np.int64], one: int, other: int) -> None:
     columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
 
 
-@inner
+@njit_internal
 def keep(search: Search, count: int) -> None:
     for place in range(count):
         search.columns[place, BEST_ORDER] = search.columns[place, ORDER]
         search.columns[place, BEST_RULE] = search.columns[place, RULE]
 
 
-@inner
+@njit_internal
 def adopt(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count: int) -> None:
     """The best plan as keys and affinities: machines the plan chose first are wanted most."""
     for place in range(count):
@@ -186,7 +186,7 @@ def adopt(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count: 
         job = state.jobs[job, at.LATER]
 
 
-@inner
+@njit_internal
 def forget(state: SimState, jobs: Jobs, search: Search, count: int) -> None:
     """Jobs that were planned but still wait go back among the others."""
     for place in range(count):

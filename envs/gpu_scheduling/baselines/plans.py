@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import inner, part
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -55,7 +55,7 @@ def new_search(cluster: Cluster, jobs: Jobs) -> Search:
     )
 
 
-@inner
+@njit_internal
 def place_by(
     state: SimState, cluster: Cluster, jobs: Jobs, search: Search, job: int, rule: int
 ) -> int:
@@ -70,7 +70,7 @@ def place_by(
     return choose_machines(state, cluster, jobs, state.room, job, rule, search.around)
 
 
-@inner
+@njit_internal
 def estimate(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count: int) -> None:
     """Mean completion time and fee of the plan at hand.
 
@@ -103,7 +103,7 @@ def estimate(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, coun
     estimates[FEE] = fee / count
 
 
-@part
+@njit_inline
 def expected_speed(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) -> float:
     """Of a job that would take its first `rows` rows; luck and later neighbours are unknown."""
     first = state.jobs[job, at.FIRST_ROW]
@@ -121,14 +121,14 @@ def expected_speed(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows
     return slowest
 
 
-@inner
+@njit_internal
 def clear_room(state: SimState) -> None:
     for machine in range(len(state.free)):
         state.room[machine, at.GPU] = state.free[machine, at.GPU]
         state.room[machine, at.CPU] = state.free[machine, at.CPU]
 
 
-@inner
+@njit_internal
 def take_room(state: SimState, jobs: Jobs, job: int, rows: int) -> None:
     first = state.jobs[job, at.FIRST_ROW]
     for row in range(first, first + rows):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import openb, pai, pai_like, philly, toy
-from loadmaster.envs.workloads import WorkloadSpec, find_workload
+from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 WORKLOADS: dict[str, WorkloadSpec[GpuSchedulingSettings, Workload]] = {
     spec.name: spec

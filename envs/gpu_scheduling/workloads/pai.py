@@ -13,7 +13,7 @@ from pathlib import Path
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, type_names
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads.communication import typical_share
+from loadmaster.envs.gpu_scheduling.workloads.pai_like import typical_share
 from loadmaster.envs.gpu_scheduling.workloads.traces import (
     RecordedJob,
     Row,

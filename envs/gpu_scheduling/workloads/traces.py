@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds, take
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.sources import trace_path
+from loadmaster.envs.traces import trace_path
 
 
 class RecordedJob(NamedTuple):
@@ -51,8 +51,8 @@ class Trace:
     def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
         if consecutive:
             first = int(rng.integers(self.size - count + 1))
-            return take(self.jobs, slice(first, first + count))
-        return take(self.jobs, rng.permutation(self.size)[:count])
+            return select_jobs(self.jobs, slice(first, first + count))
+        return select_jobs(self.jobs, rng.permutation(self.size)[:count])
 
 
 def build_trace(

@@ -9,7 +9,7 @@ import pytest
 
 from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, FIFO, RANDOM
-from loadmaster.envs.dag_scheduling.baselines.decide import decide
+from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings

@@ -12,7 +12,7 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.actions import sample_legal_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
+from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import constant, workload_of
 

@@ -12,20 +12,20 @@ from loadmaster.envs.dag_scheduling.jobs import (
     FRESH,
     REST,
     Job,
-    JobBank,
+    JobTemplates,
     Stage,
     build_workload,
 )
 from loadmaster.envs.errors import InputError
 
 
-def durations(bank: JobBank, stage: int, wave: int, level: int) -> list[int]:
+def durations(bank: JobTemplates, stage: int, wave: int, level: int) -> list[int]:
     column = bank.levels.tolist().index(level)
     start, count = bank.wave_first[stage, wave, column], bank.wave_count[stage, wave, column]
     return bank.durations_ms[start : start + count].tolist()
 
 
-def bank_of(*stages: Stage) -> JobBank:
+def bank_of(*stages: Stage) -> JobTemplates:
     return build_workload("w", [Job("j", stages)]).bank
 
 

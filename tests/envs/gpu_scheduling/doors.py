@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, take
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, select_jobs
 
 Actions = dict[str, NDArray[np.float32]]
 Policy = Callable[[GpuSchedulingEnv], Actions]
@@ -34,7 +34,7 @@ class Given:
         return len(self.jobs.job_id)
 
     def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        return take(self.jobs, slice(count))
+        return select_jobs(self.jobs, slice(count))
 
 
 def running(env: GpuSchedulingEnv) -> set[int]:

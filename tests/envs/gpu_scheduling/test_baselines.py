@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS, PLACEMENTS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
-from loadmaster.envs.gpu_scheduling.epoch import anything_fits, hold_epoch, list_pending, offer
 from loadmaster.envs.gpu_scheduling.jobs import gpu_seconds
 from loadmaster.envs.gpu_scheduling.placement import Wishes
+from loadmaster.envs.gpu_scheduling.scheduling_pass import (
+    anything_fits,
+    list_pending,
+    offer,
+    run_scheduling_pass,
+)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from tests.envs.gpu_scheduling.instances import jobs_of, play
@@ -120,16 +125,16 @@ def test_a_policy_from_outside_sets_order_and_place() -> None:
     pending = np.full(8, at.NONE)
     assert list_pending(state, pending) == 3
     assert pending[:3].tolist() == [0, 1, 2]
-    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 0
+    assert run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 0
 
     offer(state, jobs, pending, np.array([-1.0, 2.0, 0.0]), count=2)
-    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 2
+    assert run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 2
     machine = state.rows[state.jobs[:3, at.FIRST_ROW], at.MACHINE]
     assert machine.tolist() == [1, 2, at.NONE]
     assert state.clock[at.QUEUED] == 1
 
     offer(state, jobs, np.array([2]), np.array([-9.0]), count=1)
-    assert hold_epoch(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 1
+    assert run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes) == 1
     assert list_pending(state, pending) == 0
     assert not anything_fits(state)
 

@@ -7,9 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from loadmaster.envs.gpu_scheduling.cluster import MachineGroup, build_cluster
+from loadmaster.envs.gpu_scheduling.cluster import GPU_TYPES, MachineGroup, build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, run_episode
-from loadmaster.envs.gpu_scheduling.gpus import GPU_TYPES
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from tests.envs.gpu_scheduling.instances import Row, jobs_of, play

@@ -8,12 +8,13 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.cluster import (
     CLUSTERS,
+    GPU_TYPES,
+    GpuType,
     MachineGroup,
     build_cluster,
     gpu_types,
     type_names,
 )
-from loadmaster.envs.gpu_scheduling.gpus import GPU_TYPES, GpuType
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
 

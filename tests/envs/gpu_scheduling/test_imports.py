@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster, type_names
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
-from loadmaster.envs.gpu_scheduling.sequence import draw_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from tests.traces import needs_traces

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import ORDERING
 from loadmaster.envs.gpu_scheduling.cluster import MachineGroup

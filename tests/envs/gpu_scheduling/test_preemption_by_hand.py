@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.gpu_scheduling import desk as on
+from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling import features as told
-from loadmaster.envs.gpu_scheduling import rules
+from loadmaster.envs.gpu_scheduling import rule_ids as rules
 from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.cluster import MachineGroup, build_cluster
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.epoch import hold_epoch, offer
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
-from loadmaster.envs.gpu_scheduling.preemption import make_way
-from loadmaster.envs.gpu_scheduling.rollout import no_wishes
+from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
+from loadmaster.envs.gpu_scheduling.rollout import no_preferences
+from loadmaster.envs.gpu_scheduling.scheduling_pass import offer, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from tests.envs.gpu_scheduling.doors import (
@@ -177,13 +177,13 @@ def still_running(
     for number in range(len(jobs)):
         assert advance(state, cluster, table, rules.FIFO) == at.DECIDE
         if number < started:
-            asked = rules.FIFO, rules.FIRST_FIT, no_wishes(table)
-            assert hold_epoch(state, cluster, table, *asked) == 1
+            asked = rules.FIFO, rules.FIRST_FIT, no_preferences(table)
+            assert run_scheduling_pass(state, cluster, table, *asked) == 1
     state.key[:started] = keys[:started]
     waiting = np.arange(started, len(jobs))
     offer(state, table, waiting, -np.array(keys[started:]), len(waiting))
     before, free = state.free.copy(), np.zeros((machines, 2), np.int64)
-    stopped = make_way(state, cluster, table, free)
+    stopped = preempt_lower_ranked(state, cluster, table, free)
     left: list[int] = np.flatnonzero(state.jobs[:-1, at.ROWS_USED] > 0).tolist()
     assert len(left) == started - stopped
     assert state.clock[at.PREEMPTIONS] == stopped

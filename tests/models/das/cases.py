@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from loadmaster.models.das.affinity import ProcessAffinities
-from loadmaster.models.das.history import History, read_history
-from loadmaster.models.das.rwgp import RandomWalkProcess
+from loadmaster.models.das.gaussian_process import (
+    History,
+    ProcessAffinities,
+    RandomWalkProcess,
+    read_history,
+)
 from loadmaster.models.das.settings import DasSettings
 
 JOBS = 3

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
-from loadmaster.models.das.rwgp import RandomWalkProcess
+from loadmaster.models.das.gaussian_process import RandomWalkProcess
 from tests.models.das.cases import Case
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loadmaster.models.das.critic import Actions, Critic
+from loadmaster.models.das.network import Actions, Critic
 from loadmaster.models.das.settings import DasSettings
 from tests.models.das.moments import moments, one_of, usable, with_machines
 

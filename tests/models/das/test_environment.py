@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.vector import GpuSchedulingVectorEnv
+from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from loadmaster.models.das.network import DasNetwork
 from tests.models.das.moments import VARIANTS
 

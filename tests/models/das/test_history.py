@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from loadmaster.models.das.history import read_history
+from loadmaster.models.das.gaussian_process import read_history
 from tests.models.das.cases import JOBS, draw, process_of
 from tests.models.das.dense import adjacency, random_walk_kernel
 

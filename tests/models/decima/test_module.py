@@ -17,7 +17,7 @@ from loadmaster.envs.dag_scheduling import observation as seen
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.errors import InputError
-from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import ENTROPY, DecimaModule
 
 EXECUTORS = 6

@@ -16,9 +16,9 @@ from loadmaster.envs.dag_scheduling.actions import (
     useful_limits,
 )
 from loadmaster.envs.dag_scheduling.observation import Observation
-from loadmaster.envs.dag_scheduling.vector import DagSchedulingVectorEnv
+from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
+from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack
-from loadmaster.models.decima.kernel import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import ILLEGAL, DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 

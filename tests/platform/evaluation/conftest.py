@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform.evaluation import charts, subjects
+from loadmaster.platform.evaluation import adapters as subjects
+from loadmaster.platform.evaluation import charts
 from tests.platform.evaluation.machine import MACHINE
 
 

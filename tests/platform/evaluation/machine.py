@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings, build_settings
 from loadmaster.platform.evaluation import run
+from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
 from loadmaster.platform.evaluation.comparison import Comparison, compare
-from loadmaster.platform.evaluation.subjects import Subject, Trial
 
 
 class MachineSettings(Settings):
@@ -65,8 +65,8 @@ def machine_jobs(day: MachineDay) -> Mapping[str, NDArray[Any]]:
     }
 
 
-def prepare(settings: MachineSettings) -> Trial:
-    return Trial(
+def prepare(settings: MachineSettings) -> EvaluationSetup:
+    return EvaluationSetup(
         settings=settings,
         workload=settings.workload,
         conditions=f"{settings.jobs} jobs, one machine",
@@ -76,7 +76,7 @@ def prepare(settings: MachineSettings) -> Trial:
     )
 
 
-MACHINE = Subject(
+MACHINE = EnvironmentAdapter(
     environment="machine",
     baselines=("arrival", "shortest", "longest"),
     settings=lambda values: build_settings(MachineSettings, values),
@@ -86,8 +86,8 @@ MACHINE = Subject(
 )
 
 
-def with_oracles(*names: str) -> Subject:
-    def prepared(settings: MachineSettings) -> Trial:
+def with_oracles(*names: str) -> EnvironmentAdapter:
+    def prepared(settings: MachineSettings) -> EvaluationSetup:
         return replace(prepare(settings), oracles=frozenset(names))
 
     return replace(MACHINE, prepare=prepared)
@@ -96,12 +96,12 @@ def with_oracles(*names: str) -> Subject:
 KNOWING = with_oracles("shortest")
 
 
-def many_variants(count: int) -> Subject:
+def many_variants(count: int) -> EnvironmentAdapter:
     """`count` baselines of three kinds; variants of one kind do the same."""
     rules = ("arrival", "shortest", "longest")
     names = {f"{rules[place % 3]}-{place}": rules[place % 3] for place in range(count)}
 
-    def prepared(settings: MachineSettings) -> Trial:
+    def prepared(settings: MachineSettings) -> EvaluationSetup:
         return replace(
             prepare(settings),
             run=lambda policy, seed: machine_day(names[policy], seed),
@@ -111,7 +111,7 @@ def many_variants(count: int) -> Subject:
     return replace(MACHINE, baselines=tuple(names), prepare=prepared, families=names)
 
 
-def compared(*policies: str, seeds: int = 20, subject: Subject = MACHINE) -> Comparison:
+def compared(*policies: str, seeds: int = 20, subject: EnvironmentAdapter = MACHINE) -> Comparison:
     trial = subject.prepare(MachineSettings())
     episodes = run.run_episodes(trial, policies, range(seeds), 2, lambda: None)
     return compare(subject, trial, range(seeds), episodes)

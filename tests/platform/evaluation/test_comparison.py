@@ -15,9 +15,9 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation import run
+from loadmaster.platform.evaluation.adapters import EvaluationSetup
 from loadmaster.platform.evaluation.comparison import as_json
-from loadmaster.platform.evaluation.subjects import Trial
-from loadmaster.platform.evaluation.wording import among_learned, verdict
+from loadmaster.platform.evaluation.formatting import among_learned, verdict
 from tests.platform.evaluation.machine import (
     KNOWING,
     MACHINE,
@@ -163,7 +163,7 @@ def test_gap_to_the_optimum() -> None:
 def test_more_can_be_better() -> None:
     reward = Metric("reward", "reward", "", lambda day: -float(day.completion_s.mean()), "higher")
 
-    def rewarded(settings: MachineSettings) -> Trial:
+    def rewarded(settings: MachineSettings) -> EvaluationSetup:
         return replace(prepare(settings), metrics=(reward,))
 
     result = compared("arrival", "longest", "shortest", subject=replace(MACHINE, prepare=rewarded))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform import systems
+from loadmaster.platform.systems import registry as systems
 from tests.platform.sweeps.example_system import EXAMPLE
 
 

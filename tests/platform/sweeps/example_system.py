@@ -13,7 +13,7 @@ from pydantic import PositiveInt, model_validator
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
-from loadmaster.platform.systems import System
+from loadmaster.platform.systems.registry import System
 from loadmaster.platform.training.config import TrainingConfig
 
 

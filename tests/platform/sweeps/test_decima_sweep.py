@@ -9,8 +9,8 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.systems import find_system
-from loadmaster.platform.training.files import read_config
+from loadmaster.platform.systems.registry import find_system
+from loadmaster.platform.training.run_folder import read_config
 
 
 def test_the_tiny_sweep(

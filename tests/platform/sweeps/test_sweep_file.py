@@ -11,7 +11,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.sweeps.file import load_sweep
-from loadmaster.platform.sweeps.marked_yaml import read_document
+from loadmaster.platform.sweeps.yaml_with_lines import read_document
 
 SPACE = "space: {training.clip: {uniform: [0.1, 0.3]}}\n"  # line 4 of the file
 HEADER = re.compile(

@@ -24,13 +24,12 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.cli.tune import print_outcome
 from loadmaster.platform.sweeps import run
+from loadmaster.platform.sweeps.callbacks import Limits, Watch
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, Record
-from loadmaster.platform.sweeps.sweep import Sweep
-from loadmaster.platform.sweeps.table import TrialDisplay, trial_table
-from loadmaster.platform.sweeps.watch import Limits, Watch
-from loadmaster.platform.training.files import read_config
+from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, trial_table
+from loadmaster.platform.sweeps.settings import Sweep
+from loadmaster.platform.training.run_folder import read_config
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
 RATE = "training.learning_rate.last"

@@ -8,8 +8,8 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings, over_defaults, parse_assignments
+from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
-from loadmaster.platform.training.decima import DecimaTraining
 
 
 def from_assignments(*assignments: str) -> DecimaTraining:

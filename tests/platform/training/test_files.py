@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.training.files import merged, read_config
+from loadmaster.platform.training.run_folder import merged, read_config
 
 
 def test_reads_what_is_there(tmp_path: Path) -> None:

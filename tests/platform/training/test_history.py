@@ -9,12 +9,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.history import (
-    Point,
-    common_metric,
-    read_histories,
-    read_history,
-)
+from loadmaster.platform.training.history import Point, common_metric, read_histories, read_history
 from loadmaster.platform.training.run_folder import RunFolder
 from tests.platform.training.made_runs import make_run
 

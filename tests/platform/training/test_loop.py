@@ -12,8 +12,8 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.networks import find_family
-from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.models.registry import find_network
+from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.loop import Outcome, Progress, run
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import CsvTracker
@@ -28,7 +28,7 @@ class PlannedTrainer:
         self.config, self.during = config, during
         self.iteration, self.decisions = 0, 0
         self.validation_seeds = range(5)
-        self.network = find_family("decima").build({})
+        self.network = find_network("decima").build({})
         self.recipe: Any = SimpleNamespace(
             system="decima",
             metric=lambda config: "jct_s",

@@ -12,7 +12,7 @@ import pytest
 import ray
 import torch
 
-from loadmaster.platform.training import provenance as origin
+from loadmaster.platform.training import run_folder as origin
 
 
 def test_versions_command_revision_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.training.decima import DecimaTraining
-from loadmaster.platform.training.resume import check_same_run
+from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.platform.training.tracking import check_same_run
 
 CONFIG = build_settings(DecimaTraining, {"seed": 5, "environment": {"jobs": 4}})
 

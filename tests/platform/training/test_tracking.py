@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.training.decima import DecimaTraining
+from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import (
     CsvTracker,

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from loadmaster.serving.client.attempts import Attempts
 from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
-from loadmaster.serving.client.wire import Answer, BrokenError, MalformedError, Request
+from loadmaster.serving.client.http1 import Answer, BrokenError, MalformedError, Request
+from loadmaster.serving.client.retry import Attempts
 
 ASK, ACT = Request("GET", "/"), Request("POST", "/", b"{}", repeat=False)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.serving.client.answers import Choice, Decision, History, Status, Systems
-from loadmaster.serving.client.reading import UnreadableError, read
+from loadmaster.serving.client.decode import UnreadableError, read
+from loadmaster.serving.client.responses import Choice, Decision, History, Status, Systems
 from tests.serving.client.fake_service import DECISION
 
 

@@ -12,8 +12,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from loadmaster.platform.bench.http_lines import Load
 from loadmaster.platform.bench.http_load import drive, report
+from loadmaster.platform.bench.load_connections import Load
 from loadmaster.serving.client import ServiceError
 from tests.serving.client.conftest import MakeClient
 from tests.serving.client.fake_service import DECISION

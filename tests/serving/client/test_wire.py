@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.serving.client.wire import MAX_HEAD, Answer, AnswerParser, MalformedError
+from loadmaster.serving.client.http1 import MAX_HEAD, Answer, MalformedError, ResponseParser
 
 PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n[1,2,3]"
 CHUNKED = (
@@ -22,7 +22,7 @@ UNTIL_THE_END = b"HTTP/1.1 200 OK\r\n\r\n[1,2,3]"
 
 def parsed(data: bytes, *cuts: int) -> Answer | None:
     """The answer in `data`, fed in pieces; the connection ends after it."""
-    parser = AnswerParser(1000)
+    parser = ResponseParser(1000)
     edges = [0, *sorted(cuts), len(data)]
     for start, end in pairwise(edges):
         if (answer := parser.feed(data[start:end])) is not None:

@@ -12,11 +12,11 @@ import pytest
 import uvicorn
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.shipped import pretrained_folder
-from loadmaster.serving.assembly import assemble
+from loadmaster.models.manifest import pretrained_folder
 from loadmaster.serving.client import Client
-from loadmaster.serving.config import ServeSettings
-from loadmaster.serving.worker import SystemWorker
+from loadmaster.serving.http.app_factory import assemble
+from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.worker.worker import SystemWorker
 from tests.serving.console import steps
 
 if TYPE_CHECKING:

@@ -20,7 +20,8 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.jobs import checkout, installed
+from loadmaster.serving.jobs import wheel as checkout
+from loadmaster.serving.jobs import wheel as installed
 from loadmaster.serving.jobs import wheel as module
 from loadmaster.serving.jobs.wheel import for_a_cluster, metadata_name, wheel
 

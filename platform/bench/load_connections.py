@@ -1,0 +1,201 @@
+"""The connections of a load generator, and the account they keep of answers and failures."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+from loadmaster.serving.client.address import Address
+from loadmaster.serving.client.http1 import MalformedError, ResponseParser
+
+REOPEN_S = 0.05
+WATCH_S = 0.1  # how often requests are looked at that may have timed out
+
+
+@dataclass(frozen=True)
+class Load:
+    url: str  # with the path
+    bodies: tuple[Path, ...] = ()  # posted in turn; without any, GET
+    concurrency: int = 1  # connections
+    seconds: float = 5.0
+    rate: float | None = None  # requests/s
+    warmup_s: float = 0.0  # before `seconds`; not counted
+    timeout_s: float = 10.0  # of one request
+
+
+class Line(asyncio.Protocol):
+    """One connection: a request at a time."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._parser = ResponseParser()
+        self.transport: asyncio.Transport | None = None
+        self.intended: float | None = None  # when its request was to start; None: it has none
+        self.sent_at = 0.0
+
+    def send(self, data: bytes, intended: float, now: float) -> None:
+        assert self.transport is not None
+        self._parser = ResponseParser()
+        self.intended, self.sent_at = intended, now
+        self.transport.write(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            answer = self._parser.feed(data)
+        except MalformedError:
+            self.give_up("malformed")
+            return
+        if answer is None or self.intended is None:
+            return
+        outcome = "" if 200 <= answer.status < 300 else str(answer.status)
+        self._driver.finished(self, outcome, stays=answer.keep)
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        self.transport = None
+        self._driver.lost(self)
+
+    def give_up(self, outcome: str) -> None:
+        self._driver.finished(self, outcome, stays=False)
+
+
+class Driver:
+    """Starts requests on lines, and keeps account."""
+
+    def __init__(self, load: Load, where: Address, requests: Sequence[bytes]) -> None:
+        self._load, self._where = load, where
+        self._loop = asyncio.get_running_loop()
+        self._requests = cycle(requests)
+        self._lines: set[Line] = set()
+        self._idle: deque[Line] = deque()  # in turn, so that none grows old unused
+        self._due: deque[float] = deque()  # intended starts that wait for a line
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._start = self._began = self._ends = self._gives_up = math.inf
+        self._planned = 0
+        self.latencies_s, self.finished_s = array("d"), array("d")  # (answers,)
+        self.failed: Counter[str] = Counter()
+        self.failed_s: list[float] = []
+        self.cpu_s = 0.0  # of this process: near the time measured, it was the bottleneck
+
+    async def run(self) -> None:
+        cpu_before = time.process_time()
+        self._idle.extend(
+            await asyncio.gather(*(self._open() for _ in range(self._load.concurrency)))
+        )
+        now = self._loop.time()
+        self._start, self._began = now, now + self._load.warmup_s
+        self._ends = self._began + self._load.seconds  # nothing becomes due any more
+        self._gives_up = self._ends + self._load.timeout_s  # nothing is sent any more
+        if self._load.rate is None:
+            self._due.extend([now] * self._load.concurrency)
+            self._dispatch()
+        else:
+            self._pace()
+        while (now := self._loop.time()) < self._ends:
+            self._watch(now)
+            await asyncio.sleep(min(WATCH_S, self._ends - now))
+        if self._load.rate is not None:
+            self._pace()  # what became due since
+        while self._due and (now := self._loop.time()) < self._gives_up:
+            self._watch(now)
+            await asyncio.sleep(WATCH_S / 10)
+        for intended in self._due:
+            self._count(intended, "unsent", now)
+        self._due.clear()
+        while any(line.intended is not None for line in self._lines):
+            self._watch(self._loop.time())
+            await asyncio.sleep(WATCH_S / 10)
+        self.cpu_s = time.process_time() - cpu_before
+        for task in self._tasks:
+            task.cancel()
+        for line in list(self._lines):
+            if line.transport is not None:
+                line.transport.abort()
+
+    def elapsed_s(self) -> float:
+        """The time measured, or until the last answer where that came later."""
+        return max(self._load.seconds, max(self.finished_s, default=0.0))
+
+    def finished(self, line: Line, outcome: str, stays: bool) -> None:
+        now, intended = self._loop.time(), line.intended
+        line.intended = None
+        if intended is not None:
+            self._count(intended, outcome, now)
+        if stays:
+            self._free(line, now)
+        elif line.transport is not None:
+            line.transport.abort()
+
+    def lost(self, line: Line) -> None:
+        self._lines.discard(line)
+        if line in self._idle:
+            self._idle.remove(line)
+        if line.intended is not None:
+            self.finished(line, "connection", stays=False)
+        if self._loop.time() < self._ends or self._due:
+            task = self._loop.create_task(self._reopen())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> Line:
+        _, line = await self._loop.create_connection(
+            lambda: Line(self), self._where.host, self._where.port, ssl=self._where.tls
+        )
+        self._lines.add(line)
+        return line
+
+    async def _reopen(self) -> None:
+        while self._loop.time() < self._gives_up:
+            try:
+                self._free(await self._open(), self._loop.time())
+            except OSError:
+                await asyncio.sleep(REOPEN_S)
+            else:
+                return
+
+    def _free(self, line: Line, now: float) -> None:
+        self._idle.append(line)
+        if self._load.rate is None and now < self._ends:
+            self._due.append(now)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        now = self._loop.time()
+        while self._due and self._idle and now < self._gives_up:
+            self._idle.popleft().send(next(self._requests), self._due.popleft(), now)
+
+    def _pace(self) -> None:
+        """Everything whose time has come; then sleep until the next."""
+        assert self._load.rate is not None
+        now = self._loop.time()
+        while (at := self._start + self._planned / self._load.rate) <= now and at < self._ends:
+            self._due.append(at)
+            self._planned += 1
+        self._dispatch()
+        if at < self._ends:
+            self._loop.call_at(at, self._pace)
+
+    def _watch(self, now: float) -> None:
+        for line in [line for line in self._lines if line.intended is not None]:
+            if now - line.sent_at > self._load.timeout_s:
+                line.give_up("timeout")
+
+    def _count(self, intended: float, outcome: str, now: float) -> None:
+        if intended < self._began:
+            return  # warming up
+        if outcome:
+            self.failed[outcome] += 1
+            self.failed_s.append(now - self._began)
+        else:
+            self.latencies_s.append(now - intended)
+            self.finished_s.append(now - self._began)

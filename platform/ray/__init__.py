@@ -1,0 +1,1 @@
+"""Ray sessions, local clusters and the service on Ray Serve."""

@@ -1,0 +1,144 @@
+"""Ray and Serve as the decision service wants them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray.cleanup import ray_output_in
+from loadmaster.serving.jobs.job import venv_first
+from loadmaster.serving.monitoring.metrics import export_port
+from loadmaster.serving.settings import ServeSettings
+
+APPLICATION = "loadmaster"
+READY_S = 600.0  # the first start compiles
+LOOK_S = 0.2
+
+# What Serve reads from the environment when it is loaded, here and in its processes.
+ENVIRONMENT = {
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
+    "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
+    "RAY_SERVE_LOG_TO_STDERR": "0",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def set_serve_env() -> None:
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    # Jobs run anybody's code: only who has the token submits them.
+    os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if export_port() is None:
+        # Ray's own ports are this machine's alone, as it does by itself on macOS and Windows.
+        # Where Prometheus asks for metrics, it must reach one; the others ask for Ray's token.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
+
+
+def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
+    """An InputError where the service would be open to others, or cannot listen there."""
+    from loadmaster.serving.http.auth import TokenStore
+
+    settings.check_openness(TokenStore(settings.tokens, environment).keys.needed)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.host, settings.port))
+        except OSError as fault:
+            raise InputError(
+                f"cannot listen on {settings.host}:{settings.port}: {fault.strerror}; expected a "
+                "free port (--port) of this machine's"
+            ) from None
+
+
+@contextmanager
+def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
+    """The service starts, and is up while it lasts. A Ray must be there."""
+    import logging
+
+    from loadmaster.serving.app import build
+    from ray import serve
+
+    logging.getLogger("ray.serve").setLevel(logging.ERROR)
+    serve.start(proxy_location="Disabled")
+    try:
+        # Not waited for here: Serve would not hear Ctrl-C meanwhile.
+        serve.run_many(
+            [serve.RunTarget(build(arguments), name=APPLICATION)],
+            wait_for_ingress_deployment_creation=False,
+            wait_for_applications_running=False,
+        )
+        yield
+    finally:
+        with ray_output_in(Path(os.devnull)):  # that its controller is gone is what we asked for
+            serve.shutdown()
+
+
+def base_url(settings: ServeSettings) -> str:
+    """As this machine can reach it."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def wait_until_ready(settings: ServeSettings, stopped: threading.Event) -> bool:
+    """Whether every system can be asked; False if somebody stopped it before."""
+    began = time.monotonic()
+    while not stopped.wait(LOOK_S):
+        try:
+            with urllib.request.urlopen(f"{base_url(settings)}/readyz", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            _check_start()
+            if time.monotonic() - began > READY_S:
+                raise InputError(
+                    f"the service did not get ready within {READY_S:.0f} s; see Ray's logs"
+                ) from None
+    return False
+
+
+def _check_start() -> None:
+    """An InputError where Serve has given up."""
+    from ray import serve
+    from ray.serve.schema import ApplicationStatus
+
+    told = serve.status().applications.get(APPLICATION)
+    if told is not None and told.status is ApplicationStatus.DEPLOY_FAILED:
+        messages = [told.message, *(one.message for one in told.deployments.values())]
+        faults = re.findall(r"^[\w.]*Error: (.*)$", "\n".join(messages), re.MULTILINE)
+        raise InputError(f"the service did not start: {faults[-1] if faults else told.message}")
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """SIGTERM ends what is inside as Ctrl-C does: in order."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set: both are how a service is meant to end."""
+    stopped = threading.Event()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
+    try:
+        yield stopped
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,103 @@
+"""The settings of `loadmaster serve`, from a file, options and `--set`, the later ones winning."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings, parse_assignments
+from loadmaster.models.manifest import read_bounded, read_manifest
+from loadmaster.platform.systems.registry import systems
+from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.system import find_endpoint
+
+LARGEST = 1 << 20  # bytes of a file of settings
+
+
+def serve_arguments(
+    file: Path | None, bundles: Sequence[str], assignments: Sequence[str], given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What `serving.app.build` takes; checked, so that a fault is told before anything starts."""
+    tree = _read(file) if file is not None else {}
+    _merge(tree, parse_assignments(assignments))
+    tree |= {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in given.items()
+        if value is not None
+    }
+    _add_bundles(tree, bundles)
+    if not tree.get("systems"):
+        tree["systems"] = {name: {} for name, one in systems().items() if one.endpoint_at}
+    if not isinstance(tree["systems"], dict):
+        raise InputError("setting systems: expected a mapping of systems, such as decima: {}")
+    for name, one in tree["systems"].items():
+        known = systems().get(name)
+        if (isinstance(one, dict) or one is None) and known is not None and known.endpoint_at:
+            tree["systems"][name] = {"endpoint": known.endpoint_at} | (one or {})
+    settings = build_settings(ServeSettings, tree)
+    for name, chosen in settings.systems.items():
+        endpoint = find_endpoint(name, chosen.endpoint)
+        if chosen.rule is not None and chosen.rule not in endpoint.rules:
+            raise InputError(
+                f"systems.{name}.rule {chosen.rule!r} is unknown; expected one of: "
+                f"{', '.join(endpoint.rules)}"
+            )
+        folder = resolve_bundle(chosen.bundle or endpoint.pretrained)
+        if (whose := read_manifest(folder).system) != name:
+            raise InputError(f"{folder} holds a policy of {whose}; expected one of {name}")
+        endpoint.policy(folder)  # a damaged one is refused before a cluster is started for it
+    told = settings.model_dump(mode="json", exclude_unset=True)
+    for chosen_one in told["systems"].values():
+        if chosen_one.get("bundle"):  # a relative folder means nothing to replicas
+            chosen_one["bundle"] = str(resolve_bundle(chosen_one["bundle"]).resolve())
+    for key in ("tokens", "folder"):
+        if told.get(key):
+            told[key] = str(Path(told[key]).resolve())
+    return told
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file of settings, or one for `serve deploy` that holds them as its `args`."""
+    try:
+        tree = yaml.safe_load(read_bounded(file, LARGEST))
+    except (yaml.YAMLError, RecursionError, ValueError) as fault:
+        if isinstance(fault, InputError):
+            raise
+        where = getattr(fault, "problem_mark", None)
+        line = f", line {where.line + 1}" if where is not None else ""
+        raise InputError(f"{file}{line}: no YAML that can be read") from None
+    if isinstance(tree, dict) and isinstance(tree.get("applications"), list):
+        for application in tree["applications"]:
+            if isinstance(application, dict) and isinstance(application.get("args"), dict):
+                tree = application["args"]
+                break
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"{file} holds no settings; expected a mapping such as `systems: ...`")
+    return tree
+
+
+def _merge(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
+    for key, value in values.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _merge(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _add_bundles(tree: dict[str, Any], bundles: Sequence[str]) -> None:
+    for assignment in bundles:
+        system, equals, spec = assignment.partition("=")
+        if not (equals and system and spec):
+            raise InputError(f"--bundle {assignment!r}; expected SYSTEM=FOLDER_OR_NAME")
+        branch = tree.setdefault("systems", {})
+        if not isinstance(branch, dict):
+            raise InputError("setting systems: expected a mapping of systems")
+        one = branch.get(system) or {}
+        branch[system] = {**one, "bundle": spec}

@@ -1,0 +1,170 @@
+"""A Ray to work in: one of our own, which ends with the command, or a cluster somebody runs."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray.cleanup import reraise_sigint
+from loadmaster.platform.ray.head import own_head
+from loadmaster.serving.jobs.access import (
+    ANSWER_S,
+    AUTH_MODE,
+    AUTH_TOKEN,
+    AUTH_TOKEN_PATH,
+    RAY_ADDRESS,
+    token_file,
+)
+from loadmaster.serving.monitoring.metrics import export_port
+
+OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
+LEAST_IMPORTANT = 19  # of processes, as `nice` counts
+
+
+def in_a_job() -> bool:
+    """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
+    return OF_A_JOB in os.environ
+
+
+def lower_priority() -> None:
+    """Leave the processor to whoever else wants it; so does everybody who works for us on Ray."""
+    os.nice(LEAST_IMPORTANT)
+
+
+def cluster_address(given: str | None) -> str | None:
+    """The cluster given, or the one whose job this process is; None: a Ray of our own."""
+    if given is None and in_a_job():
+        return os.environ.get(RAY_ADDRESS)
+    return given
+
+
+def set_ray_env(address: str | None) -> None:
+    """What torch and Ray read from the environment when they are loaded, and never again.
+
+    Torch's threads would spin while they wait, on the cores that rollout workers or other trials
+    need: updates took twenty times as long on two busy cores.
+
+    `ray start` asks for a token as soon as the home folder holds one; a command that joins by host
+    and port would show none, and be turned away without a word why. Open clusters do not mind.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
+    if cluster_address(address) is not None and (given or token_file().exists()):
+        os.environ.setdefault(AUTH_MODE, "token")
+
+
+@contextmanager
+def ray_session(
+    address: str | None = None, cpus: int | None = None, dashboard: bool = False
+) -> Iterator[None]:
+    """Connected to Ray while it lasts; a session that is already open is used and left open.
+
+    With the `dashboard`, which only this machine can reach, jobs can be submitted; and Prometheus
+    finds our metrics on the port that the environment asks for, if it does.
+    """
+    import ray
+
+    if ray.is_initialized():
+        yield
+        return
+    address = cluster_address(address)
+    if address is not None:
+        with _joined(address):
+            yield
+        return
+    # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
+    folder = tempfile.mkdtemp(prefix="lm-ray-")
+    cpus = max(cpus or 0, os.cpu_count() or 1)
+    with _own_token():
+        try:
+            if dashboard:
+                with own_head(Path(folder), cpus, export_port()) as own, _joined(own):
+                    yield
+            else:
+                with _local(folder, cpus):
+                    yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _local(folder: str, cpus: int) -> Iterator[None]:
+    import ray
+
+    try:
+        with reraise_sigint():
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="error",
+                _temp_dir=folder,
+            )
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[None]:
+    import ray
+
+    _check_answers(address)
+    # Ray's own processes start ours, so these do not inherit how important we are.
+    patient = {"worker_process_setup_hook": f"{__name__}.{lower_priority.__name__}"}
+    try:
+        with reraise_sigint():
+            ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="error",
+                runtime_env=patient if os.nice(0) == LEAST_IMPORTANT else None,
+            )
+    except (ConnectionError, ValueError, RuntimeError) as fault:
+        reason = " ".join(str(fault).split())
+        raise InputError(
+            f"--address {address!r}: no Ray cluster answered ({reason[:200]}); expected "
+            f"'auto' or the host:port of a running head, and its token, if any, in {AUTH_TOKEN}"
+        ) from None
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Ray itself would try a dead address for many minutes, and not hear Ctrl-C meanwhile."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or "/" in host:
+        raise InputError(f"--address {address!r}: expected 'auto' or host:port")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, OverflowError) as fault:
+        reason = getattr(fault, "strerror", None) or str(fault)
+        raise InputError(
+            f"--address {address!r}: no Ray cluster answers there ({reason}); expected 'auto' or "
+            "the host:port of a running head"
+        ) from None
+
+
+@contextmanager
+def _own_token() -> Iterator[None]:
+    """Ray would write a token to the home folder; a session that ends with us needs none there."""
+    if AUTH_TOKEN in os.environ:
+        yield
+        return
+    os.environ[AUTH_TOKEN] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        del os.environ[AUTH_TOKEN]

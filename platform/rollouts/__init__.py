@@ -1,1 +1,0 @@
-"""Where policies meet simulators: the loops that run one inside the other."""

@@ -1,0 +1,1 @@
+"""Learned systems: registration, training, rollouts, evaluation, replay and benchmarks."""

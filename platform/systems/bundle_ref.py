@@ -1,0 +1,134 @@
+"""Which policy bundle somebody means: one that ships, a bundle's folder, or a run's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.models import manifest as shipped
+from loadmaster.models.manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    pretrained_policies,
+    read_manifest,
+    visible,
+)
+from loadmaster.platform.systems.registry import System, find_system
+
+if TYPE_CHECKING:
+    from loadmaster.models.bundle import Bundle
+    from loadmaster.platform.systems.policies import LearnedPolicy, Policies
+
+RUN_FILE = "config.yaml"  # what every run folder has
+KEPT = ("best", "last")  # a run's bundles, the better one first
+
+
+@dataclass(frozen=True)
+class BundleRef:
+    """A bundle that was looked for. Its weights are read when they are needed."""
+
+    folder: Path
+    manifest: Manifest
+    system: System
+
+    @property
+    def policies(self) -> Policies:
+        return cast("Policies", self.system.policies)
+
+    @cached_property
+    def bundle(self) -> Bundle:
+        from loadmaster.models.bundle import load_bundle
+
+        return load_bundle(self.folder)
+
+    @cached_property
+    def policy(self) -> LearnedPolicy:
+        return self.policies.load(self.bundle)
+
+    @property
+    def trained_on(self) -> str:
+        return visible(self.policies.trained_on(self.manifest), most=400)
+
+
+def find_policy(spec: str, known: Iterable[str] = ()) -> BundleRef:
+    """The bundle `spec` means, its weights checked.
+
+    A pretrained bundle's name comes first; `./NAME` is a folder in any case. Where it is neither,
+    the nearest of the pretrained names and those `known` besides is suggested.
+    """
+    found = _open(resolve_folder(spec, known))
+    _ = found.bundle  # a damaged one is refused now, not in the middle of the work
+    return found
+
+
+def is_bundle_or_run(spec: str) -> bool:
+    """Whether `spec` can only mean a bundle or a run."""
+    return spec in pretrained_policies() or os.sep in spec or Path(spec).exists()
+
+
+def pretrained(system: System) -> list[BundleRef]:
+    """The system's bundles that ship with the package, by name; unreadable ones are left out."""
+    bundles = []
+    for name in pretrained_policies():
+        try:
+            found = _open(shipped.pretrained_folder() / name)
+        except InputError:
+            continue
+        if found.system.name == system.name:
+            bundles.append(found)
+    return bundles
+
+
+def best_pretrained(system: System, settings: Any) -> BundleRef:
+    """Of the system's bundles that ship, the one trained on what is nearest to `settings`."""
+    bundles = pretrained(system)
+    if not bundles:
+        raise InputError(
+            f"no pretrained {system.name} policy ships with this installation; name one of yours "
+            f"by --policy BUNDLE_OR_RUN, or make one: loadmaster train {system.name}"
+        )
+    return min(bundles, key=lambda found: found.policies.distance(found.manifest, settings))
+
+
+def bundle_of_run(run: Path, which: str | None = None) -> Path:
+    """The folder of a run's bundle: `which`, or the best there is."""
+    if not (run / RUN_FILE).is_file():
+        what = "is not a run" if run.exists() else "does not exist"
+        raise InputError(f"{run} {what}; expected a folder that `loadmaster train` made")
+    for name in KEPT if which is None else (which,):
+        if (run / name / MANIFEST_FILE).exists():
+            return run / name
+    raise InputError(
+        f"the run {run} has no {which or 'best'} policy yet; expected one, which the first "
+        "validation makes"
+    )
+
+
+def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
+    """Where the bundle `spec` means lies, unread."""
+    if spec in pretrained_policies():
+        return shipped.pretrained_folder() / spec
+    path = Path(spec)
+    if not path.exists() and os.sep not in spec:
+        fault = unknown_name("policy", spec, (*known, *pretrained_policies()))
+        beside = "" if "did you mean" in str(fault) else ", or the folder of a bundle or run"
+        raise InputError(f"{fault}{beside}")
+    if (path / RUN_FILE).is_file():
+        return bundle_of_run(path)
+    return path
+
+
+def _open(folder: Path) -> BundleRef:
+    manifest = read_manifest(folder)
+    try:
+        system = find_system(manifest.system)
+    except InputError as fault:
+        raise InputError(f"{folder} cannot be used here: {fault}") from None
+    if not system.policies_at:
+        raise InputError(f"{folder} cannot be used here: system {system.name!r} runs no bundles")
+    return BundleRef(folder, manifest, system)

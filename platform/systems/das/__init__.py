@@ -1,0 +1,1 @@
+"""DAS on the platform."""

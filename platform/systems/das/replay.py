@@ -1,0 +1,274 @@
+"""GPU scheduling as the replay shows it: machines by time, a learned policy's decisions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.describe import conditions
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
+from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload, gpu_seconds
+from loadmaster.envs.gpu_scheduling.metrics import utilisation
+from loadmaster.envs.gpu_scheduling.rollout import PlacementTrace
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.envs.metrics import mean_of_finished
+from loadmaster.platform.replay.adapters import Packed, ReplayAdapter, Unit, mean_jct_s, pack
+from loadmaster.platform.systems.das.decision_rows import case_data
+from loadmaster.platform.systems.das.decision_trace import CaseStudy, study
+from loadmaster.platform.systems.das.evaluation import oracles
+from loadmaster.platform.systems.policies import LearnedPolicy
+
+# Which GPU of its machine a job is drawn on.
+#
+# The simulator knows a machine's GPUs as one pool. For a drawing each stretch of a job takes
+# units of
+# that pool which are free from its beginning to its end: whole GPUs where it asks for such, else a
+# part of one that others share already. Where neither is left, it takes what is free, in pieces:
+# there always is enough.
+
+
+class Bars(NamedTuple):
+    """Rectangles by machine, then time."""
+
+    machine: NDArray[np.int64]  # (B,)
+    job: NDArray[np.int64]  # (B,)
+    first: NDArray[np.int64]  # (B,) percent of a GPU, counted from the machine's first one
+    height: NDArray[np.int64]  # (B,) percent
+    start_s: NDArray[np.float64]  # (B,)
+    end_s: NDArray[np.float64]  # (B,)
+
+
+def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
+    """Every stretch as the rectangles it is drawn as; one of no length is left out."""
+    bars: list[tuple[int, int, int, int, float, float]] = []
+    lasting = trace.end_s > trace.start_s
+    # At one moment those with whole GPUs choose first.
+    order = np.lexsort((-jobs.gpu[trace.job], trace.start_s, trace.machine))
+    unit = math.gcd(WHOLE, *jobs.gpu[np.unique(trace.job)].tolist())
+    until = np.zeros(0)  # (units,) when each is free again
+    machine = -1
+    for row in order[lasting[order]]:
+        job, start_s, end_s = int(trace.job[row]), trace.start_s[row], trace.end_s[row]
+        if trace.machine[row] != machine:
+            machine = int(trace.machine[row])
+            until = np.zeros(cluster.gpu_capacity[machine] // unit)
+        taken = np.zeros(len(until), np.bool_)
+        for _ in range(trace.instances[row]):
+            taken |= _choose((until <= start_s) & ~taken, int(jobs.gpu[job]) // unit, WHOLE // unit)
+        until[taken] = end_s
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], taken, [False]])))
+        for first, end in edges.reshape(-1, 2) * unit:
+            bars.append((machine, job, int(first), int(end - first), start_s, end_s))
+    table = np.array(bars, np.float64).reshape(-1, len(Bars._fields)).T
+    machines, owners, firsts, heights = table[:4].astype(np.int64)
+    return Bars(machines, owners, firsts, heights, *table[4:])
+
+
+def _choose(free: NDArray[np.bool_], needed: int, whole: int) -> NDArray[np.bool_]:
+    """Units (U,) for one instance out of those that are free; `whole` of them are a GPU."""
+    by_gpu = free.reshape(-1, whole)
+    left = by_gpu.sum(1)
+    chosen = np.zeros_like(by_gpu)
+    if needed < whole:
+        fitting = np.flatnonzero(left >= needed)
+        if len(fitting):  # the fullest that has room
+            gpu = fitting[left[fitting].argmin()]
+            chosen[gpu, np.flatnonzero(by_gpu[gpu])[:needed]] = True
+            return chosen.ravel()
+    chosen[np.flatnonzero(left == whole)[: needed // whole]] = True
+    missing = needed - int(chosen.sum())
+    if missing > 0:
+        # Pieces, out of the fullest GPUs first; the order of units within them stays.
+        others = np.flatnonzero((by_gpu & ~chosen).ravel())
+        others = others[np.argsort(left[others // whole], kind="stable")]
+        if len(others) < missing:
+            raise ValueError("a machine holds more than it has GPUs")
+        chosen.ravel()[others[:missing]] = True
+    return chosen.ravel()
+
+
+def pack_bars(bars: Bars, finish_s: NDArray[np.float64]) -> Packed:
+    """Columns of the bars; `script/gpu_scheduling/schedule.js` is the way back."""
+    start, end = (np.rint(times * 1000).astype(np.int64) for times in (bars.start_s, bars.end_s))
+    same = np.concatenate([[False], bars.machine[1:] == bars.machine[:-1]])[: len(start)]
+    before = np.where(same, np.concatenate([[0], start[:-1]])[: len(start)], 0)
+    # nan: it was never done
+    stopped = ~(bars.end_s >= finish_s[bars.job])
+    return {
+        "bars": len(start),
+        "machine": pack(bars.machine),
+        "gap_ms": pack(start - before),  # since the start of the bar before on the same machine
+        "duration_ms": pack(end - start),
+        "job": pack(bars.job * 2 + stopped),  # + 1 where it was stopped at the end of the bar
+        "first": pack(bars.first),
+        "height": pack(bars.height),
+    }
+
+
+UNITS = (Unit(3600, "h"), Unit(60, "min"), Unit(1, "s"))
+UNITS_SHOWN = 3  # of a unit at least, or a smaller one is taken
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An episode, the machines it ran on, and the decisions if somebody can tell them."""
+
+    result: EpisodeResult
+    cluster: Cluster
+    gpu_names: tuple[str, ...]  # of each machine
+    case: CaseStudy | None
+
+    @property
+    def policy(self) -> str:
+        return self.result.policy
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        return self.result.jobs.arrival_s
+
+    @property
+    def completion_s(self) -> NDArray[np.float64]:
+        return self.result.finish_s
+
+    @property
+    def jct_s(self) -> NDArray[np.float64]:
+        return self.result.jct_s
+
+    @property
+    def end_s(self) -> float:
+        """Of the last arrival or completion."""
+        return float(np.nanmax(np.concatenate([self.arrival_s, self.completion_s])))
+
+
+def scene() -> ReplayAdapter:
+    return ReplayAdapter(
+        environment="gpu_scheduling",
+        default_policies=("las-consolidate", "fifo-first-fit"),  # the best baseline, the simplest
+        scripts=("schedule", "figures", "words", "machines", "decisions", "map", "steps"),
+        sections=("decisions",),
+        counted="jobs in the queue",
+        rows_are="stretches of jobs on machines",
+        load=load_workload,
+        run=run,
+        opponents=opponents,
+        cost=lambda settings, watched: mean_jct_s(watched),
+        title=title,
+        job_names=lambda workload, watched: tuple(map(str, watched.result.jobs.job_id)),
+        rows=lambda watched: (
+            None if watched.result.trace is None else len(watched.result.trace.job)
+        ),
+        same_jobs=same_jobs,
+        cluster_data=cluster_data,
+        job_data=job_data,
+        policy_data=policy_data,
+        figures=figures,
+        unit=unit,
+        beside=lambda watched: f" for ${_mean_fee(watched.result):,.2f}",
+        picture=picture,
+        most_rows=200_000,  # bars are painted one by one
+    )
+
+
+def run(
+    policy: str,
+    learned: LearnedPolicy | None,
+    settings: GpuSchedulingSettings,
+    seed: int,
+    workload: Workload,
+    recorded: bool,
+) -> Watched:
+    case: CaseStudy | None = None
+    if learned is None:
+        result = run_episode(policy, settings, seed, workload, record=recorded)
+    else:
+        result, case = study(learned, settings, seed, workload)
+    cluster, names = build_cluster(settings), type_names(settings)
+    of_machine = tuple(names[kind] for kind in cluster.gpu_type)
+    return Watched(replace(result, policy=policy), cluster, of_machine, case)
+
+
+def picture(watched: Sequence[Watched], title: str, file: IO[bytes], kind: str) -> None:
+    from loadmaster.platform.systems.das.picture import draw_picture
+
+    draw_picture(watched, title, file, kind)
+
+
+def opponents(settings: GpuSchedulingSettings) -> tuple[str, ...]:
+    """Those that know no more than a scheduler can."""
+    return tuple(name for name in BASELINES if name not in oracles(settings))
+
+
+def title(settings: GpuSchedulingSettings, seed: int, workload: Workload) -> str:
+    told = conditions(settings, workload.size)
+    return f"gpu_scheduling · {settings.workload} · {told} · seed {seed}"
+
+
+def same_jobs(one: Watched, other: Watched) -> bool:
+    return np.array_equal(one.result.jobs.job_id, other.result.jobs.job_id)
+
+
+def unit(watched: Sequence[Watched]) -> Unit:
+    """Of the time axis."""
+    end_s = max(each.end_s for each in watched)
+    return next((each for each in UNITS if end_s >= UNITS_SHOWN * each.seconds), UNITS[-1])
+
+
+def figures(watched: Watched) -> dict[str, float]:
+    result = watched.result
+    return {
+        "jct": mean_jct_s(watched),
+        "fee": _mean_fee(result),
+        "makespan": result.makespan_s,
+        "preemptions": result.preemptions,
+    }
+
+
+def cluster_data(watched: Sequence[Watched]) -> dict[str, Any]:
+    cluster, names = watched[0].cluster, watched[0].gpu_names
+    return {
+        "machines": {
+            "rack": cluster.rack.tolist(),
+            "gpu": list(names),
+            "gpus": (cluster.gpu_capacity / WHOLE).tolist(),
+            "cores": (cluster.cpu_capacity / WHOLE).tolist(),
+            "price": [round(price * 3600, 4) for price in cluster.price_per_s.tolist()],
+            "speed": cluster.speed.tolist(),
+        }
+    }
+
+
+def job_data(watched: Watched, jobs: int) -> dict[str, Any]:
+    drawn = watched.result.jobs
+    return {
+        "work_s": gpu_seconds(drawn)[:jobs].tolist(),
+        "instances": drawn.instances[:jobs].tolist(),
+        "gpu": drawn.gpu[:jobs].tolist(),
+        "user": drawn.user[:jobs].tolist(),
+    }
+
+
+def policy_data(watched: Watched, jobs: int) -> dict[str, Any]:
+    result = watched.result
+    assert result.trace is not None
+    used = utilisation(result)
+    return {
+        "mean_fee": None if np.isnan(_mean_fee(result)) else _mean_fee(result),
+        "fee": [round(fee, 4) for fee in result.fee[:jobs].tolist()],
+        "utilisation": None if np.isnan(used) else used,
+        "preemptions": result.preemptions,
+        "schedule": pack_bars(lay_out(result.trace, watched.cluster, result.jobs), result.finish_s),
+        "case": None if watched.case is None else case_data(watched.case),
+    }
+
+
+def _mean_fee(result: EpisodeResult) -> float:
+    """Of finished jobs, in dollars."""
+    return mean_of_finished(np.where(np.isnan(result.finish_s), np.nan, result.fee))

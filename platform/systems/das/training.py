@@ -1,0 +1,137 @@
+"""How DAS is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from gymnasium import spaces
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.env import action_spaces
+from loadmaster.envs.gpu_scheduling.episode import build_episode, run_episode
+from loadmaster.envs.gpu_scheduling.observation import observation_space
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.models.das.compiled import is_supported
+from loadmaster.models.das.module import DasCritic, DasModule
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.platform.rl.mappo import MappoConfig
+from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.systems.das.rollout import COST, DasEngine, das_engine
+from loadmaster.platform.training.config import (
+    Critic,
+    Learning,
+    Recipe,
+    Rollouts,
+    Schedule,
+    TrainingConfig,
+    mean_costs,
+)
+
+# The strongest of each ordering, and the paper's first; the others would only fill the screen.
+SHOWN = ("fifo-first-fit", "fifo-consolidate", "drf-consolidate", "las-consolidate")
+SHOWN_IF_DURATIONS_ARE_KNOWN = ("sjf-consolidate", "srtf-consolidate", "tetris-consolidate")
+
+
+class DasTraining(TrainingConfig):
+    """Everything about a training run of DAS."""
+
+    environment: GpuSchedulingSettings = GpuSchedulingSettings(preempt=True)
+    network: DasSettings = DasSettings()
+    rollouts: Rollouts = Rollouts(sequences=16, per_sequence=4, keep=0.2)
+    # Run times are so unequal that one sequence would be most of what an iteration learns from.
+    training: Learning = Learning(
+        scale="sequence",
+        learning_rate=Schedule(first=3e-3, last=5e-4, iterations=40),
+        entropy=Schedule(first=0, last=0),
+        epochs=2,
+        minibatches=4,
+        averaging=10,
+        memory_s=20_000,
+        critic=Critic(kind="v", shared_input=True),
+    )
+
+
+def algorithm(config: DasTraining) -> MappoConfig:
+    environment, learning = config.environment, config.training
+    cluster, network = build_cluster(environment), config.network.model_dump()
+    built = MappoConfig()
+    # The network takes queues of any length. The spaces only have to name the tables, and stay
+    # small: they travel to every worker.
+    smallest = environment.model_copy(update={"max_queue": 1})
+    built.environment(
+        observation_space=observation_space(1, cluster, environment.history),
+        action_space=spaces.Dict({**action_spaces(smallest, cluster)}),
+    )
+    built.env_runners(num_env_runners=config.rollouts.workers)
+    built.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
+    built.training(
+        lr=learning.learning_rate.first,
+        grad_clip=learning.gradient_clip,
+        grad_clip_by="global_norm",
+    )
+    built.rl_module(
+        rl_module_spec=RLModuleSpec(module_class=DasModule, model_config={"network": network})
+    )
+    built.debugging(seed=config.seed, log_level="ERROR")
+    built.input_driven(
+        engine=partial(das_engine, environment), groups=config.rollouts, learning=learning
+    )
+    kind = learning.critic.kind
+    told = {"network": network, "sees_actions": kind == "q"}
+    critic = RLModuleSpec(module_class=DasCritic, model_config=told)
+    return built.team(critic=None if kind == "none" else critic)
+
+
+def metric(config: DasTraining) -> str:
+    return COST
+
+
+def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
+    workload = load_workload(config.environment)
+
+    def cost(name: str, seed: int) -> float:
+        return run_episode(name, config.environment, seed, workload).mean_jct_s
+
+    known = config.environment.durations == "known"
+    names = (*SHOWN, *SHOWN_IF_DURATIONS_ARE_KNOWN) if known else SHOWN
+    return mean_costs(names, seeds, cost)
+
+
+def network(config: DasTraining) -> dict[str, Any]:
+    return config.network.model_dump()
+
+
+def check(config: DasTraining) -> None:
+    if config.training.horizon is not None:
+        raise InputError("setting training.horizon: episodes of gpu_scheduling end by themselves")
+    build_episode(
+        config.environment, config.validation.first_seed
+    )  # refuses machines and jobs as well
+
+
+def compile_loops(config: DasTraining) -> None:
+    """What a worker and the baselines run, on the smallest episode there is."""
+    engine = DasEngine(GpuSchedulingSettings(workload="toy"))
+    module = DasModule(
+        observation_space=None, action_space=None, model_config={"network": network(config)}
+    )
+    served = is_supported(config.network, len(build_cluster(config.environment).rack))
+    way = engine.loop if served else engine.vector
+    way.roll_out(module, [RolloutSpec(sequence=0, luck=0)])
+
+
+RECIPE = Recipe(
+    system="das",
+    config_class=DasTraining,
+    metric=metric,
+    algorithm=algorithm,
+    baselines=baselines,
+    network=network,
+    check=check,
+    compile=compile_loops,
+)

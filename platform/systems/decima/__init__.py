@@ -1,0 +1,1 @@
+"""Decima on the platform."""

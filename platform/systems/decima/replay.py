@@ -1,0 +1,103 @@
+"""DAG scheduling as the replay shows it: executors by time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
+from loadmaster.envs.dag_scheduling.jobs import Workload
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.platform.replay.adapters import (
+    ReplayAdapter,
+    count,
+    makespan_s,
+    mean_jct_s,
+    pack_schedule,
+)
+from loadmaster.platform.systems.policies import LearnedPolicy
+
+
+def scene() -> ReplayAdapter:
+    return ReplayAdapter(
+        environment="dag_scheduling",
+        default_policies=("fair", "fifo"),  # the usual default, and what happens without sharing
+        scripts=("schedule", "figures", "words", "gantt"),
+        sections=(),
+        counted="jobs in the system",
+        rows_are="tasks and moves",
+        load=load_workload,
+        run=run,
+        opponents=lambda settings: tuple(BASELINES),
+        cost=cost,
+        title=title,
+        job_names=job_names,
+        rows=lambda result: None if result.trace is None else len(result.trace.start_ms),
+        same_jobs=same_jobs,
+        cluster_data=cluster_data,
+        job_data=lambda result, jobs: {"work_s": result.work_s[:jobs].tolist()},
+        policy_data=policy_data,
+        figures=lambda result: {"jct": mean_jct_s(result), "makespan": makespan_s(result)},
+    )
+
+
+def run(
+    policy: str,
+    learned: LearnedPolicy | None,
+    settings: DagSchedulingSettings,
+    seed: int,
+    workload: Workload,
+    recorded: bool,
+) -> EpisodeResult:
+    if learned is None:
+        return run_episode(policy, settings, seed, workload, record=recorded)
+    result = learned.run(settings, seed, workload, record=recorded)
+    named: EpisodeResult = replace(result, policy=policy)
+    return named
+
+
+def cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
+    return makespan_s(result) if settings.objective == "makespan" else mean_jct_s(result)
+
+
+def title(settings: DagSchedulingSettings, seed: int, workload: Workload) -> str:
+    jobs = count(settings.total_jobs, "job")
+    if settings.arrivals == "batch":
+        arrivals = f"{jobs} at once"
+    elif settings.load is not None:
+        arrivals = f"{jobs} at load {settings.load:g}"
+    else:
+        arrivals = f"{jobs}, one every {settings.interarrival_s:g} s"
+    executors = count(settings.total_executors, "executor")
+    return f"dag_scheduling · {settings.workload} · {arrivals} · {executors} · seed {seed}"
+
+
+def job_names(workload: Workload, result: EpisodeResult) -> tuple[str, ...]:
+    """The title tells the workload; a job's own name need not repeat it."""
+    short = [name.removeprefix(f"{workload.name}-") for name in workload.job_names]
+    return tuple(short[template] for template in result.template)
+
+
+def same_jobs(one: EpisodeResult, other: EpisodeResult) -> bool:
+    return np.array_equal(one.template, other.template)
+
+
+def cluster_data(results: Sequence[EpisodeResult]) -> dict[str, Any]:
+    return {"executors": results[0].executors}
+
+
+def policy_data(result: EpisodeResult, jobs: int) -> dict[str, Any]:
+    trace = result.trace
+    assert trace is not None
+    # A task that the horizon cut off counts up to there.
+    spent_ms = np.minimum(trace.end_ms, result.end_s * 1000) - trace.start_ms
+    offered_ms = result.executors * result.end_s * 1000
+    return {
+        "utilisation": float(spent_ms[trace.moving == 0].sum()) / max(offered_ms, 1.0),
+        "schedule": pack_schedule(trace),
+    }

@@ -1,0 +1,82 @@
+"""A run's policy taken out as a bundle of its own, with the figures it has reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.models.manifest import read_bounded
+from loadmaster.platform.systems.bundle_ref import BundleRef, bundle_of_run, find_policy
+
+LARGEST_SUMMARY = 16 << 20  # bytes
+
+
+def export_bundle(
+    run: Path, target: Path, which: str, name: str | None, evaluations: Sequence[Path]
+) -> BundleRef:
+    """Copy a run's bundle, whole and checked; it goes by the name of its new folder unless told."""
+    from loadmaster.models.bundle import save_bundle
+
+    source = find_policy(str(bundle_of_run(run, which).absolute())).bundle
+    results = dict(source.results)
+    if evaluations:
+        known = results.get("evaluations")
+        judged = [evaluation_entry(file, source.sha256) for file in evaluations]
+        results["evaluations"] = [*(known if isinstance(known, list) else []), *judged]
+    save_bundle(
+        target,
+        name=target.absolute().name if name is None else name,
+        system=source.system,
+        network=source.network,
+        weights=source.weights,
+        trained=source.trained,
+        results=results,
+    )
+    return find_policy(str(target.absolute()))
+
+
+def evaluation_entry(file: Path, sha256: str) -> dict[str, Any]:
+    """From the `summary.json` of `loadmaster evaluate`: how the policy of these weights did."""
+    try:
+        record = json.loads(read_bounded(file, LARGEST_SUMMARY))
+        judged = [
+            name for name, facts in record.get("learned", {}).items() if facts["sha256"] == sha256
+        ]
+        return _entry(record, judged[0]) if judged else _refuse(file)
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration):
+        raise InputError(
+            f"{file} is malformed; expected the summary.json of `loadmaster evaluate`"
+        ) from None
+
+
+def _entry(record: dict[str, Any], name: str) -> dict[str, Any]:
+    metric = next(iter(record["policies"][name]))
+    own = record["policies"][name][metric]
+    unit = record["metrics"][metric]["unit"]
+    seeds, best = record["seeds"], record["best_baseline"]
+    entry = {
+        "setting": f"{record['workload']}, {record['conditions']}",
+        "metric": f"{metric}, {unit}" if unit else metric,
+        "mean": own["mean"],
+        "mean_ci95": own["ci95"],
+        "seeds": f"{seeds[0]} to {seeds[-1]}",
+    }
+    if best is not None:
+        difference = record["differences"][name]
+        entry |= {
+            "best_baseline": best,
+            "baseline": record["policies"][best][metric]["mean"],
+            "baseline_ci95": record["policies"][best][metric]["ci95"],
+            "difference_percent": difference["percent"],
+            "difference_percent_ci95": difference["percent_ci95"],
+        }
+    return entry
+
+
+def _refuse(file: Path) -> dict[str, Any]:
+    raise InputError(f"{file} does not judge these weights; expected an evaluation of this policy")

@@ -1,0 +1,1 @@
+"""From a validated request to a decision: policy, guard and fallback."""

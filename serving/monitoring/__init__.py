@@ -1,0 +1,1 @@
+"""Decision records, drift detection, lifecycle and metrics."""

@@ -1,0 +1,1 @@
+"""Policy versions in service: loading, routing, retraining."""

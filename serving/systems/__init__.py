@@ -1,0 +1,1 @@
+"""Systems the decision service knows."""

@@ -1,0 +1,1 @@
+"""The process that runs a system's policy."""

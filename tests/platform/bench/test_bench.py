@@ -1,0 +1,270 @@
+"""The benchmark command: its shape, and that its figures are measured, not remembered."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.platform.bench import simulators
+from loadmaster.platform.bench.measurements import Figure, in_fresh_process
+from loadmaster.platform.cli.main import main
+
+
+def test_json_has_the_stable_keys(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def some(say: object) -> Iterator[Figure]:
+        yield from simulators._episode_speed("dag_scheduling", "tpch-like", "fair")
+
+    monkeypatch.setattr(simulators, "measure", some)
+    monkeypatch.setattr(simulators, "EPISODES", 1)
+    assert main(["bench", "simulators", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    names = [result["name"] for result in results]
+    assert names == ["dag_scheduling/fair/decisions_per_s", "dag_scheduling/fair/tasks_per_s"]
+    assert all({"name", "value", "unit", "peer"} <= set(result) for result in results)
+    # One episode has some 70 tasks a decision, so the two speeds must differ that much.
+    assert results[1]["value"] / results[0]["value"] == pytest.approx(70, rel=0.3)
+
+
+def test_ratio_says_how_many_times_better() -> None:
+    assert Figure("speed", 200, "1/s", peer=50).ratio == 4
+    assert Figure("time", 2, "s", peer=50, higher_is_better=False).ratio == 25
+    assert Figure("alone", 2, "s").ratio is None
+
+
+def test_a_program_of_its_own_is_run_and_read() -> None:
+    assert in_fresh_process("print(3.5)") == 3.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["simulator"], "unknown benchmark 'simulator'; did you mean 'simulators'?"),
+        (["rollouts", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
+        (["scaling", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
+        (
+            ["encoder", "decima"],
+            "encoder takes no system; expected `loadmaster bench rollouts decima`",
+        ),
+        (
+            ["rollouts", "--workers", "2"],
+            "rollouts takes no --workers; expected it with `bench scaling` only",
+        ),
+        (
+            ["rollouts", "--gpus", "1"],
+            "rollouts takes no --gpus; expected it with `bench scaling` only",
+        ),
+        (
+            ["scaling", "--gpus", "1"],
+            "resources.gpus is 1 but torch sees no GPU here; expected 0",
+        ),
+        (
+            ["scaling", "--workers", "1,two"],
+            "--workers is '1,two'; expected numbers from 1 on with commas between, as in 1,2,4",
+        ),
+        (
+            ["scaling", "--workers", "0,2"],
+            "--workers is '0,2'; expected numbers from 1 on with commas between, as in 1,2,4",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    line: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {line}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def tiny_training() -> Any:
+    """Toy jobs, few rollouts: seconds instead of minutes."""
+    from loadmaster.platform.systems.decima.training import DecimaTraining
+
+    return DecimaTraining.model_validate({
+        "environment": {"workload": "toy", "jobs": 3, "executors": 4},
+        "rollouts": {"sequences": 2, "per_sequence": 2, "workers": 1},
+        "training": {"epochs": 2, "minibatches": 2},
+    })  # fmt: skip
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_rollouts_are_measured_beside_the_stock_runner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadmaster.platform.systems.decima import bench as decima
+
+    tiny = decima.Effort(
+        tiny_training(), episodes=4, stock=(1, 3), vector=2, rounds=1, decisions=20, iterations=1
+    )
+    monkeypatch.setattr(decima, "EFFORT", tiny)
+    assert main(["bench", "rollouts", "decima", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
+    assert list(found) == [
+        "rollout/decisions_per_s",
+        "rollout/unrecorded/decisions_per_s",
+        "rollout/vector_engine/envs-2/decisions_per_s",
+        "rollout/stock_runner/envs-1/decisions_per_s",
+        "rollout/stock_runner/envs-3/decisions_per_s",
+        "rollout/stock_runner_decisions_per_s",
+        "rollout/times_stock_runner",
+        "decision/100-stages/p50_ms",
+        "decision/100-stages/p99_ms",
+        "training/seconds_per_1000_decisions",
+        "training/rollout_seconds_per_1000_decisions",
+        "training/update_seconds_per_1000_decisions",
+    ]
+    assert all(value > 0 for value in found.values())
+    stock = found["rollout/stock_runner_decisions_per_s"]
+    assert stock == max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 3))
+    ratio = found["rollout/decisions_per_s"] / stock
+    assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
+    parts = [f"training/{part}_seconds_per_1000_decisions" for part in ("rollout", "update")]
+    whole = found["training/seconds_per_1000_decisions"]
+    assert sum(found[part] for part in parts) <= whole
+    assert found["decision/100-stages/p50_ms"] <= found["decision/100-stages/p99_ms"]
+
+
+def test_the_stock_runner_makes_the_decisions_it_is_asked_for() -> None:
+    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+    from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+    from loadmaster.models.decima.module import DecimaModule
+    from loadmaster.platform.bench.stock_runner import StockRunner
+    from loadmaster.platform.systems.decima.bench import GYM_ID, padded_settings
+
+    settings = tiny_training().environment
+    padded = padded_settings(settings, DagSchedulingEnv(workload="toy", jobs=3).workload)
+    assert padded["max_jobs"] == 3
+    env = DagSchedulingEnv(**padded)
+    spec = RLModuleSpec(
+        module_class=DecimaModule,
+        observation_space=env.observation_space,
+        action_space=env.action_space,
+        model_config={"network": {}, "limits": 4},
+    )
+    module = spec.build()
+    runner = StockRunner(GYM_ID, padded, spec, module, environments=2)
+    for steps in (5, 70):
+        made = runner.sample(steps)
+        assert 2 * steps <= made <= 2 * steps + 2 * 50
+    theirs = runner._runner.module.get_state()
+    assert all((theirs[name] == value).all() for name, value in module.get_state().items())
+
+
+@pytest.mark.usefixtures("ray_session")
+def test_scaling_is_measured_written_and_drawn(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from loadmaster.platform.bench import scaling
+    from loadmaster.platform.cli import train
+
+    steps: list[dict[str, float]] = []
+
+    class Watched(scaling.Trainer):
+        def step(self) -> dict[str, float]:
+            steps.append(super().step())
+            return steps[-1]
+
+    monkeypatch.setattr(scaling, "SECONDS", 0.2)
+    monkeypatch.setattr(scaling, "Trainer", Watched)
+    monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
+    folder = tmp_path / "scaling"
+    arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
+    assert main(arguments) == 0
+    shown, said = capfd.readouterr()
+    printed = json.loads(shown)
+    assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
+    rows = table_of(folder)
+    assert [row["workers"] for row in rows] == [1, 2]
+    one, two = rows
+    assert one["rollout_efficiency"] == one["iteration_speedup"] == 1
+    ideal = 2 * one["rollout_decisions_per_s"]
+    efficiency = two["rollout_decisions_per_s"] / ideal
+    assert two["rollout_efficiency"] == pytest.approx(efficiency, abs=1e-3)
+    assert all(0 < row["iteration_rollout_seconds"] < row["iteration_seconds"] for row in rows)
+    values = {result["name"]: result["value"] for result in printed["results"]}
+    names = ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup")
+    for name in names:
+        assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
+    assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
+    assert f"2 workers: {two['rollout_decisions_per_s']:,.0f} decisions/s in rollouts" in said
+    # After the warm one both sizes did the very same iterations, with as many workers each.
+    alone, both = ([step for step in steps[1:] if step["workers"] == n] for n in (1, 2))
+    assert len(alone) == len(both) >= 2
+    assert len(steps) == 1 + len(alone) + len(both)
+    for name in ("iteration", "decisions", "learnt_from", "return_mean", "kl"):
+        assert [step[name] for step in alone] == pytest.approx([step[name] for step in both])
+    mean = sum(step["seconds"] for step in alone) / len(alone)
+    assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
+
+
+def table_of(folder: Path) -> list[dict[str, float]]:
+    with (folder / "scaling.csv").open() as file:
+        return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+
+
+@pytest.mark.parametrize("reaches", [0, 2])
+def test_a_scaling_bench_that_is_stopped_leaves_its_points(
+    reaches: int,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from loadmaster.platform.bench import scaling
+
+    def stopped(recipe: Any, workers: Any, config: Any, say: Any, reached: Any) -> None:
+        assert config.model_dump() == recipe.config_class().model_dump()  # as `train` has it
+        for size in workers[:reaches]:
+            reached(scaling.Point(size, 9000.0 * size, 0.9, 3 / size, 1 / size, float(size)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(scaling, "measure_scaling", stopped)
+    folder = tmp_path / "results" / "scaling"
+    arguments = ["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]
+    assert main(arguments) == 130
+    if not reaches:
+        assert list(tmp_path.iterdir()) == []
+        return
+    assert [row["workers"] for row in table_of(folder)] == [1, 2]
+    assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
+    said = capfd.readouterr().err
+    assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in said
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    folder = tmp_path / "file" / "scaling"
+    assert main(["bench", "scaling", "--workers", "1", "--output", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: cannot write to --output {str(folder)!r}: Not a directory; "
+        "expected a folder that can be made or written to\n"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_every_worker_rolls_out_the_same_amount() -> None:
+    from loadmaster.platform.bench import scaling
+
+    config = tiny_training()
+    for workers in (1, 3):
+        batches = scaling._batches(config, workers)
+        first, second = next(batches), next(batches)
+        each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
+        assert len(first) == len(second) == workers * each
+        assert not {own.sequence for own in first} & {own.sequence for own in second}

@@ -1,0 +1,71 @@
+"""The GPU simulator's benchmark: what it measures, and under which name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.gpu_scheduling.episode import build_episode
+from loadmaster.platform.bench import simulators as gpu_simulator
+from tests.traces import needs_traces
+
+
+def said(_: str) -> None:
+    pass
+
+
+def test_generated_jobs_go_by_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_simulator, "RUNS", 2)
+    monkeypatch.setattr(gpu_simulator, "RECORDED", 60)
+    monkeypatch.setattr(gpu_simulator, "MANY", 300)
+    figures = [
+        *gpu_simulator.three_nodes(False, said),
+        *gpu_simulator.many_jobs(False, said),
+    ]
+    assert [figure.name for figure in figures] == [
+        "gpu_scheduling/pai-like-3x8/cpu_s",
+        "gpu_scheduling/pai-like-3x8/fifo-first-fit/cpu_s",
+        "gpu_scheduling/pai-like-3x8/sjf-first-fit/cpu_s",
+        "gpu_scheduling/pai-like-3x8/fifo-load-balance/cpu_s",
+        "gpu_scheduling/pai-like-3x8/sjf-load-balance/cpu_s",
+        "gpu_scheduling/pai-like-300-jobs/fifo/cpu_s",
+        "gpu_scheduling/pai-like-300-jobs/sjf/cpu_s",
+    ]
+    assert all(figure.value > 0 and figure.peer is None for figure in figures)
+    assert figures[0].value == max(figure.value for figure in figures[1:5])
+
+
+@needs_traces
+def test_recorded_jobs_stand_beside_the_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_simulator, "RUNS", 9)
+    figures = {
+        figure.name: figure
+        for figure in (
+            *gpu_simulator.three_nodes(True, said),
+            *gpu_simulator.many_jobs(True, said),
+        )
+    }
+    small = figures["gpu_scheduling/pai-3x8/cpu_s"]
+    assert small.peer == 11.5
+    assert small.ratio is not None
+    assert small.ratio > 2000
+    for ordering in ("fifo", "sjf"):
+        assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
+
+
+def test_a_fleet_is_stepped() -> None:
+    figure = gpu_simulator.vector_speed(2)
+    assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
+    assert figure.value > 1000
+
+
+def test_repeated_jobs() -> None:
+    settings = gpu_simulator.same_rules(gpu_simulator.ONE_NODE, jobs=50)
+    own = build_episode(settings, 0).jobs
+    many = gpu_simulator.repeated(own, 2500, 1000)
+    assert many.job_id.tolist() == list(range(2500))
+    assert [many.arrival_s[place] for place in (0, 999, 1000, 2499)] == [0, 0, 60, 120]
+    assert set(many.duration_s) <= set(own.duration_s)
+    pairs = set(zip(own.duration_s, own.gpu, strict=True))
+    assert set(zip(many.duration_s, many.gpu, strict=True)) <= pairs
+    assert len(np.unique(many.duration_s)) > 10

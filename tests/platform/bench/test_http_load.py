@@ -1,0 +1,153 @@
+"""The load generator: what it counts, and that nobody's wait is left out."""
+
+from __future__ import annotations
+
+import csv
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadmaster.platform.bench.http_load import (
+    by_second,
+    drive,
+    main,
+    measure,
+    percentile_ms,
+    report,
+)
+from loadmaster.platform.bench.load_connections import Load
+from tests.serving.client.fake_service import Talk, answer, fake_service, raw, unused_url
+
+
+def test_percentiles_by_rank() -> None:
+    ordered = [value / 1000 for value in range(1, 201)]
+    found = [percentile_ms(ordered, percent) for percent in (0, 50, 90, 99, 100)]
+    assert found == pytest.approx([1, 100, 180, 198, 200])
+    assert percentile_ms([0.005], 50) == 5
+    assert percentile_ms([], 50) is None
+
+
+def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
+    bodies = [tmp_path / name for name in ("one", "two", "three")]
+    for body in bodies:
+        body.write_text(f'"{body.name}"')
+    with fake_service() as service:
+        load = Load(f"{service.url}/v1/x/decide?y=1", tuple(bodies), concurrency=2, seconds=0.3)
+        driver = drive(load)
+        told = report(load, driver)
+    assert told["requests"] == len(service.seen) > 6
+    assert told["failed"] == {}
+    assert told["requests_per_s"] == pytest.approx(told["requests"] / driver.elapsed_s())
+    assert 0 < told["p50_ms"] <= told["p90_ms"] <= told["p99_ms"] <= told["max_ms"]
+    assert {seen.target for seen in service.seen} == {"/v1/x/decide?y=1"}
+    assert {seen.connection for seen in service.seen} == {0, 1}
+    counts = [[seen.body.decode() for seen in service.seen].count(f'"{b.name}"') for b in bodies]
+    assert max(counts) - min(counts) <= 1, "in turn"
+    rows = list(by_second(driver))
+    assert sum(int(str(row[1])) for row in rows[1:]) == told["requests"]
+
+
+def once_slow(seconds: float) -> Callable[[Talk], bool]:
+    """The twentieth request keeps everyone waiting, as a pause of the whole service would."""
+    seen, lock = [0], threading.Lock()
+
+    def behave(talk: Talk) -> bool:
+        with lock:
+            seen[0] += 1
+            if seen[0] == 20:
+                time.sleep(seconds)
+        return answer()(talk)
+
+    return behave
+
+
+def test_an_open_loop_leaves_out_no_wait() -> None:
+    """During a pause of 0.3 s at 200/s about 60 requests should have started: each has waited."""
+    with fake_service(once_slow(0.3)) as service:
+        load = Load(service.url, concurrency=2, seconds=1.0, rate=200)
+        driver = drive(load)
+    told = report(load, driver)
+    assert told["requests"] == 200
+    assert told["failed"] == {}
+    waited = sorted(driver.latencies_s)
+    assert 0.28 <= waited[-1] < 2
+    assert sum(latency > 0.1 for latency in waited) >= 30, "a closed loop would have seen two"
+
+
+def test_an_open_loop_tells_what_it_could_not_send() -> None:
+    def slow(talk: Talk) -> bool:
+        time.sleep(0.1)
+        return answer()(talk)
+
+    with fake_service(slow) as service:
+        load = Load(service.url, concurrency=1, seconds=0.5, rate=100, timeout_s=0.3)
+        told = report(load, drive(load))
+    assert told["requests"] == 50
+    assert told["failed"]["unsent"] >= 35
+
+
+def test_failures_are_counted_by_kind() -> None:
+    with fake_service(
+        answer({"error": "no"}, 503),
+        answer(),
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"),
+        raw(b"nonsense\r\n\r\n"),
+        answer(Connection="close"),
+        answer(),
+    ) as service:
+        load = Load(service.url, concurrency=1, seconds=0.5)
+        driver = drive(load)
+        told = report(load, driver)
+        assert service.connections >= 4
+    assert told["failed"] == {"503": 1, "connection": 1, "malformed": 1}
+    assert told["requests"] == len(service.seen) == len(driver.latencies_s) + 3
+    assert sum(int(str(row[2])) for row in list(by_second(driver))[1:]) == 3
+
+
+def test_requests_time_out() -> None:
+    def stuck(talk: Talk) -> bool:
+        talk.over.wait(5)
+        return False
+
+    with fake_service(stuck, answer()) as service:
+        load = Load(service.url, concurrency=1, seconds=0.6, timeout_s=0.2)
+        told = report(load, drive(load))
+    assert told["failed"] == {"timeout": 1}
+    assert told["requests"] > 1
+
+
+def test_a_warm_up_is_not_counted() -> None:
+    with fake_service() as service:
+        load = Load(service.url, concurrency=1, seconds=0.2, rate=100, warmup_s=0.3)
+        told = report(load, drive(load))
+        assert told["requests"] == 20
+        assert len(service.seen) == 50
+
+
+def test_in_a_process_of_its_own(tmp_path: Path) -> None:
+    body, table = tmp_path / "state.json", tmp_path / "seconds.csv"
+    body.write_text("{}")
+    with fake_service() as service:
+        load = Load(service.url, (body,), concurrency=2, seconds=0.3)
+        told = measure(load, token="s3cret", per_second=table)
+        assert told["requests"] == len(service.seen) > 2
+        assert service.seen[0].headers["authorization"] == "Bearer s3cret"
+        assert service.seen[0].body == b"{}"
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["answers"]) for row in rows) == told["requests"]
+    with pytest.raises(RuntimeError, match="load generator failed"):
+        measure(Load(unused_url(), seconds=0.1))
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([unused_url(), "--seconds", "0.1"]) == 1
+    assert main([unused_url(), "--body", str(tmp_path / "missing")]) == 1
+    assert main(["nowhere"]) == 1
+    assert capsys.readouterr().err.count("error: ") == 3
+    for wrong in (["--concurrency", "0"], ["--rate", "0"], ["--seconds", "-1"]):
+        with pytest.raises(SystemExit):
+            main([unused_url(), *wrong])

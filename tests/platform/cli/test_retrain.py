@@ -1,0 +1,195 @@
+"""`loadmaster retrain`: from the policy that serves to a verdict on another, also in two goes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.models.bundle import load_bundle
+from loadmaster.models.manifest import read_manifest
+from loadmaster.platform.cli import main as cli
+from loadmaster.platform.systems.bundle_ref import find_policy
+from loadmaster.platform.training import launch as launching
+from loadmaster.platform.training.retraining import finetune_config
+from loadmaster.serving.policies.comparison import read_comparison
+from tests.bundles import make_bundle
+
+TOY = {"workload": "toy", "jobs": 5, "executors": 3}
+QUICK = {
+    "rollouts.sequences": 2,
+    "rollouts.per_sequence": 4,
+    "validation.sequences": 6,
+    "validation.every": 2,
+    "training.learning_rate": "{first: 0.01, last: 0.01}",
+}
+
+
+def arguments(start: Path | str, output: Path, **changed: Any) -> list[str]:
+    values = {**{f"environment.{name}": value for name, value in TOY.items()}, **QUICK, **changed}
+    given = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    bounds = ["--iterations", "8", "--minutes", "5", "--seeds", "24"]
+    return ["retrain", "decima", "--from", str(start), "--output", str(output), *bounds, *given]
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained one, which is bad enough."""
+    return make_bundle(tmp_path_factory.mktemp("bundles") / "bad", seed=1)
+
+
+@pytest.fixture(scope="module")
+def retrained(bad: Path, ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("retrained") / "one"
+    assert cli.main(arguments(bad, output)) == 0
+    return output
+
+
+def test_what_it_leaves(retrained: Path, bad: Path) -> None:
+    assert {path.name for path in retrained.iterdir()} == {
+        "request.json", "run", "bundle", "verdict.json",
+    }  # fmt: skip
+    assert not (retrained / "run" / "checkpoints").exists()
+    verdict = read_comparison(retrained)
+    assert verdict.serving.version == read_manifest(bad).sha256[:12]
+    assert verdict.candidate.name == "bad-retrained"
+    assert verdict.candidate.version == load_bundle(retrained / "bundle").sha256[:12]
+    assert verdict.candidate.folder == str(retrained / "bundle")
+    assert verdict.environment == TOY
+    # Neither drawn for training nor for choosing the best.
+    assert verdict.first_seed == 900_000_000 + QUICK["validation.sequences"]
+
+
+def test_it_learnt_and_the_verdict_says_so(retrained: Path) -> None:
+    verdict = read_comparison(retrained)
+    assert verdict.candidate.mean is not None
+    assert verdict.serving.mean is not None
+    assert verdict.candidate.mean < verdict.serving.mean
+    low, high = verdict.ci95
+    assert low is not None
+    assert high is not None
+    assert low <= (verdict.difference_percent or 0) <= high < 0
+    assert verdict.better
+
+
+def test_the_verdict_is_that_of_evaluate(
+    retrained: Path, bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    verdict = read_comparison(retrained)
+    given = [part for name, value in TOY.items() for part in ("--set", f"{name}={value}")]
+    policies = ["--policy", str(bad), "--policy", str(retrained / "bundle")]
+    seeds = ["--first-seed", str(verdict.first_seed), "--seeds", str(verdict.sequences)]
+    command = ["evaluate", "decima", *policies, *seeds, *given, "--output", str(tmp_path), "--json"]
+    capsys.readouterr()
+    assert cli.main(command) == 0
+    found = json.loads(capsys.readouterr().out)
+    difference = found["learned_differences"]["bad-retrained"]["bad"]["jct"]
+    assert difference["percent"] == verdict.difference_percent
+    assert difference["percent_ci95"] == list(verdict.ci95)
+    assert found["policies"]["bad"]["jct"]["mean"] == verdict.serving.mean
+
+
+def test_asked_again_it_only_tells(
+    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launching, "launch", lambda *_: pytest.fail("trained again"))
+    before = {path: path.stat().st_mtime_ns for path in retrained.rglob("*")}
+    assert cli.main([*arguments(bad, retrained), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["better"] is True
+    assert {path: path.stat().st_mtime_ns for path in retrained.rglob("*")} == before
+
+
+def test_killed_it_goes_on(
+    retrained: Path, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it trained, then while it judged; the end is the same."""
+    from loadmaster.platform.training import loop
+
+    output = tmp_path / "one"
+    kept = loop.checkpoint
+    monkeypatch.setattr(loop, "checkpoint", lambda trainer, folder: die_at(trainer, folder, kept))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(arguments(bad, output, **{"checkpoints.every": 2}))
+    monkeypatch.undo()
+    assert not (output / "bundle").exists()
+    assert (output / "run" / "checkpoints").exists()
+    monkeypatch.setattr(
+        "loadmaster.platform.evaluation.improvement.compare_policies", lambda *_: 1 // 0
+    )
+    with pytest.raises(ZeroDivisionError):
+        cli.main(arguments(bad, output, **{"checkpoints.every": 2}))
+    monkeypatch.undo()
+    assert (output / "bundle").exists()
+    assert cli.main(arguments(bad, output, **{"checkpoints.every": 2})) == 0
+    assert len(json.loads((output / "run" / "manifest.json").read_text())["resumed"]) == 1
+    assert read_comparison(output).candidate.version == read_comparison(retrained).candidate.version
+
+
+def die_at(trainer: Any, folder: Any, kept: Any) -> None:
+    kept(trainer, folder)
+    if trainer.iteration == 4:
+        raise ZeroDivisionError
+
+
+def test_killed_before_its_first_checkpoint(retrained: Path, bad: Path, tmp_path: Path) -> None:
+    shutil.copytree(retrained, output := tmp_path / "one")
+    (output / "verdict.json").unlink()
+    shutil.rmtree(output / "bundle")
+    shutil.rmtree(output / "run")
+    (output / "run" / "checkpoints").mkdir(parents=True)
+    assert cli.main(arguments(bad, output)) == 0
+    assert read_comparison(output).better
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--from": "das-small"}, "is a policy of 'das', not 'decima'"),
+        ({"--from": "nobody"}, "unknown policy 'nobody'"),
+        ({"--seeds": "0"}, "--seeds is 0"),
+        ({"--iterations": "0"}, "training.iterations"),
+        ({"--set": "environment.jbs=3"}, "environment.jobs"),
+        ({"--set": "environment.executors=9"}, "is another retraining, with other settings"),
+        ({"--seeds": "25"}, "is another retraining, with other sequences"),
+    ],
+)
+def test_misuse_is_one_line(
+    changed: dict[str, str],
+    said: str,
+    retrained: Path,
+    bad: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [part for pair in changed.items() for part in pair]
+    assert cli.main([*arguments(bad, retrained), *given]) == 2
+    shown = capsys.readouterr().err
+    assert said in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_folder_of_something_else(
+    bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    assert cli.main(arguments(bad, tmp_path)) == 2
+    assert "holds something else" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["decima-stream", "decima-batch", "das-small", "das-large"])
+def test_every_shipped_policy_goes_on_in_its_own_way(name: str) -> None:
+    from loadmaster.platform.cli.train import new_config
+
+    found = find_policy(name)
+    manifest = found.manifest
+    values = finetune_config(manifest, found.folder, {"environment": {"workload": "toy"}})
+    config = new_config(found.system.recipe, values)  # the weights fit the network
+    own = manifest.trained["config"]
+    assert config.training.method == own["training"]["method"]
+    assert config.training.learning_rate.at(0) == own["training"]["learning_rate"]["last"]
+    assert (config.training.take, config.rollouts.workers) == ((), 0)
+    environment = config.environment.model_dump(mode="json", exclude_defaults=True)  # type: ignore[attr-defined]
+    assert environment == {**manifest.trained["environment"], "workload": "toy"}

@@ -1,0 +1,105 @@
+"""Calibration: what it finds, keeps and hands to the baselines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.calibration import SHIPPED, read_calibrations, tuned
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.evaluation import calibration
+
+TINY = ["--set", "jobs=4", "--set", "executors=10", "--seeds", "4", "--policy", "weighted-fair"]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_best_is_the_cheapest_of_the_finalists() -> None:
+    settings = DagSchedulingSettings(jobs=4, executors=10)
+    workload = load_workload(settings)
+    ran = []
+    best, scored = calibration.calibrate(
+        "weighted-fair", settings, workload, 4, 2, lambda: ran.append(1)
+    )
+    assert len(ran) == calibration.episodes_needed("weighted-fair", 4)
+    assert best.cost == pytest.approx(min(cost for cost, _ in scored), abs=1e-3)
+    assert best.alpha == scored[0][1].alpha
+    assert len(scored) == 21  # a quarter of alpha = -2, -1.9 .. 2, executors kept or released
+    assert best.first_seed >= 1_000_000  # no evaluation counts that far
+
+
+def test_command_keeps_its_result_and_evaluate_uses_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept.json"
+    code, out, _ = run(
+        capsys, "calibrate", "dag_scheduling", *TINY, "--output", str(kept), "--json"
+    )
+    assert code == 0
+    (found,) = json.loads(out)["calibrations"]
+    assert json.loads(kept.read_text()) == [found]
+    settings = DagSchedulingSettings(jobs=4, executors=10, calibration=kept)
+    assert tuned("weighted-fair", settings, load_workload(settings)).alpha == found["alpha"]
+    code, out, _ = run(
+        capsys, "evaluate", "dag_scheduling", "--against", "weighted-fair", "--seeds", "2",
+        "--set", "jobs=4", "--set", "executors=10", "--set", f"calibration={kept}",
+        "--output", str(tmp_path / "results"), "--json",
+    )  # fmt: skip
+    assert code == 0
+    words = json.loads(out)["parameters"]["weighted-fair"]
+    assert words.startswith(f"alpha {found['alpha']:g}")
+    assert words.endswith("released") == found["release"]
+
+
+def test_a_second_run_replaces_the_entry_of_the_same_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "kept.json"
+    for extra in ([], [], ["--set", "arrivals=poisson"]):
+        read_calibrations.cache_clear()
+        run(capsys, "calibrate", "dag_scheduling", *TINY, *extra, "--output", str(kept))
+    entries = json.loads(kept.read_text())
+    assert [entry["arrivals"] for entry in entries] == ["batch", "poisson"]
+
+
+def test_nearest_load_is_used() -> None:
+    entries = [e for e in read_calibrations(SHIPPED) if e.baseline == "weighted-fair"]
+    streams = [e for e in entries if e.arrivals == "poisson" and e.workload == "tpch-like"]
+    assert len({e.load for e in streams}) >= 3  # shipped for three loads
+    for entry in streams:
+        settings = DagSchedulingSettings(arrivals="poisson", load=entry.load * 1.02)
+        found = tuned("weighted-fair", settings, load_workload(settings))
+        assert found.alpha == entry.alpha
+
+
+def test_untuned_baselines_are_left_alone() -> None:
+    settings = DagSchedulingSettings()
+    assert tuned("fair", settings, load_workload(settings)) is BASELINES["fair"]
+
+
+def test_bad_calibration_files_are_refused(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.json"
+    bad.write_text('[{"alpha": 1}]')
+    settings = DagSchedulingSettings(calibration=bad)
+    with pytest.raises(InputError, match="malformed"):
+        tuned("weighted-fair", settings, load_workload(settings))
+    settings = DagSchedulingSettings(calibration=tmp_path / "none.json")
+    with pytest.raises(InputError, match="No such file"):
+        tuned("weighted-fair", settings, load_workload(settings))
+
+
+def test_unknown_or_untunable_baseline_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, "calibrate", "dag_scheduling", "--policy", "fair")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "fair" in err

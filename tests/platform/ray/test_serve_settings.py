@@ -1,0 +1,167 @@
+"""The settings of `loadmaster serve`: from files, options and assignments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.ray.serve_settings import LARGEST, serve_arguments
+from tests.serving import toy
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    return toy.make_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def one(bundle: Path) -> dict[str, Any]:
+    return {"endpoint": toy.REFERENCE, "bundle": str(bundle)}
+
+
+def written(folder: Path, content: Any) -> Path:
+    file = folder / "serve.yaml"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    return file
+
+
+def arguments(
+    file: Path | None = None,
+    bundles: tuple[str, ...] = (),
+    assignments: tuple[str, ...] = (),
+    **given: Any,
+) -> dict[str, Any]:
+    return serve_arguments(file, bundles, assignments, given)
+
+
+def test_a_file(tmp_path: Path, one: dict[str, Any]) -> None:
+    file = written(tmp_path, {"systems": {"toy": {**one, "deadline_ms": 50}}, "port": 9000})
+    told = arguments(file)
+    assert told == {"systems": {"toy": {**one, "deadline_ms": 50.0}}, "port": 9000}
+
+
+def test_a_file_of_serve_deploy(tmp_path: Path, one: dict[str, Any]) -> None:
+    content = {
+        "proxy_location": "Disabled",
+        "applications": [
+            {"name": "other"},
+            {"name": "loadmaster", "import_path": "x:y", "args": {"systems": {"toy": one}}},
+        ],
+    }
+    assert arguments(written(tmp_path, content)) == {"systems": {"toy": one}}
+
+
+def test_the_later_ones_win(tmp_path: Path, one: dict[str, Any]) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}, "port": 9000, "host": "127.0.0.2"})
+    other = toy.make_bundle(tmp_path / "other", "other")
+    told = arguments(
+        file,
+        (f"toy={other}",),
+        ("systems.toy.deadline_ms=70", "port=9001", "limits.burst=7"),
+        port=9002,
+        host=None,
+    )
+    assert told["systems"]["toy"] == {**one, "bundle": str(other), "deadline_ms": 70.0}
+    assert (told["port"], told["host"], told["limits"]) == (9002, "127.0.0.2", {"burst": 7})
+
+
+def test_folders_are_made_absolute(
+    tmp_path: Path, one: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica has another working folder."""
+    monkeypatch.chdir(tmp_path)
+    file = written(tmp_path, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
+    told = arguments(file, folder=Path("kept"), tokens=Path("tokens"))
+    assert told["systems"]["toy"]["bundle"] == str(tmp_path / "bundle")
+    assert (told["folder"], told["tokens"]) == (str(tmp_path / "kept"), str(tmp_path / "tokens"))
+
+
+@pytest.mark.parametrize(
+    "content", ["", "# nothing\n", "{}", "systems:\n", "systems:\n  decima:\n"]
+)
+def test_what_is_left_out_is_as_usual(tmp_path: Path, content: str) -> None:
+    told = arguments(written(tmp_path, content))
+    assert "decima" in told["systems"]
+    assert told["systems"]["decima"] == {
+        "endpoint": "loadmaster.serving.systems.decima.system:ENDPOINT"
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("a: [", "line 1: no YAML"),
+        ("x: 1\n  y: 2\n", "line 2: no YAML"),
+        ("[" * 5000, "no YAML"),
+        (b"\xff\xfe\x00", "no YAML"),
+        ("!!python/object/apply:os.system [echo]", "no YAML"),
+        ("- a\n- b\n", "holds no settings"),
+        ("just text", "holds no settings"),
+        ("systems: [toy]", "systems"),
+        ("systems: toy", "systems"),
+        ("systems: {toy: 5}", "systems.toy"),
+        ("systems: {decimal: {}}", "did you mean 'decima'?"),
+        ("systems: {x: {endpoint: 'no.such:THING'}}", "cannot be loaded"),
+        ("systems: {x: {endpoint: 'json:loads'}}", "is no Endpoint"),
+        ("1: 2", "setting"),
+        ("prot: 80", "did you mean 'port'?"),
+        ("port: 99999999999", "setting port"),
+        ("host: 5", "setting host"),
+        ("limits: {rate_per_s: .nan}", "limits.rate_per_s"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, content: str | bytes, says: str) -> None:
+    with pytest.raises(InputError) as fault:
+        arguments(written(tmp_path, content))
+    assert says in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    for file in (tmp_path / "nowhere", tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=r"cannot read|no plain file"):
+            arguments(file)
+    with pytest.raises(InputError, match="at most"):
+        arguments(written(tmp_path, b" " * (LARGEST + 1)))
+
+
+@pytest.mark.parametrize("given", ["toy", "toy=", "=x", ""])
+def test_bundles_are_given_to_a_system(given: str) -> None:
+    with pytest.raises(InputError, match="SYSTEM=FOLDER_OR_NAME"):
+        arguments(None, (given,))
+
+
+def test_an_unknown_rule(tmp_path: Path, one: dict[str, Any]) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}})
+    told = arguments(file, (), ("systems.toy.rule=follow",))
+    assert told["systems"]["toy"]["rule"] == "follow"
+    with pytest.raises(InputError, match="expected one of: hold, follow"):
+        arguments(file, (), ("systems.toy.rule=folow",))
+
+
+def test_bundles_that_are_none(tmp_path: Path, one: dict[str, Any], bundle: Path) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}})
+    for given, says in [
+        ("toy=decima-sream", "did you mean 'decima-stream'?"),
+        ("toy=/nowhere", "no policy bundle"),
+        ("toy=" + "x" * 300, "cannot read"),
+        ("toy=decima-stream", "expected one of toy"),
+        (f"decima={bundle}", "expected one of decima"),
+    ]:
+        with pytest.raises(InputError, match=says.replace("?", r"\?")):
+            arguments(file, (given,))
+    (bundle / "weights.safetensors").write_bytes(b"damaged")
+    with pytest.raises(InputError, match="damaged"):
+        arguments(file)
+
+
+def test_bundles_beside_a_list_of_systems(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="mapping of systems"):
+        arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))

@@ -1,0 +1,272 @@
+"""`loadmaster replay --log`: logged decisions taken again, by the same version or by another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.models import manifest as ships
+from loadmaster.models.manifest import read_manifest
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.replay import decision_log
+from loadmaster.serving import system as registry
+from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, write_part
+from loadmaster.serving.timestamps import iso, parse_timestamp
+from tests.serving import toy
+
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The toy system is served, with a bundle that ships: its version."""
+    monkeypatch.setitem(registry.BUILT_IN, "toy", toy.REFERENCE)
+    folder = tmp_path / "pretrained"
+    version = made(folder / "toy-one")
+    for module in (ships, decision_log):
+        monkeypatch.setattr(module, "pretrained_folder", lambda: folder)
+    return version
+
+
+def made(folder: Path, **behaviour: Any) -> str:
+    """A bundle of the toy system, named as its folder; its version."""
+    return read_manifest(toy.make_bundle(folder, folder.name, **behaviour)).version
+
+
+def row(number: int, load: int, replicas: int, version: str, **change: Any) -> DecisionRow:
+    made = DecisionRow(
+        id=f"d{number}",
+        time=NOW + 60 * number,
+        system="toy",
+        mode="active",
+        source="policy",
+        cause=None,
+        policy="toy-one",
+        version=version,
+        state=json.dumps({"load": load, "replicas": 3}),
+        decision=json.dumps({"replicas": replicas}),
+        shadow=None,
+        reason="{}",
+        guard=(),
+        latency_ms=1.0,
+    )
+    return made._replace(**change)
+
+
+def write(folder: Path, *rows: DecisionRow) -> Path:
+    write_part(folder / "log", DECISIONS, rows, 1)  # named by the earliest
+    return folder / "log"
+
+
+def replay(
+    log: Path, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, dict[str, Any]]:
+    code = main(["replay", "--log", str(log), "--json", *options])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_the_version_that_decided_decides_the_same(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write(
+        tmp_path,
+        row(0, 25, 3, shipped),
+        row(1, 7, 3, "", source="fallback", cause="timeout", policy="hold"),
+    )
+    code, told = replay(log, capsys)
+    assert code == 0
+    assert told == {
+        "replayed": 2,
+        "identical": 2,
+        "different": 0,
+        "different_by_same_version": 0,
+        "differences": [],
+        "not_replayable": {},
+    }
+    assert main(["replay", "--log", str(log)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "2 decisions replayed: 2 identical, 0 different\n"
+    assert shown.err == ""
+
+
+def test_a_version_that_contradicts_itself_is_found(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [row(n, 25, 3 if n < 4 else 4, shipped) for n in range(12)]
+    broken = made(tmp_path / "pretrained" / "toy-broken", does="raises")
+    failing = row(12, 25, 3, broken, policy="toy-broken")
+    log = write(tmp_path, *rows, failing)
+    code, told = replay(log, capsys)
+    assert code == 1
+    assert (told["identical"], told["different"], told["different_by_same_version"]) == (4, 9, 9)
+    assert told["differences"][0] == {
+        "id": "d4",
+        "time": iso(NOW + 240),
+        "system": "toy",
+        "policy": f"toy-one {shipped}",
+        "by": f"toy-one {shipped}",
+        "then": '{"replicas":4.0}',
+        "now": '{"replicas":3.0}',
+        "same_version": True,
+    }
+    assert len(told["differences"]) == 5
+    assert main(["replay", "--log", str(log)]) == 1
+    shown = capsys.readouterr().out
+    assert "9 of the different ones by the same version: look into it" in shown
+    assert f"  d4, 2027-01-15T08:04:00.000+00:00, toy, toy-one {shipped} (same version)" in shown
+    assert '    then: {"replicas":4.0}\n    now:  {"replicas":3.0}' in shown
+    assert "  and 4 more" in shown
+    late = write(tmp_path / "late", failing)
+    code, told = replay(late, capsys)
+    assert code == 1  # it decided then, and fails now
+    assert told["differences"][0]["now"] == "fails: RuntimeError: the policy is broken"
+
+
+def test_another_bundle_may_differ(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = made(tmp_path / "mine", extra=1)
+    most = row(2, 10 * toy.MOST, toy.MOST, shipped)  # which neither exceeds
+    log = write(tmp_path, row(0, 25, 3, shipped), row(1, 15, 3, other), most)
+    code, told = replay(log, capsys, "--bundle", f"toy={tmp_path / 'mine'}")
+    assert code == 0
+    assert (told["replayed"], told["identical"], told["different"]) == (3, 2, 1)
+    assert told["differences"][0]["by"] == f"mine {other}"
+    assert not told["differences"][0]["same_version"]
+    code, told = replay(log, capsys, "--bundle", "toy=toy-one")
+    assert (code, told["identical"]) == (0, 2)
+
+
+def test_the_shadow_s_decision_is_taken_again_too(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shadow = {"decision": {"replicas": 9}, "policy": {"name": "toy-one", "version": shipped}}
+    fallback = {"mode": "shadow", "source": "fallback", "cause": "shadow", "policy": "hold"}
+    log = write(tmp_path, row(0, 25, 3, "", shadow=json.dumps(shadow), **fallback))
+    code, told = replay(log, capsys)
+    assert code == 1
+    assert (told["identical"], told["different"]) == (1, 1)
+    assert told["differences"][0]["then"] == '{"replicas":9.0}'
+
+
+def test_what_cannot_be_replayed_is_told_by_reason(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write(
+        tmp_path,
+        row(0, 25, 3, shipped),
+        row(1, 25, 3, "f" * 12, policy="toy-lost"),
+        row(2, 25, 3, "f" * 12, policy="toy-lost"),
+        row(3, 25, 3, shipped, system="huge"),
+        row(4, 25, 3, shipped, state='{"version": 2, "load": 1}'),
+        row(5, 25, 3, shipped, state="{"),
+        row(6, 25, 3, shipped, decision='{"replicas": "many"}'),
+        row(7, 25, 2, shipped, guard=("bounds: replicas from 3 to 2",)),
+        row(8, 25, 3, "", source="fallback", policy="sevens"),
+        row(9, 25, 3, shipped, shadow="{}"),
+        row(10, 25, 3, shipped, shadow="{"),
+        row(11, 25, 3, shipped, time=9e11),
+    )
+    code, told = replay(log, capsys)
+    assert code == 0
+    assert told["replayed"] == 1
+    reasons = told["not_replayable"]
+    assert sum(reasons.values()) == 11
+    lost = "the toy bundle 'toy-lost', version ffffffffffff, is not at hand; give it by --bundle"
+    assert reasons[f"{lost} toy=FOLDER"] == 2
+    for start in (
+        "unknown system 'huge'",
+        "its state is refused today: version: ",
+        "its state is refused today: : Invalid JSON",
+        "its decision is refused today: replicas: ",
+        "the guard changed the decision",
+        "no rule 'sevens' is known to toy",
+        "its record is damaged: no policy in its shadow",
+        "its record is damaged: Expecting property name",
+        "its record is damaged: year",
+    ):
+        assert sum(count for why, count in reasons.items() if why.startswith(start)) == 1, start
+    main(["replay", "--log", str(log)])
+    assert f"11 not replayable:\n  2: {lost}" in capsys.readouterr().out
+
+
+def test_times_bound_what_is_replayed(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write(tmp_path, *(row(n, 25, 3, shipped) for n in range(10)))
+    bounds = ("--since", "2027-01-15T08:02", "--until", "2027-01-15T09:05+01:00")
+    assert replay(log, capsys, *bounds)[1]["replayed"] == 3
+
+
+def test_files_that_are_no_log_are_named(
+    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = write(tmp_path, row(0, 25, 3, shipped))
+    (log / "decisions-broken.parquet").write_text("no")
+    assert main(["replay", "--log", str(log)]) == 0
+    shown = capsys.readouterr()
+    assert "1 decisions replayed" in shown.out
+    assert shown.err.startswith(f"warning: {log}/decisions-broken.parquet is passed over: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing argument 'TARGET'; expected it, or --log FOLDER"),
+        (["dag_scheduling", "--log", "LOG"], "TARGET is of no use with --log"),
+        (["--log", "LOG", "--policy", "fair"], "--policy is of no use with --log"),
+        (["--log", "LOG", "--seed", "0"], "--seed is of no use with --log"),
+        (["--log", "LOG", "-o", "page.html"], "--output is of no use with --log"),
+        (["--log", "LOG", "--picture", "a.png"], "--picture is of no use with --log"),
+        (["--log", "LOG", "--set", "a=b"], "--set is of no use with --log"),
+        (["dag_scheduling", "--bundle", "a=b"], "--bundle is of no use without --log"),
+        (["dag_scheduling", "--since", "6h"], "--since is of no use without --log"),
+        (["--log", "NONE"], "expected the folder of a decision log"),
+        (["--log", "LOG", "--since", "noon"], "--since 'noon' is no moment; expected 2026-05-01"),
+        (["--log", "LOG", "--since", "1h", "--until", "2h"], "expected it to be"),
+        (["--log", "LOG", "--bundle", "toy"], "expected SYSTEM=FOLDER"),
+        (["--log", "LOG", "--bundle", "toy=nowhere"], "unknown policy 'nowhere'"),
+        (["--log", "LOG", "--bundle", "das=toy-one"], "expected a bundle of 'das'"),
+        (["--log", "LOG", "--bundle", "toy=DAMAGED"], "is damaged"),
+        (
+            ["--log", "LOG", "--bundle", "toy=toy-one", "--bundle", "toy=toy-one"],
+            "expected one bundle a system",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(
+    arguments: list[str],
+    said: str,
+    shipped: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = write(tmp_path, row(0, 25, 3, shipped))
+    made(tmp_path / "damaged")
+    (tmp_path / "damaged" / "weights.safetensors").write_text("others")
+    places = {"LOG": log, "NONE": tmp_path / "none", "DAMAGED": tmp_path / "damaged"}
+    given = list(arguments)
+    for name, place in places.items():
+        given = [argument.replace(name, str(place)) for argument in given]
+    assert main(["replay", *given]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert said in shown.err
+    assert shown.err.count("\n") == 1
+
+
+def test_moments_are_told_in_several_ways() -> None:
+    assert parse_timestamp("90m", "--since", NOW) == NOW - 5400
+    assert parse_timestamp("2d", "--since", NOW) == NOW - 172_800
+    assert parse_timestamp("2027-01-15", "--since", 0) == NOW - 8 * 3600
+    assert parse_timestamp("2027-01-15T08:00", "--since", 0) == NOW
+    assert parse_timestamp("2027-01-15T10:00:00+02:00", "--since", 0) == NOW
+    assert parse_timestamp(iso(NOW), "--since", 0) == NOW
+    for text in ("", "h", "-3h", "2027-13-01", "9999999d"):
+        with pytest.raises(InputError, match="is no moment"):
+            parse_timestamp(text, "--since", NOW)

@@ -1,0 +1,66 @@
+"""What `bench rollouts das` measures: a tiny network on toy jobs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from loadmaster.models.das.compiled import weights_of
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.systems.das.bench import give_layers_a_say
+
+
+def test_layers_that_would_be_skipped_are_measured() -> None:
+    torch.manual_seed(0)
+    network = DasNetwork(DasSettings(process=False))
+    begun = weights_of(network)
+    assert begun.ordering.silent
+    assert begun.placement.silent
+    give_layers_a_say(network)
+    measured = weights_of(network)
+    assert not measured.ordering.silent
+    assert not measured.placement.silent
+
+
+def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from loadmaster.platform.systems.das import bench as das
+    from loadmaster.platform.systems.das.training import DasTraining
+
+    training = DasTraining.model_validate({
+        "environment": {"workload": "toy", "preempt": True, "max_queue": 8},
+        "network": {"width": 8, "heads": 2, "layers": 1},
+    })  # fmt: skip
+    tiny = das.Effort(
+        training, episodes=2, stock=(1, 2), steps=10, rounds=1, decisions=30, clusters=("small",),
+        machines=300, startable=(2,),
+    )  # fmt: skip
+    monkeypatch.setattr(das, "EFFORT", tiny)
+    assert main(["bench", "rollouts", "das", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    found = {result["name"].removeprefix("das/"): result["value"] for result in results}
+    assert list(found) == [
+        "rollout/decisions_per_s",
+        "rollout/greedy/decisions_per_s",
+        "rollout/vector_engine/envs-2/decisions_per_s",
+        "rollout/stock_runner/envs-1/decisions_per_s",
+        "rollout/stock_runner/envs-2/decisions_per_s",
+        "rollout/times_vector_engine",
+        "rollout/times_stock_runner",
+        "decision/small/p50_ms",
+        "decision/small/p99_ms",
+        "decision/300-machines/startable-2/cpu_ms",
+    ]
+    assert all(value > 0 for value in found.values())
+    ours, batched = (
+        found[f"rollout/{way}decisions_per_s"] for way in ("", "vector_engine/envs-2/")
+    )
+    assert found["rollout/times_vector_engine"] == pytest.approx(ours / batched)
+    stock = max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 2))
+    assert found["rollout/times_stock_runner"] == pytest.approx(ours / stock)
+    assert found["decision/small/p50_ms"] <= found["decision/small/p99_ms"] < 10

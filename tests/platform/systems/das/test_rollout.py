@@ -1,0 +1,129 @@
+"""DAS's episodes in the compiled loop, beside those of the vector engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from loadmaster.envs.gpu_scheduling.rewards import reference_scales
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.models.das.module import DasModule
+from loadmaster.platform.bench.measurements import one_thread
+from loadmaster.platform.rl.compiled_buffer import FIRST_ROOM
+from loadmaster.platform.rl.rollout import Ragged, RolloutSpec
+from loadmaster.platform.systems.das.rollout import DasEngine
+
+SETTINGS = GpuSchedulingSettings(jobs=50, load=2.0, preempt=True, max_queue=24, history=6)
+NETWORK = {"width": 16, "heads": 2, "layers": 1}
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Torch on one thread: on a busy machine, small batches would wait for one another's."""
+    with one_thread():
+        yield
+
+
+def module_of(**network: Any) -> DasModule:
+    torch.manual_seed(5)
+    module = DasModule(
+        observation_space=None, action_space=None, model_config={"network": NETWORK | network}
+    )
+    with torch.no_grad():
+        for head in (module.network.ordering.rank, module.network.placement.prior):
+            head.weight.normal_(std=0.3)
+    return module
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Trees of columns, to rounding."""
+    if isinstance(one, dict):
+        assert list(one) == list(other)
+        for name in one:
+            assert_same(one[name], other[name])
+        return
+    if isinstance(one, Ragged):
+        assert one.counts.tolist() == other.counts.tolist()
+        one, other = one.items, other.items
+    assert one.dtype == other.dtype
+    np.testing.assert_allclose(one, other, atol=2e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"reward": "published"}, {"preempt": False}])
+def test_it_records_what_the_vector_engine_records(changes: dict[str, Any]) -> None:
+    engine, module = DasEngine(SETTINGS.model_copy(update=changes)), module_of()
+    work = [RolloutSpec(3, luck=11, keep=0.6), RolloutSpec(3, luck=12), RolloutSpec(8, luck=13)]
+    for one, other in zip(
+        engine.loop.roll_out(module, work), engine.vector.roll_out(module, work), strict=True
+    ):
+        assert one.decisions == other.decisions
+        assert one.kept.tolist() == other.kept.tolist()
+        assert_same(one.observations, other.observations)
+        assert_same(one.actions, other.actions)
+        np.testing.assert_allclose(one.log_probability, other.log_probability, rtol=1e-5, atol=2e-4)
+        np.testing.assert_allclose(one.rollout.time_s, other.rollout.time_s)
+        np.testing.assert_allclose(one.rollout.reward, other.rollout.reward)
+        assert one.rollout.end_s == pytest.approx(other.rollout.end_s)
+        assert one.figures == pytest.approx(other.figures)
+        assert one.last is None
+
+
+def test_a_rollout_is_its_own_whatever_was_rolled_out_before() -> None:
+    engine, module = DasEngine(SETTINGS), module_of()
+    work = [RolloutSpec(3, luck=11), RolloutSpec(4, luck=12)]
+    together = engine.roll_out(module, work)
+    (alone,) = DasEngine(SETTINGS).roll_out(module, work[1:])
+    assert_same(alone.observations, together[1].observations)
+    np.testing.assert_array_equal(alone.log_probability, together[1].log_probability)
+    (other,) = engine.roll_out(module, [RolloutSpec(4, luck=13)])
+    assert other.figures != alone.figures
+
+
+def test_long_rollouts_lengthen_the_tape() -> None:
+    engine, module = DasEngine(GpuSchedulingSettings(preempt=True)), module_of()
+    work = [RolloutSpec(3, luck=11, keep=0.5)]
+    (first,), (again,) = engine.roll_out(module, work), engine.roll_out(module, work)
+    assert first.decisions > FIRST_ROOM
+    assert 0.4 * first.decisions < len(first.kept) < 0.6 * first.decisions
+    assert first.kept.tolist() == again.kept.tolist()
+    assert_same(first.observations, again.observations)
+
+
+def test_it_judges_as_the_vector_engine_judges() -> None:
+    engine, module = DasEngine(SETTINGS), module_of()
+    judged, expected = (way.judge(module, [0, 5]) for way in (engine, engine.vector))
+    for one, other in zip(judged, expected, strict=True):
+        assert one.decisions == other.decisions
+        assert one.cost == pytest.approx(other.cost)
+        assert one.loss == pytest.approx(other.loss)
+    assert judged[0].cost != judged[1].cost
+
+
+def test_what_is_lowered_is_all_that_the_rewards_speak_of() -> None:
+    """The cost is the completion time alone, whatever a fee is worth."""
+    module, found = module_of(), []
+    for fee_weight in (0.0, 1.0, 3.0):
+        settings = SETTINGS.model_copy(update={"jct_weight": 2.0, "fee_weight": fee_weight})
+        (verdict,) = DasEngine(settings).judge(module, [5])
+        found.append(verdict)
+    assert found[0].cost == found[1].cost == found[2].cost
+    fee = found[1].loss - found[0].loss
+    assert fee > 0
+    assert found[2].loss - found[0].loss == pytest.approx(3 * fee)
+    scale = reference_scales(SETTINGS, load_workload(SETTINGS)).jct_s
+    assert found[0].loss == pytest.approx(SETTINGS.jobs * 2 * found[0].cost / scale)
+
+
+def test_machines_in_cells_are_left_to_the_vector_engine() -> None:
+    """Whose log-probabilities are float32's; the loop's are not."""
+    engine, work = DasEngine(SETTINGS), [RolloutSpec(3, luck=11)]
+    for module, by_torch in ((module_of(exact_up_to=4, cells=4), True), (module_of(), False)):
+        (found,) = engine.roll_out(module, work)
+        (expected,) = engine.vector.roll_out(module, work)
+        same = np.array_equal(found.log_probability, expected.log_probability)
+        assert same == by_torch

@@ -1,0 +1,180 @@
+"""DAS's training on Ray: all variants and critics, any number of workers, resumed runs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import load_bundle
+from loadmaster.models.das.module import ENTROPY
+from loadmaster.platform.rl.batches import batches_with
+from loadmaster.platform.rl.rollout import RolloutSpec, on_device, rows_of, taken
+from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
+from loadmaster.platform.training.trainer import Trainer
+from loadmaster.platform.training.warm_start import starting_weights
+from tests.bundles import make_bundle
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+CLOCKS = ("seconds", "decisions_per_s", "workers")
+# (critic, communicate, process): every critic, and every variant of the network.
+WAYS = [
+    ("none", True, True),
+    ("v", True, True),
+    ("q", True, True),
+    ("v", True, False),
+    ("v", False, True),
+    ("q", False, False),
+]
+
+
+def tiny(
+    workers: int = 0, environment: dict[str, Any] | None = None, **changed: Any
+) -> DasTraining:
+    network = {"width": 16, "heads": 2, "layers": 1, "tau": 3, **changed.pop("network", {})}
+    return build_settings(
+        DasTraining,
+        {
+            "environment": {"jobs": 12, "load": 3.0, "history": 4, **(environment or {})},
+            "network": network,
+            "rollouts": {"sequences": 2, "per_sequence": 2, "workers": workers, "keep": 1.0},
+            "training": {"epochs": 2, "minibatches": 2, **changed},
+            "validation": {"every": 1, "sequences": 2},
+        },
+    )
+
+
+@contextmanager
+def trainer_of(config: DasTraining, resumed: bool = False) -> Iterator[Trainer]:
+    trainer = Trainer(RECIPE, config, resumed)
+    try:
+        yield trainer
+    finally:
+        trainer.stop()
+
+
+def row_of(trainer: Trainer) -> dict[str, float]:
+    """One more iteration, without what no two runs have in common."""
+    return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
+
+
+@pytest.mark.parametrize(("kind", "communicate", "process"), WAYS)
+def test_both_agents_learn(kind: str, communicate: bool, process: bool) -> None:
+    network = {"communicate": communicate, "process": process}
+    config = tiny(network=network, critic={"kind": kind, "samples": 2})
+    with trainer_of(config) as trainer:
+        before = trainer.weights()
+        row = row_of(trainer)
+        after = trainer.weights()
+    assert all(math.isfinite(value) for value in row.values())
+    assert row["jct_s"] > 0
+    assert row["fee"] > 0
+    assert row["kl"] > 0
+    assert all(before[name].dtype == after[name].dtype == torch.float32 for name in before)
+    changed = {name.split(".")[0] for name in before if (before[name] != after[name]).any()}
+    assert changed == {"ordering", "placement"}
+
+
+def test_a_seed_gives_the_same_rows_also_when_resumed_and_with_workers(tmp_path: Path) -> None:
+    with trainer_of(tiny()) as trainer:
+        rows = [row_of(trainer)]
+        trainer.save(tmp_path / "saved")
+        rows.append(row_of(trainer))
+    with trainer_of(tiny()) as again:
+        assert row_of(again) == rows[0]
+    with trainer_of(tiny(workers=2), resumed=True) as resumed:
+        resumed.restore(tmp_path / "saved")
+        assert row_of(resumed) == pytest.approx(rows[1], rel=1e-3)
+
+
+def test_a_run_may_begin_with_some_tables_of_another_network(tmp_path: Path) -> None:
+    """The straight path, found with a network without the process; the rest is as it was."""
+    bundle = make_bundle(tmp_path / "found", system="das", communicate=False, process=False)
+    taken = {"start": str(bundle), "take": ["*straight*"]}
+    with trainer_of(tiny(network={"opening": "nothing"})) as trainer:
+        before = trainer.weights()
+    with trainer_of(tiny(network={"opening": "nothing"}, **taken)) as trainer:
+        after = trainer.weights()
+    found = load_bundle(bundle).weights
+    for name, table in after.items():
+        assert torch.equal(table, (found if "straight" in name else before)[name]), name
+    assert sum("straight" in name for name in after) == 3
+    assert after["ordering.straight.weight"].any()
+    assert not before["ordering.straight.weight"].any()
+
+
+def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+    bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
+    taken: dict[str, Any]
+    for taken, complaint in (
+        ({"take": ["*"]}, "there is no training.start to take weights from"),
+        ({"start": bundle, "take": ["*crook*"]}, "no table is called *crook*; expected ordering."),
+        (
+            {"start": bundle, "take": ["*embed.weight"]},
+            "ordering.embed.weight of training.start has the shape (32, 17); expected (16, 17)",
+        ),
+        (
+            {"start": bundle, "take": ["*open.bias"], "network": {"communicate": False}},
+            "the network to train has no table ordering.gate.open.bias; expected tables of both",
+        ),
+    ):
+        with pytest.raises(
+            InputError, match=f"^training.take: .*{re.escape(complaint)}"
+        ) as refused:
+            starting_weights(RECIPE, tiny(**taken))
+        assert "\n" not in str(refused.value)
+
+
+def test_the_learner_finds_what_was_done_as_likely_as_the_rollout_did() -> None:
+    """Rollouts see short queues apart from long ones; the learner pads them as it likes."""
+    with trainer_of(tiny(environment={"jobs": 30})) as trainer:
+        algorithm = trainer.algorithm
+        runner, weights = algorithm.env_runner_group.local_env_runner, algorithm.module_weights()
+        recordings = runner.sample(weights, [RolloutSpec(seed, seed) for seed in range(3)])
+        (columns,) = batches_with(recordings, {}, 1)
+        queued = columns[Columns.OBS]["job_mask"].counts
+        assert queued.min() < queued.max()
+        batch = taken(on_device(columns, "cpu"), torch.arange(rows_of(columns)), "cpu")
+        with torch.no_grad():
+            judged = runner.module._forward_train(batch)
+    torch.testing.assert_close(
+        judged[Columns.ACTION_LOGP], batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4
+    )
+    assert judged[ENTROPY].shape == (len(queued), 2)
+
+
+def test_only_those_are_shown_beside_it_who_know_no_more() -> None:
+    seeds = range(2)
+    shown = baselines(tiny(), seeds)
+    assert "fifo-first-fit" in shown
+    assert not any(BASELINES[name].oracle for name in shown)
+    told = baselines(tiny(environment={"durations": "known"}), seeds)
+    assert "sjf-consolidate" in told
+    assert shown.items() <= told.items()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"environment": {"workload": "pay-like"}}, "pai-like"),
+        ({"horizon": {"first": 9, "last": 9}}, "training.horizon"),
+        (
+            {"environment": {"machines": [{"count": 1, "gpus": 8, "gpu": "V1", "cpus": 96}]}},
+            "'V1'",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused(settings: dict[str, Any], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        check(tiny(**settings))

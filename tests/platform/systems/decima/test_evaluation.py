@@ -1,0 +1,136 @@
+"""`loadmaster evaluate dag_scheduling`, on the real simulator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.describe import conditions
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.evaluation import charts
+from loadmaster.platform.systems.decima.evaluation import folder_name
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert main(["evaluate", "dag_scheduling", *arguments, "--json"]) == 0
+    record: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return record
+
+
+def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = evaluated(
+        capsys, "--against", "all", "--seeds", "3", "--workload", "toy", "--set", "arrivals=batch"
+    )
+    assert set(record["policies"]) == set(BASELINES)
+    means = [figures["jct"]["mean"] for figures in record["policies"].values()]
+    assert means == sorted(means)
+    assert record["best_baseline"] == next(iter(record["policies"]))
+    for figures in record["policies"].values():
+        assert list(figures) == ["jct", "jct_p95", "makespan", "slowdown", "decisions"]
+        assert figures["slowdown"]["mean"] >= 1  # the toy's durations are constant: a true bound
+    jobs = pd.read_csv(here / "results" / "dag_scheduling-toy-batch" / "jobs.csv")
+    sequences = {
+        tuple(own[["seed", "job", "template", "arrival_s"]].itertuples(index=False, name=None))
+        for _, own in jobs.groupby("policy")
+    }
+    assert len(sequences) == 1
+    assert len(jobs) == len(BASELINES) * 3 * 20
+
+
+def test_objective_and_horizon_choose_the_primary_metric(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(charts, "draw_all", lambda *_: drawn.append("charts"))
+    toy = ("--against", "fair,fifo", "--seeds", "2", "--workload", "toy", "--set", "jobs=5")
+    makespan = evaluated(capsys, *toy, "--set", "objective=makespan")
+    assert next(iter(makespan["policies"]["fair"])) == "makespan"
+    stream = ("--set", "arrivals=poisson", "--set", "horizon_s=60")
+    horizon = evaluated(capsys, *toy, *stream)
+    assert next(iter(horizon["policies"]["fair"])) == "jobs_in_system"
+    assert len(drawn) == 2
+    # Each setting has a folder of its own.
+    assert len(list((here / "results").iterdir())) == 2
+
+
+def test_a_horizon_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stream = ("--set", "arrivals=poisson", "--set", "interarrival_s=3", "--set", "horizon_s=60")
+    record = evaluated(
+        capsys, "--against", "fifo", "--seeds", "4", "--workload", "toy", *stream, "--output", "h"
+    )
+    jobs = pd.read_csv(here / "h" / "jobs.csv")
+    assert (jobs["arrival_s"] <= jobs["end_s"]).all()
+    cut_off = jobs["completion_s"].isna().sum() / 4
+    assert record["policies"]["fifo"]["unfinished"]["mean"] == cut_off
+    assert (here / "h" / "jobs_in_system.png").stat().st_size > 10_000
+
+
+def test_nothing_beats_the_optimum(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ("--workload", "toy", "--set", "jobs=2", "--set", "executors=2", "--seeds", "3")
+    record = evaluated(capsys, "--policy", "optimal", "--against", "all", *tiny)
+    assert record["best_baseline"] != "optimal"
+    assert set(record["optimality_gap_percent"]) == set(BASELINES)
+    (folder,) = (here / "results").iterdir()
+    assert folder.name == "dag_scheduling-toy-batch-jobs-2-executors-2"
+    episodes = pd.read_csv(folder / "episodes.csv")
+    best = episodes[episodes["policy"] == "optimal"].set_index("seed")["jct"]
+    for policy, own in episodes.groupby("policy"):
+        assert (own.set_index("seed")["jct"] >= best - 1e-9).all(), policy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dag_schedulin"], "unknown system or environment 'dag_schedulin'; did you mean 'dag_s"),
+        (["dag_scheduling", "--workload", "tpch-lik"], "did you mean 'tpch-like'?"),
+        (["dag_scheduling", "--policy", "fare"], "unknown policy 'fare'; did you mean 'fair'?"),
+        (["dag_scheduling", "--against", "fiffo"], "did you mean 'fifo'?"),
+        (["dag_scheduling", "--set", "arrival=batch"], "did you mean 'arrivals'?"),
+        (["dag_scheduling", "--set", "arrivals=bulk"], "setting arrivals: "),
+        (
+            ["dag_scheduling", "--policy", "optimal", "--against", "all"],
+            "too large for policy 'opt",
+        ),
+        (
+            ["dag_scheduling", "--set", "objective=makespan", "--set", "horizon_s=9"],
+            "expected only one of the two",
+        ),
+    ],
+)
+def test_bad_input(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["evaluate", *arguments]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err.splitlines()[-1]
+    assert "Traceback" not in shown.err
+    assert list(here.iterdir()) == []
+
+
+def test_settings_in_words() -> None:
+    batch = DagSchedulingSettings()
+    assert conditions(batch) == "20 jobs at once, 50 executors"
+    assert folder_name(batch) == "dag_scheduling-tpch-like-batch"
+    stream = DagSchedulingSettings(arrivals="poisson", interarrival_s=15, moving_delay_s=0)
+    assert conditions(stream) == (
+        "201 jobs, one every 15 s on average, 50 executors, moving_delay_s 0"
+    )
+    assert folder_name(stream) == (
+        "dag_scheduling-tpch-like-poisson-interarrival_s-15-moving_delay_s-0"
+    )
+    assert len({folder_name(batch), folder_name(stream)}) == 2
+    mixed = [{"count": n, "memory": 0.01 * n} for n in range(1, 40)]
+    many = DagSchedulingSettings.model_validate({"executor_classes": mixed})
+    assert len(folder_name(many)) < 120

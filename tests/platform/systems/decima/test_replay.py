@@ -1,0 +1,325 @@
+"""The replay page as text, and the command that writes it. tests/e2e opens it in a browser."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, ScheduleTrace, run_episode
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.replay import page
+from loadmaster.platform.replay.adapters import pack, pack_schedule, summary_line, unfinished_note
+from loadmaster.platform.replay.page import build_page
+from tests.replays import assert_refused
+
+# executor, job, stage, start ms, end ms, moving: two executors, two jobs
+ROWS = [
+    (0, 0, 0, 0, 1000, 0),
+    (0, 0, 0, 1000, 2500, 0),
+    (0, 0, 1, 3000, 4000, 0),
+    (1, 1, 0, 0, 2000, 1),
+    (1, 1, 0, 2000, 20000, 0),
+]
+
+
+def schedule(rows: list[tuple[int, ...]]) -> ScheduleTrace:
+    table = np.array(rows, np.int64).reshape(-1, 6).T
+    return ScheduleTrace(
+        executor=table[0].astype(np.int32),
+        job=table[1].astype(np.int32),
+        stage=table[2].astype(np.int32),
+        start_ms=table[3],
+        end_ms=table[4],
+        moving=table[5].astype(np.int8),
+    )
+
+
+def episode(policy: str = "fair", completion_s: tuple[float, ...] = (4, 20)) -> EpisodeResult:
+    jobs = len(completion_s)
+    return EpisodeResult(
+        policy=policy,
+        seed=0,
+        arrival_s=np.zeros(jobs),
+        completion_s=np.array(completion_s, np.float64),
+        template=np.arange(jobs),
+        work_s=np.array([3.5, 18.0][:jobs]),
+        end_s=20.0,
+        executors=2,
+        decisions=2,
+        tasks=4,
+        trace=schedule(ROWS),
+    )
+
+
+def data_in(text: str) -> Any:
+    """The data that the page's script will read."""
+    found = re.search(r'<script id="replay-data"[^>]*>(.*?)</script>', text, re.DOTALL)
+    assert found
+    return json.loads(found[1])
+
+
+def numbers_in(text: str) -> list[int]:
+    """LEB128 read byte by byte."""
+    numbers, number, shift = [], 0, 0
+    for byte in base64.b64decode(text):
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number, shift = 0, 0
+    return numbers
+
+
+def rows_in(packed: dict[str, Any]) -> list[tuple[int, ...]]:
+    """Stints played back, row by row."""
+    columns = ("executor", "gap_ms", "job", "kind", "length")
+    durations = iter(numbers_in(packed["duration_ms"]))
+    rows, clock, previous = [], 0, -1
+    for executor, gap, job, kind, length in zip(
+        *(numbers_in(packed[c]) for c in columns), strict=True
+    ):
+        clock = gap if executor != previous else clock + gap
+        previous = executor
+        for _ in range(length):
+            end = clock + next(durations)
+            rows.append((executor, job, kind // 2, clock, end, kind % 2))
+            clock = end
+    assert not list(durations)
+    return rows
+
+
+# ---------------------------------------------------------------------------- the packed schedule
+
+
+def test_numbers_take_seven_bits_a_byte() -> None:
+    packed = base64.b64decode(pack(np.array([0, 127, 128, 300, 2**35], np.int64)))
+    assert packed == bytes([0, 127, 0x80, 1, 0xAC, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 1])
+    assert pack(np.array([], np.int64)) == ""
+
+
+def test_a_stint_is_an_executors_uninterrupted_work_on_a_stage() -> None:
+    packed = pack_schedule(schedule(ROWS))
+    assert (packed["rows"], packed["stints"]) == (5, 4)
+    assert numbers_in(str(packed["length"])) == [2, 1, 1, 1]
+    assert numbers_in(str(packed["gap_ms"])) == [0, 500, 0, 0]
+    assert numbers_in(str(packed["kind"])) == [0, 2, 1, 0]
+
+
+def test_a_packed_schedule_loses_nothing() -> None:
+    rng = np.random.default_rng(7)
+    rows = []
+    for executor in (0, 2, 3):  # executor 1 never works
+        clock = 0
+        for _ in range(300):
+            clock += int(rng.choice([0, 0, 0, 1, 90_000]))
+            end = clock + int(rng.integers(1, 40_000))
+            job, stage, moving = (int(rng.integers(n)) for n in (200, 3, 2))
+            rows.append((executor, job, stage, clock, end, moving))
+            clock = end
+    shuffled = [rows[i] for i in rng.permutation(len(rows))]
+    assert rows_in(pack_schedule(schedule(shuffled))) == rows
+
+
+def test_tasks_of_no_length_are_kept() -> None:
+    rows = [(0, 0, 0, 0, 5, 0), (0, 0, 1, 5, 5, 0), (0, 0, 2, 5, 9, 0)]
+    assert rows_in(pack_schedule(schedule(rows))) == rows
+
+
+def test_an_impossible_schedule_is_refused() -> None:
+    with pytest.raises(ValueError, match="two tasks at once"):
+        pack_schedule(schedule([(0, 0, 0, 0, 10, 0), (0, 1, 0, 9, 12, 0)]))
+
+
+# ------------------------------------------------------------------------------------ the page
+
+
+def test_the_page_holds_everything_and_asks_for_nothing() -> None:
+    text = build_page([episode(), episode("fifo")], ["q1", "q2"], "two jobs")
+    for outside in ("http:", "https:", "//cdn", "url(", "@import", " src=", "import("):
+        assert outside not in text
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy
+    assert policy[1].startswith("default-src 'none';")
+    assert "unsafe" not in policy[1]
+    for tag in ("style", "script"):  # the policy admits these very texts
+        block = re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)
+        assert block
+        digest = base64.b64encode(hashlib.sha256(block[1].encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
+
+
+def test_the_page_is_the_same_every_time() -> None:
+    pages = {build_page([episode()], ["q1", "q2"], "two jobs") for _ in range(2)}
+    assert len(pages) == 1
+
+
+def test_the_data_of_the_page() -> None:
+    data = data_in(build_page([episode(), episode("fifo", (10, 20))], ["q1", "q2"], "two jobs"))
+    assert data["executors"] == 2
+    assert data["jobs"] == {"name": ["q1", "q2"], "arrival_s": [0, 0], "work_s": [3.5, 18]}
+    fair, fifo = data["policies"]
+    assert (fair["name"], fair["mean_jct_s"], fair["makespan_s"]) == ("fair", 12, 20)
+    assert (fifo["name"], fifo["mean_jct_s"], fifo["completion_s"]) == ("fifo", 15, [10, 20])
+    assert fair["utilisation"] == pytest.approx((2.5 + 1 + 18) / (2 * 20))  # moves are not work
+    assert rows_in(fair["schedule"]) == ROWS
+
+
+def test_names_are_text_wherever_they_stand() -> None:
+    nasty = "</script><script>alert(1)</script>"
+    text = build_page([episode(nasty)], [nasty, "q2"], nasty)
+    assert nasty not in text
+    assert data_in(text)["jobs"]["name"][0] == nasty
+    assert html.escape(nasty) in text
+
+
+def test_jobs_past_the_horizon_are_left_out() -> None:
+    cut = dataclasses.replace(
+        episode(completion_s=(4, float("nan"))), arrival_s=np.array([0, 30.0])
+    )
+    data = data_in(build_page([cut], ["q1", "never seen"], "cut"))
+    assert data["jobs"]["name"] == ["q1"]
+    assert data["policies"][0]["completion_s"] == [4]
+
+
+def test_a_job_cut_off_has_no_completion() -> None:
+    cut = episode(completion_s=(4, float("nan")))
+    text = build_page([cut], ["q1", "q2"], "cut")
+    policy = data_in(text)["policies"][0]
+    assert policy["completion_s"] == [4, None]
+    assert (policy["mean_jct_s"], policy["makespan_s"]) == (4, None)
+    assert "Unfinished when the episode ends at 20 s: 1 job under fair." in text
+
+
+def test_only_episodes_on_the_same_jobs_are_compared() -> None:
+    other = dataclasses.replace(episode("fifo"), template=np.array([1, 0]))
+    with pytest.raises(ValueError, match="different jobs"):
+        build_page([episode(), other], ["q1", "q2"], "")
+    with pytest.raises(ValueError, match="not recorded"):
+        build_page([dataclasses.replace(episode(), trace=None)], ["q1", "q2"], "")
+    with pytest.raises(ValueError, match="1 names for 2 jobs"):
+        build_page([episode()], ["q1"], "")
+
+
+def test_too_much_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "MAX_ROWS", 9)
+    with pytest.raises(InputError, match="10 tasks and moves are too many"):
+        build_page([episode(), episode("fifo")], ["q1", "q2"], "")
+    with pytest.raises(InputError, match="3 policies"):
+        build_page([episode()] * 3, ["q1", "q2"], "")
+
+
+# -------------------------------------------------------------------------------- the headline
+
+
+@pytest.mark.parametrize(
+    ("completions", "sentence"),
+    [
+        ([(100, 200), (300, 400)], "a finishes the average job in 150 s, b in 350 s"),
+        ([(100, 200), (100, 200.5)], "a finishes the average job in 150.0 s, b in 150.2 s"),
+        ([(4, 6), (40, 60)], "a finishes the average job in 5.0 s, b in 50.0 s"),
+        ([(4000, 6000), (40, 60)], "a finishes the average job in 5,000 s, b in 50 s"),
+        ([(np.nan, 60), (np.nan, np.nan)], "a finishes the average job in 60 s, b no job"),
+    ],
+)
+def test_headline(completions: list[tuple[float, float]], sentence: str) -> None:
+    results = [episode(name, both) for name, both in zip("ab", completions, strict=True)]
+    assert summary_line(results) == f"{sentence}, on the same 2 jobs"
+
+
+def test_headline_of_one_policy() -> None:
+    assert summary_line([episode()]) == "fair finishes the average job in 12 s, of 2 jobs"
+    assert unfinished_note([episode()]) == ""
+
+
+# --------------------------------------------------------------------------------- the command
+
+TOY = ["replay", "dag_scheduling", "--workload", "toy", "--set", "jobs=6", "--set", "executors=3"]
+
+
+def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "watch me.html"
+    assert (
+        main([*TOY, "--policy", "sjf-cp", "--policy", "fifo", "--seed", "3", "-o", str(output)])
+        == 0
+    )
+    shown = capsys.readouterr()
+    assert shown.out.startswith("sjf-cp finishes the average job in ")
+    assert f"Page: {output} (0.1 MB)" in shown.out
+    assert "running fifo" in shown.err
+    assert list(tmp_path.iterdir()) == [output]
+    text = output.read_text()
+    assert "dag_scheduling · toy · 6 jobs at once · 3 executors · seed 3" in text
+    settings = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
+    for told, name in zip(data_in(text)["policies"], ("sjf-cp", "fifo"), strict=True):
+        result = run_episode(name, settings, 3, record=True)
+        assert told["name"] == name
+        assert told["completion_s"] == result.completion_s.tolist()
+        assert told["schedule"]["rows"] == len(result.trace.start_ms)  # type: ignore[union-attr]
+
+
+def test_json_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "page.html"
+    assert main([*TOY, "-o", str(output), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["page"] == str(output)
+    assert list(told["policies"]) == ["fair", "fifo"]
+    settings = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
+    fair = run_episode("fair", settings, 0)
+    assert told["policies"]["fair"] == {"jct": fair.mean_jct_s, "makespan": fair.makespan_s}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "dag_schedulin"], "did you mean 'dag_scheduling'?"),
+        ([*TOY, "--policy", "fare"], "unknown policy 'fare'; did you mean 'fair'?"),
+        ([*TOY[:3], "toi"], "unknown workload 'toi'; did you mean 'toy'?"),
+        ([*TOY, "--set", "workload=tpch"], "disagree"),
+        ([*TOY, "--set", "executor=3"], "did you mean 'executors'?"),
+        ([*TOY, "--seed", "-1"], "--seed -1 is negative; expected 0 or more"),
+        ([*TOY, "--policy", "fair", "--policy", "fair"], "given twice"),
+        ([*TOY, *["--policy", "fair", "--policy", "fifo", "--policy", "random"]], "3 policies"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_refused(arguments, message, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/page.html", "a file/page.html", "a folder"])
+def test_an_unwritable_place(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a file").touch()
+    (tmp_path / "a folder").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert main([*TOY, "-o", str(tmp_path / place)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error: cannot write --output")
+    assert shown.err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_failed_replay_leaves_the_old_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "page.html"
+    output.write_text("the old page")
+    monkeypatch.setattr(page, "MAX_ROWS", 1)
+    assert main([*TOY, "-o", str(output)]) == 2
+    assert "too many for one page" in capsys.readouterr().err
+    assert output.read_text() == "the old page"
+    assert list(tmp_path.iterdir()) == [output]

@@ -1,0 +1,222 @@
+"""Decima's training on Ray: any number of workers, killed workers, resumed runs: the same curve."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.bundle import save_bundle
+from loadmaster.platform.rl.env_runner import EngineRunner
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec
+from loadmaster.platform.systems.decima.rollout import DecimaEngine
+from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
+from loadmaster.platform.training.trainer import Trainer
+from loadmaster.platform.training.warm_start import starting_weights
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+CLOCKS = ("seconds", "decisions_per_s", "workers")
+SAVED = 2  # the iteration after which the run below was saved
+Row = dict[str, float]
+
+
+def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
+    return build_settings(
+        DecimaTraining,
+        {
+            "environment": {"workload": "toy", "jobs": 3, "executors": 4},
+            "rollouts": {"sequences": 2, "per_sequence": 3, "workers": workers},
+            "training": {"learning_rate": {"first": 0.01, "last": 0.01}, **training},
+            "validation": {"every": 1, "sequences": 3},
+        },
+    )
+
+
+def row_of(trainer: Trainer) -> Row:
+    """One more iteration, without what no two runs have in common."""
+    return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
+
+
+class Uninterrupted(NamedTuple):
+    rows: list[Row]
+    checkpoint: Path  # after iteration SAVED
+    bundle: Path  # the same
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
+    """Four iterations without workers; everything else is held against them."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    trainer = Trainer(RECIPE, tiny())
+    untrained = trainer.validate()
+    rows = [row_of(trainer) for _ in range(SAVED)]
+    trainer.save(folder / "saved")
+    save_bundle(
+        folder / "bundle",
+        name="begun",
+        system="decima",
+        network=RECIPE.network(trainer.config),
+        weights=trainer.weights(),
+        trained={"environment": {}},
+    )
+    rows += [row_of(trainer) for _ in range(2)]
+    trainer.stop()
+    assert rows[SAVED - 1]["validation"] != untrained  # so that weights can be told apart
+    return Uninterrupted(rows, folder / "saved", folder / "bundle")
+
+
+def test_a_restored_trainer_and_its_workers_go_on_as_if_nothing_had_happened(
+    uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    """RLlib may drop a set_state that is under way; ours get their weights with each request."""
+    trainer = Trainer(RECIPE, tiny(workers=1), resumed=True)
+    try:
+        trainer.restore(uninterrupted.checkpoint)
+        assert trainer.iteration == SAVED
+        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+        for before in uninterrupted.rows[SAVED:]:
+            assert row_of(trainer) == pytest.approx(before)
+        with pytest.raises(InputError, match=r"nowhere cannot be restored .* expected a whole one"):
+            trainer.restore(tmp_path / "nowhere")
+    finally:
+        trainer.stop()
+
+
+class DeafRunner(EngineRunner):
+    """Keeps the weights it was built with: what a restored RLlib worker may do by itself."""
+
+    def _use(self, weights: Any) -> None:
+        pass
+
+
+def test_workers_on_weights_of_their_own_would_be_noticed(uninterrupted: Uninterrupted) -> None:
+    """With runners that do not listen the check above fails, so it can."""
+    recipe = replace(
+        RECIPE,
+        algorithm=lambda config: RECIPE.algorithm(config).env_runners(env_runner_cls=DeafRunner),
+    )
+    trainer = Trainer(recipe, tiny(workers=1), resumed=True)
+    try:
+        trainer.restore(uninterrupted.checkpoint)
+        assert trainer.validate() != pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+    finally:
+        trainer.stop()
+
+
+class MortalEngine(DecimaEngine):
+    """Kills its process in the middle of a rollout where it finds the file, which it removes."""
+
+    def __init__(self, config: DecimaTraining, doom: Path) -> None:
+        super().__init__(config.environment)
+        self.doom = doom
+
+    def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
+        recordings = super().roll_out(module, assignments)
+        try:
+            self.doom.unlink()
+        except FileNotFoundError:
+            return recordings
+        os.kill(os.getpid(), signal.SIGKILL)
+        return recordings
+
+
+def test_two_workers_do_as_none_and_one_that_is_killed_is_replaced(
+    uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
+    doom = tmp_path / "doom"
+
+    def algorithm(config: DecimaTraining) -> Any:
+        return RECIPE.algorithm(config).input_driven(engine=partial(MortalEngine, config, doom))
+
+    trainer = Trainer(replace(RECIPE, algorithm=algorithm), tiny(workers=2))
+    try:
+        for before in uninterrupted.rows[:2]:
+            assert row_of(trainer) == pytest.approx(before)
+        doom.touch()
+        figures = trainer.step()
+        assert not doom.exists()
+        assert 0 < figures["rollouts"] < 6  # the other worker's half was learnt from
+        assert figures["workers"] == 1
+        for _ in range(40):
+            figures = trainer.step()
+            if figures["workers"] == 2:
+                break
+        assert figures["workers"] == 2
+        assert trainer.step()["rollouts"] == 6
+    finally:
+        trainer.stop()
+
+
+def test_a_run_may_start_from_a_policy(uninterrupted: Uninterrupted) -> None:
+    trainer = Trainer(RECIPE, tiny(start=str(uninterrupted.bundle)))
+    try:
+        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+    finally:
+        trainer.stop()
+
+
+def test_a_policy_of_another_network_is_no_start(uninterrupted: Uninterrupted) -> None:
+    config = tiny(start=str(uninterrupted.bundle))
+    other = config.model_copy(update={"network": config.network.model_copy(update={"width": 4})})
+    with pytest.raises(InputError, match=r"has the network .*'width': 8.*expected .*'width': 4"):
+        starting_weights(RECIPE, other)
+    with pytest.raises(InputError, match="is a policy of 'decima'; expected one of 'sure'"):
+        starting_weights(replace(RECIPE, system="sure"), config)
+
+
+def test_a_recipe_travels() -> None:
+    """To the processes of a sweep, and its engine to every worker."""
+    built = RECIPE.algorithm(tiny())
+    assert pickle.loads(pickle.dumps(RECIPE)) == RECIPE
+    assert isinstance(pickle.loads(pickle.dumps(built.engine))(), DecimaEngine)
+
+
+def test_the_policy_kept_is_the_mean_of_the_latest_ones(tmp_path: Path) -> None:
+    trainer, resumed = Trainer(RECIPE, tiny(averaging=3)), Trainer(RECIPE, tiny(averaging=3), True)
+    name, seen = "network.score_stage.0.bias", []
+    try:
+        for _ in range(3):
+            trainer.step()
+            seen.append(trainer.algorithm.module_weights()[name])
+        kept = trainer.weights()["score_stage.0.bias"]
+        assert kept.numpy() == pytest.approx(sum(seen) / 3, abs=1e-6)
+        assert kept.numpy() != pytest.approx(seen[-1], abs=1e-6)
+        trainer.save(tmp_path / "saved")
+        resumed.restore(tmp_path / "saved")
+        assert resumed.validate() == trainer.validate()
+        assert bool((resumed.weights()["score_stage.0.bias"] == kept).all())
+    finally:
+        trainer.stop()
+        resumed.stop()
+
+
+def test_evolution_is_resumed_where_it_was(tmp_path: Path) -> None:
+    search = {"weights": ["tilt_*"], "population": 6, "spread": 1.0}
+    config = tiny(method="evolution", evolution=search)
+    trainer, resumed = Trainer(RECIPE, config), Trainer(RECIPE, config, True)
+    try:
+        first = trainer.weights()
+        rows = [row_of(trainer) for _ in range(2)]
+        trainer.save(tmp_path / "saved")
+        rows.append(row_of(trainer))
+        resumed.restore(tmp_path / "saved")
+        assert row_of(resumed) == rows[-1]
+        changed = {
+            name for name, table in trainer.weights().items() if (table != first[name]).any()
+        }
+        assert changed == {"tilt_stage.weight", "tilt_limit.weight"}
+        assert rows[0]["decisions"] > 0
+        assert rows[0]["rollouts"] == 6 * config.rollouts.sequences
+    finally:
+        trainer.stop()
+        resumed.stop()

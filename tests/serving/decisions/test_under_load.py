@@ -1,0 +1,78 @@
+"""The benchmarks of the service, on a real one: short forms of `bench serve` and `bench soak`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.bench import soak as soak_bench
+from loadmaster.platform.bench.bench_server import Stand
+from loadmaster.platform.bench.serve import measure_beside
+from loadmaster.platform.bench.soak import soaked
+from loadmaster.platform.bench.soak_report import FILES, judge, write_soak
+from loadmaster.serving.settings import ServeSettings
+from tests.serving import toy
+from tests.serving.live import Live, free_port
+
+
+@pytest.fixture
+def stand(live: Live, tmp_path: Path) -> Stand:
+    live.admin.resume("toy")
+    live.serve()
+    live.by_policy()
+    settings = build_settings(ServeSettings, {"systems": {"toy": {"endpoint": toy.REFERENCE}}})
+    return Stand(live.url, settings, tmp_path)
+
+
+@pytest.fixture
+def noops(live: Live) -> Iterator[dict[str, str]]:
+    """Their addresses."""
+    from ray import serve
+
+    from loadmaster.platform.bench.noop import NAME, start_noops
+
+    yield start_noops("127.0.0.1", free_port())
+    serve.delete(NAME)
+
+
+def test_a_soak(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak_bench, "PEAK_S", 1.0)
+    said: list[str] = []
+    soak = soaked(stand, 30.0, said.append, most_per_s=60)
+    verdict = judge(soak)
+    assert verdict.failed == 0, verdict
+    assert verdict.requests == pytest.approx(30 * min(60, soak.peaks["toy"] / 2), rel=0.05)
+    assert verdict.by_policy > 0.9, "a rule that stands in is no result"
+    assert {one.process for one in verdict.memory} == {"gateway", "toy"}
+    assert verdict.holds, verdict.line
+    assert "60 requests/s of toy" in said[-1]
+
+    write_soak(soak, verdict, "A soak", tmp_path / "made")
+    assert {file.name for file in (tmp_path / "made").iterdir()} == set(FILES)
+    with (tmp_path / "made" / FILES[0]).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert sum(int(row["requests"]) for row in rows) == verdict.requests
+    known = [row for row in rows if row["gateway_mb"]]
+    assert len(known) >= 25
+    assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
+
+
+def test_figures_beside_noops(stand: Stand, noops: dict[str, str]) -> None:
+    figures = measure_beside(stand, stand._replace(), noops, lambda _: None, rounds=2, seconds=0.4)
+    found = {figure.name: figure.value for figure in figures}
+    each = {"p50_ms", "p99_ms", "requests_per_s"}
+    beside = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
+    names = {f"serve/{noop}/c{c}/{one}" for noop in noops for c in (1, 16) for one in each}
+    for example in ("small", "large"):
+        names |= {f"serve/toy/{example}/c1/{one}" for one in beside}
+        names |= {f"serve/toy/{example}/c16/{one}" for one in beside | {"batching_times"}}
+    assert set(found) == names
+    assert found["serve/toy/small/c1/by_policy"] > 0.9
+    assert 0 < found["serve/toy/small/c1/share_of_noop"] < 1
+    assert found["serve/noop_by_handle/c1/p50_ms"] > found["serve/noop/c1/p50_ms"]
+    assert found["serve/toy/small/c1/over_noop_ms"] > 0
+    assert found["serve/toy/small/c1/requests_per_s"] < found["serve/noop/c1/requests_per_s"]

@@ -1,0 +1,300 @@
+"""The gateway's ear on real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from loadmaster.serving.http import server as listener
+from loadmaster.serving.http.server import HEAD_BYTES, listen
+from tests.serving.addresses import other_addresses, refuses
+from tests.serving.conftest import Here, Start
+from tests.serving.live import free_port
+
+STATE = b'{"state": {"load": 42, "replicas": 3}}'
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": scope["client"][0].encode()})
+
+
+def while_listening(
+    app: Any, host: str, work: Callable[[int], Any], here: Here | None = None
+) -> Any:
+    """What `work` finds, which is done in another thread."""
+    port = free_port()
+
+    async def main() -> Any:
+        async with listen(app, host, port):
+            await asyncio.sleep(0.05)
+            return await asyncio.get_running_loop().run_in_executor(None, work, port)
+
+    return asyncio.run(main()) if here is None else here.run(main())
+
+
+def test_it_listens_on_one_address_alone() -> None:
+    others = sorted({*other_addresses(), "127.0.0.2"})
+
+    def open_ones(port: int) -> list[str]:
+        return [host for host in ("127.0.0.1", *others) if not refuses(host, port)]
+
+    assert while_listening(hello, "127.0.0.1", open_ones) == ["127.0.0.1"]
+    assert while_listening(hello, "127.0.0.2", open_ones) == ["127.0.0.2"]
+
+
+def test_ipv6() -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("no IPv6 here")
+    assert while_listening(hello, "::1", lambda port: not refuses("::1", port))
+
+
+def test_it_lets_go_of_the_port() -> None:
+    seen = []
+    while_listening(hello, "127.0.0.1", seen.append)
+    assert refuses("127.0.0.1", seen[0])
+
+
+def test_a_predecessor_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+
+    async def main() -> float:
+        began = time.monotonic()
+        asyncio.get_running_loop().call_later(1.0, taken.close)
+        async with listen(hello, "127.0.0.1", port):
+            return time.monotonic() - began
+
+    assert 0.9 < asyncio.run(main()) < 5
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "AGAIN_S", 0.05)
+    monkeypatch.setattr(listener, "TAKEN_S", 0.2)
+
+    async def main(port: int) -> None:
+        async with listen(hello, "127.0.0.1", port):
+            pass
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(OSError, match="in use"),
+    ):
+        asyncio.run(main(taken.getsockname()[1]))
+
+
+def test_addresses_are_not_believed_from_headers() -> None:
+    def work(port: int) -> bytes:
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/",
+            headers={"X-Forwarded-For": "10.1.2.3", "Forwarded": "for=10.1.2.3"},
+        )
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            content: bytes = answer.read()
+            return content
+
+    assert while_listening(hello, "127.0.0.1", work) == b"127.0.0.1"
+
+
+@pytest.mark.parametrize("start_of_it", [b"GET /", b"GET / HTTP/1.1\r\nX-Long: "])
+def test_headers_have_an_end(start_of_it: bytes) -> None:
+    def work(port: int) -> tuple[int, bool]:
+        sent = 0
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(start_of_it)
+            try:
+                while sent < 100 * HEAD_BYTES:
+                    sent += line.send(b"x" * 4096)
+                    time.sleep(0.0005)
+            except (BrokenPipeError, ConnectionResetError):
+                return sent, True
+            return sent, False
+
+    sent, hung_up = while_listening(hello, "127.0.0.1", work)
+    assert hung_up
+    assert sent < 100 * HEAD_BYTES
+
+
+WHOLE = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def whole_answer(line: socket.socket) -> bytes:
+    heard = b""
+    while not heard.endswith(b"0\r\n\r\n"):  # the last chunk
+        heard += (part := line.recv(1000))
+        assert part, heard
+    return heard
+
+
+@pytest.mark.parametrize(
+    ("before", "last"), [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
+)
+def test_who_does_not_go_on_is_hung_up_on(
+    before: int, last: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Be it at once or after some requests."""
+    monkeypatch.setattr(listener, "HEAD_S", 0.2)
+
+    def work(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            heard = []
+            for _ in range(before):
+                line.sendall(WHOLE)
+                heard.append(whole_answer(line))
+            line.sendall(last)
+            return [*heard, line.recv(1000)]
+
+    *answers, end = while_listening(hello, "127.0.0.1", work)
+    assert len(answers) == before
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert end == b"", "the line is closed"
+
+
+def test_who_asks_now_and_then_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "HEAD_S", 0.2)
+
+    def work(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            heard = []
+            for _ in range(3):
+                line.sendall(WHOLE)
+                heard.append(whole_answer(line))
+                time.sleep(0.4)
+            return heard
+
+    answers = while_listening(hello, "127.0.0.1", work)
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+
+
+def test_nonsense_is_refused() -> None:
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(b"\x16\x03\x01\x00 hello\r\n\r\n")
+            return line.recv(1000)
+
+    assert while_listening(hello, "127.0.0.1", work).startswith(b"HTTP/1.1 400")
+
+
+# The gateway behind it.
+
+
+def post(port: int, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
+    """As urllib does it: the connection ends with the answer."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("POST", "/v1/toy/decide", body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+CLOSING, STAYING = {"Connection": "close"}, {}
+
+
+@pytest.mark.parametrize("connection", [CLOSING, STAYING])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_who_sends_too_much_sees_the_answer(
+    start: Start, connection: dict[str, str], chunked: bool
+) -> None:
+    """And not a connection that is reset while he still sends."""
+    here = start(limits={"largest_bytes": 10_000})
+    piece = b"x" * (1 << 20)
+
+    def work(port: int) -> list[tuple[int, bytes]]:
+        body: Any = iter([piece] * 30) if chunked else piece * 30
+        headers = {"Content-Type": "application/json", **connection}
+        return [post(port, body, headers), post(port, STATE, headers)]
+
+    refused, decided = while_listening(here.service.app, "127.0.0.1", work, here)
+    assert refused[0] == 413, refused
+    assert b"at most 10,000 bytes" in refused[1]
+    assert decided[0] == 200, "the service goes on"
+
+
+@pytest.mark.parametrize("connection", [CLOSING, STAYING])
+def test_who_is_refused_for_another_reason_does_too(
+    start: Start, connection: dict[str, str]
+) -> None:
+    here = start()
+    headers = {"Content-Type": "text/plain", **connection}
+    body = b"x" * (30 << 20)
+    status, _ = while_listening(
+        here.service.app, "127.0.0.1", lambda port: post(port, body, headers), here
+    )
+    assert status == 415
+
+
+def test_who_waits_to_be_told_to_go_on_is_told_not_to(start: Start) -> None:
+    here = start(limits={"largest_bytes": 10_000})
+    head = (
+        b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
+        b"Connection: close\r\nExpect: 100-continue\r\n\r\n"
+    )
+
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(head)
+            return line.recv(1000)
+
+    answer = while_listening(here.service.app, "127.0.0.1", work, here)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_shorter_than_it_says(start: Start) -> None:
+    here = start(limits={"body_s": 0.3})
+    head = b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
+
+    def work(port: int) -> list[bytes]:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(head + STATE)
+            waited = line.recv(1000)
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(head + STATE)
+            line.shutdown(socket.SHUT_WR)
+            hung_up = line.recv(1000)
+        return [waited, hung_up]
+
+    waited, hung_up = while_listening(here.service.app, "127.0.0.1", work, here)
+    assert waited.startswith(b"HTTP/1.1 408")
+    assert hung_up == b"" or hung_up.startswith(b"HTTP/1.1 4")
+    assert here.decide()["source"] == "policy"
+
+
+def test_a_rate_is_an_addresss_whatever_it_says_it_is(start: Start) -> None:
+    here = start(limits={"rate_per_s": 0.01, "burst": 2})
+
+    def work(port: int) -> list[int]:
+        headers = [{"X-Forwarded-For": f"10.0.0.{n}", "X-Real-IP": f"10.0.0.{n}"} for n in range(4)]
+        return [post(port, STATE, one)[0] for one in headers]
+
+    statuses = while_listening(here.service.app, "127.0.0.1", work, here)
+    assert statuses == [200, 200, 429, 429]
+
+
+def test_heads_have_no_body(start: Start) -> None:
+    here = start()
+
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            line.sendall(b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            told = b""
+            while part := line.recv(1000):
+                told += part
+            return told
+
+    answer = while_listening(here.service.app, "127.0.0.1", work, here)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\n")

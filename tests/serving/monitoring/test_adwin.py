@@ -1,0 +1,185 @@
+"""ADWIN against windows that keep every number, and for what it promises: few false alarms, and
+changes that are noticed soon."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.monitoring import drift as module
+from loadmaster.serving.monitoring.drift import BUCKETS, LEAST, Adwin
+
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+
+NOISE: dict[str, Draw] = {
+    "normal": lambda random, n: random.normal(-40, 3, n),
+    "uniform": lambda random, n: random.random(n),
+    "skewed": lambda random, n: random.exponential(1e6, n),
+    "heavy": lambda random, n: random.lognormal(0, 1.5, n),
+    "rare": lambda random, n: (random.random(n) < 0.02).astype(float),
+}
+
+
+class ExactWindow:
+    """Every number is kept, and every split tried, by the paper's formula."""
+
+    def __init__(self, delta: float) -> None:
+        self.delta = delta
+        self.values: list[float] = []
+
+    def update(self, value: float) -> bool:
+        self.values.append(value)
+        drift = False
+        while len(self.values) >= 2 * LEAST and (cut := self.plainest_cut()):
+            drift = True
+            del self.values[:cut]
+        return drift
+
+    def plainest_cut(self) -> int:
+        """0 if there is none."""
+        values = np.array(self.values)
+        n = len(values)
+        doubt = math.log(2 / (self.delta / math.log(n)))
+        beyond = {}
+        for cut in range(LEAST, n - LEAST + 1):
+            old, new = values[:cut], values[cut:]
+            m = 1 / (1 / len(old) + 1 / len(new))
+            bound = math.sqrt(2 / m * values.var() * doubt) + 2 / (3 * m) * doubt * np.ptp(values)
+            beyond[cut] = abs(old.mean() - new.mean()) - bound
+        plainest = max(beyond, key=lambda cut: beyond[cut])
+        return plainest if beyond[plainest] > 1e-12 * np.abs(values).max() else 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_cuts_where_an_exact_window_does(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    levels = np.repeat(random.normal(0, 6, 6), random.integers(8, 20, 6))
+    values = levels + random.normal(0, 0.5, len(levels))
+    adwin, exact = Adwin(0.1, buckets=1000), ExactWindow(0.1)  # so many that none are merged
+    drifts = 0
+    for value in values.tolist():
+        drift = exact.update(value)
+        assert adwin.update(value) == drift
+        assert adwin.width == len(exact.values)
+        assert adwin.mean == pytest.approx(np.mean(exact.values))
+        drifts += drift
+    assert drifts
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(2, 6))
+@settings(max_examples=60, deadline=None)
+def test_buckets_tell_of_the_numbers_in_them(values: list[float], buckets: int) -> None:
+    adwin = Adwin(1e-9, every=10**9, buckets=buckets)  # never looks: the window keeps all
+    for value in values:
+        adwin.update(value)
+    assert adwin.width == len(values)
+    place = 0
+    for size, bucket in adwin.parts():
+        held = np.array(values[place : place + size])
+        place += size
+        assert bucket.mean == pytest.approx(held.mean(), abs=1e-6)
+        assert bucket.squares == pytest.approx(held.var() * size, rel=1e-6, abs=1e-3)
+        assert (bucket.low, bucket.high) == (held.min(), held.max())
+    assert place == len(values)
+    assert len(adwin.parts()) <= buckets * (math.log2(len(values)) + 1)
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_steady_noise_seldom_alarms(noise: str) -> None:
+    alarms = 0
+    for seed in range(40):
+        adwin = Adwin(0.05, every=4)
+        values = NOISE[noise](np.random.default_rng(seed), 600).tolist()
+        alarms += any(adwin.update(value) for value in values)
+    assert alarms <= 2  # 5% of 40
+
+
+@pytest.mark.parametrize(("shift", "most"), [(1.0, 120), (2.0, 48), (4.0, 24)])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e9])
+def test_a_shift_is_noticed_soon_in_any_unit(shift: float, most: int, scale: float) -> None:
+    for seed in range(5):
+        random = np.random.default_rng(seed)
+        adwin = Adwin(0.05, every=4)
+        for value in random.normal(5, 1, 400).tolist():
+            assert not adwin.update(value * scale)
+        later = random.normal(5 + shift, 1, most).tolist()
+        assert any(adwin.update(value * scale) for value in later)
+        assert adwin.cut is not None
+        assert adwin.cut.before == pytest.approx(5 * scale, rel=0.05)
+        assert adwin.cut.after == pytest.approx((5 + shift) * scale, rel=0.2)
+        assert adwin.cut.deviation == pytest.approx(scale, rel=0.2)
+        for value in random.normal(5 + shift, 1, 400).tolist():
+            assert not adwin.update(value * scale)  # one change is told once
+        assert adwin.mean == pytest.approx((5 + shift) * scale, rel=0.05)  # the past is forgotten
+
+
+def test_the_same_number_for_ever_never_alarms() -> None:
+    adwin = Adwin(0.5)
+    assert not any(adwin.update(0.1) for _ in range(3000))
+    assert adwin.mean == pytest.approx(0.1)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEVELS", 4)
+    adwin = Adwin(1e-9, every=10**9, buckets=2)
+    for value in range(1000):
+        adwin.update(float(value))
+        assert adwin.width == sum(size for size, _ in adwin.parts()) <= 2 * (1 + 2 + 4 + 8)
+        assert adwin.parts()[-1][1].high == value
+    assert len(adwin.parts()) <= 4 * 2
+    assert adwin.mean == pytest.approx(1000 - adwin.width / 2 - 0.5)  # the latest are kept
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    adwin = Adwin()
+    with pytest.raises(InputError, match="expected a finite number"):
+        adwin.update(value)
+    assert (adwin.width, adwin.seen, adwin.mean) == (0, 0, None)
+
+
+@pytest.mark.parametrize(("delta", "every"), [(0, 1), (1, 1), (math.nan, 1), (0.1, 0)])
+def test_settings_that_make_no_sense_are_refused(delta: float, every: int) -> None:
+    with pytest.raises(InputError, match="expected delta between 0 and 1"):
+        Adwin(delta, every)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 400))
+@settings(max_examples=25, deadline=None)
+def test_a_restart_changes_nothing(seed: int, pause: int) -> None:
+    random = np.random.default_rng(seed)
+    values = np.concatenate([random.normal(0, 1, 250), random.normal(4, 1, 250)]).tolist()
+    straight = Adwin(0.05, every=3)
+    drifts = [straight.update(value) for value in values]
+    first = Adwin(0.05, every=3)
+    seen = [first.update(value) for value in values[:pause]]
+    second = Adwin.from_record(json.loads(json.dumps(first.record())))
+    seen += [second.update(value) for value in values[pause:]]
+    assert seen == drifts
+    assert second.record() == straight.record()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"levels": [[[1.0, 0.0, 1.0]]]},
+        {"levels": [[[float("nan"), 0.0, 1.0, 1.0]]]},
+        {"levels": [[[1.0, 0.0, 1.0, 1.0]] * (BUCKETS + 1)]},
+        {"levels": []},
+        {"levels": 7},
+        {"delta": "much"},
+        {"cut": [1.0]},
+    ],
+)
+def test_a_damaged_record_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="damaged"):
+        Adwin.from_record({**Adwin().record(), **change})
+    with pytest.raises(InputError, match="damaged"):
+        Adwin.from_record({})

@@ -1,0 +1,474 @@
+"""The monitor: what it counts, what it notices, and what it advises."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.monitoring.drift import MOST_INPUTS
+from loadmaster.serving.monitoring.history import INTERVALS, Latencies
+from loadmaster.serving.monitoring.lifecycle import LifecycleState
+from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSettings, ServiceLifecycle
+
+NOW = 1_800_000_000.0
+SERVING, ONLINE, OFFLINE = LifecycleState.SERVING, LifecycleState.ONLINE, LifecycleState.OFFLINE
+QUICK = ServiceLifecycle(window=20, doubt=2.0)
+QUICKLY = MonitorSettings(lifecycle=QUICK, reward_block=1)
+
+
+def decide(
+    monitor: Monitor,
+    time: float = NOW,
+    source: Literal["policy", "fallback"] = "policy",
+    cause: str | None = None,
+    latency_ms: float = 2.0,
+    features: dict[str, float] | None = None,
+    **more: Any,
+) -> Any:
+    return monitor.record_decision(
+        time, source=source, cause=cause, latency_ms=latency_ms, features=features or {}, **more
+    )
+
+
+def earn(monitor: Monitor, who: Actor, mean: float, count: int, seed: int = 0) -> int:
+    """Rewards around a mean; how many until a drift was noticed, 0 if none was."""
+    noise = random.Random(seed)
+    for number in range(1, count + 1):
+        if monitor.record_feedback(NOW + number, noise.gauss(mean, 1.0), who):
+            return number
+    return 0
+
+
+def see(monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int = 0) -> list[Any]:
+    noise = random.Random(seed)
+    return [
+        drift
+        for n in range(count)
+        for drift in decide(monitor, start + n, features={"jobs": noise.gauss(jobs, 1.0)})
+    ]
+
+
+def test_a_new_monitor_tells_that_it_knows_nothing() -> None:
+    told = Monitor().status()
+    assert told == {
+        "decisions": {
+            "total": 0,
+            "policy": 0,
+            "fallback": 0,
+            "by_cause": {},
+            "fallback_rate": None,
+        },
+        "latency_ms": {"p50": None, "p99": None},
+        "rewards": {
+            "policy": {"mean": None, "std": None, "count": 0},
+            "rule": {"mean": None, "std": None, "count": 0},
+            "thresholds": {"online": None, "serving": None, "deviation": None},
+        },
+        "drift": {"rewards": {"count": 0, "last": None}, "inputs": {}, "events": []},
+        "shadow": {"decisions": 0, "agreement": None, "faults": 0},
+    }
+    assert Monitor().history(NOW) == {"interval_s": 10, "intervals": []}
+
+
+def test_decisions_are_counted_by_source_and_cause() -> None:
+    monitor = Monitor()
+    for latency in (1.0, 2.0, 3.0):
+        decide(monitor, latency_ms=latency, agrees=True)
+    decide(monitor, source="fallback", cause="timeout", latency_ms=50.0, agrees=False)
+    decide(monitor, source="fallback", cause="paused", shadow_fault=True)
+    told = monitor.status()
+    assert told["decisions"] == {
+        "total": 5,
+        "policy": 3,
+        "fallback": 2,
+        "by_cause": {"timeout": 1, "paused": 1},
+        "fallback_rate": 0.4,
+    }
+    assert told["shadow"] == {"decisions": 4, "agreement": 0.75, "faults": 1}
+    assert told["latency_ms"]["p50"] == pytest.approx(2.0, rel=0.03)
+    assert told["latency_ms"]["p99"] == pytest.approx(50.0, rel=0.03)
+    monitor.shadow_changed()
+    assert monitor.status()["shadow"] == {"decisions": 0, "agreement": None, "faults": 0}
+
+
+@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=200))
+@settings(max_examples=50)
+def test_percentiles_are_right_within_two_percent(values: list[float]) -> None:
+    latencies = Latencies()
+    for value in values:
+        latencies.add(value)
+    ranked = sorted(values)
+    p50, p99 = Latencies.percentiles([latencies])
+    assert p50 == pytest.approx(ranked[(len(ranked) + 1) // 2 - 1], rel=0.021)
+    assert p99 == pytest.approx(ranked[-(-99 * len(ranked) // 100) - 1], rel=0.021)
+
+
+def test_history_has_every_interval_of_the_last_hour() -> None:
+    monitor = Monitor()
+    decide(monitor, NOW, source="fallback", cause="timeout", agrees=True)
+    decide(monitor, NOW + 9.9, agrees=False)
+    monitor.record_feedback(NOW + 5, 1.0, "policy")
+    monitor.record_feedback(NOW + 6, 4.0, "rule")
+    decide(monitor, NOW + 30)
+    told = monitor.history(NOW + 45)
+    assert told["interval_s"] == 10
+    assert [each["decisions"] for each in told["intervals"]] == [2, 0, 0, 1, 0]
+    first, empty = told["intervals"][:2]
+    assert first == {
+        "time": "2027-01-15T08:00:00.000+00:00",
+        "decisions": 2,
+        "fallbacks": 1,
+        "by_cause": {"timeout": 1},
+        "p50_ms": pytest.approx(2, rel=0.03),
+        "p99_ms": pytest.approx(2, rel=0.03),
+        "reward_mean": 2.5,
+        "drift": 0,
+        "shadow_agreement": 0.5,
+    }
+    assert (empty["reward_mean"], empty["p50_ms"], empty["shadow_agreement"]) == (None, None, None)
+    later = monitor.history(NOW + 3600)["intervals"]
+    assert len(later) == INTERVALS
+    assert later[-1]["time"] == "2027-01-15T09:00:00.000+00:00"
+
+
+def test_a_clock_set_back_loses_nothing() -> None:
+    monitor = Monitor()
+    decide(monitor, NOW)
+    decide(monitor, NOW - 5000)
+    assert [each["decisions"] for each in monitor.history(NOW - 5000)["intervals"]] == [2]
+
+
+def test_a_policy_that_falls_below_the_rules_hands_over() -> None:
+    monitor = Monitor(QUICKLY)
+    earn(monitor, "rule", -12.0, 20)
+    assert not earn(monitor, "policy", -8.0, 100)
+    assert monitor.verdict(SERVING).action == "keep"
+    assert monitor.verdict(ONLINE)[:2] == ("keep", SERVING)
+    soon = earn(monitor, "policy", -20.0, 40, seed=1)
+    assert 0 < soon < 20  # before a window of bad rewards was full
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == ("fall back", OFFLINE)
+    assert verdict.why.startswith("rewards of the policy fell from -8")
+    told = monitor.status()["drift"]
+    assert told["rewards"]["count"] == 1
+    assert told["rewards"]["last"].startswith("2027-01-15T08:00:")
+    assert told["events"][0]["what"] == "rewards"
+    monitor.policy_changed()
+    assert monitor.verdict(OFFLINE).action == "keep"
+    assert monitor.status()["rewards"]["policy"]["count"] == 0
+    assert monitor.status()["rewards"]["rule"]["count"] == 20
+
+
+def test_a_slow_decline_is_judged_by_the_window() -> None:
+    monitor = Monitor(MonitorSettings(lifecycle=QUICK, delta=1e-9))  # ADWIN sees nothing
+    earn(monitor, "rule", -12.0, 20)
+    earn(monitor, "policy", -8.0, 20)
+    earn(monitor, "policy", -16.0, 20)
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == ("fall back", OFFLINE)
+    assert "of the last 20 rewards is below" in verdict.why
+
+
+def test_a_fall_that_still_beats_the_rules_retrains_without_handing_over() -> None:
+    monitor = Monitor(QUICKLY)
+    earn(monitor, "rule", -30.0, 20)
+    earn(monitor, "policy", -8.0, 100)
+    assert earn(monitor, "policy", -16.0, 40)
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == ("retrain", None)
+    assert "still no worse than" in verdict.why
+    monitor.acted_on()
+    assert monitor.verdict(SERVING).action == "keep"
+
+
+def test_a_fall_where_rules_were_never_measured_hands_over() -> None:
+    monitor = Monitor(QUICKLY)
+    earn(monitor, "policy", -8.0, 100)
+    assert earn(monitor, "policy", -16.0, 40)
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == ("fall back", OFFLINE)
+    assert "what the rules would earn is not measured" in verdict.why
+    bold = QUICK.model_copy(update={"retrain_offline": False})
+    monitor.settings = monitor.settings.model_copy(update={"lifecycle": bold})
+    assert monitor.verdict(SERVING)[:2] == ("retrain", None)
+
+
+def test_a_rise_is_noted_and_takes_back_a_fall() -> None:
+    monitor = Monitor(QUICKLY)
+    earn(monitor, "policy", -8.0, 100)
+    assert earn(monitor, "policy", -16.0, 40)
+    while not earn(monitor, "policy", -4.0, 10):
+        pass
+    assert monitor.verdict(SERVING).action == "keep"
+    assert monitor.status()["drift"]["rewards"]["count"] == 2
+
+
+def test_rewards_that_rise_are_no_reason_to_retrain() -> None:
+    monitor = Monitor(QUICKLY)
+    earn(monitor, "rule", -20.0, 20)
+    earn(monitor, "policy", -16.0, 100)
+    earn(monitor, "policy", -4.0, 10)  # a window of both varies widely
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == ("keep", ONLINE)
+    assert "their deviation" in verdict.why
+
+
+def test_a_fall_that_matters_to_nobody_is_only_noted() -> None:
+    monitor = Monitor(QUICKLY)
+    for number in range(400):
+        mean = 1000.0 if number < 300 else 999.0
+        monitor.record_feedback(NOW, mean + 0.1 * (number % 3), "policy")
+    assert monitor.status()["drift"]["rewards"]["count"] == 1
+    assert monitor.verdict(SERVING).action == "keep"
+
+
+def test_inputs_that_drift_are_told_with_the_fall_they_explain() -> None:
+    monitor = Monitor(QUICKLY)
+    see(monitor, 12.0, 1000)
+    earn(monitor, "rule", -12.0, 20)
+    earn(monitor, "policy", -8.0, 100)
+    (drift,) = see(monitor, 40.0, 200, start=NOW + 2000)
+    assert drift.words.startswith("input 'jobs' drifted from 12")
+    assert monitor.verdict(SERVING).action == "keep"  # rewards hold: no harm was done
+    assert earn(monitor, "policy", -20.0, 40)
+    assert "input 'jobs' drifted from 12" in monitor.verdict(SERVING).why
+    told = monitor.status()["drift"]["inputs"]["jobs"]
+    assert told["count"] == 1
+    assert told["last"] is not None
+    assert told["mean"] == pytest.approx(40, abs=1)
+    assert monitor.input_means() == {"jobs": told["mean"]}
+
+
+def test_rewards_that_hold_dismiss_a_drift_of_inputs() -> None:
+    settings = MonitorSettings(lifecycle=QUICK, on_input_drift="retrain")
+    monitor = Monitor(settings)
+    earn(monitor, "rule", -12.0, 20)
+    earn(monitor, "policy", -8.0, 100)
+    see(monitor, 12.0, 1000)
+    assert see(monitor, 40.0, 200)
+    assert monitor.verdict(SERVING).action == "keep"
+    earn(monitor, "policy", -8.0, 21)
+    monitor.policy_changed()  # no rewards again, but that drift has been answered
+    assert monitor.verdict(SERVING).action == "keep"
+
+
+@pytest.mark.parametrize(("wish", "action"), [("retrain", "retrain"), ("note", "keep")])
+def test_where_no_reward_can_tell_the_operator_decides(
+    wish: Literal["retrain", "note"], action: str
+) -> None:
+    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=wish))
+    see(monitor, 12.0, 1000)
+    assert see(monitor, 40.0, 200)
+    verdict = monitor.verdict(SERVING)
+    assert verdict[:2] == (action, None)
+    if wish == "retrain":
+        assert "input 'jobs' drifted from 12" in verdict.why
+        assert monitor.verdict(OFFLINE).action == "keep"  # the rules act: nothing to replace
+        monitor.acted_on()
+        assert monitor.verdict(SERVING).action == "keep"
+
+
+def test_a_drift_too_small_to_matter_retrains_nothing() -> None:
+    monitor = Monitor(MonitorSettings(on_input_drift="retrain"))
+    see(monitor, 12.0, 5000)
+    assert see(monitor, 13.0, 2000)
+    assert monitor.verdict(SERVING).action == "keep"
+
+
+def test_a_queue_that_wanders_slowly_is_no_drift() -> None:
+    """Successive states resemble each other, which ADWIN alone would take for change."""
+    noise, queue, drifts = random.Random(3), 0.0, 0
+    monitor = Monitor(MonitorSettings(input_block=50))
+    for n in range(20_000):
+        queue = 0.9 * queue + noise.gauss(0, 1)
+        drifts += len(decide(monitor, NOW + n, features={"queue": queue}))
+    assert drifts == 0
+
+
+def test_what_is_no_figure_does_no_harm() -> None:
+    monitor = Monitor()
+    for value in (float("nan"), float("inf"), 1e300, 5.0):
+        decide(monitor, features={"jobs": value})
+    assert monitor.input_means() == {"jobs": 5.0}
+    with pytest.raises(InputError, match="expected a finite number"):
+        monitor.record_feedback(NOW, float("nan"), "policy")
+    assert monitor.status()["rewards"]["policy"]["count"] == 0
+
+
+def test_names_from_outside_are_bounded() -> None:
+    monitor = Monitor()
+    for n in range(1000):
+        decide(monitor, source="fallback", cause=f"cause {n}", features={f"f{n}": 1.0})
+    told = monitor.status()
+    assert len(told["drift"]["inputs"]) == MOST_INPUTS
+    assert len(told["decisions"]["by_cause"]) <= 33
+    assert sum(told["decisions"]["by_cause"].values()) == 1000
+
+
+def busy_monitor(settings: MonitorSettings | None = None) -> Monitor:
+    monitor = Monitor(settings)
+    noise = random.Random(5)
+    for n in range(3000):
+        source: Literal["policy", "fallback"] = "fallback" if n % 7 == 0 else "policy"
+        shift = 20.0 if n > 2000 else 0.0
+        decide(
+            monitor,
+            NOW + n / 3,
+            source=source,
+            cause="timeout" if source == "fallback" else None,
+            latency_ms=noise.expovariate(0.3),
+            features={"jobs": noise.gauss(9 + shift, 2), "load": noise.random()},
+            agrees=n % 3 == 0,
+        )
+        monitor.record_feedback(
+            NOW + n / 3, noise.gauss(-5 - shift, 1), "policy" if n % 4 else "rule"
+        )
+    return monitor
+
+
+def test_a_restart_changes_nothing() -> None:
+    monitor = busy_monitor()
+    again = Monitor.from_record(json.loads(json.dumps(monitor.record(), allow_nan=False)))
+    for each in (monitor, again):
+        assert earn(each, "policy", -60.0, 60)
+        see(each, 90.0, 500)
+    assert again.record() == monitor.record()
+    assert again.status() == monitor.status()
+    assert again.history(NOW + 1100) == monitor.history(NOW + 1100)
+    assert again.verdict(SERVING) == monitor.verdict(SERVING)
+    assert again.status()["drift"]["inputs"]["jobs"]["count"] >= 2
+
+
+def test_a_restart_may_change_the_settings() -> None:
+    record = busy_monitor().record()
+    again = Monitor.from_record(record, MonitorSettings(lifecycle=QUICK, input_block=2))
+    assert again.status()["rewards"]["policy"]["count"] == 20
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 2},
+        {"history": [{"number": 1}]},
+        {"history": None},
+        {"rewards": {"policy": [float("nan")], "rule": []}},
+        {"decisions": {"policy": 1}},
+        {"inputs": {"jobs": {}}},
+        {"drifts": [[1, 2]]},
+        {"by_cause": []},
+        {"evidence": {}},
+    ],
+)
+def test_a_damaged_record_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="the monitor's record is damaged"):
+        Monitor.from_record({**Monitor().record(), **change})
+    with pytest.raises(InputError, match="the monitor's record is damaged"):
+        Monitor.from_record({})
+
+
+def test_memory_does_not_grow() -> None:
+    monitor = busy_monitor()
+    size = len(json.dumps(monitor.record()))
+    for n in range(20_000):
+        decide(monitor, NOW + 1000 + n, latency_ms=n % 50, features={"jobs": float(n % 11)})
+        monitor.record_feedback(NOW + 1000 + n, float(n % 5), "policy")
+    assert len(json.dumps(monitor.record())) < max(4 * size, 250_000)
+
+
+def test_recording_is_cheap() -> None:
+    features = dict.fromkeys(("jobs", "queue", "load", "work", "tasks", "free"), 1.0)
+    monitor, seconds = busy_monitor(), []
+    for _ in range(5):  # the best of five: the machine may be busy with something else
+        start = time.perf_counter()
+        for n in range(2000):
+            decide(monitor, NOW + 1000 + n * 0.01, features=features)
+            monitor.record_feedback(NOW + 1000 + n * 0.01, -5.0 + n % 3, "policy")
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) / 2000 < 100e-6  # the two together
+
+
+@pytest.mark.parametrize("better", [0.0, 10.0])
+def test_a_policy_no_worse_than_the_rules_is_left_alone(better: float) -> None:
+    """Outcomes that vary by a fifth, thousands of them, each followed by a verdict."""
+    noise, monitor = random.Random(2), Monitor()
+    for _ in range(monitor.settings.lifecycle.window):
+        monitor.record_feedback(NOW, noise.gauss(-100, 20), "rule")
+    for n in range(4000):
+        monitor.record_feedback(NOW + n, noise.gauss(-100 + better, 20), "policy")
+        assert monitor.verdict(SERVING).action == "keep"
+
+
+def together(noise: random.Random, mean: float) -> Iterator[float]:
+    """Rewards of jobs that share a cluster: those who came when it was full were slow together."""
+    load = 0.0
+    while True:
+        load = 0.85 * load + noise.gauss(0, 11)  # a deviation of 20, slowly changing
+        yield mean + load + noise.gauss(0, 20)
+
+
+def test_jobs_that_are_slow_together_are_one_piece_of_evidence() -> None:
+    """Taken for independent, they would convict seven of twenty policies as good as the rules."""
+    convicted = 0
+    for seed in range(20):
+        noise, monitor = random.Random(seed), Monitor()
+        policy, rules = together(noise, -100), together(noise, -100)
+        for _ in range(1000):
+            monitor.record_feedback(NOW, next(rules), "rule")
+            monitor.record_feedback(NOW, next(policy), "policy")
+            if monitor.verdict(SERVING).action == "fall back":
+                convicted += 1
+                break
+    assert convicted <= 3
+
+
+@pytest.mark.parametrize(("deviation", "most"), [(20.0, 80), (50.0, 150)])
+def test_a_decayed_policy_is_replaced_before_a_window_is_full(deviation: float, most: int) -> None:
+    for seed in range(5):
+        noise, monitor = random.Random(seed), Monitor()
+        window = monitor.settings.lifecycle.window
+        assert most < window
+        for _ in range(window):
+            monitor.record_feedback(NOW, noise.gauss(-100, deviation), "rule")
+        for _ in range(300):
+            monitor.record_feedback(NOW, noise.gauss(-80, deviation), "policy")
+        for _ in range(most):
+            monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
+            if monitor.verdict(SERVING).action == "fall back":
+                break
+        assert monitor.verdict(SERVING).action == "fall back", f"acts after {most} bad rewards"
+
+
+def test_keeping_and_telling_a_whole_hour_is_cheap() -> None:
+    """Both happen where requests are answered, every few seconds."""
+    monitor, noise = Monitor(), random.Random(0)
+    for number in range(20_000):
+        decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
+
+    def took_s(work: Any) -> float:
+        began = time.perf_counter()
+        work()
+        return time.perf_counter() - began
+
+    assert min(took_s(monitor.record) for _ in range(5)) < 0.005
+    assert min(took_s(lambda: monitor.history(NOW + 4000)) for _ in range(5)) < 0.005
+
+
+def test_a_record_stays_as_it_was_made() -> None:
+    """It is written by another thread, while decisions go on."""
+    monitor = Monitor()
+    for number in range(100):
+        decide(monitor, NOW + number)
+    record = monitor.record()
+    kept = json.dumps(record)
+    for number in range(100, 200):
+        decide(monitor, NOW + number, source="fallback", cause="timeout", features={"jobs": 1.0})
+        monitor.record_feedback(NOW + number, 1.0, "policy")
+    assert json.dumps(record) == kept

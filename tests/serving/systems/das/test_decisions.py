@@ -1,0 +1,171 @@
+"""Decisions can be carried out, are caught where they cannot, and bow to what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmaster.serving.system import Policy, Quantity
+from loadmaster.serving.systems.das.schema import DasDecision, DasState
+from loadmaster.serving.systems.das.system import ENDPOINT
+from tests.bundles import make_bundle
+from tests.serving.systems.das.clusters import states
+
+STATE = DasState.model_validate(
+    {
+        "machines": [
+            {"name": "a", "gpus": 2, "gpu": "V100", "cpus": 8},
+            {"name": "b", "gpus": 2, "gpu": "T4", "cpus": 8},
+        ],
+        "jobs": [
+            {"id": "1", "gpus": 2, "age_s": 9, "placements": [{"machine": "a", "instances": 1}]},
+            {"id": "2", "gpus": 2, "age_s": 8, "placements": [{"machine": "b", "instances": 1}]},
+            {"id": "3", "gpus": 1, "age_s": 7, "instances": 2},
+            {"id": "4", "gpus": 2, "age_s": 6, "gpu_type": "V100"},
+        ],
+    }
+)
+
+
+def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> DasDecision:
+    """`job3={"a": 2}`: job 3 starts with two instances on a."""
+    return DasDecision.model_validate(
+        {
+            "start": [
+                {
+                    "job": job.removeprefix("job"),
+                    "placements": [{"machine": m, "instances": n} for m, n in where.items()],
+                }
+                for job, where in start.items()
+            ],
+            "stop": stop,
+            "wait": wait,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (decision(3, ("9",)), "'9' is to stop, and is unknown"),
+        (decision(3, ("3",)), "'3' is to stop, and does not run"),
+        (decision(4, ("1", "1")), "'1' is to stop, and does not run"),
+        (decision(1, job9={"a": 1}), "'9' is to start, and is unknown"),
+        (decision(1, job1={"a": 1}), "'1' is to start, and runs already"),
+        (decision(1, job3={"a": 2}), "machine 'a' has 0 GPUs and 8 cores left"),
+        (decision(2, ("1",), job3={"a": 1}), "1 of its 2 instances placed"),
+        (decision(2, ("1",), job3={"a": 1, "z": 1}), "unknown machine 'z'"),
+        (decision(2, ("2",), job4={"b": 1}), "needs GPUs of type 'V100'; machine 'b' has 'T4'"),
+        (decision(1, ("1",), job3={"a": 2}), "1 jobs are said to wait, and 2 would"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_caught(wrong: DasDecision, why: str) -> None:
+    assert why in (ENDPOINT.fault(STATE, wrong) or "")
+
+
+def test_what_can_be_carried_out_is_no_fault() -> None:
+    assert ENDPOINT.fault(STATE, decision(2)) is None
+    assert ENDPOINT.fault(STATE, decision(2, ("1",), job3={"a": 2})) is None
+    assert ENDPOINT.fault(STATE, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})) is None
+
+
+def test_quantities_say_who_runs() -> None:
+    moved = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
+    assert ENDPOINT.quantities(STATE, moved) == (
+        Quantity("job 1", 1, 1),
+        Quantity("job 2", 1, 0),
+        Quantity("job 4", 0, 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("allowed", "left"),
+    [
+        ({}, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})),
+        # Who may not start leaves room, and nothing else changes.
+        ({"job 4": 0.0}, decision(3, ("1", "2"), job1={"b": 1})),
+        # Job 2 stays, so job 1 has nowhere to go and stays too, and job 4 finds no room.
+        ({"job 2": 1.0}, decision(2)),
+        # Job 1 may not run at all: it stops, and goes nowhere.
+        ({"job 1": 0.0}, decision(3, ("1", "2"), job4={"a": 1})),
+    ],
+)
+def test_what_is_not_allowed_is_dropped_with_what_needs_it(
+    allowed: dict[str, float], left: DasDecision
+) -> None:
+    wanted = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
+    assert ENDPOINT.constrain(STATE, wanted, allowed) == left
+    assert ENDPOINT.fault(STATE, left) is None
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
+    """Two untrained networks, one of which preempts, and all rules."""
+    folder: Path = tmp_path_factory.mktemp("bundles")
+    small: dict[str, Any] = {"system": "das", "width": 16, "heads": 2}
+    rows = {"max_queue": 5, "history": 3}
+    made = [
+        make_bundle(folder / "calm", environment=rows, process=False, **small),
+        make_bundle(folder / "bold", environment={**rows, "preempt": True}, **small),
+    ]
+    return [*map(ENDPOINT.policy, made), *map(ENDPOINT.rule, ENDPOINT.rules)]
+
+
+@settings(max_examples=80, deadline=None)
+@given(state=states(), data=st.data())
+def test_any_state_is_decided_and_any_guard_obeyed(
+    policies: list[Policy], state: DasState, data: st.DataObject
+) -> None:
+    for policy in policies:
+        proposal = policy.decide(state)
+        found = proposal.decision
+        assert ENDPOINT.fault(state, found) is None
+        assert proposal.reason.summary.endswith(("wait", "waits"))
+        quantities = ENDPOINT.quantities(state, found)
+        held = [one for one in quantities if data.draw(st.booleans())]
+        allowed = {one.name: one.current for one in held}
+        cut = ENDPOINT.constrain(state, found, allowed)
+        assert ENDPOINT.fault(state, cut) is None
+        after = {one.name: one.proposed for one in ENDPOINT.quantities(state, cut)}
+        for one in held:
+            assert after.get(one.name, one.current) == one.current
+        assert set(cut.start) <= set(found.start)
+        assert set(cut.stop) <= set(found.stop)
+        if not held:
+            assert cut == found
+
+
+@settings(max_examples=30, deadline=None)
+@given(state=states())
+def test_features_are_finite_and_resemble_an_environment(state: DasState) -> None:
+    from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+
+    found = ENDPOINT.features(state)
+    assert 0 <= found["gpu_utilisation"] <= 1
+    assert found["jobs_waiting"] + found["jobs_running"] == len(state.jobs)
+    alike = GpuSchedulingSettings.model_validate(ENDPOINT.retraining(found))
+    assert alike.arrivals == "poisson"
+    assert 0.2 <= alike.offered_load <= 1.5
+
+
+def test_a_full_cluster_resembles_one_of_its_size_under_load() -> None:
+    seen = {
+        "gpus": 110.0,
+        "jobs_waiting": 30.0,
+        "jobs_running": 70.0,
+        "gpu_utilisation": 0.95,
+        "gpus_per_job": 1.8,
+    }
+    assert ENDPOINT.retraining(seen) == {
+        "cluster": "medium",
+        "arrivals": "poisson",
+        "load": 1.44,
+        "preempt": True,
+        "max_queue": 128,
+    }
+    calm = ENDPOINT.retraining({"gpus": 32.0, "gpu_utilisation": 0.3})
+    assert (calm["cluster"], calm["load"], calm["max_queue"]) == ("small", 0.3, 64)

@@ -1,0 +1,102 @@
+"""A state sent as JSON is decided as the same moment is in process: every single one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.serving.system import Policy
+from loadmaster.serving.systems.das.schema import DasState
+from loadmaster.serving.systems.das.system import ENDPOINT
+from tests.bundles import make_bundle
+from tests.serving.systems.das.episodes import PRETRAINED, Episode, Seen, carried_out, under_rule
+
+
+def assert_same(policy: Policy, seen: Seen) -> None:
+    """Sent and decided, it leads where the simulator went, and nothing moves without need."""
+    received = DasState.model_validate_json(seen.asked.model_dump_json())
+    decision = policy.decide(received).decision
+    assert ENDPOINT.fault(received, decision) is None
+    assert carried_out(seen.before, decision) == seen.after, (seen.kind, decision)
+    for start in decision.start:
+        assert seen.before.get(start.job) != seen.after[start.job]
+    assert decision.wait == len(received.jobs) - len(seen.after)
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "skipped", "decisions"),
+    [
+        ("das-small", 1.2, 0, 690),
+        ("das-medium", 1.5, 150, 400),
+        ("das-large", 4.0, 450, 60),
+    ],
+)
+def test_moments_are_decided_as_in_process(
+    name: str, load: float, skipped: int, decisions: int
+) -> None:
+    policy, kinds = ENDPOINT.policy(PRETRAINED / name), Counter[str]()
+    episode = Episode(PRETRAINED / name, seed=1, load=load).skip(skipped)
+    for seen in islice(episode.moments(), decisions):
+        assert_same(policy, seen)
+        kinds[seen.kind] += 1
+    assert kinds.total() == decisions
+    assert min(kinds[kind] for kind in ("placing", "reconsidering")) > 5, kinds
+    assert kinds["placing again"] > 5 or name == "das-large", kinds
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "skipped", "events"),
+    [("das-small", 1.2, 0, 300), ("das-medium", 1.5, 400, 150)],
+)
+def test_events_are_decided_as_in_process(
+    name: str, load: float, skipped: int, events: int
+) -> None:
+    """Without luck: how lucky a job is where it was just started, nobody outside knows."""
+    policy, kinds = ENDPOINT.policy(PRETRAINED / name), Counter[str]()
+    episode = Episode(PRETRAINED / name, seed=3, load=load, stragglers=0.0)
+    for seen in islice(episode.skip(skipped).events(), events):
+        assert_same(policy, seen)
+        kinds[seen.kind] += 1
+    assert kinds["placing, reconsidering, placing again"] > 5, kinds
+    assert kinds["reconsidering, placing again"] > 5, kinds
+
+
+@pytest.mark.parametrize(
+    ("network", "environment"),
+    [
+        ({"exact_up_to": 4, "cells": 3}, {"preempt": True}),  # in torch: machines share cells
+        ({"process": False, "opening": "nothing"}, {"durations": "known", "backfill": False}),
+    ],
+    ids=["in torch", "a plain network in a strict queue"],
+)
+def test_other_networks_decide_as_in_process(
+    network: dict[str, Any], environment: dict[str, Any], tmp_path: Path
+) -> None:
+    """With fewer rows than there are jobs."""
+    environment = {"max_queue": 12, "history": 3, **environment}
+    folder = make_bundle(
+        tmp_path / "other", system="das", environment=environment, width=16, heads=2, **network
+    )
+    policy = ENDPOINT.policy(folder)
+    for seen in islice(Episode(folder, seed=2).moments(), 120):
+        assert_same(policy, seen)
+    for seen in islice(Episode(folder, seed=2, stragglers=0.0).events(), 80):
+        assert_same(policy, seen)
+
+
+@pytest.mark.parametrize("rule", ENDPOINT.rules)
+@pytest.mark.parametrize("backfill", [True, False], ids=["backfill", "strict"])
+def test_rules_decide_as_in_process(rule: str, backfill: bool) -> None:
+    policy = ENDPOINT.rule(rule)
+    settings = GpuSchedulingSettings(backfill=backfill, require_types=True, oversized="skip")
+    kinds = Counter[str]()
+    for seen in islice(under_rule(rule, settings, seed=4), 250):
+        assert_same(policy, seen)
+        kinds[seen.kind] += 1
+    assert kinds["placing"] > 20
+    assert (kinds["event"] > 20) == rule.startswith("las")

@@ -1,0 +1,147 @@
+"""States that cannot be: refused, with the field that is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loadmaster.serving.systems.das.schema import DasOutcome, DasState
+from loadmaster.serving.systems.das.system import ENDPOINT
+
+GOOD: dict[str, Any] = {
+    "machines": [
+        {"name": "a", "gpus": 4, "gpu": "V100", "cpus": 32},
+        {"name": "b", "gpus": 4, "gpu": "T4", "cpus": 32},
+    ],
+    "jobs": [
+        {
+            "id": "1",
+            "instances": 3,
+            "gpus": 1,
+            "cpus": 2,
+            "age_s": 900,
+            "placements": [
+                {"machine": "a", "instances": 2},
+                {"machine": "b", "instances": 1},
+            ],
+        },
+        {"id": "2", "gpus": 0.5, "age_s": 60},
+    ],
+    "history": [{"age_s": 5, "speeds": {"a": 1}}, {"age_s": 9, "speeds": {}}],
+}
+Path = tuple[str | int, ...]
+
+
+def with_change(path: Path, value: Any) -> dict[str, Any]:
+    state = copy.deepcopy(GOOD)
+    inside: Any = state
+    for key in path[:-1]:
+        inside = inside[key]
+    inside[path[-1]] = value
+    return state
+
+
+def refused(state: Any) -> tuple[Path, str]:
+    with pytest.raises(ValidationError) as caught:
+        DasState.model_validate_json(state if isinstance(state, str) else json.dumps(state))
+    first = caught.value.errors()[0]
+    return first["loc"], first["msg"]
+
+
+def test_a_good_state_is_accepted() -> None:
+    state = DasState.model_validate(GOOD)
+    assert state.ask == "event"
+    assert state.backfill
+    assert DasState.model_validate_json(state.model_dump_json()) == state
+
+
+P = "placements"
+PLACED = ("jobs", 0, P)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "where", "words"),
+    [
+        (("machines",), [], ("machines",), "at least 1"),
+        (("machines", 1, "name"), "a", ("machines", 1, "name"), "'a' stands there twice"),
+        (("machines", 1, "gpu"), "T5", ("machines", 1, "gpu"), "unknown GPU type 'T5'"),
+        (("machines", 1, "gpus"), 0, ("machines", 1, "gpus"), "greater than or equal to 1"),
+        (("machines", 1, "gpus"), 0.5, ("machines", 1, "gpus"), "integer"),
+        (("jobs", 1, "id"), "1", ("jobs", 1, "id"), "'1' stands there twice"),
+        (("jobs", 1, "gpus"), 0, ("jobs", 1, "gpus"), "0.01"),
+        (("jobs", 1, "age_s"), -1, ("jobs", 1, "age_s"), "greater than or equal to 0"),
+        (("jobs", 1, "gpu_type"), "{T4}", ("jobs", 1, "gpu_type"), "GPU type '{T4}'; expected"),
+        (("jobs", 1, "running_s"), 7, ("jobs", 1, "running_s"), "so it waits"),
+        (("jobs", 1, "speed"), 1, ("jobs", 1, "speed"), "so it waits"),
+        (("jobs", 0, "instances"), 4, PLACED, "3 of its 4 instances placed"),
+        ((*PLACED, 1, "machine"), "z", (*PLACED, 1, "machine"), "unknown machine 'z'"),
+        ((*PLACED, 1, "machine"), "a", (*PLACED, 1, "machine"), "machine 'a' twice"),
+        (("jobs", 0, "gpus"), 2.5, (*PLACED, 0, "machine"), "4 GPUs and 32 cores left"),
+        (("jobs", 0, "cpus"), 20, (*PLACED, 0, "machine"), "would take 2 and 40"),
+        (("jobs", 0, "gpu_type"), "V100", (*PLACED, 1, "machine"), "needs GPUs of type 'V100'"),
+        (("history", 1, "age_s"), 4, ("history", 1, "age_s"), "latest note first"),
+        (("running_order",), ["1", "2"], ("running_order", 1), "'2' is no running job"),
+        (("running_order",), ["1", "1"], ("running_order", 1), "'1' stands there twice"),
+        (("ask",), "everything", ("ask",), "'event', 'placing', 'reconsidering'"),
+        (("version",), 2, ("version",), "1"),
+        (("jobs", 1, "colour"), "red", ("jobs", 1, "colour"), "not permitted"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(
+    path: Path, value: Any, where: Path, words: str
+) -> None:
+    loc, message = refused(with_change(path, value))
+    assert loc == where
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", '"7x"', "null", "[]", "{}"])
+def test_numbers_must_be_numbers(number: str) -> None:
+    text = json.dumps(with_change(("jobs", 1, "age_s"), 12345)).replace("12345", number)
+    assert refused(text)[0] == ("jobs", 1, "age_s")
+
+
+def test_a_type_of_one_s_own_needs_speed_and_price() -> None:
+    state = with_change(("machines", 1, "gpu"), "H900")
+    assert refused(state)[0] == ("machines", 1, "gpu")
+    state["machines"][1] |= {"speed": 4, "price_per_hour": 0}
+    assert DasState.model_validate(state).machines[1].gpu == "H900"
+
+
+def test_states_beyond_all_measure_are_refused() -> None:
+    machines = [{"name": str(n), "gpus": 1, "gpu": "T4", "cpus": 1} for n in range(2001)]
+    assert refused({"machines": machines, "jobs": []})[0] == ("machines",)
+    jobs = [{"id": str(n), "gpus": 1, "age_s": 1} for n in range(5001)]
+    assert refused({"machines": machines[:1], "jobs": jobs})[0] == ("jobs",)
+    gangs = [{"id": str(n), "gpus": 0.01, "age_s": 1, "instances": 2000} for n in range(501)]
+    loc, message = refused({"machines": machines[:2000], "jobs": gangs})
+    assert loc == ("jobs",)
+    assert "1,002,000 places" in message
+
+
+def test_a_job_that_no_cluster_could_hold_is_left_waiting() -> None:
+    state = DasState.model_validate(with_change(("jobs", 1, "gpus"), 500))
+    for name in ENDPOINT.rules:
+        decision = ENDPOINT.rule(name).decide(state).decision
+        assert (decision.start, decision.stop, decision.wait) == ((), (), 1)
+
+
+def test_outcomes_are_bounded() -> None:
+    with pytest.raises(ValidationError):
+        DasOutcome(job="1", completion_s=float("nan"))
+    assert ENDPOINT.reward(DasOutcome(job="1", completion_s=0)) == 0
+    rewards = [ENDPOINT.reward(DasOutcome(job="1", completion_s=s)) for s in (60, 600, 6000)]
+    assert rewards == sorted(rewards, reverse=True)
+    assert rewards[2] > -5
+
+
+def test_the_schema_tells_what_fields_mean() -> None:
+    schema = DasState.model_json_schema()
+    told = schema["$defs"]["Job"]["properties"]
+    assert "fraction is shared" in told["gpus"]["description"]
+    assert schema["$defs"]["Machine"]["properties"]["gpu"]["examples"] == ["V100"]

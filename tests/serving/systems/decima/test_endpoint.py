@@ -1,0 +1,353 @@
+"""Decima's endpoint: legal whatever comes, bounded by the guard, with reasons and figures."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.settings import DecimaSettings
+from loadmaster.serving.system import Policy, find_endpoint
+from loadmaster.serving.systems.decima.examples import busy_cluster, examples
+from loadmaster.serving.systems.decima.limits import ROUND_MAX
+from loadmaster.serving.systems.decima.policy import DecimaPolicy
+from loadmaster.serving.systems.decima.rules import tuned_rule
+from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
+from loadmaster.serving.systems.decima.system import ENDPOINT
+from tests.bundles import make_bundle
+from tests.serving.systems.decima.episodes import rounds
+
+TINY = examples()["tiny"]
+SMALL = examples()["small"]
+
+
+def untrained(**network: Any) -> DecimaPolicy:
+    torch.manual_seed(4)
+    return DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained", "0")
+
+
+@pytest.fixture(scope="module")
+def deciders() -> list[Policy]:
+    return [untrained(), *(ENDPOINT.rule(name) for name in ENDPOINT.rules)]
+
+
+@st.composite
+def states(draw: st.DrawFn) -> dict[str, Any]:
+    """Small clusters with numbers at random: many of them cannot be."""
+    classes = draw(st.integers(1, 3))
+    executors = [
+        {"count": draw(st.integers(4, 12)), "free": draw(st.integers(0, 4)), "memory": kind / 2}
+        for kind in range(1, classes + 1)
+    ]
+    jobs = []
+    for number in range(draw(st.integers(1, 3))):
+        stages: list[dict[str, Any]] = []
+        for place in range(draw(st.integers(1, 4))):
+            earlier = [str(other) for other in range(place)]
+            parents = (
+                draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
+            )
+            finished = 0 if parents else draw(st.sampled_from([0, 0, 2]))
+            started = finished + draw(st.sampled_from([0, 0, 0, 0, 0, 1]))
+            stages.append(
+                {
+                    "id": str(place),
+                    "tasks": started + draw(st.integers(0 if started else 1, 5)),
+                    "started": started,
+                    "finished": finished,
+                    "parents": parents,
+                    "task_ms": draw(st.floats(0, 1e5)),
+                    "memory": draw(st.sampled_from([0.0, 0.6, 1.0])),
+                    "moving": draw(st.sampled_from([0, 0, 1])),
+                    "promised": draw(st.sampled_from([0, 0, 1])),
+                    "chosen": draw(st.sampled_from([False, False, True])),
+                }
+            )
+        jobs.append({"id": str(number), "stages": stages})
+    source = draw(st.sampled_from([{}, {"job": "0"}, {"job": "0", "stage": "0"}]))
+    return {
+        "executors": executors,
+        "jobs": jobs,
+        "source": source,
+        "more_to_come": draw(st.booleans()),
+        "ask": draw(st.sampled_from(["round", "one"])),
+    }
+
+
+@settings(max_examples=300, deadline=None)
+@given(state=states(), bound=st.integers(0, 6))
+def test_decisions_are_legal_and_stay_so_under_bounds(
+    deciders: list[Policy], state: dict[str, Any], bound: int
+) -> None:
+    try:
+        asked = DecimaState.model_validate(state)
+    except ValidationError:
+        return  # refused, by field: what is left is decidable
+    for decider in deciders:
+        proposal = decider.decide(asked)
+        decision = proposal.decision
+        assert ENDPOINT.fault(asked, decision) is None
+        assert proposal.reason.summary
+        before = ENDPOINT.quantities(asked, decision)
+        allowed = {quantity.name: max(float(bound), quantity.current) for quantity in before}
+        bounded = ENDPOINT.constrain(asked, decision, allowed)
+        assert ENDPOINT.fault(asked, bounded) is None
+        for name, _, proposed in ENDPOINT.quantities(asked, bounded):
+            assert proposed <= allowed[name]
+        assert bounded.undecided == decision.undecided
+
+
+def test_it_is_found_by_name_and_serves_its_own_bundle(root: Path) -> None:
+    endpoint = find_endpoint("decima")
+    assert endpoint is ENDPOINT
+    policy = endpoint.policy(root / "models" / "pretrained" / endpoint.pretrained)
+    assert policy.name == "decima-stream"
+    assert len(policy.version) == 12
+
+
+def test_bundles_that_are_not_decimas_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="bundle of 'das'; expected one of 'decima'"):
+        ENDPOINT.policy(root / "models" / "pretrained" / "das-small")
+    with pytest.raises(InputError, match="does not exist"):
+        ENDPOINT.policy(tmp_path / "none")
+    with pytest.raises(InputError, match="unknown rule 'fare'; did you mean 'fair'"):
+        ENDPOINT.rule("fare")
+
+
+def test_a_network_without_limits_gives_reasons_for_stages_only(tmp_path: Path) -> None:
+    policy = ENDPOINT.policy(make_bundle(tmp_path / "bundle", limits=False))
+    assert set(policy.decide(TINY).reason.choices) == {"stage"}
+
+
+def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
+    policy = ENDPOINT.policy(root / "models" / "pretrained" / "decima-stream")
+    proposal = policy.decide(TINY)
+    stages, limits = proposal.reason.choices["stage"], proposal.reason.choices["limit"]
+    assert {choice.name for choice in stages} == {
+        "job daily-report, stage join",
+        "job ad-hoc-4711, stage scan",
+    }
+    assert stages[0].name == "job daily-report, stage join"
+    assert proposal.decision.assignments[0].stage == "join"
+    for choices in (stages, limits):
+        chances = [choice.probability for choice in choices]
+        assert chances == sorted(chances, reverse=True)
+        assert math.isclose(sum(chances), 1.0)
+        scores = [choice.score for choice in choices]
+        ratio = math.exp(scores[1] - scores[0])
+        assert math.isclose(chances[1] / chances[0], ratio, rel_tol=1e-4)
+    assert proposal.reason.summary == (
+        "3 of 8 executors to place of job daily-report; 2 jobs in the system, 2 stages to choose "
+        "from: job daily-report, stage join gets 2 executors, its job may hold 2; then job "
+        "ad-hoc-4711, stage scan gets 1 executor, its job may hold 5"
+    )
+
+
+def test_reasons_stay_small() -> None:
+    names = {"id": "x" * 200, "stages": [{"id": "y" * 200, "tasks": 9, "task_ms": 1.0}]}
+    state = DecimaState.model_validate({"executors": [{"count": 9, "free": 9}], "jobs": [names]})
+    reason = untrained().decide(state).reason
+    assert len(reason.summary) < 400
+    assert len(reason.choices["limit"]) == 5
+    assert all(len(choice.name) < 100 for choice in reason.choices["stage"])
+
+
+def test_one_decision_leaves_the_rest_undecided(deciders: list[Policy]) -> None:
+    for decider in deciders:
+        whole = decider.decide(SMALL).decision
+        one = decider.decide(SMALL.model_copy(update={"ask": "one"})).decision
+        assert one.assignments == whole.assignments[:1]
+        assert one.idle == 0
+        assert one.undecided == 3 - one.assignments[0].executors
+
+
+def test_a_round_of_too_many_decisions_ends_undecided() -> None:
+    stages = [{"id": str(n), "tasks": 1, "task_ms": 1.0} for n in range(ROUND_MAX + 10)]
+    state = DecimaState.model_validate(
+        {"executors": [{"count": 500, "free": 500}], "jobs": [{"id": "a", "stages": stages}]}
+    )
+    decision = ENDPOINT.rule("fifo").decide(state).decision
+    assert len(decision.assignments) == ROUND_MAX
+    assert decision.undecided == 500 - ROUND_MAX
+    assert ENDPOINT.fault(state, decision) is None
+
+
+def all_have_their_share(more_to_come: bool) -> DecimaState:
+    """An executor is free, and each of two jobs has the promise of one."""
+    stages = [{"id": "s", "tasks": 5, "task_ms": 1.0, "promised": 1}]
+    jobs = [{"id": name, "stages": stages, "promised": 1} for name in "ab"]
+    return DecimaState.model_validate(
+        {"executors": [{"count": 2, "free": 1}], "jobs": jobs, "more_to_come": more_to_come}
+    )
+
+
+def test_nobody_idles_where_nothing_would_ever_happen() -> None:
+    fair = ENDPOINT.rule("fair")
+    assert fair.decide(all_have_their_share(True)).decision == DecimaDecision(idle=1)
+    forced = fair.decide(all_have_their_share(False)).decision
+    assert [(a.job, a.executors) for a in forced.assignments] == [("a", 1)]
+
+
+def test_with_no_stage_to_choose_everyone_idles(deciders: list[Policy]) -> None:
+    stages = [
+        {"id": "a", "tasks": 2, "started": 2, "task_ms": 5.0, "memory": 1.0},
+        {"id": "b", "tasks": 2, "task_ms": 5.0, "memory": 9.0, "parents": ["a"]},
+    ]
+    state = DecimaState.model_validate(
+        {"executors": [{"count": 5, "free": 2}], "jobs": [{"id": "j", "stages": stages}]}
+    )
+    for decider in deciders:
+        proposal = decider.decide(state)
+        assert proposal.decision == DecimaDecision(idle=2)
+        assert "2 left idle" in proposal.reason.summary
+
+
+def test_a_network_that_overflows_says_so() -> None:
+    network = DecimaNetwork()
+    with torch.no_grad():
+        for weights in network.parameters():
+            weights.fill_(1e30)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        DecimaPolicy(network, "wild", "0").decide(SMALL)
+
+
+def test_tables_grow_and_are_used_again() -> None:
+    """After a large state, small ones are decided as before, and the other way round."""
+    policy, sizes = untrained(), [(2, 3, 8), (60, 5, 300), (3, 4, 20), (5, 40, 30), (2, 3, 8)]
+    for jobs, stages, executors in sizes:
+        state = busy_cluster(jobs, stages, executors, free=2, seed=jobs)
+        assert policy.decide(state) == untrained().decide(state)
+
+
+def test_the_source_jobs_own_executors_count_once_they_are_given() -> None:
+    decision = DecimaDecision(
+        assignments=(
+            Assignment(job="daily-report", stage="join", executors=2, limit=2),
+            Assignment(job="ad-hoc-4711", stage="scan", executors=1, limit=5),
+        )
+    )
+    assert ENDPOINT.quantities(TINY, decision) == (
+        ("job daily-report", 0.0, 2.0),
+        ("job ad-hoc-4711", 4.0, 5.0),
+    )
+
+
+def test_bounds_take_executors_away_the_last_ones_first() -> None:
+    two = [{"id": name, "tasks": 3, "task_ms": 1.0} for name in ("first", "second")]
+    state = DecimaState.model_validate(
+        {"executors": [{"count": 9, "free": 6}], "jobs": [{"id": "a", "stages": two}]}
+    )
+    parts = [Assignment(job="a", stage=s["id"], executors=3, limit=9) for s in two]
+    decision = DecimaDecision(assignments=tuple(parts))
+
+    def bounded(most: float) -> tuple[list[tuple[str, int, int]], int]:
+        found = ENDPOINT.constrain(state, decision, {"job a": most})
+        return [(a.stage, a.executors, a.limit) for a in found.assignments], found.idle
+
+    assert bounded(6) == ([("first", 3, 9), ("second", 3, 9)], 0)
+    assert bounded(99) == bounded(6)
+    assert bounded(4.7) == ([("first", 3, 4), ("second", 1, 4)], 2)
+    assert bounded(2) == ([("first", 2, 2)], 4)
+    assert bounded(0) == ([], 6)
+    assert bounded(-3) == ([], 6)
+    assert ENDPOINT.constrain(state, decision, {}) == decision
+
+
+@pytest.mark.parametrize(
+    ("assignments", "idle", "words"),
+    [
+        ([("gone", "join", 3)], 0, "no job 'gone'"),
+        ([("daily-report", "gone", 3)], 0, "no stage 'gone'"),
+        ([("ad-hoc-4711", "sum", 1)], 2, "may not be chosen"),
+        ([("daily-report", "read", 1)], 2, "may not be chosen"),
+        ([("daily-report", "join", 1), ("daily-report", "join", 1)], 1, "may not be chosen"),
+        ([("daily-report", "join", 3)], 0, "at most 2"),
+        ([("ad-hoc-4711", "scan", 4)], 0, "the 3 free ones"),
+        ([], 2, "the 3 free ones"),
+    ],
+)
+def test_decisions_that_cannot_be_carried_out(
+    assignments: list[tuple[str, str, int]], idle: int, words: str
+) -> None:
+    parts = [Assignment(job=j, stage=s, executors=e, limit=8) for j, s, e in assignments]
+    fault = ENDPOINT.fault(TINY, DecimaDecision(assignments=tuple(parts), idle=idle))
+    assert fault is not None
+    assert words in fault
+
+
+def test_a_stage_is_open_once_its_parents_are_given_all_they_need() -> None:
+    stages = [
+        {"id": "a", "tasks": 2, "task_ms": 1.0},
+        {"id": "b", "tasks": 2, "task_ms": 1.0, "parents": ["a"]},
+    ]
+    state = DecimaState.model_validate(
+        {"executors": [{"count": 3, "free": 3}], "jobs": [{"id": "j", "stages": stages}]}
+    )
+    first, then = (
+        Assignment(job="j", stage=s, executors=e, limit=3) for s, e in (("a", 2), ("b", 1))
+    )
+    assert ENDPOINT.fault(state, DecimaDecision(assignments=(first, then))) is None
+    assert ENDPOINT.fault(state, DecimaDecision(assignments=(then, first))) is not None
+
+
+def test_figures_of_a_state() -> None:
+    assert ENDPOINT.features(TINY) == pytest.approx(
+        {
+            "executors": 8,
+            "jobs": 2,
+            "stages": 3,
+            "free_share": 3 / 8,
+            "executors_per_job": 2,
+            "waiting_s": (2 * 2.4 + 13 * 0.3105 + 0.15) / 8,
+            "task_s": (12 * 0.9 + 2 * 2.4 + 20 * 0.3105 + 0.15) / 35,
+            "job_work_s": (12 * 0.9 + 2 * 2.4 + 20 * 0.3105 + 0.15) / 2,
+            "youngest_job_s": 6.2,
+        }
+    )
+
+
+def test_rewards_count_ratios_whatever_the_job() -> None:
+    def reward(completion_s: float, work_s: float) -> float:
+        outcome = ENDPOINT.outcome(job="a", completion_s=completion_s, work_s=work_s)
+        return ENDPOINT.reward(outcome)
+
+    assert reward(10, 100) - reward(20, 100) == pytest.approx(math.log(2))
+    assert reward(10, 100) == pytest.approx(reward(20, 400))
+    assert math.isfinite(reward(0, 1e-9))
+
+
+@pytest.mark.parametrize("gap_s", [15.0, 100.0])
+def test_retraining_meets_jobs_about_as_often(gap_s: float) -> None:
+    own = tuned_rule("weighted-fair")
+
+    def by_rule(view: Observation) -> tuple[int, int]:
+        return decide_by_rule(own.rule, own.alpha, own.threshold, own.release, view, 0, 0)
+
+    stream = {"arrivals": "poisson", "jobs": 40, "interarrival_s": gap_s}
+    states = (held.state for held in rounds(stream, 1, by_rule))
+    seen = [ENDPOINT.features(state) for state in states if state.more_to_come]
+    means = {name: sum(each[name] for each in seen) / len(seen) for name in seen[0]}
+    assert ENDPOINT.retraining(means)["interarrival_s"] == pytest.approx(gap_s, rel=0.5)
+
+
+def test_retraining_settings_are_those_of_the_environment() -> None:
+    means = {**ENDPOINT.features(SMALL), "jobs": 12.3, "youngest_job_s": 14.0}
+    environment = build_settings(DagSchedulingSettings, dict(ENDPOINT.retraining(means)))
+    assert environment.arrivals == "poisson"
+    assert environment.executors == 50
+    assert environment.interarrival_s == pytest.approx(14, rel=0.3)
+    assert ENDPOINT.retraining({}) == {"arrivals": "poisson"}
+    odd = dict.fromkeys(means, 0.0)
+    assert build_settings(DagSchedulingSettings, dict(ENDPOINT.retraining(odd))).executors == 1

@@ -1,0 +1,77 @@
+"""What may be set about the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.serving.settings import ServeSettings, default_folder, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "private"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.7", False),
+        ("192.168.1.1", False),
+        ("::ffff:10.0.0.7", False),
+        ("loadmaster.example", False),
+        ("127.0.0.1.example", False),
+        ("", False),
+        ("127.1", False),
+        ("0177.0.0.1", False),
+    ],
+)
+def test_which_hosts_are_this_machine_alone(host: str, private: bool) -> None:
+    assert is_loopback(host) is private
+    assert build_settings(ServeSettings, {"host": host}).is_private is private
+
+
+def test_where_things_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "loadmaster" / "serve"
+    assert ServeSettings().folder == default_folder()
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_folder() == tmp_path / ".local" / "state" / "loadmaster" / "serve"
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"systems": {}}, "at least one"),
+        ({"systems": {"toy": {"rul": "x"}}}, "systems.toy.rul"),
+        ({"systems": {"toy": {"start": "ONLINE"}}}, "OFFLINE or SERVING"),
+        ({"systems": {"toy": {"deadline_ms": 0}}}, "systems.toy.deadline_ms"),
+        ({"systems": {"toy": {"deadline_ms": float("nan")}}}, "systems.toy.deadline_ms"),
+        ({"systems": {"toy": {"batch": 0}}}, "systems.toy.batch"),
+        ({"systems": {"toy": {"shadow_share": 1.5}}}, "systems.toy.shadow_share"),
+        ({"port": 0}, "port"),
+        ({"port": 70_000}, "port"),
+        ({"prot": 80}, "did you mean 'port'?"),
+        ({"limits": {"rate_per_s": 0}}, "limits.rate_per_s"),
+        ({"limits": {"body_s": -1}}, "limits.body_s"),
+        ({"limits": {"wrong_tokens": 0}}, "limits.wrong_tokens"),
+    ],
+)
+def test_settings_that_are_wrong(values: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError) as fault:
+        build_settings(ServeSettings, values)
+    assert says in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_without_settings_all_systems_are_served_here_alone() -> None:
+    settings = ServeSettings()
+    assert sorted(settings.systems) == ["das", "decima"]
+    assert settings.is_private
+    assert settings.tokens is None
