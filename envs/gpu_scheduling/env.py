@@ -35,7 +35,7 @@ from loadmaster.envs.gpu_scheduling.rewards import (
     reference_scales,
     total_reward,
 )
-from loadmaster.envs.gpu_scheduling.rollout import result_of
+from loadmaster.envs.gpu_scheduling.rollout import episode_result
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -195,7 +195,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         """The outcome as it stands."""
         if self._episode is None:
             raise gymnasium.error.ResetNeeded("call reset() before result()")
-        return result_of(self._state, self.cluster, self._episode.jobs, "environment", self._seed)
+        return episode_result(self._state, self.cluster, self._episode.jobs, "environment", self._seed)
 
     def render(self) -> None:
         """There is nothing to see."""

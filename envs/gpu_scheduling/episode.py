@@ -14,7 +14,7 @@ from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.rollout import (
     EpisodeResult,
     PlacementTrace,
-    result_of,
+    episode_result,
     run_baseline,
 )
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -56,4 +56,4 @@ def run_episode(
     state = run_baseline(
         settings, episode.cluster, episode.jobs, BASELINES[policy], episode.luck, record=record
     )
-    return result_of(state, episode.cluster, episode.jobs, policy, seed)
+    return episode_result(state, episode.cluster, episode.jobs, policy, seed)

@@ -12,7 +12,7 @@ from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import published_terms
-from loadmaster.envs.gpu_scheduling.rollout import result_of
+from loadmaster.envs.gpu_scheduling.rollout import episode_result
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import new_state, with_more_trace
 
@@ -58,4 +58,4 @@ class EpisodeRunner:
         )  # fmt: skip
 
     def result(self) -> EpisodeResult:
-        return result_of(self.state, self.episode.cluster, self.episode.jobs, "das", self.seed)
+        return episode_result(self.state, self.episode.cluster, self.episode.jobs, "das", self.seed)

@@ -142,7 +142,7 @@ def _run_on(
     return run(state, cluster, jobs, *rules, replan_s, no_preferences(jobs))
 
 
-def result_of(
+def episode_result(
     state: SimState, cluster: Cluster, jobs: Jobs, policy: str, seed: int
 ) -> EpisodeResult:
     """Read the outcome off a state."""

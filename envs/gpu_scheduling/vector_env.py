@@ -26,7 +26,7 @@ from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total_reward
-from loadmaster.envs.gpu_scheduling.rollout import result_of
+from loadmaster.envs.gpu_scheduling.rollout import episode_result
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state
 from loadmaster.envs.random import EpisodeSeeds
 
@@ -240,7 +240,7 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         state = SimState._make(table[index] for table in self._fleet.states)
         state = state._replace(progress=state.progress[:jobs])
         drawn = Jobs._make(table[index, :jobs].copy() for table in self._fleet.jobs)
-        return result_of(state, self.cluster, drawn, "environment", int(self._seeds.now[index]))
+        return episode_result(state, self.cluster, drawn, "environment", int(self._seeds.now[index]))
 
     def _start(self, index: int, seed: int | None) -> None:
         seed = self._seeds.next(index, seed)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.episode import EpisodeResult, result_of, run_baseline
+from loadmaster.envs.dag_scheduling.episode import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -107,4 +107,4 @@ class Cluster:
         return self.result()
 
     def result(self) -> EpisodeResult:
-        return result_of(self.state, self.workload, self.settings, "by hand", 0)
+        return episode_result(self.state, self.workload, self.settings, "by hand", 0)

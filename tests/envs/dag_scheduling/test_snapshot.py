@@ -13,7 +13,7 @@ from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.episode import (
     EpisodeResult,
     initial_state,
-    result_of,
+    episode_result,
     run_baseline,
     run_episode,
 )
@@ -69,7 +69,7 @@ def baseline_result(policy: str, slots: int, trace_rows: int) -> tuple[EpisodeRe
     start = initial_state(STREAM, WORKLOAD, seed=3, slots=slots)
     start = start._replace(trace=np.zeros((trace_rows, 6), np.int64))
     end = run_baseline(start, WORKLOAD.bank, BASELINES[policy])
-    return result_of(end, WORKLOAD, STREAM, policy, 3), end
+    return episode_result(end, WORKLOAD, STREAM, policy, 3), end
 
 
 @pytest.mark.parametrize("policy", ["fifo", "fair", "random"])

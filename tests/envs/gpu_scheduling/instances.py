@@ -11,7 +11,7 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import MachineGroup, build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
-from loadmaster.envs.gpu_scheduling.rollout import result_of, run_baseline
+from loadmaster.envs.gpu_scheduling.rollout import episode_result, run_baseline
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
 TYPES = ("T4", "P100", "V100")
@@ -43,7 +43,7 @@ def play(
     policy: str, settings: GpuSchedulingSettings, episode: Episode, *, record: bool = True
 ) -> EpisodeResult:
     state = run_baseline(settings, *episode[:2], BASELINES[policy], episode.luck, record=record)
-    return result_of(state, episode.cluster, episode.jobs, policy, 0)
+    return episode_result(state, episode.cluster, episode.jobs, policy, 0)
 
 
 @st.composite
