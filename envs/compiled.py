@@ -1,10 +1,10 @@
-"""How this project compiles its hot loops: numba, without the interpreter lock, cached on disk.
+"""Compilation of hot loops with numba: no interpreter lock, results cached on disk.
 
-Numba decides whether a cached function is stale by the age of its own source file alone, so a
-change in a function it calls from another module would go unnoticed. We therefore keep the cache
-in a folder named after a digest of all sources that compiled code calls across modules, those of
-`envs`, `models`, `platform/rl` and `platform/systems`: any edit there starts a fresh one. Their place
-does not matter: a job on a cluster, whose code is unpacked anew, finds what others compiled.
+Numba decides by the age of a function's own source file whether its cached result is stale, so an
+edit in a function it calls from another module goes unnoticed. The cache therefore lies in a folder
+named after a digest of all sources with compiled code: `envs`, `models`, `platform/rl` and
+`platform/systems`. Any edit there starts a new cache. The location of the sources does not count, so
+a job on a cluster finds what an earlier job compiled.
 """
 
 from __future__ import annotations

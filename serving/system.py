@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import resolve
+from loadmaster.models.policy import Proposal
 
 # What a system offers to the decision service: its record of schemas, policy and rule.
 #
@@ -48,30 +48,6 @@ class Quantity(NamedTuple):
     name: str  # stays the same from decision to decision: "job 17"
     current: float  # as the state tells it
     proposed: float
-
-
-class Choice(NamedTuple):
-    """One of the options a decision had, the best first."""
-
-    name: str  # "job 17, stage 3"
-    score: float  # as the policy scores it
-    uncertainty: float | None = None  # standard deviation of the score, where the policy has one
-    probability: float | None = None  # of being chosen, where it has one
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why: one sentence for people, and the best options that were weighed, few enough to log."""
-
-    summary: str
-    choices: Mapping[str, Sequence[Choice]]  # "stage": [...], "limit": [...]
-
-
-class Proposal(NamedTuple):
-    """What a policy or a rule would do. `decision` is an instance of the endpoint's schema."""
-
-    decision: Any
-    reason: Reason
 
 
 class Policy(Protocol):
@@ -126,7 +102,7 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
         lies between `current` and `proposed` or beyond `current`; nothing else changes."""
 
     @abstractmethod
-    def fault(self, state: StateType, decision: DecisionType) -> str | None:
+    def validate_decision(self, state: StateType, decision: DecisionType) -> str | None:
         """Why the decision cannot be carried out in that state; None if it can."""
 
     @abstractmethod

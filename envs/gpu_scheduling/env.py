@@ -195,7 +195,9 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         """The outcome as it stands."""
         if self._episode is None:
             raise gymnasium.error.ResetNeeded("call reset() before result()")
-        return episode_result(self._state, self.cluster, self._episode.jobs, "environment", self._seed)
+        return episode_result(
+            self._state, self.cluster, self._episode.jobs, "environment", self._seed
+        )
 
     def render(self) -> None:
         """There is nothing to see."""

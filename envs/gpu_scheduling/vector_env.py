@@ -240,7 +240,9 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         state = SimState._make(table[index] for table in self._fleet.states)
         state = state._replace(progress=state.progress[:jobs])
         drawn = Jobs._make(table[index, :jobs].copy() for table in self._fleet.jobs)
-        return episode_result(state, self.cluster, drawn, "environment", int(self._seeds.now[index]))
+        return episode_result(
+            state, self.cluster, drawn, "environment", int(self._seeds.now[index])
+        )
 
     def _start(self, index: int, seed: int | None) -> None:
         seed = self._seeds.next(index, seed)

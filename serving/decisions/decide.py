@@ -174,7 +174,7 @@ class DecisionPipeline:
         state = read(self.decider.request, raw).state
         proposed = endpoint.decision.model_validate(decision)
         kept = endpoint.constrain(state, proposed, ruling.allowed)
-        if endpoint.fault(state, kept) is not None:
+        if endpoint.validate_decision(state, kept) is not None:
             kept = endpoint.constrain(
                 state, proposed, {one.name: one.current for one in quantities}
             )

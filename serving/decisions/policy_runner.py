@@ -10,9 +10,10 @@ import math
 from pathlib import Path
 from typing import Any
 
+from loadmaster.models.policy import Proposal
 from loadmaster.serving.decisions import request as said
 from loadmaster.serving.decisions.request import RequestError, is_finite, read, request_model, told
-from loadmaster.serving.system import Endpoint, Policy, Proposal
+from loadmaster.serving.system import Endpoint, Policy
 
 
 class NotFiniteError(Exception):
@@ -96,7 +97,7 @@ class PolicyRunner:
             raise IllegalError(f"{type(proposal.decision).__name__} is no decision of this system")
         if not is_finite(proposal.decision.model_dump()) or not _has_finite_scores(proposal):
             raise NotFiniteError("a decision or its scores hold numbers that are none")
-        fault = self.endpoint.fault(state, proposal.decision)
+        fault = self.endpoint.validate_decision(state, proposal.decision)
         if fault is not None:
             raise IllegalError(fault)
 
@@ -114,5 +115,7 @@ def line_of(fault: BaseException) -> str:
 def _has_finite_scores(proposal: Proposal) -> bool:
     """A network that has gone wrong still has an argmax; its scores give it away."""
     return all(
-        math.isfinite(one.score) for choices in proposal.reason.choices.values() for one in choices
+        math.isfinite(one.score)
+        for choices in proposal.explanation.choices.values()
+        for one in choices
     )

@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 from pydantic_core import SchemaValidator, core_schema
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.serving.system import Choice, Endpoint, Proposal, Record
+from loadmaster.models.policy import Option, Proposal
+from loadmaster.serving.system import Endpoint, Record
 
 # The outline of a schema: tells quickly whether a large request has the right shape.
 #
@@ -195,16 +196,16 @@ def told(proposal: Proposal) -> dict[str, Any]:
     return {
         "decision": proposal.decision.model_dump(mode="json"),
         "reason": {
-            "summary": proposal.reason.summary,
+            "summary": proposal.explanation.summary,
             "choices": {
                 kind: [_told_choice(one) for one in choices]
-                for kind, choices in proposal.reason.choices.items()
+                for kind, choices in proposal.explanation.choices.items()
             },
         },
     }
 
 
-def _told_choice(choice: Choice) -> dict[str, Any]:
+def _told_choice(choice: Option) -> dict[str, Any]:
     return {
         "name": choice.name,
         "score": _short(choice.score),

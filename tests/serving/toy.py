@@ -14,16 +14,8 @@ from pydantic import Field
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest, manifest_text, read_manifest
-from loadmaster.serving.system import (
-    Choice,
-    Endpoint,
-    Policy,
-    Proposal,
-    Quantity,
-    Reason,
-    Record,
-    State,
-)
+from loadmaster.models.policy import Explanation, Option, Proposal
+from loadmaster.serving.system import Endpoint, Policy, Quantity, Record, State
 
 REFERENCE = "tests.serving.toy:ENDPOINT"
 MOST = 100
@@ -66,10 +58,10 @@ class Follow:
             replicas = math.nan
         if self._does == "asks too much":
             replicas = MOST + 1
-        choice = Choice(f"{replicas:g} replicas", score=replicas, uncertainty=0.5)
+        choice = Option(f"{replicas:g} replicas", score=replicas, uncertainty=0.5)
         return Proposal(
             ToyDecision(replicas=replicas),
-            Reason(f"a load of {state.load:g} needs {replicas:g} replicas", {"to": [choice]}),
+            Explanation(f"a load of {state.load:g} needs {replicas:g} replicas", {"to": [choice]}),
         )
 
 
@@ -107,7 +99,7 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
     ) -> ToyDecision:
         return ToyDecision(replicas=allowed.get(state.service, decision.replicas))
 
-    def fault(self, state: ToyState, decision: ToyDecision) -> str | None:
+    def validate_decision(self, state: ToyState, decision: ToyDecision) -> str | None:
         if decision.replicas > MOST:
             return f"{decision.replicas:g} replicas; the cluster holds {MOST}"
         return None
@@ -128,7 +120,7 @@ class Hold:
     def decide(self, state: ToyState) -> Proposal:
         return Proposal(
             ToyDecision(replicas=state.replicas),
-            Reason(f"stays at {state.replicas}", {"to": [Choice("as it is", score=1.0)]}),
+            Explanation(f"stays at {state.replicas}", {"to": [Option("as it is", score=1.0)]}),
         )
 
 

@@ -15,7 +15,7 @@ from loadmaster.models.das.compiled_event import EVENT, MACHINES, ROWS, Scores
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import training_settings
 from loadmaster.models.layers import Table
-from loadmaster.serving.system import Choice, Proposal, Reason
+from loadmaster.models.policy import Explanation, Option, Proposal
 from loadmaster.serving.systems.das.agents import Agents, CompiledAgents, TorchAgents
 from loadmaster.serving.systems.das.decisions import decision_of
 from loadmaster.serving.systems.das.explanation import summary_of
@@ -55,16 +55,18 @@ class DasPolicy:
         if weighed is None:
             raise FloatingPointError(f"policy {self.name!r} gives numbers that are not finite")
         decision = decision_of(tables)
-        return Proposal(decision, Reason(summary_of(state, decision), choices_of(tables, weighed)))
+        return Proposal(
+            decision, Explanation(summary_of(state, decision), choices_of(tables, weighed))
+        )
 
     def _agents(self, machines: int) -> Agents:
         return self._compiled if is_supported(self._network, machines) else self._in_torch
 
 
-def choices_of(tables: Tables, weighed: Scores) -> dict[str, list[Choice]]:
+def choices_of(tables: Tables, weighed: Scores) -> dict[str, list[Option]]:
     """What was weighed, by name; nothing where nothing was asked."""
     rows, machines = weighed.counts[ROWS], weighed.counts[MACHINES]
-    found: dict[str, list[Choice]] = {}
+    found: dict[str, list[Option]] = {}
     if rows:
         names = [f"job {tables.arrivals[job].id}" for job in weighed.jobs[:rows].tolist()]
         found["job"] = _choices(names, weighed.priority, np.exp(weighed.priority_log_std))
@@ -74,9 +76,9 @@ def choices_of(tables: Tables, weighed: Scores) -> dict[str, list[Choice]]:
     return found
 
 
-def _choices(names: list[str], scores: Table, doubts: Table) -> list[Choice]:
+def _choices(names: list[str], scores: Table, doubts: Table) -> list[Option]:
     """Of the first so many."""
     return [
-        Choice(name, round(score, 6), round(doubt, 6))
+        Option(name, round(score, 6), round(doubt, 6))
         for name, score, doubt in zip(names, scores.tolist(), doubts.tolist(), strict=False)
     ]

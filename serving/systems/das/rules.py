@@ -12,7 +12,7 @@ from loadmaster.envs.gpu_scheduling.preemption import replan
 from loadmaster.envs.gpu_scheduling.rollout import no_preferences
 from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.serving.system import Proposal, Reason
+from loadmaster.models.policy import Explanation, Proposal
 from loadmaster.serving.systems.das.decisions import decision_of
 from loadmaster.serving.systems.das.explanation import summary_of
 from loadmaster.serving.systems.das.schema import DasState
@@ -50,4 +50,4 @@ class DasRule:
             elif state.ask != "reconsidering":
                 run_scheduling_pass(*standing, *by)
         decision = decision_of(tables)
-        return Proposal(decision, Reason(summary_of(state, decision), {}))
+        return Proposal(decision, Explanation(summary_of(state, decision), {}))

@@ -45,7 +45,7 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
     ) -> DasDecision:
         return constrained(state, decision, allowed)
 
-    def fault(self, state: DasState, decision: DasDecision) -> str | None:
+    def validate_decision(self, state: DasState, decision: DasDecision) -> str | None:
         return fault_in(state, decision)
 
     def features(self, state: DasState) -> Mapping[str, float]:

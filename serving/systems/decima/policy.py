@@ -9,7 +9,7 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.compiled import Scratch, scratch_for, weights_of
 from loadmaster.models.decima.explain import empty_top_options
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.serving.system import Choice, Proposal, Reason
+from loadmaster.models.policy import Explanation, Option, Proposal
 from loadmaster.serving.systems.decima import explanation as wording
 from loadmaster.serving.systems.decima.schema import DecimaState
 from loadmaster.serving.systems.decima.workspace import NOT_FINITE, Round, Workspace, network_round
@@ -48,7 +48,7 @@ class DecimaPolicy:
             f"{wording.situation(state)}, {wording.counted(options, 'stage')} to choose from: "
             f"{wording.outcome(decision)}"
         )
-        return Proposal(decision, Reason(summary, choices))
+        return Proposal(decision, Explanation(summary, choices))
 
     def _room(self, executors: int) -> Scratch:
         """Room for whatever the desk has room for."""
@@ -81,19 +81,19 @@ def load_policy(folder: Path) -> DecimaPolicy:
 def _nothing_to_choose(state: DecimaState, table: Round) -> Proposal:
     decision = table.decision(0)
     summary = f"{wording.situation(state)}, no stage to choose from: {wording.outcome(decision)}"
-    return Proposal(decision, Reason(summary, {}))
+    return Proposal(decision, Explanation(summary, {}))
 
 
-def _stages(table: Round, best: list[tuple[int, float, float]]) -> list[Choice]:
+def _stages(table: Round, best: list[tuple[int, float, float]]) -> list[Option]:
     """Of the round's first decision, as the limits are."""
     return [
-        Choice(wording.place(*table.place_of(place)), score, probability=chance)
+        Option(wording.place(*table.place_of(place)), score, probability=chance)
         for place, score, chance in best
     ]
 
 
-def _limits(best: list[tuple[int, float, float]]) -> list[Choice]:
+def _limits(best: list[tuple[int, float, float]]) -> list[Option]:
     return [
-        Choice(wording.counted(place + 1, "executor"), score, probability=chance)
+        Option(wording.counted(place + 1, "executor"), score, probability=chance)
         for place, score, chance in best
     ]

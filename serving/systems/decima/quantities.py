@@ -81,7 +81,7 @@ def constrain(
     )
 
 
-def fault(state: DecimaState, decision: DecimaDecision) -> str | None:
+def validate_decision(state: DecimaState, decision: DecimaDecision) -> str | None:
     """Why the decision cannot be carried out; every promise is tried on the state's tables."""
     free = sum(group.free for group in state.executors)
     told = decision.idle + decision.undecided + sum(a.executors for a in decision.assignments)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.calibration import tuned_for
 from loadmaster.envs.errors import unknown_name
-from loadmaster.serving.system import Proposal, Reason
+from loadmaster.models.policy import Explanation, Proposal
 from loadmaster.serving.systems.decima import explanation as wording
 from loadmaster.serving.systems.decima.schema import DecimaState
 from loadmaster.serving.systems.decima.workspace import Workspace, rule_round
@@ -35,7 +35,7 @@ class DecimaRule:
             f"{wording.situation(state)}; by {rule.name} ({rule.summary}): "
             f"{wording.outcome(decision)}"
         )
-        return Proposal(decision, Reason(summary, {}))
+        return Proposal(decision, Explanation(summary, {}))
 
 
 def load_rule(name: str) -> DecimaRule:

@@ -47,8 +47,8 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
     ) -> DecimaDecision:
         return quantities.constrain(state, decision, allowed)
 
-    def fault(self, state: DecimaState, decision: DecimaDecision) -> str | None:
-        return quantities.fault(state, decision)
+    def validate_decision(self, state: DecimaState, decision: DecimaDecision) -> str | None:
+        return quantities.validate_decision(state, decision)
 
     def features(self, state: DecimaState) -> Mapping[str, float]:
         return figures.features(state)

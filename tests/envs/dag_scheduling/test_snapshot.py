@@ -12,8 +12,8 @@ from loadmaster.envs.dag_scheduling import state as at
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.episode import (
     EpisodeResult,
-    initial_state,
     episode_result,
+    initial_state,
     run_baseline,
     run_episode,
 )

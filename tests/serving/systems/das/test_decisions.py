@@ -64,13 +64,16 @@ def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> 
     ],
 )
 def test_what_cannot_be_carried_out_is_caught(wrong: DasDecision, why: str) -> None:
-    assert why in (ENDPOINT.fault(STATE, wrong) or "")
+    assert why in (ENDPOINT.validate_decision(STATE, wrong) or "")
 
 
 def test_what_can_be_carried_out_is_no_fault() -> None:
-    assert ENDPOINT.fault(STATE, decision(2)) is None
-    assert ENDPOINT.fault(STATE, decision(2, ("1",), job3={"a": 2})) is None
-    assert ENDPOINT.fault(STATE, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})) is None
+    assert ENDPOINT.validate_decision(STATE, decision(2)) is None
+    assert ENDPOINT.validate_decision(STATE, decision(2, ("1",), job3={"a": 2})) is None
+    assert (
+        ENDPOINT.validate_decision(STATE, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1}))
+        is None
+    )
 
 
 def test_quantities_say_who_runs() -> None:
@@ -99,7 +102,7 @@ def test_what_is_not_allowed_is_dropped_with_what_needs_it(
 ) -> None:
     wanted = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
     assert ENDPOINT.constrain(STATE, wanted, allowed) == left
-    assert ENDPOINT.fault(STATE, left) is None
+    assert ENDPOINT.validate_decision(STATE, left) is None
 
 
 @pytest.fixture(scope="module")
@@ -123,13 +126,13 @@ def test_any_state_is_decided_and_any_guard_obeyed(
     for policy in policies:
         proposal = policy.decide(state)
         found = proposal.decision
-        assert ENDPOINT.fault(state, found) is None
-        assert proposal.reason.summary.endswith(("wait", "waits"))
+        assert ENDPOINT.validate_decision(state, found) is None
+        assert proposal.explanation.summary.endswith(("wait", "waits"))
         quantities = ENDPOINT.quantities(state, found)
         held = [one for one in quantities if data.draw(st.booleans())]
         allowed = {one.name: one.current for one in held}
         cut = ENDPOINT.constrain(state, found, allowed)
-        assert ENDPOINT.fault(state, cut) is None
+        assert ENDPOINT.validate_decision(state, cut) is None
         after = {one.name: one.proposed for one in ENDPOINT.quantities(state, cut)}
         for one in held:
             assert after.get(one.name, one.current) == one.current

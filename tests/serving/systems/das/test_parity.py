@@ -21,7 +21,7 @@ def assert_same(policy: Policy, seen: Seen) -> None:
     """Sent and decided, it leads where the simulator went, and nothing moves without need."""
     received = DasState.model_validate_json(seen.asked.model_dump_json())
     decision = policy.decide(received).decision
-    assert ENDPOINT.fault(received, decision) is None
+    assert ENDPOINT.validate_decision(received, decision) is None
     assert carried_out(seen.before, decision) == seen.after, (seen.kind, decision)
     for start in decision.start:
         assert seen.before.get(start.job) != seen.after[start.job]

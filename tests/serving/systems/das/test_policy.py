@@ -58,7 +58,7 @@ def test_examples_are_made_once_and_always_the_same(policy: DasPolicy) -> None:
     for state in (small, large):
         proposal = policy.decide(state)
         assert proposal.decision.start
-        assert ENDPOINT.fault(state, proposal.decision) is None
+        assert ENDPOINT.validate_decision(state, proposal.decision) is None
         assert policy.decide(state) == proposal
 
 
@@ -141,8 +141,10 @@ def test_an_event_is_told_by_its_first_moment_with_a_choice(policy: DasPolicy) -
     }
     jobs = [runs, {"id": "1", "gpus": 1, "age_s": 5}, {"id": "2", "gpus": 2, "age_s": 4}]
     state = {"machines": [machine], "jobs": jobs}
-    event = policy.decide(DasState.model_validate(state)).reason.choices
-    placing = policy.decide(DasState.model_validate({**state, "ask": "placing"})).reason.choices
+    event = policy.decide(DasState.model_validate(state)).explanation.choices
+    placing = policy.decide(
+        DasState.model_validate({**state, "ask": "placing"})
+    ).explanation.choices
     assert [one.name for one in placing["job"]] == ["job 1"]
     assert [one.name for one in placing["machine"]] == ["a"]
     assert {one.name for one in event["job"]} == {"job 0", "job 1", "job 2"}

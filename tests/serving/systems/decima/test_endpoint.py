@@ -98,12 +98,12 @@ def test_decisions_are_legal_and_stay_so_under_bounds(
     for decider in deciders:
         proposal = decider.decide(asked)
         decision = proposal.decision
-        assert ENDPOINT.fault(asked, decision) is None
-        assert proposal.reason.summary
+        assert ENDPOINT.validate_decision(asked, decision) is None
+        assert proposal.explanation.summary
         before = ENDPOINT.quantities(asked, decision)
         allowed = {quantity.name: max(float(bound), quantity.current) for quantity in before}
         bounded = ENDPOINT.constrain(asked, decision, allowed)
-        assert ENDPOINT.fault(asked, bounded) is None
+        assert ENDPOINT.validate_decision(asked, bounded) is None
         for name, _, proposed in ENDPOINT.quantities(asked, bounded):
             assert proposed <= allowed[name]
         assert bounded.undecided == decision.undecided
@@ -128,13 +128,13 @@ def test_bundles_that_are_not_decimas_are_refused(root: Path, tmp_path: Path) ->
 
 def test_a_network_without_limits_gives_reasons_for_stages_only(tmp_path: Path) -> None:
     policy = ENDPOINT.policy(make_bundle(tmp_path / "bundle", limits=False))
-    assert set(policy.decide(TINY).reason.choices) == {"stage"}
+    assert set(policy.decide(TINY).explanation.choices) == {"stage"}
 
 
 def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
     policy = ENDPOINT.policy(root / "models" / "pretrained" / "decima-stream")
     proposal = policy.decide(TINY)
-    stages, limits = proposal.reason.choices["stage"], proposal.reason.choices["limit"]
+    stages, limits = proposal.explanation.choices["stage"], proposal.explanation.choices["limit"]
     assert {choice.name for choice in stages} == {
         "job daily-report, stage join",
         "job ad-hoc-4711, stage scan",
@@ -148,7 +148,7 @@ def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
         scores = [choice.score for choice in choices]
         ratio = math.exp(scores[1] - scores[0])
         assert math.isclose(chances[1] / chances[0], ratio, rel_tol=1e-4)
-    assert proposal.reason.summary == (
+    assert proposal.explanation.summary == (
         "3 of 8 executors to place of job daily-report; 2 jobs in the system, 2 stages to choose "
         "from: job daily-report, stage join gets 2 executors, its job may hold 2; then job "
         "ad-hoc-4711, stage scan gets 1 executor, its job may hold 5"
@@ -158,7 +158,7 @@ def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
 def test_reasons_stay_small() -> None:
     names = {"id": "x" * 200, "stages": [{"id": "y" * 200, "tasks": 9, "task_ms": 1.0}]}
     state = DecimaState.model_validate({"executors": [{"count": 9, "free": 9}], "jobs": [names]})
-    reason = untrained().decide(state).reason
+    reason = untrained().decide(state).explanation
     assert len(reason.summary) < 400
     assert len(reason.choices["limit"]) == 5
     assert all(len(choice.name) < 100 for choice in reason.choices["stage"])
@@ -181,7 +181,7 @@ def test_a_round_of_too_many_decisions_ends_undecided() -> None:
     decision = ENDPOINT.rule("fifo").decide(state).decision
     assert len(decision.assignments) == ROUND_MAX
     assert decision.undecided == 500 - ROUND_MAX
-    assert ENDPOINT.fault(state, decision) is None
+    assert ENDPOINT.validate_decision(state, decision) is None
 
 
 def all_have_their_share(more_to_come: bool) -> DecimaState:
@@ -211,7 +211,7 @@ def test_with_no_stage_to_choose_everyone_idles(deciders: list[Policy]) -> None:
     for decider in deciders:
         proposal = decider.decide(state)
         assert proposal.decision == DecimaDecision(idle=2)
-        assert "2 left idle" in proposal.reason.summary
+        assert "2 left idle" in proposal.explanation.summary
 
 
 def test_a_network_that_overflows_says_so() -> None:
@@ -282,7 +282,7 @@ def test_decisions_that_cannot_be_carried_out(
     assignments: list[tuple[str, str, int]], idle: int, words: str
 ) -> None:
     parts = [Assignment(job=j, stage=s, executors=e, limit=8) for j, s, e in assignments]
-    fault = ENDPOINT.fault(TINY, DecimaDecision(assignments=tuple(parts), idle=idle))
+    fault = ENDPOINT.validate_decision(TINY, DecimaDecision(assignments=tuple(parts), idle=idle))
     assert fault is not None
     assert words in fault
 
@@ -298,8 +298,8 @@ def test_a_stage_is_open_once_its_parents_are_given_all_they_need() -> None:
     first, then = (
         Assignment(job="j", stage=s, executors=e, limit=3) for s, e in (("a", 2), ("b", 1))
     )
-    assert ENDPOINT.fault(state, DecimaDecision(assignments=(first, then))) is None
-    assert ENDPOINT.fault(state, DecimaDecision(assignments=(then, first))) is not None
+    assert ENDPOINT.validate_decision(state, DecimaDecision(assignments=(first, then))) is None
+    assert ENDPOINT.validate_decision(state, DecimaDecision(assignments=(then, first))) is not None
 
 
 def test_figures_of_a_state() -> None:

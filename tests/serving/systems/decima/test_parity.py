@@ -47,8 +47,8 @@ def compare(policy: DecimaPolicy | DecimaRule, episode: str, decide: Decide, mos
             state = sent(before, "one")
             one = policy.decide(state).decision
             assert told(one) == held.given[place : place + 1]
-            assert ENDPOINT.fault(state, one) is None
-        assert ENDPOINT.fault(held.state, whole) is None
+            assert ENDPOINT.validate_decision(state, one) is None
+        assert ENDPOINT.validate_decision(held.state, whole) is None
         asked += len(held.before)
         if asked >= most:
             break

@@ -1,0 +1,38 @@
+"""The interface of a policy: what it decides, and how it explains the decision.
+
+Each system has one policy class, in `models/<system>/policy.py`. Evaluation, replay and the
+decision service use the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Option(NamedTuple):
+    """One option of a choice."""
+
+    name: str  # "job 17, stage 3"
+    score: float  # of the policy
+    uncertainty: float | None = None  # standard deviation of the score, if the policy has one
+    probability: float | None = None  # of being chosen, if the policy is stochastic
+    chosen: bool = False
+    details: Mapping[str, str] = {}  # further columns of a table: heading -> value
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Summary of a decision in one sentence, and the best options of each choice, best first."""
+
+    summary: str
+    choices: Mapping[str, Sequence[Option]] = field(default_factory=dict)  # "stage": [...]
+    others: Mapping[str, int] = field(default_factory=dict)  # "stage": options not listed
+
+
+class Proposal(NamedTuple):
+    """Decision of a policy or a rule. `decision` is an instance of the system's schema."""
+
+    decision: Any
+    explanation: Explanation
