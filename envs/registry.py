@@ -1,7 +1,8 @@
-"""Which environments there are, and what each has to offer.
+"""Registry of systems and environments.
 
-An entry holds references, not objects: listing the environments imports none of them, and what an
-environment offers is told by its own package alone.
+A built-in system is one line in `SYSTEMS`. A package adds a system through an entry point in the
+group `loadmaster.systems` that refers to a `System`. Everything else is found by file name
+(`PARTS`), so listing systems and environments imports none of their modules.
 """
 
 from __future__ import annotations
@@ -9,17 +10,117 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Protocol
+from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
 
-from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.settings import Settings
+
+GROUP = "loadmaster.systems"  # of entry points
+
+
+class Part(NamedTuple):
+    """Location of a part of a system: the package, the module in it, and the name in that."""
+
+    package: str  # {system} stands for the system's name
+    module: str
+    attribute: str
+
+
+PARTS = {
+    "network": Part("loadmaster.models.{system}", "network", "build_network"),
+    "endpoint": Part("loadmaster.serving.systems.{system}", "system", "ENDPOINT"),
+    "training": Part("loadmaster.platform.systems.{system}", "training", "RECIPE"),
+    "evaluation": Part("loadmaster.platform.systems.{system}", "evaluation", "EVALUATION"),
+    "replay": Part("loadmaster.platform.systems.{system}", "replay", "REPLAY"),
+    "bench": Part("loadmaster.platform.systems.{system}", "bench", "measure"),
+}
+
+
+@dataclass(frozen=True)
+class System:
+    """A learned system: its name, the environment it decides in, and where its parts are.
+
+    The parts of a system from another package are modules of `package` with the names in `PARTS`,
+    or attributes of `package` itself.
+    """
+
+    name: str
+    environment: str
+    summary: str
+    package: str = ""  # of a system that is not built in
+    available: bool = True  # False: the entry point cannot be loaded; `summary` has the reason
+
+    def has(self, part: str) -> bool:
+        return self._reference(part) is not None
+
+    def load(self, part: str) -> Any:
+        """Import a part; an InputError names what is missing."""
+        reference = self._reference(part)
+        if reference is None:
+            raise InputError(f"system {self.name!r} has no {part}")
+        return resolve(reference)
+
+    def _reference(self, part: str) -> str | None:
+        location = PARTS[part]
+        package = self.package or location.package.format(system=self.name)
+        try:
+            if find_spec(f"{package}.{location.module}") is not None:
+                return f"{package}.{location.module}:{location.attribute}"
+        except ModuleNotFoundError:  # `package` is a module, or is not installed
+            pass
+        if self.package and hasattr(import_module(self.package), location.attribute):
+            return f"{self.package}:{location.attribute}"
+        return None
+
+
+SYSTEMS = (
+    System(
+        "das",
+        "gpu_scheduling",
+        "Two agents order waiting GPU jobs and place them on machines.",
+    ),
+    System(
+        "decima",
+        "dag_scheduling",
+        "A graph network chooses the next stage and how parallel its job may run.",
+    ),
+)
+
+
+def systems() -> dict[str, System]:
+    """Every registered system by name."""
+    found = [*SYSTEMS, *(_load_entry(entry) for entry in entry_points(group=GROUP))]
+    return {system.name: system for system in sorted(found, key=lambda system: system.name)}
+
+
+def find_system(name: str) -> System:
+    """Return the system of that name; an InputError suggests the nearest."""
+    known = systems()
+    if name not in known:
+        raise unknown_name("system", name, known)
+    if not known[name].available:
+        raise InputError(f"system {name!r} {known[name].summary}")
+    return known[name]
+
+
+def _load_entry(entry: EntryPoint) -> System:
+    """Load an entry point; its package may raise anything, and the list must still appear."""
+    try:
+        system = entry.load()
+    except Exception as fault:
+        return System(entry.name, "", f"cannot be loaded: {fault}", available=False)
+    if not isinstance(system, System):
+        return System(entry.name, "", f"{entry.value} is not a System", available=False)
+    return system
 
 
 class Named(Protocol):
-    """A baseline or a workload, as far as a list of them is concerned."""
+    """A baseline or a workload in a list."""
 
     @property
     def name(self) -> str: ...
@@ -28,43 +129,49 @@ class Named(Protocol):
 
 
 class LegalActionSampler(Protocol):
-    """Any action that the observation marks as legal: how a stranger can play an environment."""
+    """Draws an action that the observation marks as legal."""
 
     def __call__(self, observation: Any, rng: np.random.Generator) -> Any: ...
 
 
 @dataclass(frozen=True)
 class EnvironmentSpec:
-    """One environment. From `entry_point` to `legal_action_at` the fields are references,
-    `module:attribute`.
+    """An environment; its package has the modules that the properties below refer to.
 
-    One with `agents` is multi-agent and has PettingZoo's parallel API: Gymnasium cannot make it.
-    Its vector form has that of Gymnasium, with a mapping of agents to actions.
+    An environment with `agents` has PettingZoo's parallel API, so Gymnasium cannot make it. Its
+    vector form has Gymnasium's API, with a mapping from agents to actions as action.
     """
 
     name: str
-    gym_id: str
+    prefix: str  # of its class names: "DagScheduling"
     summary: str
-    entry_point: str
-    vector_entry_point: str
-    settings_at: str
-    baselines_at: str
-    workloads_at: str
-    legal_action_at: str
+    package: str
     agents: tuple[str, ...] = ()
+
+    @property
+    def gym_id(self) -> str:
+        return f"loadmaster/{self.prefix}-v0"
+
+    @property
+    def entry_point(self) -> str:
+        return f"{self.package}.env:{self.prefix}Env"
+
+    @property
+    def vector_entry_point(self) -> str:
+        return f"{self.package}.vector_env:{self.prefix}VectorEnv"
 
     @property
     def multi_agent(self) -> bool:
         return bool(self.agents)
 
     def make(self, **settings: Any) -> Any:
-        """The environment: Gymnasium's, or PettingZoo's where it is multi-agent."""
+        """Make the environment: Gymnasium's, or PettingZoo's if it has agents."""
         if self.multi_agent:
             return resolve(self.entry_point)(**settings)
         return gymnasium.make(self.gym_id, **settings)
 
     def make_vec(self, num_envs: int, **settings: Any) -> Any:
-        """`num_envs` of them, stepped together."""
+        """Make `num_envs` environments that step together."""
         if self.multi_agent:
             return resolve(self.vector_entry_point)(num_envs, **settings)
         return gymnasium.make_vec(
@@ -73,22 +180,22 @@ class EnvironmentSpec:
 
     @property
     def settings(self) -> type[Settings]:
-        kind: type[Settings] = resolve(self.settings_at)
+        kind: type[Settings] = resolve(f"{self.package}.settings:{self.prefix}Settings")
         return kind
 
     @property
     def baseline_records(self) -> Mapping[str, Named]:
-        records: Mapping[str, Named] = resolve(self.baselines_at)
+        records: Mapping[str, Named] = resolve(f"{self.package}.baselines:BASELINES")
         return records
 
     @property
     def workload_records(self) -> Mapping[str, Named]:
-        records: Mapping[str, Named] = resolve(self.workloads_at)
+        records: Mapping[str, Named] = resolve(f"{self.package}.workloads:WORKLOADS")
         return records
 
     @property
     def sample_legal_action(self) -> LegalActionSampler:
-        sampler: LegalActionSampler = resolve(self.legal_action_at)
+        sampler: LegalActionSampler = resolve(f"{self.package}.actions:sample_legal_action")
         return sampler
 
     @property
@@ -100,54 +207,23 @@ class EnvironmentSpec:
         return tuple(self.workload_records)
 
 
-def _built_in(name: str, camel: str, summary: str, agents: tuple[str, ...] = ()) -> EnvironmentSpec:
-    """One of ours: their packages are laid out alike."""
-    package = f"loadmaster.envs.{name}"
-    return EnvironmentSpec(
-        name=name,
-        gym_id=f"loadmaster/{camel}-v0",
-        summary=summary,
-        entry_point=f"{package}.env:{camel}Env",
-        vector_entry_point=f"{package}.vector_env:{camel}VectorEnv",
-        settings_at=f"{package}.settings:{camel}Settings",
-        baselines_at=f"{package}.baselines:BASELINES",
-        workloads_at=f"{package}.workloads:WORKLOADS",
-        legal_action_at=f"{package}.actions:sample_legal_action",
-        agents=agents,
-    )
-
-
-_ENVIRONMENTS = (
-    _built_in(
-        "dag_scheduling",
-        "DagScheduling",
-        "Spark-like jobs, DAGs of stages, share a pool of executors.",
-    ),
-    _built_in(
-        "gpu_scheduling",
-        "GpuScheduling",
-        "Distributed training jobs, gangs of instances, share machines with GPUs.",
-        agents=("ordering", "placement"),
-    ),
-)
-
-
 def environments() -> dict[str, EnvironmentSpec]:
-    """Every environment by its name."""
-    return {spec.name: spec for spec in _ENVIRONMENTS}
+    """Every environment of the built-in systems, by name."""
+    names = dict.fromkeys(sorted(system.environment for system in SYSTEMS))
+    return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 
 def find_environment(name: str) -> EnvironmentSpec:
-    """The environment of that name or id; an InputError suggests the nearest."""
-    for spec in _ENVIRONMENTS:
+    """Return the environment of that name or Gymnasium id; an InputError suggests the nearest."""
+    for spec in environments().values():
         if name in (spec.name, spec.gym_id):
             return spec
     raise unknown_name("environment", name, environments())
 
 
 def register_environments() -> None:
-    """Tell `gymnasium.make` and `make_vec` of the environments; they import them when asked."""
-    for spec in _ENVIRONMENTS:
+    """Register the environments with Gymnasium, which imports them when they are made."""
+    for spec in environments().values():
         if not spec.multi_agent and spec.gym_id not in gymnasium.registry:
             gymnasium.register(
                 spec.gym_id,
@@ -157,6 +233,6 @@ def register_environments() -> None:
 
 
 def resolve(reference: str) -> Any:
-    """What "module:object" refers to, imported now."""
+    """Import the object of a reference "module:object"."""
     module, _, attribute = reference.partition(":")
     return getattr(import_module(module), attribute)

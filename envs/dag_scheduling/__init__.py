@@ -1,1 +1,10 @@
-"""DAG scheduling: which stage gets the free executors next, and how many its job may hold."""
+"""DAG scheduling: Spark-like jobs share a pool of executors."""
+
+from loadmaster.envs.registry import EnvironmentSpec
+
+SPEC = EnvironmentSpec(
+    name="dag_scheduling",
+    prefix="DagScheduling",
+    summary="Spark-like jobs, DAGs of stages, share a pool of executors.",
+    package=__name__,
+)
