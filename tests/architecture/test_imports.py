@@ -1,96 +1,85 @@
-"""One way for imports: platform -> serving -> models -> envs. Also the length of modules."""
+"""Imports between modules: their direction, and that they form no circle."""
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-FLOORS = ("envs", "models", "serving", "platform")  # from the ground up
-LONGEST = 500  # lines of a module; about 150 is what we aim at
+from tests.architecture.source_tree import PACKAGES, Module, read_modules
 
 
-def imported(source: str, module: str, is_package: bool = False) -> Iterator[str]:
-    """Full names of everything `source` imports, anywhere in it, also by import_module("...")."""
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Import(names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(origin, names, level):
-                base = module.split(".")
-                if not is_package:
-                    base = base[:-1]
-                base = base[: len(base) - (level or 1) + 1] if level else []
-                start = ".".join([*base, *([origin] if origin else [])])
-                yield from (f"{start}.{alias.name}" for alias in names)
-            case ast.Call(
-                func=ast.Name("import_module" | "__import__") | ast.Attribute(attr="import_module"),
-                args=[ast.Constant(str(name)), *_],
-            ):
-                yield name
-
-
-def offences(source: str, module: str, is_package: bool = False) -> list[str]:
-    """The imports of `source` that break the rule."""
-    height = FLOORS.index(module.split(".")[1])
+def forbidden_imports(module: Module) -> list[str]:
+    """Imports of an upper layer, of a package by its bare name, and of torch or Ray in envs."""
     found = []
-    for name in imported(source, module, is_package):
+    for name in module.imports():
         top, *rest = name.split(".")
-        if top == "loadmaster" and rest and rest[0] in FLOORS[height + 1 :]:
-            found.append(f"{name}: an arrow back up")
+        if top == "loadmaster" and rest and rest[0] in PACKAGES[module.layer + 1 :]:
+            found.append(f"{name}: imports an upper layer")
         if top in ("envs", "models", "serving") or (
             top == "platform" and rest and rest[0] in ("cli", "evaluation", "replay", "bench")
         ):
-            found.append(f"{name}: by its bare name; expected loadmaster.{name}")
-        if height == 0 and top in ("torch", "torch_geometric", "ray"):
-            found.append(f"{name}: not on the ground floor")
+            found.append(f"{name}: bare name; expected loadmaster.{name}")
+        if module.layer == 0 and top in ("torch", "torch_geometric", "ray"):
+            found.append(f"{name}: not allowed in envs")
     return found
 
 
-def modules(root: Path) -> list[Path]:
-    return [path for floor in FLOORS for path in sorted((root / floor).rglob("*.py"))]
+def import_cycle(modules: Mapping[str, Module]) -> list[str]:
+    """Names of modules that import each other in a circle, imports for type checks included."""
+    graph = {
+        name: {target for target in _targets(module.imports(), modules) if target != name}
+        for name, module in modules.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
 
 
-def test_every_module_keeps_the_rule(root: Path) -> None:
-    broken = []
-    for path in modules(root):
-        name = ".".join(("loadmaster", *path.relative_to(root).with_suffix("").parts))
-        is_package = path.name == "__init__.py"
-        found = offences(path.read_text(), name.removesuffix(".__init__"), is_package)
-        broken += [f"{path.relative_to(root)}: {offence}" for offence in found]
-    assert broken == []
+def _targets(imports: Iterable[str], modules: Mapping[str, Module]) -> Iterable[str]:
+    for name in imports:
+        parent = name.rpartition(".")[0]
+        if name in modules:
+            yield name
+        elif parent in modules:
+            yield parent
+
+
+def test_imports_go_one_way(root: Path) -> None:
+    modules = read_modules(root)
+    assert len(modules) > 100, "no modules found: wrong folder"
+    broken = {name: found for name, m in modules.items() if (found := forbidden_imports(m))}
+    assert broken == {}
+
+
+def test_no_import_circle(root: Path) -> None:
+    assert import_cycle(read_modules(root)) == []
 
 
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("loadmaster.envs.registry", "import loadmaster.platform.systems.registry"),
+        ("loadmaster.envs.registry", "import loadmaster.platform.systems"),
         ("loadmaster.envs.registry", "from loadmaster import models"),
         ("loadmaster.models.gnn", "def later():\n    from loadmaster.serving import guard"),
-        ("loadmaster.serving.decisions.guard", "from ..platform import systems"),
+        ("loadmaster.serving.decisions.guard", "from ...platform import systems"),
         ("loadmaster.envs.registry", "from .. import platform"),
         ("loadmaster.envs.dag_scheduling.env", "from ...serving.guard import Guard"),
         ("loadmaster.envs.compiled", "if True:\n    import torch.nn as nn"),
         ("loadmaster.envs.compiled", "from ray import remote"),
-        ("loadmaster.platform.systems.registry", "from envs.registry import environments"),
-        ("loadmaster.platform.systems.registry", "import models"),
-        ("loadmaster.platform.systems.registry", "from platform.cli import main"),
-        ("loadmaster.envs.registry", "import_module('loadmaster.platform.systems.registry')"),
+        ("loadmaster.platform.systems", "from envs.registry import environments"),
+        ("loadmaster.platform.systems", "import models"),
+        ("loadmaster.platform.systems", "from platform.cli import main"),
+        ("loadmaster.envs.registry", "import_module('loadmaster.platform.systems')"),
         ("loadmaster.envs.registry", "importlib.import_module('torch')"),
     ],
 )
-def test_the_checker_sees_an_offence(module: str, source: str) -> None:
-    assert len(offences(source, module)) == 1
-
-
-def test_the_checker_knows_packages_from_modules() -> None:
-    source = "from . import platform"  # within loadmaster.envs: a module of its own, if it had one
-    assert offences(source, "loadmaster.envs", is_package=True) == []
-    assert offences("from .. import platform", "loadmaster.envs", is_package=True) == [
-        "loadmaster.platform: an arrow back up"
-    ]
+def test_planted_import_is_found(module: str, source: str) -> None:
+    assert len(forbidden_imports(Module(module, source))) == 1
 
 
 @pytest.mark.parametrize(
@@ -98,15 +87,33 @@ def test_the_checker_knows_packages_from_modules() -> None:
     [
         ("loadmaster.platform.ray.health", "import platform, torch\nfrom platform import machine"),
         ("loadmaster.platform.cli.list", "from loadmaster.envs.registry import environments"),
-        ("loadmaster.serving.decisions.guard", "from ..models import bundles\nimport ray"),
+        ("loadmaster.serving.decisions.guard", "from ...models import bundle\nimport ray"),
         ("loadmaster.envs.dag_scheduling.env", "from .jobs import Job\nfrom . import jobs"),
     ],
 )
-def test_the_checker_lets_the_rest_pass(module: str, source: str) -> None:
-    assert offences(source, module) == []
+def test_allowed_import_passes(module: str, source: str) -> None:
+    assert forbidden_imports(Module(module, source)) == []
 
 
-def test_modules_stay_short(root: Path) -> None:
-    lengths = {path.relative_to(root): len(path.read_text().splitlines()) for path in modules(root)}
-    assert lengths, "no modules were found: the test looks in the wrong place"
-    assert {path: lines for path, lines in lengths.items() if lines > LONGEST} == {}
+def test_relative_import_of_a_package_is_resolved() -> None:
+    package = Module("loadmaster.envs", "from .. import platform", is_package=True)
+    assert len(forbidden_imports(package)) == 1
+    assert forbidden_imports(Module("loadmaster.envs", "from . import platform", True)) == []
+
+
+@pytest.mark.parametrize(
+    "closing",
+    [
+        "from loadmaster.envs.a import x",
+        "from loadmaster.envs import a",
+        "if TYPE_CHECKING:\n    from loadmaster.envs.a import x",
+        "def later():\n    from loadmaster.envs.a import x",
+    ],
+)
+def test_planted_circle_is_found(closing: str) -> None:
+    a = Module("loadmaster.envs.a", "from loadmaster.envs.b import y")
+    modules = {"loadmaster.envs.a": a, "loadmaster.envs.b": Module("loadmaster.envs.b", closing)}
+    assert set(import_cycle(modules)) == set(modules)
+    assert (
+        import_cycle({**modules, "loadmaster.envs.b": Module("loadmaster.envs.b", "y = 1")}) == []
+    )
