@@ -1,17 +1,17 @@
-# Every target sets itself up: see .ci/set-up. `make` alone lists them.
+# Every target installs what it needs: see .ci/set-up. `make` alone lists the targets.
 PY := .venv/bin/python
 FOLDERS := envs models serving platform tests
 
-.PHONY: help setup demo test lint typecheck format clean
+.PHONY: help setup demo check test coverage lint typecheck format client clean
 .NOTPARALLEL:
 
-help:  ## this list
+help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## a .venv with the versions in constraints.txt; the other targets call this
 	@.ci/set-up
 
-demo: setup  ## judge a trained policy, film it, train another from scratch, serve and ask
+demo: setup  ## evaluate a trained policy, replay it, train another from scratch, serve both systems
 	@echo "demo 1/4: a trained policy and every heuristic on the same 20 job sequences"
 	@.venv/bin/loadmaster evaluate decima --against all --seeds 20 --output results/demo
 	@echo "demo 2/4: the policy and the best heuristic side by side"
@@ -19,31 +19,44 @@ demo: setup  ## judge a trained policy, film it, train another from scratch, ser
 	@echo "demo 3/4: two minutes of training from scratch"
 	@rm -rf results/demo-run
 	@.venv/bin/loadmaster train decima --set training.minutes=2 --output results/demo-run
-	@echo "demo 4/4: the pretrained policies behind HTTP, asked for one decision each"
+	@echo "demo 4/4: the pretrained policies behind HTTP, one decision request each"
 	@.venv/bin/loadmaster serve --try --port 8799 --folder results/demo-service
 	@echo "demo: open results/demo/replay.html in a browser; tables and plots are in results/demo,"
 	@echo "demo: the learning curve is results/demo-run/curve.png"
+
+check: lint typecheck  ## lint, types and the fast tests: about two minutes once compiled
+	@$(PY) -m pytest -q -m "not slow" $(PYTEST_ARGS)
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
 	@$(if $(PYTEST_ARGS),,nice $(PY) -P .ci/compile-ahead &) $(PY) -m pytest $(PYTEST_ARGS)
 
+coverage: setup  ## all tests, then the share of lines they run, processes they start included
+	@.ci/install-chromium
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@$(PY) -m coverage run -m pytest -q $(PYTEST_ARGS)
+	@$(PY) -m coverage combine -q && $(PY) -m coverage report --sort=cover | tail -n 40
+
 lint: setup  ## ruff: faults and formatting
 	@$(PY) -m ruff check $(FOLDERS)
 	@$(PY) -m ruff format --check $(FOLDERS)
 
-# mypy has to see the four folders under their import names, not `platform/` under its own: it
-# looks at links in a scratch folder.
+# mypy must see the four folders under their import names, and `platform/` not under its own, so it
+# reads links in a scratch folder.
 typecheck: setup  ## mypy, strict
 	@mkdir -p build/types/loadmaster
-	@for floor in envs models serving platform; do \
-		ln -sfn ../../../$$floor build/types/loadmaster/$$floor; done
+	@for package in envs models serving platform; do \
+		ln -sfn ../../../$$package build/types/loadmaster/$$package; done
 	@$(PY) -m mypy -p loadmaster
 
-format: setup  ## ruff: format, and mend what it can
+format: setup  ## ruff: format, and fix what it can
 	@$(PY) -m ruff check --fix $(FOLDERS)
 	@$(PY) -m ruff format $(FOLDERS)
 
-clean:  ## remove what make made; results/ stays
+client: setup  ## dist/loadmaster_client-*.whl: the HTTP client alone, standard library only
+	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist serving/client
+	@ls dist/loadmaster_client-*.whl
+
+clean:  ## remove what make made, except results/
 	@rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find envs models serving platform tests -name __pycache__ -type d -prune -exec rm -rf {} +

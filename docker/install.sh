@@ -30,7 +30,9 @@ dependencies)
     "$venv/bin/python" -c '
 import tomllib
 with open("pyproject.toml", "rb") as file:
-    print(*tomllib.load(file)["project"]["dependencies"], "setuptools", sep="\n")
+    project = tomllib.load(file)["project"]
+extras = project["optional-dependencies"]
+print(*project["dependencies"], *extras["train"], *extras["serve"], "setuptools", sep="\n")
 ' >"$venv/asked-for.txt"
     install --only-binary :all: --requirement "$venv/asked-for.txt"
     ;;
