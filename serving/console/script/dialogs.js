@@ -1,49 +1,50 @@
-// Native dialogs: they trap focus, close with escape, and give focus back.
+// Native dialogs: the browser traps the focus, closes them on Escape and restores the focus.
 
-function openDialog(dialog) {
+import { token } from "./api.js";
+import { byId, setText } from "./dom.js";
+
+export function openDialog(dialog) {
   if (!document.querySelector("dialog[open]")) dialog.showModal();
 }
 
-for (const button of document.querySelectorAll("dialog [data-close]")) {
-  button.addEventListener("click", () => button.closest("dialog").close());
+export function createHelpDialog() {
+  for (const button of document.querySelectorAll("dialog [data-close]")) {
+    button.addEventListener("click", () => button.closest("dialog").close());
+  }
+  byId("help-button").addEventListener("click", () => openDialog(byId("help-dialog")));
 }
 
-byId("help-button").addEventListener("click", () => openDialog(byId("help-dialog")));
+const TOKEN_PATTERN = /^[\x21-\x7e]+$/; // what a header value may contain
 
-// Header values are visible ASCII; anything else would be refused by the browser with less words.
-const TOKEN_FORM = /^[\x21-\x7e]+$/;
-
-function createTokenDialog(changed) {
+export function createTokenDialog(changed) {
   const dialog = byId("token-dialog");
   const field = byId("token-field");
-  const settle = () => {
-    field.value = "";
+  const finish = () => {
     dialog.close();
     changed();
   };
-  const show = () => {
-    field.value = "";
-    setText(byId("token-fault"), "");
-    byId("token-forget").hidden = !token.read();
+  const open = () => {
+    setText(byId("token-error"), "");
+    byId("token-remove").hidden = !token.read();
     openDialog(dialog);
     field.focus();
   };
   byId("token-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    const given = field.value.trim();
-    if (!TOKEN_FORM.test(given)) {
-      setText(byId("token-fault"), given ? "A token has letters, digits and signs of ASCII alone." : "Enter a token, or cancel.");
+    const text = field.value.trim();
+    if (!TOKEN_PATTERN.test(text)) {
+      setText(byId("token-error"), text ? "A token contains only visible ASCII characters." : "Enter a token.");
       return;
     }
-    token.keep(given);
-    settle();
+    token.save(text);
+    finish();
   });
-  byId("token-forget").addEventListener("click", () => {
-    token.forget();
-    settle();
+  byId("token-remove").addEventListener("click", () => {
+    token.remove();
+    finish();
   });
   dialog.addEventListener("close", () => (field.value = ""));
-  byId("token-button").addEventListener("click", show);
-  byId("banner-token").addEventListener("click", show);
-  return show;
+  byId("token-button").addEventListener("click", open);
+  byId("banner-token").addEventListener("click", open);
+  return open;
 }
