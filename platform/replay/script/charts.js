@@ -15,9 +15,7 @@ export function paintGrid(context, view, theme, height) {
 }
 
 export function paintRuler(canvas, view, theme) {
-  const context = openCanvas(canvas, view.gutter + view.width, 22);
-  context.font = theme.font;
-  context.textBaseline = "middle";
+  const context = openCanvas(canvas, view.gutter + view.width, 22, theme);
   const right = view.gutter + view.width;
   for (const tick of timeTicks(view, 90)) {
     const x = secondsToX(view, tick.s);
@@ -32,23 +30,19 @@ export function paintRuler(canvas, view, theme) {
 }
 
 // A row of marks is one kind of event: marks [{ job, s }], and a function that draws one.
-export function arrivalMarks(replay) {
-  const marks = replay.jobs.arrival_s.map((s, job) => ({ job, s }));
-  return { title: "arrive", short: "in", marks, draw: drawArrival };
-}
-
-export function completionMarks(policy) {
-  const marks = policy.completion.map((s, job) => ({ job, s }));
-  return { title: "finish", short: "out", marks, draw: drawCompletion };
+export function jobMarkRows(replay, policy) {
+  const marksOf = (times) => times.map((s, job) => ({ job, s }));
+  return [
+    { title: "arrive", short: "in", marks: marksOf(replay.jobs.arrival_s), draw: drawArrival },
+    { title: "finish", short: "out", marks: marksOf(policy.completion), draw: drawCompletion },
+  ];
 }
 
 // One row for each kind of event, and a bar from arrival to completion of the highlighted job.
 export function paintMarks(canvas, replay, policy, view, theme, highlighted) {
   const height = 2 + MARKS_ROW * policy.markRows.length;
-  const context = openCanvas(canvas, view.gutter + view.width, height);
+  const context = openCanvas(canvas, view.gutter + view.width, height, theme);
   const toY = (row) => 8 + MARKS_ROW * row;
-  context.font = theme.font;
-  context.textBaseline = "middle";
   context.textAlign = "right";
   context.fillStyle = theme.muted;
   policy.markRows.forEach(({ title, short }, row) => {
@@ -77,7 +71,10 @@ function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted
   }
   const faint = highlighted < 0 ? 1 : 0.2;
   if (groups.length > view.width / MERGE_DISTANCE / 4 && groups.length < marks.length) {
-    drawRug(context, marks, y, theme, faint); // too many for symbols
+    for (const { job, x } of marks) { // too many for symbols
+      context.fillStyle = css(theme.jobs[job], faint);
+      context.fillRect(x - 1, y - 5, 2, 10);
+    }
   } else {
     groups.forEach((group, i) => {
       const single = group.length === 1;
@@ -96,13 +93,6 @@ function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted
   }
 }
 
-function drawRug(context, marks, y, theme, alpha) {
-  for (const { job, x } of marks) {
-    context.fillStyle = css(theme.jobs[job], alpha);
-    context.fillRect(x - 1, y - 5, 2, 10);
-  }
-}
-
 function drawArrival(context, x, y) {
   context.beginPath();
   context.moveTo(x - 4.5, y - 4);
@@ -118,14 +108,11 @@ function drawCompletion(context, x, y) {
 }
 
 export function paintCounts(canvas, replay, view, theme) {
-  const context = openCanvas(canvas, view.gutter + view.width, COUNTS_HEIGHT);
-  const bottom = COUNTS_HEIGHT - 8;
-  const top = 8;
+  const context = openCanvas(canvas, view.gutter + view.width, COUNTS_HEIGHT, theme);
+  const [top, bottom] = [8, COUNTS_HEIGHT - 8];
   const largest = Math.max(1, ...replay.policies.flatMap((policy) => policy.counts.count));
   const toY = (count) => bottom - (count / largest) * (bottom - top);
-  context.font = theme.font;
   context.textAlign = "right";
-  context.textBaseline = "middle";
   paintGrid(context, view, theme, COUNTS_HEIGHT);
   const every = Math.max(1, roundStep(largest / 5));
   for (let count = 0; count <= largest; count += every) {

@@ -19,16 +19,16 @@ export function unpack(text) {
 // Schedules count whole milliseconds: simultaneous events must have equal times.
 const wholeMs = (seconds) => Math.round(seconds * 1000) / 1000;
 
-export function readReplay(environment) {
+export function readReplay(adapter) {
   const replay = JSON.parse(document.getElementById("replay-data").textContent);
   replay.jobs.arrival_s = replay.jobs.arrival_s.map(wholeMs);
   for (const policy of replay.policies) {
-    policy.schedule = environment.unpackSchedule(policy.schedule, replay);
+    policy.schedule = adapter.unpackSchedule(policy.schedule, replay);
     // null: the episode ended before the job completed.
     policy.completion = policy.completion_s.map((s) => (s === null ? Infinity : wholeMs(s)));
     policy.jct = policy.completion.map((s, job) => s - replay.jobs.arrival_s[job]);
-    policy.counts = environment.countJobs(replay, policy);
-    policy.markRows = environment.markRows(replay, policy);
+    policy.counts = adapter.countJobs(replay, policy);
+    policy.markRows = adapter.markRows(replay, policy);
   }
   replay.end = Math.max(...replay.policies.map((policy) => policy.end_s), 0.001);
   return replay;
@@ -48,14 +48,12 @@ export function accumulate(changes) {
   return { time, count };
 }
 
-// The last index whose value in the sorted `values` is at most `limit`, or 0.
-export function lastIndexUpTo(values, limit) {
-  let low = 0;
-  let high = values.length - 1;
+// The first index from `low` on whose value in the sorted `values` exceeds `limit`, or `high`.
+export function firstAbove(values, limit, low = 0, high = values.length) {
   while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if (values[middle] <= limit) low = middle;
-    else high = middle - 1;
+    const middle = (low + high) >> 1;
+    if (values[middle] > limit) high = middle;
+    else low = middle + 1;
   }
   return low;
 }
@@ -79,7 +77,7 @@ export function jobsAt(replay, policy, seconds) {
 export function widestGap(replay) {
   const [one, two] = replay.policies.map((policy) => policy.counts);
   if (!two) return replay.end / 2;
-  const countAt = ({ time, count }, seconds) => count[lastIndexUpTo(time, seconds)];
+  const countAt = ({ time, count }, seconds) => count[firstAbove(time, seconds) - 1];
   const times = [...new Set([...one.time, ...two.time])].sort((a, b) => a - b);
   let best = { gap: -1, length: 0, middle: replay.end / 2 };
   times.forEach((from, i) => {

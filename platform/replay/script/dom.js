@@ -10,7 +10,7 @@ export function element(tag, text = "", className = "") {
 }
 
 // Sizes a canvas in device pixels, clears it, and scales its context to CSS pixels.
-export function openCanvas(canvas, width, height) {
+export function openCanvas(canvas, width, height, theme) {
   const ratio = window.devicePixelRatio || 1;
   canvas.style.height = `${height}px`;
   const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -21,6 +21,8 @@ export function openCanvas(canvas, width, height) {
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
+  context.font = theme.font;
+  context.textBaseline = "middle";
   return context;
 }
 

@@ -25,11 +25,11 @@ export function createSelection(changed) {
   return selection;
 }
 
-export function createJobTable(replay, environment, selection) {
+export function createJobTable(replay, jobs, selection) {
   const table = byId("jobs");
-  const columns = environment.columns(replay);
+  const columns = jobs.columns(replay);
   const longest = Math.max(...replay.policies.flatMap((policy) => policy.jct.filter(Number.isFinite)), 0.001);
-  const rows = replay.jobs.name.map((_, job) => createJobRow(replay, environment, columns, job, longest));
+  const rows = replay.jobs.name.map((_, job) => createJobRow(replay, jobs, columns, job, longest));
   table.tBodies[0].append(...rows);
   if (rows.length) rows[0].tabIndex = 0;
   addSorting(table, replay, columns, rows);
@@ -37,19 +37,19 @@ export function createJobTable(replay, environment, selection) {
   return rows;
 }
 
-function createJobRow(replay, environment, columns, job, longest) {
+function createJobRow(replay, jobs, columns, job, longest) {
   const row = element("tr");
   row.dataset.job = job;
   row.tabIndex = -1;
   for (const { text, value } of columns) {
-    row.append(element("td", text ? text(job) : environment.cellText(value(job))));
+    row.append(element("td", text ? text(job) : jobs.cellText(value(job))));
   }
   row.cells[0].title = replay.jobs.name[job];
   row.cells[0].prepend(element("i", "", "swatch"));
   const bars = element("td", "", "bars");
   replay.policies.forEach((policy, i) => {
     const bar = element("i", "", `policy-${i}`);
-    bar.style.width = `${100 * environment.barShare(Math.min(policy.jct[job], longest), longest)}%`;
+    bar.style.width = `${100 * jobs.barShare(Math.min(policy.jct[job], longest), longest)}%`;
     bars.append(bar);
   });
   row.append(bars);

@@ -9,32 +9,33 @@ import { css, readTheme } from "./palette.js";
 import { addControls, addPlotEvents, createPlayer } from "./player.js";
 import { createView, secondsToX, showWindow } from "./view.js";
 
-// `environment` provides what differs between environments:
-//   unpackSchedule(packed, replay), countJobs(replay, policy) -> counts, markRows(replay, policy)
+// The arguments are what differs between environments:
+// schedule: unpackSchedule(packed, replay), countJobs(replay, policy), markRows(replay, policy),
 //   totals(policy), figuresAt(replay, policy, seconds) -> { count, texts }
-//   plotShape(replay, height), paintPlot(canvas, replay, policy, view, theme, shape, job),
-//   plotLabel(policy), rowAt(replay, policy, view, shape, x, y), rowText(replay, policy, row)
-//   initialEnd(replay), columns(replay), cellText(seconds), barShare(seconds, longest)
-//   hint, jobTitle(replay, job), jobText(replay, job), jobIndex(replay, number)
-//   createDecisionPanel(replay, player, selection) -> { follow, repaint, readFragment } or null; optional
-export function startPage(environment) {
+// plot: plotShape(replay, height), paintPlot(canvas, replay, policy, view, theme, shape, job),
+//   plotLabel(policy), rowAt(replay, policy, view, shape, x, y), rowText(replay, policy, row),
+//   initialEnd(replay)
+// jobs: hint, jobTitle(replay, job), jobText(replay, job), columns(replay), cellText(seconds),
+//   barShare(seconds, longest), jobIndex(replay, id)
+// createDecisionPanel(replay, player, selection) -> { follow, repaint, readFragment } or null
+export function startPage({ schedule, plot, jobs, createDecisionPanel = () => null }) {
   addEventListener("error", (event) => {
     byId("error").textContent = `This page failed: ${event.message}`;
     byId("error").hidden = false;
   });
 
-  const replay = readReplay(environment);
+  const replay = readReplay(schedule);
   const view = createView(replay.end, replay.unit);
   const charts = byId("charts");
   let theme = readTheme(replay.jobs.name.length);
-  let shape = environment.plotShape(replay, 240);
+  let shape = plot.plotShape(replay, 240);
   let frame = 0; // of the pending repaint
 
   const panels = replay.policies.map(createPanel);
   const selection = createSelection(showSelected);
-  const jobRows = createJobTable(replay, environment, selection);
+  const jobRows = createJobTable(replay, jobs, selection);
   const player = createPlayer(replay.end, showTime);
-  const decisions = environment.createDecisionPanel?.(replay, player, selection);
+  const decisions = createDecisionPanel(replay, player, selection);
 
   function createPanel(policy, i) {
     const panel = byId("panel").content.firstElementChild.cloneNode(true);
@@ -42,7 +43,7 @@ export function startPage(environment) {
     title.textContent = policy.name;
     title.className = `policy-${i}`;
     const figures = {};
-    const totals = environment.totals(policy);
+    const totals = schedule.totals(policy);
     panel.querySelectorAll("[data-figure]").forEach((node) => {
       const { figure } = node.dataset;
       node.id = `${figure}-${policy.name}`; // such as #jct-fair
@@ -50,7 +51,7 @@ export function startPage(environment) {
       if (figure in totals) node.textContent = totals[figure];
     });
     const gantt = panel.querySelector(".gantt");
-    gantt.setAttribute("aria-label", environment.plotLabel(policy));
+    gantt.setAttribute("aria-label", plot.plotLabel(policy));
     panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
     byId("panels").append(panel);
     return { policy, figures, gantt, marks: panel.querySelector(".marks") };
@@ -64,11 +65,11 @@ export function startPage(environment) {
     frame = 0;
     view.gutter = theme.gutter;
     view.width = Math.max(50, panels[0].gantt.parentElement.clientWidth - view.gutter);
-    shape = environment.plotShape(replay, (innerHeight - 340) / panels.length - 130);
+    shape = plot.plotShape(replay, (innerHeight - 340) / panels.length - 130);
     paintRuler(byId("ruler"), view, theme);
     for (const { policy, gantt, marks } of panels) {
       paintMarks(marks, replay, policy, view, theme, selection.highlighted);
-      environment.paintPlot(gantt, replay, policy, view, theme, shape, selection.highlighted);
+      plot.paintPlot(gantt, replay, policy, view, theme, shape, selection.highlighted);
     }
     paintCounts(byId("counts"), replay, view, theme);
     charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
@@ -86,7 +87,7 @@ export function startPage(environment) {
     byId("scrubber").setAttribute("aria-valuetext", timeText(view.unit, seconds));
     byId("time").textContent = timeText(view.unit, seconds);
     panels.forEach(({ policy, figures }, i) => {
-      const { texts, count } = environment.figuresAt(replay, policy, seconds);
+      const { texts, count } = schedule.figuresAt(replay, policy, seconds);
       for (const [figure, text] of Object.entries(texts)) figures[figure].textContent = text;
       byId("counts-key").children[i].lastChild.textContent = count;
     });
@@ -100,17 +101,17 @@ export function startPage(environment) {
 
   function showSelected(highlighted) {
     jobRows.forEach((row, job) => row.classList.toggle("highlighted", job === highlighted));
-    if (highlighted < 0) byId("selected").textContent = environment.hint;
+    if (highlighted < 0) byId("selected").textContent = jobs.hint;
     else {
-      const title = element("b", environment.jobTitle(replay, highlighted));
-      byId("selected").replaceChildren(title, `: ${environment.jobText(replay, highlighted)}`);
+      const title = element("b", jobs.jobTitle(replay, highlighted));
+      byId("selected").replaceChildren(title, `: ${jobs.jobText(replay, highlighted)}`);
     }
     repaint();
   }
 
   function rowUnder(event, { gantt, policy }) {
     const box = gantt.getBoundingClientRect();
-    return environment.rowAt(replay, policy, view, shape, event.clientX - box.left, event.clientY - box.top);
+    return plot.rowAt(replay, policy, view, shape, event.clientX - box.left, event.clientY - box.top);
   }
 
   function hoverPlot(event, panel) {
@@ -120,9 +121,9 @@ export function startPage(environment) {
     if (row < 0) return showTooltip(event);
     return showTooltip(
       event,
-      element("p", environment.rowText(replay, panel.policy, row), "muted"),
-      element("b", environment.jobTitle(replay, job)),
-      element("p", environment.jobText(replay, job)),
+      element("p", plot.rowText(replay, panel.policy, row), "muted"),
+      element("b", jobs.jobTitle(replay, job)),
+      element("p", jobs.jobText(replay, job)),
     );
   }
 
@@ -136,7 +137,7 @@ export function startPage(environment) {
     const fragment = new URLSearchParams(location.hash.slice(1));
     const [t, from, to, job] = ["t", "from", "to", "job"].map((name) => (fragment.get(name) ? Number(fragment.get(name)) : NaN));
     if (to > from) showWindow(view, from, to);
-    const index = environment.jobIndex(replay, job);
+    const index = jobs.jobIndex(replay, job);
     if (jobRows[index]) selection.pin(index);
     player.seek(Number.isFinite(t) ? t : widestGap(replay));
     decisions?.readFragment(fragment);
@@ -168,7 +169,7 @@ export function startPage(environment) {
   addEventListener("hashchange", readFragment);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", updateTheme);
   showSelected(-1);
-  showWindow(view, 0, environment.initialEnd(replay));
+  showWindow(view, 0, plot.initialEnd(replay));
   updateTheme();
   readFragment();
   cancelAnimationFrame(frame);

@@ -1,7 +1,7 @@
 // Pause, resume, promote and roll back: a dialog describes each action and shows its error.
 
 import { request, systemPath, token } from "./api.js";
-import { openDialog } from "./dialogs.js";
+import { openDialog } from "./controls.js";
 import { byId, element, setText } from "./dom.js";
 import { NONE, percent, plural, versionElement } from "./format.js";
 

@@ -3,9 +3,8 @@
 import { createActions } from "./actions.js";
 import { request, systemPath, token } from "./api.js";
 import { createCharts } from "./charts.js";
-import { addShortcuts, createThemeButton } from "./controls.js";
+import { addShortcuts, createHelpDialog, createThemeButton, createTokenDialog } from "./controls.js";
 import { createFeed } from "./decisions.js";
-import { createHelpDialog, createTokenDialog } from "./dialogs.js";
 import { announce, byId, setText } from "./dom.js";
 import { duration, utc } from "./format.js";
 import { showState, showTiles } from "./overview.js";

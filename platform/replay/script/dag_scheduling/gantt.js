@@ -28,7 +28,7 @@ function executorOf(row, replay, shape) {
 }
 
 export function paintPlot(canvas, replay, policy, view, theme, shape, highlighted) {
-  const context = openCanvas(canvas, view.gutter + view.width, shape.height);
+  const context = openCanvas(canvas, view.gutter + view.width, shape.height, theme);
   const ratio = window.devicePixelRatio || 1;
   const left = Math.round(view.gutter * ratio);
   const width = canvas.width - left;
@@ -97,10 +97,8 @@ function writeLine(line, schedule, pixels, y, theme, highlighted) {
 
 function labelExecutors(context, executors, view, theme, shape) {
   const every = Math.max(1, roundStep((22 * executors) / shape.height));
-  context.font = theme.font;
   context.fillStyle = theme.muted;
   context.textAlign = "right";
-  context.textBaseline = "middle";
   for (let executor = 0; executor < executors; executor++) {
     if (executor > 0 && (executor + 1) % every !== 0) continue;
     const y = ((executor + 0.5) * shape.height) / executors;
@@ -115,8 +113,7 @@ export function rowAt(replay, policy, view, shape, x, y) {
   const { schedule } = policy;
   const from = xToSeconds(view, x - 0.5) * 1000;
   const to = xToSeconds(view, x + 0.5) * 1000;
-  let best = -1;
-  let longest = -1;
+  let [best, longest] = [-1, -1];
   const last = schedule.first[executor + 1];
   for (let row = firstRowAfter(schedule, executor, from); row < last && schedule.start[row] < to; row++) {
     const overlap = Math.min(to, schedule.end[row]) - Math.max(from, schedule.start[row]);

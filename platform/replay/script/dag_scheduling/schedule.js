@@ -1,6 +1,6 @@
 // Schedules of executors, and figures computed from them.
 
-import { accumulate, jobsAt, unpack } from "../data.js";
+import { accumulate, firstAbove, jobsAt, unpack } from "../data.js";
 import { percent, secondsText } from "../format.js";
 
 // A schedule is packed as stints: consecutive tasks of an executor in one stage of one job.
@@ -40,15 +40,8 @@ export function unpackSchedule(packed, { executors }) {
 }
 
 // The first row of an executor that ends after `ms`; first[executor + 1] if there is none.
-export function firstRowAfter(schedule, executor, ms) {
-  let low = schedule.first[executor];
-  let high = schedule.first[executor + 1];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (schedule.end[middle] > ms) high = middle;
-    else low = middle + 1;
-  }
-  return low;
+export function firstRowAfter({ first, end }, executor, ms) {
+  return firstAbove(end, ms, first[executor], first[executor + 1]);
 }
 
 export function figuresAt(replay, policy, seconds) {

@@ -1,6 +1,6 @@
 // The panel that steps through the decisions of a learned policy.
 
-import { lastIndexUpTo } from "../data.js";
+import { firstAbove } from "../data.js";
 import { byId, element, openCanvas, showTooltip } from "../dom.js";
 import { number, plural, timeText } from "../format.js";
 import { css } from "../palette.js";
@@ -67,7 +67,7 @@ export function createDecisionPanel(replay, player, selection) {
   // Shows the last decision up to a time.
   function follow(seconds) {
     if (Math.abs(decisions[index].time_s - seconds) < 1e-6) return;
-    const last = lastIndexUpTo(decisions.map(({ time_s }) => time_s), seconds + 1e-6);
+    const last = Math.max(0, firstAbove(decisions.map(({ time_s }) => time_s), seconds + 1e-6) - 1);
     if (last === index) return;
     index = last;
     draw();
@@ -161,7 +161,7 @@ export function createDecisionPanel(replay, player, selection) {
 
 function paintDecisionMarks(canvas, decisions, theme) {
   const width = canvas.clientWidth;
-  const context = openCanvas(canvas, width, 10);
+  const context = openCanvas(canvas, width, 10, theme);
   decisions.forEach(({ stopped, kind }, i) => {
     const x = 8 + ((width - 16) * i) / Math.max(1, decisions.length - 1);
     const stops = stopped.length > 0;

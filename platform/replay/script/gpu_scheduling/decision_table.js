@@ -77,10 +77,8 @@ function createPriority(row, scale) {
 
 function openMap(canvas, replay, cell, height, theme) {
   const width = machineX(replay, cell, replay.machines.rack.length);
-  const context = openCanvas(canvas, width, height);
+  const context = openCanvas(canvas, width, height, theme);
   canvas.style.width = `${width}px`;
-  context.font = theme.font;
-  context.textBaseline = "middle";
   return context;
 }
 

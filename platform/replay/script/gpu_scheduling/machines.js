@@ -1,6 +1,6 @@
 // Machines by time, grouped by rack; the GPUs of a machine are stacked.
 
-import { arrivalMarks, completionMarks, paintGrid } from "../charts.js";
+import { jobMarkRows, paintGrid } from "../charts.js";
 import { clipTo, openCanvas } from "../dom.js";
 import { dollars } from "../format.js";
 import { css, textColour } from "../palette.js";
@@ -53,9 +53,8 @@ export function initialEnd(replay) {
 export function markRows(replay, policy) {
   const stops = policy.schedule.runs.filter(({ stopped }) => stopped);
   const marks = stops.map(({ job, end }) => ({ job, s: end }));
-  const rows = [arrivalMarks(replay), completionMarks(policy)];
-  if (marks.length) rows.push({ title: "stop", short: "stop", marks, draw: drawStop });
-  return rows;
+  const stopRow = { title: "stop", short: "stop", marks, draw: drawStop };
+  return [...jobMarkRows(replay, policy), ...(marks.length ? [stopRow] : [])];
 }
 
 function drawStop(context, x, y) {
@@ -70,9 +69,7 @@ function drawStop(context, x, y) {
 }
 
 export function paintPlot(canvas, replay, policy, view, theme, shape, highlighted) {
-  const context = openCanvas(canvas, view.gutter + view.width, shape.height);
-  context.font = theme.font;
-  context.textBaseline = "middle";
+  const context = openCanvas(canvas, view.gutter + view.width, shape.height, theme);
   paintGrid(context, view, theme, shape.height);
   shape.racks.forEach((rack) => paintRack(context, rack, view, theme));
   clipTo(context, [view.gutter, 0, view.width, shape.height], () => {
@@ -135,8 +132,7 @@ export function rowAt(replay, policy, view, shape, x, y) {
   const place = shape.machines[machine];
   const percent = ((y - place.top) / place.height) * 100 * replay.machines.gpus[machine];
   const [from, to] = [xToSeconds(view, x - 0.5), xToSeconds(view, x + 0.5)];
-  let best = -1;
-  let longest = -1;
+  let [best, longest] = [-1, -1];
   for (let bar = schedule.first[machine]; bar < schedule.first[machine + 1]; bar++) {
     const within = percent - schedule.from[bar];
     if (within < 0 || within >= schedule.height[bar]) continue;
