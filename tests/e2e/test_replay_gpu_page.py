@@ -78,10 +78,6 @@ def position(browser: Browser) -> int:
     return int(browser.text("decision-position").partition(" of ")[0])
 
 
-def test_page_is_self_contained(browser: Browser, address: str) -> None:
-    assert_self_contained(browser, address)
-
-
 @pytest.mark.parametrize("share", [0.0, 0.013, 0.07, 0.31, 0.9])
 def test_figures_at_a_time_match_the_trace(
     browser: Browser, address: str, episodes: Episodes, share: float
@@ -93,8 +89,10 @@ def test_figures_at_a_time_match_the_trace(
         assert {name: browser.text(f"{name}-{each.policy}") for name in expected} == expected
 
 
-def test_totals_match_the_episodes(browser: Browser, address: str, episodes: Episodes) -> None:
-    browser.open(address)
+def test_page_is_self_contained_and_shows_totals(
+    browser: Browser, address: str, episodes: Episodes
+) -> None:
+    assert_self_contained(browser, address)
     for each in episodes:
         assert browser.text(f"preemptions-{each.policy}") == str(each.result.preemptions)
         assert browser.text(f"fee-{each.policy}") == f"${each.result.fee.mean():,.2f}"

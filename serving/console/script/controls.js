@@ -53,6 +53,7 @@ export function createTokenDialog(changed) {
     changed();
   };
   const open = () => {
+    field.value = "";
     setText(byId("token-error"), "");
     byId("token-remove").hidden = !token.read();
     openDialog(dialog);

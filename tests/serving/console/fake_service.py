@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
@@ -16,20 +16,11 @@ from loadmaster.serving.console import HEADERS, page
 from tests.serving.console.fake_system import FakeSystem, iso, make_das, make_decima
 
 
-def error(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    return JSONResponse({"error": text, "field": None}, status, headers)
+class HttpServer:
+    """An app on a free port; it can be stopped and started again there."""
 
-
-class FakeService:
-    """The API on a port of its own. `tokens` maps tokens to scopes; empty: open to all."""
-
-    def __init__(self, tokens: Mapping[str, str] | None = None) -> None:
-        now = datetime.now(UTC)
-        self.started = now - timedelta(hours=3, minutes=12)
-        self.tokens = dict(tokens or {})
-        self.systems = {"decima": make_decima(now), "das": make_das(now)}
-        self.failure: tuple[int, str] | None = None  # status and text for every request
-        self.posted: list[tuple[str, str, Any]] = []  # system, action, body
+    def __init__(self, app: Any) -> None:
+        self.app = app
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
@@ -38,18 +29,34 @@ class FakeService:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            self.app(), port=self.port, log_level="error", timeout_graceful_shutdown=1
+            self.app, port=self.port, log_level="error", timeout_graceful_shutdown=1
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         while not self._server.started:
-            assert self._thread.is_alive(), "the fake service did not start"
+            assert self._thread.is_alive(), "the service did not start"
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=15)
         assert not self._thread.is_alive()
+
+
+def error(status: int, text: str, headers: Mapping[str, str] | None = None) -> JSONResponse:
+    return JSONResponse({"error": text, "field": None}, status, headers)
+
+
+class FakeService(HttpServer):
+    """`tokens` maps tokens to scopes; empty: open to all."""
+
+    def __init__(self, tokens: Mapping[str, str] | None = None) -> None:
+        now = datetime.now(UTC)
+        self.tokens = dict(tokens or {})
+        self.systems = {"decima": make_decima(now), "das": make_das(now)}
+        self.failure: tuple[int, str] | None = None  # status and text for every request
+        self.posted: list[tuple[str, str, Any]] = []  # system, action, body
+        super().__init__(self.create_app())
 
     def scope(self, request: Request) -> str | None:
         token = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -68,19 +75,17 @@ class FakeService:
     def act(self, system: FakeSystem, action: str, body: Any) -> Response:
         self.posted.append((system.fields["system"], action, body))
         policies = system.fields["policies"]
-        if action == "pause":
-            system.pause_reason = body.get("reason", "")
-        elif action == "resume":
-            system.pause_reason = None
-        else:
-            source = "shadow" if action == "promote" else "previous"
-            if policies[source] is None:
-                return error(409, f"no {source} policy")
-            serving, previous = policies[source], policies["serving"]
-            policies |= {source: None, "serving": serving, "previous": previous}
+        if action in ("pause", "resume"):
+            system.pause_reason = body.get("reason", "") if action == "pause" else None
+            return JSONResponse(system.status())
+        source = "shadow" if action == "promote" else "previous"
+        if policies[source] is None:
+            return error(409, f"no {source} policy")
+        serving, previous = policies[source], policies["serving"]
+        policies |= {source: None, "serving": serving, "previous": previous}
         return JSONResponse(system.status())
 
-    def app(self) -> FastAPI:
+    def create_app(self) -> FastAPI:
         app = FastAPI()
 
         @app.middleware("http")
@@ -99,26 +104,18 @@ class FakeService:
 
         @app.get("/v1/systems")
         def systems(request: Request) -> Any:
-            service = {
-                "version": "0.1.0",
-                "started_at": iso(self.started),
-                "uptime_s": (datetime.now(UTC) - self.started).total_seconds(),
-                "tokens": bool(self.tokens),
-                "scope": self.scope(request),
-            }
+            service = {"version": "0.1.0", "started_at": iso(datetime.now(UTC)), "uptime_s": 11520}
+            service |= {"tokens": bool(self.tokens), "scope": self.scope(request)}
             return {"service": service, "systems": [s.listing() for s in self.systems.values()]}
 
-        @app.get("/v1/{system}/status")
-        def status(system: str) -> Any:
-            return self.systems[system].status()
-
-        @app.get("/v1/{system}/decisions")
-        def decisions(system: str, limit: int = 50) -> Any:
-            return {"decisions": list(self.systems[system].decisions)[:limit]}
-
-        @app.get("/v1/{system}/history")
-        def history(system: str) -> Any:
-            return {"interval_s": 10, "intervals": list(self.systems[system].intervals)}
+        @app.get("/v1/{name}/{resource}")
+        def read(name: str, resource: str) -> Any:
+            system = self.systems[name]
+            return {
+                "status": system.status(),
+                "decisions": {"decisions": list(system.decisions)[:50]},
+                "history": {"interval_s": 10, "intervals": system.intervals},
+            }[resource]
 
         @app.post("/v1/{system}/{action}")
         async def act(system: str, action: str, request: Request) -> Response:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 INTERVAL_S = 10
 INTERVALS = 360
 RATE = 1.6  # decisions a second
 Json = dict[str, Any]
-Draw = Callable[[random.Random, int], tuple[Json, Json]]  # decision and reason of decision n
 
 
 def iso(time: datetime) -> str:
@@ -24,13 +23,15 @@ def bundle(name: str, version: str, since: datetime) -> Json:
     return {"name": name, "version": version, "since": iso(since)}
 
 
-def choices(rng: random.Random, *, uncertain: bool, **groups: list[str]) -> Json:
-    """Scores by group in descending order, with uncertainties or else softmax probabilities."""
-    scored: Json = {}
-    for group, names in groups.items():
+def draw_decision(rng: random.Random, n: int, *, uncertain: bool) -> tuple[Json, Json]:
+    """Return a decision and its reason: scores have uncertainties, or else probabilities."""
+    jobs = [f"job {400 + n // 9 + k}" for k in range(5)]
+    targets = [f"machine {k}" for k in rng.sample(range(240), 5)]
+    choices: Json = {}
+    for group, names in {"job": jobs, "target": targets}.items():
         scores = sorted((rng.gauss(0.4, 1.0) for _ in names), reverse=True)
         total = sum(math.exp(score) for score in scores)
-        scored[group] = [
+        choices[group] = [
             {
                 "name": name,
                 "score": score,
@@ -39,31 +40,17 @@ def choices(rng: random.Random, *, uncertain: bool, **groups: list[str]) -> Json
             }
             for name, score in zip(names, scores, strict=True)
         ]
-    return scored
-
-
-def decima_decision(rng: random.Random, n: int) -> tuple[Json, Json]:
-    stages = [f"job {400 + n // 9 + k}, stage {rng.randint(0, 9)}" for k in range(6)]
-    limits = [str(limit) for limit in rng.sample(range(4, 21), 4)]
-    decision = {"job": 400 + n // 9, "stage": int(stages[0][-1]), "limit": int(limits[0])}
-    scored = choices(rng, uncertain=False, stage=stages, limit=limits)
-    return decision, {"summary": f"{stages[0]} has little work left", "choices": scored}
-
-
-def das_decision(rng: random.Random, n: int) -> tuple[Json, Json]:
-    jobs = [f"j-{8800 + n // 4 + k}" for k in range(5)]
-    machines = [f"m-{rng.randint(1, 240):03d}" for _ in range(5)]
-    place = [{"job": jobs[0], "machine": machines[0], "gpus": rng.choice([1, 2, 4, 8])}]
-    scored = choices(rng, uncertain=True, job=jobs, machine=machines)
-    reason = {"summary": f"{jobs[0]} fits on {machines[0]}", "choices": scored}
-    return {"place": place, "preempt": []}, reason
+    place = {"job": jobs[0], "target": targets[0], "gpus": rng.choice([1, 2, 4, 8])}
+    reason = {"summary": f"{jobs[0]} fits on {targets[0]}", "choices": choices}
+    return {"place": [place], "preempt": []}, reason
 
 
 class FakeSystem:
     """One system: its status, an hour of history, its last decisions."""
 
-    def __init__(self, system: str, rule: str, draw: Draw, now: datetime) -> None:
-        self.draw, self.rng, self.now, self.rate = draw, random.Random(1), now, RATE
+    def __init__(self, system: str, rule: str, now: datetime, *, uncertain: bool = False) -> None:
+        self.draw = partial(draw_decision, random.Random(1), uncertain=uncertain)
+        self.rng, self.now, self.rate = random.Random(1), now, RATE
         self.pause_reason: str | None = None
         self.decisions: deque[Json] = deque(maxlen=200)
         self.intervals: list[Json] = []
@@ -121,7 +108,7 @@ class FakeSystem:
 
     def _decide(self) -> None:
         counts, policies = self.fields["decisions"], self.fields["policies"]
-        decision, reason = self.draw(self.rng, counts["total"])
+        decision, reason = self.draw(counts["total"])
         cause = None
         if self.status()["acting"] == "fallback":
             cause = "lifecycle" if self.pause_reason is None else "paused"
@@ -152,7 +139,7 @@ class FakeSystem:
         for i in range(INTERVALS, 0, -1):
             time = self.now - timedelta(seconds=INTERVAL_S * i)
             fallbacks = int(self.rng.random() < 0.1)
-            agreement = self.rng.uniform(0.8, 1) if self.fields["policies"]["shadow"] else None
+            shadow = self.fields["policies"]["shadow"]
             interval = {
                 "time": iso(time),
                 "decisions": self.rng.randint(8, 20),
@@ -162,7 +149,7 @@ class FakeSystem:
                 "p50_ms": self.rng.uniform(2, 3),
                 "p99_ms": self.rng.uniform(4, 9),
                 "reward_mean": self.rng.gauss(-14, 1),
-                "shadow_agreement": agreement,
+                "shadow_agreement": shadow and self.rng.uniform(0.8, 1),
             }
             self.intervals.append(interval)
         until, self.now = self.now, self.now - timedelta(minutes=2)
@@ -171,7 +158,7 @@ class FakeSystem:
 
 def make_decima(now: datetime) -> FakeSystem:
     """A serving system with failures in the past, a shadow policy and a previous one."""
-    made = FakeSystem("decima", "weighted-fair", decima_decision, now)
+    made = FakeSystem("decima", "weighted-fair", now)
     made.fields["policies"] |= {
         "shadow": bundle("decima-tpch-2", "b81e0f6c5d39", now),
         "previous": bundle("decima-tpch", "9c01d7e4aa12", now),
@@ -184,7 +171,7 @@ def make_decima(now: datetime) -> FakeSystem:
 
 def make_das(now: datetime) -> FakeSystem:
     """A system with drift 24 minutes ago: fallback to the rule, and a retraining job."""
-    made = FakeSystem("das", "las-consolidate", das_decision, now)
+    made = FakeSystem("das", "las-consolidate", now, uncertain=True)
     drift = {"count": 1, "last": iso(now - timedelta(minutes=24))}
     made.fields["drift"] = {"rewards": drift, "inputs": {"queue": {**drift, "mean": 37.2}}}
     made.fields["lifecycle"] |= {"state": "ONLINE", "why": "rewards drifted"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
 from tests.serving.console.fake_service import FakeService
-from tests.serving.console.fake_system import FakeSystem, Json, decima_decision
+from tests.serving.console.fake_system import FakeSystem, Json
 
 if TYPE_CHECKING:
     from tests.browser import Browser
@@ -24,29 +24,26 @@ HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='r
 STALE = "'stale' in document.body.dataset"
 BANNER = f"!document.getElementById('banner').hidden && {text_of('banner-text')}"
 
-Start = Callable[..., FakeService]
+
+@pytest.fixture
+def service() -> Iterator[FakeService]:
+    service = FakeService()
+    yield service
+    service.stop()
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    services: list[FakeService] = []
-
-    def begin(tokens: Mapping[str, str] | None = None) -> FakeService:
-        services.append(FakeService(tokens))
-        return services[-1]
-
-    yield begin
-    for service in services:
-        service.stop()
+def console(browser: Browser, service: FakeService) -> Console:
+    return Console(browser, service.base)
 
 
 def background(browser: Browser) -> str:
     return str(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_new_decision_shows_reason_and_choices(browser: Browser, start: Start) -> None:
-    service = start()
-    console = Console(browser, service.base)
+def test_new_decision_shows_reason_and_choices(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
     newest = console.newest_decision(other_than=console.newest_decision())
     text = console.expand(newest)
     decision = next(d for d in service.systems["decima"].decisions if d["id"] == newest)
@@ -66,16 +63,16 @@ def test_new_decision_shows_reason_and_choices(browser: Browser, start: Start) -
     assert all(url.startswith((service.base, "data:")) for url in browser.requests())
 
 
-def test_status_of_both_systems_is_shown(browser: Browser, start: Start) -> None:
-    service = start()
-    console = Console(browser, service.base)
+def test_status_of_both_systems_is_shown(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
     status = service.systems["decima"].status()
     assert browser.text("headline") == "The policy decides: decima-small"
     assert browser.text("reason") == status["acting_because"]
     policies = browser.text("policies")
-    for slot in ("serving", "shadow", "previous"):
-        assert status["policies"][slot]["name"] in policies
-        assert status["policies"][slot]["version"] in policies
+    for policy in status["policies"].values():
+        assert policy["name"] in policies
+        assert policy["version"] in policies
     assert all(cause in browser.text("causes") for cause in status["decisions"]["by_cause"])
     lengths = browser.evaluate(
         "[...document.querySelectorAll('#plots .line')].map((l) => l.getAttribute('d').length)"
@@ -95,23 +92,17 @@ def test_status_of_both_systems_is_shown(browser: Browser, start: Start) -> None
     assert "retrain-das-0007" in browser.text("retraining")
     assert "RUNNING" in browser.text("retraining")
     assert "queue" in browser.text("drift")
-    assert browser.errors() == []
-
-
-def test_uncertain_scores_have_whiskers(browser: Browser, start: Start) -> None:
-    service = start()
     service.systems["das"].fields["lifecycle"]["state"] = "SERVING"
-    console = Console(browser, service.base)
-    console.select_system("das")
     console.wait_for_tag("policy")
     console.expand(console.newest_decision())
     whiskers = "document.querySelectorAll('.details:not([hidden]) .choice-bar .whisker').length"
-    assert browser.evaluate(whiskers) == 10
+    assert browser.evaluate(whiskers) == 10  # uncertain scores
+    assert browser.errors() == []
 
 
-def test_pause_and_resume(browser: Browser, start: Start) -> None:
-    service = start()
-    console = Console(browser, service.base)
+def test_pause_resume_and_failed_promotion(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
     console.pause("unexpected limits")
     assert service.posted == [("decima", "pause", {"reason": "unexpected limits"})]
     console.wait_for_tag("rule: paused")
@@ -120,10 +111,16 @@ def test_pause_and_resume(browser: Browser, start: Start) -> None:
     console.resume()
     console.wait_for_tag("policy")
     assert browser.errors() == []
+    console.click("promote")
+    service.systems["decima"].fields["policies"]["shadow"] = None
+    browser.press("Enter")  # the submit button has the focus
+    assert console.wait_for(text_of("action-error")) == "no shadow policy"
+    browser.press("Escape")
+    console.wait_for("!document.getElementById('action-dialog').open")
 
 
-def test_promote_and_rollback_need_an_admin_token(browser: Browser, start: Start) -> None:
-    service = start(TOKENS)
+def test_promote_and_rollback_need_an_admin_token(browser: Browser, service: FakeService) -> None:
+    service.tokens = TOKENS
     console = Console(browser, service.base, ready=False)
     assert "no valid token was sent" in console.wait_for(BANNER)
     console.enter_token("wrong")
@@ -144,28 +141,15 @@ def test_promote_and_rollback_need_an_admin_token(browser: Browser, start: Start
     assert all("token" not in url for url in browser.requests())
 
 
-def test_error_of_an_action_is_shown(browser: Browser, start: Start) -> None:
-    service = start()
-    console = Console(browser, service.base)
-    console.click("promote")
-    service.systems["decima"].fields["policies"]["shadow"] = None
-    browser.press("Enter")  # the submit button has the focus
-    assert console.wait_for(text_of("action-error")) == "no shadow policy"
-    browser.press("Escape")
-    console.wait_for("!document.getElementById('action-dialog').open")
-
-
-def test_names_with_markup_stay_text(browser: Browser, start: Start) -> None:
-    service = start()
+def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> None:
     system = service.systems["decima"]
     draw = system.draw
 
-    def hostile(*arguments: object) -> tuple[Json, Json]:
-        _, reason = draw(*arguments)  # type: ignore[arg-type]
-        choices = {HOSTILE: [{**c, "name": HOSTILE} for c in reason["choices"]["stage"]]}
+    def hostile(n: int) -> tuple[Json, Json]:
+        choices = {HOSTILE: [{**c, "name": HOSTILE} for c in draw(n)[1]["choices"]["job"]]}
         return {"job": HOSTILE, HOSTILE: [HOSTILE]}, {"summary": HOSTILE, "choices": choices}
 
-    system.draw = hostile
+    system.draw = hostile  # type: ignore[assignment]
     name = HOSTILE.replace("/", "")  # a slash would be another route
     fields = system.fields
     fields |= {"system": name, "rule": HOSTILE, "summary": HOSTILE}
@@ -187,8 +171,7 @@ def test_names_with_markup_stay_text(browser: Browser, start: Start) -> None:
     assert browser.errors() == []
 
 
-def test_keyboard_reaches_everything(browser: Browser, start: Start) -> None:
-    console = Console(browser, start().base)
+def test_keyboard_reaches_everything(browser: Browser, console: Console) -> None:
     browser.press("?")
     console.wait_for("document.getElementById('help-dialog').open")
     browser.press("p")  # shortcuts are inactive while a dialog is open
@@ -219,12 +202,11 @@ def test_keyboard_reaches_everything(browser: Browser, start: Start) -> None:
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert browser.evaluate(outline) != "none"
         reached.append(browser.evaluate("document.activeElement.id"))
-    buttons = "token-button theme-button help-button resume promote rollback charts".split()
-    assert [each for each in reached if each in buttons] == buttons
+    wanted = ["token-button", "theme-button", "help-button", "resume", "promote", "rollback"]
+    assert [each for each in reached if each in [*wanted, "charts"]] == [*wanted, "charts"]
 
 
-def test_theme_follows_the_browser_unless_chosen(browser: Browser, start: Start) -> None:
-    service = start()
+def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: FakeService) -> None:
     Console(browser, service.base)
     light = background(browser)
     Console(browser, service.base, dark=True)
@@ -236,9 +218,8 @@ def test_theme_follows_the_browser_unless_chosen(browser: Browser, start: Start)
         assert background(browser) == expected
 
 
-def test_system_without_decisions(browser: Browser, start: Start) -> None:
-    service = start()
-    fresh = FakeSystem("decima", "fair", decima_decision, datetime.now(UTC))
+def test_system_without_decisions(browser: Browser, service: FakeService) -> None:
+    fresh = FakeSystem("decima", "fair", datetime.now(UTC))
     fresh.rate = 1e-9
     service.systems = {"decima": fresh}
     console = Console(browser, service.base)
@@ -249,13 +230,12 @@ def test_system_without_decisions(browser: Browser, start: Start) -> None:
     assert browser.errors() == []
 
 
-def test_hidden_tab_does_not_poll(browser: Browser, start: Start) -> None:
+def test_hidden_tab_does_not_poll(browser: Browser, console: Console) -> None:
     def set_hidden(hidden: str) -> None:
         value = f"{{ configurable: true, value: {hidden} }}"
         browser.evaluate(f"Object.defineProperty(document, 'hidden', {value})")
         browser.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
-    console = Console(browser, start().base)
     set_hidden("true")
     console.wait_for_text("connection", "paused while hidden")
     requests = len(browser.requests())
@@ -267,8 +247,7 @@ def test_hidden_tab_does_not_poll(browser: Browser, start: Start) -> None:
     assert len(browser.requests()) > requests
 
 
-def test_no_horizontal_scrolling_at_any_width(browser: Browser, start: Start) -> None:
-    console = Console(browser, start().base, width=360)
+def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console) -> None:
     console.expand(console.newest_decision())
     for width in (360, 640, 820, 1180, 1920):
         shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
@@ -277,9 +256,9 @@ def test_no_horizontal_scrolling_at_any_width(browser: Browser, start: Start) ->
         assert browser.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_rate_limit_and_lost_connection_are_reported(browser: Browser, start: Start) -> None:
-    service = start()
-    console = Console(browser, service.base)
+def test_rate_limit_and_lost_connection_are_reported(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
     service.failure = (429, "too many requests")
     banner = console.wait_for(BANNER)
     assert "too many requests" in banner

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import uvicorn
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.shipped import pretrained_folder
@@ -18,37 +15,29 @@ from loadmaster.serving.client import Client
 from loadmaster.serving.config import ServeSettings
 from loadmaster.serving.worker import SystemWorker
 from tests.serving.console.console import READY, Console
+from tests.serving.console.fake_service import HttpServer
 
 if TYPE_CHECKING:
     from tests.browser import Browser
 
 pytestmark = pytest.mark.slow
 
-READ, ADMIN = "the-read-token", "the-admin-token"
+READ, ADMIN = "the-token-for-reading", "the-token-for-admins"
 
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The gateway over HTTP, with its worker in the same process."""
     monkeypatch.setenv("LOADMASTER_TOKENS", f"read {READ}, admin {ADMIN}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
     settings = build_settings(
         ServeSettings,
         {"systems": {"decima": {"deadline_ms": 20_000}}, "folder": tmp_path, "listen": False},
     )
     folder = str(pretrained_folder() / "decima-stream")
     worker = SystemWorker("decima", "", "weighted-fair", folder)
-    app = assemble(settings, {"decima": worker}).app
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", lifespan="on"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-    yield f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join(timeout=15)
+    server = HttpServer(assemble(settings, {"decima": worker}).app)
+    yield server.base
+    server.stop()
 
 
 def test_operator_pauses_and_resumes_decima(browser: Browser, base: str) -> None:
