@@ -135,7 +135,7 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
   // #t=60&from=40&to=90&job=7 sets the time, the time window and the pinned job.
   function readFragment() {
     const fragment = new URLSearchParams(location.hash.slice(1));
-    const [t, from, to, job] = ["t", "from", "to", "job"].map((name) => (fragment.get(name) ? Number(fragment.get(name)) : NaN));
+    const [t, from, to, job] = ["t", "from", "to", "job"].map((name) => Number(fragment.get(name) || NaN));
     if (to > from) showWindow(view, from, to);
     const index = jobs.jobIndex(replay, job);
     if (jobRows[index]) selection.pin(index);
@@ -162,7 +162,8 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
   byId("gap").addEventListener("click", () => player.seek(widestGap(replay)));
   addControls(player, view, selection, repaint);
   for (const panel of panels) {
-    addPlotEvents(panel.gantt, player, view, repaint, (event) => hoverPlot(event, panel), (event) => clickPlot(event, panel));
+    const hover = (event) => hoverPlot(event, panel);
+    addPlotEvents(panel.gantt, player, view, repaint, hover, (event) => clickPlot(event, panel));
   }
   addPlotEvents(byId("counts"), player, view, repaint);
   addEventListener("resize", updateTheme); // the gutter depends on the width of the page

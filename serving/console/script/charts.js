@@ -2,7 +2,8 @@
 // marks across all of them. One cursor moves along all charts; captions show the values there.
 
 import { announce, byId, element, renderInto, setText, svgElement } from "./dom.js";
-import { clockTime, count, decimal, isNumber, largestFirst, milliseconds, percent, plural, shortTime, SPACE, timeElement } from "./format.js";
+import { clockTime, count, decimal, isNumber, largestFirst, milliseconds, percent } from "./format.js";
+import { plural, shortTime, SPACE, timeElement } from "./format.js";
 import { lastComplete } from "./overview.js";
 import { linearScale, linePath, logScale, PLOT_HEIGHT, stepPath, timeTicks, timeWindow } from "./plot.js";
 
@@ -76,6 +77,7 @@ function horizontalLine(plot, value, kind) {
   return svgElement("line", { class: kind, x1: plot.gutter, x2: plot.width, y1: y, y2: y });
 }
 
+const rightText = (x, y, text) => svgElement("text", { x, y, "text-anchor": "end" }, text);
 const verticalLine = (kind, x) => svgElement("line", { class: kind, x1: x, x2: x, y1: 0, y2: PLOT_HEIGHT });
 
 function createChart(spec) {
@@ -107,7 +109,7 @@ function drawChart({ spec, svg, figure }, history, status, view, shared) {
     ...timeTicks(view, width - gutter).map((time) => verticalLine("grid", plot.timeToX(time))),
     ...scale.ticks.flatMap((value) => [
       horizontalLine(plot, value, "grid"),
-      svgElement("text", { x: gutter - 8, y: Math.min(Math.max(scale.y(value) + 4, 9), PLOT_HEIGHT - 1), "text-anchor": "end" }, tickText(value)),
+      rightText(gutter - 8, Math.min(Math.max(scale.y(value) + 4, 9), PLOT_HEIGHT - 1), tickText(value)),
     ]),
     ...spec.marks(plot, intervals, status).filter(Boolean),
     ...intervals.filter(({ drift }) => drift > 0).map((interval) => verticalLine("drift-line", plot.x(interval))),
@@ -121,7 +123,7 @@ function drawMargins(drift, ruler, plot, history, view) {
   drift.style.display = drifts.length ? "" : "none";
   drift.setAttribute("viewBox", `0 0 ${plot.width} 14`);
   drift.replaceChildren(
-    svgElement("text", { x: plot.gutter - 8, y: 11, "text-anchor": "end" }, "drift"),
+    rightText(plot.gutter - 8, 11, "drift"),
     ...drifts.map((interval) => svgElement("path", { class: "diamond by-drift", d: `M${plot.x(interval)} 2l5 5l-5 5l-5 -5Z` },
       svgElement("title", {}, `drift at ${clockTime.format(new Date(interval.time))}`))),
   );

@@ -2,7 +2,8 @@
 // newer decisions there are.
 
 import { byId, element, setText, svgElement } from "./dom.js";
-import { count, decimal, flatten, isNumber, milliseconds, NONE, percent, timeElement, valueText, versionElement } from "./format.js";
+import { count, decimal, flatten, isNumber, milliseconds, NONE, percent } from "./format.js";
+import { timeElement, valueText, versionElement } from "./format.js";
 
 const MAX_CHOICES = 12; // shown of each group
 const FILTERS = {

@@ -45,7 +45,7 @@ export function showTiles(status, history) {
   const { p50, p99 } = status.latency_ms;
   setText(byId("latency"), `${decimal(p50)} · ${milliseconds(p99)}`);
   byId("latency").classList.toggle("late", isNumber(p99) && p99 > status.deadline_ms);
-  renderInto(byId("latency-bar"), [p50, p99, status.deadline_ms], () => latencyBar(byId("latency-bar"), p50, p99, status.deadline_ms));
+  renderInto(byId("latency-bar"), [p50, p99, status.deadline_ms], latencyBar);
 
   setText(byId("reward"), decimal(rewards.policy.mean));
   setText(byId("reward-note"), `rule ${decimal(rewards.rule.mean)}, ${plural(rewards.policy.count, "reward")}`);
@@ -61,9 +61,8 @@ export function showTiles(status, history) {
 }
 
 // p50 and p99 on a scale that ends at the deadline, or at p99 where that is later.
-function latencyBar(bar, p50, p99, deadline) {
-  bar.setAttribute("viewBox", "0 0 160 16");
-  bar.setAttribute("aria-label", `p50 ${milliseconds(p50)}, p99 ${milliseconds(p99)}, deadline ${milliseconds(deadline)}`);
+function latencyBar([p50, p99, deadline]) {
+  byId("latency-bar").setAttribute("aria-label", `p50 ${milliseconds(p50)}, p99 ${milliseconds(p99)}, deadline ${milliseconds(deadline)}`);
   const longest = Math.max(deadline, p99 ?? 0) || 1;
   const x = (value) => (isNumber(value) ? (value / longest) * 100 : 0);
   const late = isNumber(p99) && p99 > deadline ? "late" : "";

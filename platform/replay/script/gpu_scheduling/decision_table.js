@@ -113,7 +113,8 @@ function paintMapRow(canvas, replay, decision, row, theme, cell) {
 // Where a job is placed, held, and placed next, on one machine.
 function placesOn(decision, row, machine) {
   const find = (places) => placesOf(places, row.job).find((place) => place.machine === machine);
-  return { placed: find(decision.placed), held: find(decision.held), next: row.running ? undefined : find(decision.then) };
+  const next = row.running ? undefined : find(decision.then);
+  return { placed: find(decision.placed), held: find(decision.held), next };
 }
 
 function instancesText({ instances }) {
@@ -224,7 +225,8 @@ export function cellText(replay, decision, row, machine) {
     parts.push(Number.isFinite(value) ? `affinity ${number(value, 3)}: ${order}` : "an instance does not fit here");
   } else if (!reconsidering) parts.push("the whole gang does not fit now, so it has no affinities");
   if (placed) parts.push(`${plural(placed.instances, "instance")} placed here`);
-  if (held) parts.push(`${plural(held.instances, "instance")} here${decision.stopped.includes(row.job) ? ": stopped" : ": not stopped"}`);
+  const state = decision.stopped.includes(row.job) ? "stopped" : "not stopped";
+  if (held) parts.push(`${plural(held.instances, "instance")} here: ${state}`);
   if (next && reconsidering) parts.push(`${plural(next.instances, "instance")} placed here next`);
   return [`${machineTitle(replay, machine)}, ${free}`, parts.join("; ") || "not here"];
 }

@@ -58,7 +58,8 @@ export function decisionText(replay, decision) {
   const free = decision.free.reduce((sum, percent) => sum + percent, 0);
   const all = replay.machines.gpus.reduce((sum, count) => sum + count, 0);
   const capacity = `${gpuText(free)} of ${all} GPUs free`;
-  const more = (jobs, text) => (jobs.length > MAX_JOBS ? `; and ${plural(jobs.length - MAX_JOBS, "more job")}${text}` : "");
+  const more = (jobs, text) =>
+    jobs.length > MAX_JOBS ? `; and ${plural(jobs.length - MAX_JOBS, "more job")}${text}` : "";
   if (decision.kind === "reconsidering") {
     const { stopped } = decision;
     const running = decision.rows.filter((row) => row.running).length;
