@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
 import json
 import math
@@ -26,14 +24,10 @@ from loadmaster.platform.replay.adapters import (
     summary_line,
     unfinished_note,
 )
+from loadmaster.serving.page_bundle import bundle_modules, csp_hash
 
 MAX_POLICIES = 2
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which a browser still opens and paints smoothly
-
-# In the order in which they are joined, the environment's own after the first ones; page.js comes
-# last, as it starts the others.
-SCRIPTS = ("data", "figures", "palette", "view")
-LATER_SCRIPTS = ("charts", "jobs", "player", "page")
 
 
 def build_page(
@@ -46,9 +40,8 @@ def build_page(
     scene = find_replay_adapter(environment)
     _check(scene, results, job_names)
     unit = scene.unit(results)
-    own = [f"{environment}/{name}" for name in scene.scripts]
-    parts = [_asset(f"script/{name}.js") for name in (*SCRIPTS, *own, *LATER_SCRIPTS)]
-    script = '"use strict";\n(() => {\n' + "\n".join(parts) + "})();\n"
+    modules = files("loadmaster.platform.replay").joinpath("script")
+    script = bundle_modules(modules, f"{environment}/main.js")
     style = _asset("page.css") + _asset(f"parts/{environment}/style.css")
     data = json.dumps(_page_data(scene, results, job_names), separators=(",", ":"), allow_nan=False)
     return Template(_asset("page.html")).substitute(
@@ -126,12 +119,8 @@ def none_for_nan(value: float) -> float | None:
 
 
 def _security_policy(style: str, script: str) -> str:
-    """No network at all, and no script or style but our own: a job's name can never run as code."""
-
-    def digest(text: str) -> str:
-        return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
+    """Allow no network, and no script or style but the given ones."""
     return (
-        f"default-src 'none'; style-src 'sha256-{digest(style)}'; "
-        f"script-src 'sha256-{digest(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )

@@ -1,66 +1,34 @@
-"""The console: one HTML document with style and script inside, and the headers it is sent with.
+"""The console: one HTML document with inline style and script, and the headers to send with it.
 
-It asks nobody but the service it came from, and nothing in it can run but what stands here: a name
-that reads like markup stays a name.
+The Content-Security-Policy allows no other script and no connection but to the service itself.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Mapping
 from importlib.resources import files
 from string import Template
 from types import MappingProxyType
 from typing import Final
 
-# In the order in which they are joined; start.js comes last, as it starts the others.
-SCRIPTS: Final = (
-    "dom",
-    "words",
-    "api",
-    "systems",
-    "overview",
-    "panels",
-    "plot",
-    "charts",
-    "choices",
-    "decisions",
-    "dialogs",
-    "actions",
-    "theme",
-    "keys",
-    "heartbeat",
-    "start",
-)
+from loadmaster.serving.page_bundle import bundle_modules, csp_hash
 
-
-def _asset(name: str) -> str:
-    return files(__name__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-_STYLE: Final = _asset("console.css")
-_SCRIPT: Final = (
-    '"use strict";\n(() => {\n'
-    + "\n".join(_asset(f"script/{name}.js") for name in SCRIPTS)
-    + "})();\n"
-)
-_PAGE: Final = Template(_asset("console.html")).substitute(style=_STYLE, script=_SCRIPT).encode()
+_FOLDER: Final = files(__name__)
+_STYLE: Final = _FOLDER.joinpath("console.css").read_text(encoding="utf-8")
+_SCRIPT: Final = bundle_modules(_FOLDER.joinpath("script"), "main.js")
+_TEMPLATE: Final = Template(_FOLDER.joinpath("console.html").read_text(encoding="utf-8"))
+_PAGE: Final = _TEMPLATE.substitute(style=_STYLE, script=_SCRIPT).encode()
 
 _SECURITY: Final = {
     "default-src": "'none'",
-    "script-src": _digest(_SCRIPT),
-    "style-src": _digest(_STYLE),
+    "script-src": csp_hash(_SCRIPT),
+    "style-src": csp_hash(_STYLE),
     "connect-src": "'self'",
     "img-src": "data:",  # the icon of the tab
     "base-uri": "'none'",
     "form-action": "'none'",
-    "frame-ancestors": "'none'",  # nobody gets to lay a page of their own over the buttons
-    "require-trusted-types-for": "'script'",  # a browser that knows it refuses innerHTML outright
+    "frame-ancestors": "'none'",  # no other page can overlay the buttons
+    "require-trusted-types-for": "'script'",  # browsers that support it block innerHTML
     "trusted-types": "'none'",
 }
 
@@ -80,5 +48,5 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def page() -> bytes:
-    """The document; to be sent with `HEADERS`."""
+    """Return the document, to be sent with `HEADERS`."""
     return _PAGE

@@ -1,4 +1,4 @@
-"""docs/training.md says what is so: its settings are the defaults, its system trains."""
+"""docs/training.md matches the code: settings, options, and a system of another package."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -28,28 +27,24 @@ def block(page: str, language: str) -> str:
     return str(found)
 
 
-def test_the_settings_are_the_defaults(page: str) -> None:
-    """Where this fails a default has changed, or there is a new setting: write it there too."""
-    shown: dict[str, Any] = yaml.safe_load(block(page, "yaml"))
+def test_settings_are_the_defaults(page: str) -> None:
+    shown = yaml.safe_load(block(page, "yaml"))
     defaults = DecimaTraining().model_dump(mode="json", exclude={"environment"})
-    for group, values in defaults.items():
-        assert shown.get(group) == values, f"docs/training.md, settings of {group}"
+    assert shown == defaults
     assert list(shown) == list(defaults)
     for group in ("rollouts", "training", "network"):
         assert list(shown[group]) == list(defaults[group])  # in the same order
 
 
-def test_its_options_exist(page: str) -> None:
-    options = {"--help", "--json"} | {
-        f"--{name.replace('_', '-')}" for name in train.__annotations__ if name != "return"
-    }
+def test_options_exist(page: str) -> None:
+    names = {name.replace("_", "-") for name in train.__annotations__ if name != "return"}
     for command in re.findall(r"^loadmaster train .*$", page, re.MULTILINE):
-        for option in re.findall(r"(--[a-z]+)", command.partition("#")[0]):
-            assert option in options | {"--set"}, command
+        used = set(re.findall(r"--([a-z]+)", command.partition("#")[0]))
+        assert used <= names | {"help", "json", "set"}, command
 
 
-def test_the_system_it_shows_trains(page: str, tmp_path: Path, ray_session: None) -> None:
-    """As a package of somebody else's would be installed."""
+@pytest.mark.slow
+def test_system_of_another_package_trains(page: str, tmp_path: Path, ray_session: None) -> None:
     import ray
 
     (tmp_path / "tolls.py").write_text(block(page, "python"))
@@ -57,19 +52,24 @@ def test_the_system_it_shows_trains(page: str, tmp_path: Path, ray_session: None
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: tolls\nVersion: 0.1\n")
     groups = tomllib.loads(block(page, "toml"))["project"]["entry-points"]
-    lines = [
-        line
-        for group, entries in groups.items()
-        for line in (f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()))
-    ]
-    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
-    rate = "training.learning_rate={first: 0.05, last: 0.05}"
-    iterations = ["--set", "training.iterations=15", "--set", "validation.every=5", "--set", rate]
+    with (metadata / "entry_points.txt").open("w") as file:
+        for group, entries in groups.items():
+            file.write(f"[{group}]\n")
+            file.writelines(f"{name} = {value}\n" for name, value in entries.items())
+    settings = (
+        "training.iterations=15",
+        "validation.every=5",
+        "training.learning_rate={first: 0.05, last: 0.05}",
+    )
     address = ray.get_runtime_context().gcs_address
     # Without workers: those of this Ray were started without the package.
-    command = ["train", "tolls", "--workers", "0", "--address", address, "--json", *iterations]
+    command = ["train", "tolls", "--workers", "0", "--address", address, "--json"]
     done = subprocess.run(
-        [str(Path(sys.executable).with_name("loadmaster")), *command],
+        [
+            str(Path(sys.executable).with_name("loadmaster")),
+            *command,
+            *(word for setting in settings for word in ("--set", setting)),
+        ],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,

@@ -1,21 +1,24 @@
-// The charts besides the Gantt: the ruler, the marks of arrivals and completions, the step chart.
+// The charts that all environments share: time axis, marks of job events, counts over time.
+
+import { clipTo, openCanvas } from "./dom.js";
+import { number } from "./format.js";
+import { css } from "./palette.js";
+import { isNarrow, roundStep, secondsToX, timeTicks } from "./view.js";
 
 const MARKS_ROW = 14;
-const STEPS_HEIGHT = 120;
-const CROWD = 5; // marks closer than this many pixels are drawn as one, with their number
+const COUNTS_HEIGHT = 120;
+const MERGE_DISTANCE = 5; // pixels: closer marks are drawn as one, with their number
 
-function paintGrid(context, view, theme, height) {
+export function paintGrid(context, view, theme, height) {
   context.fillStyle = theme.line;
-  for (const tick of ticks(view, 90)) context.fillRect(Math.round(secondsToX(view, tick.at)), 0, 1, height);
+  for (const tick of timeTicks(view, 90)) context.fillRect(Math.round(secondsToX(view, tick.s)), 0, 1, height);
 }
 
-function paintRuler(canvas, view, theme) {
-  const context = openCanvas(canvas, view.gutter + view.width, 22);
-  context.font = theme.font;
-  context.textBaseline = "middle";
+export function paintRuler(canvas, view, theme) {
+  const context = openCanvas(canvas, view.gutter + view.width, 22, theme);
   const right = view.gutter + view.width;
-  for (const tick of ticks(view, 90)) {
-    const x = secondsToX(view, tick.at);
+  for (const tick of timeTicks(view, 90)) {
+    const x = secondsToX(view, tick.s);
     context.fillStyle = theme.line;
     context.fillRect(Math.round(x), 0, 1, 5);
     context.fillStyle = theme.muted;
@@ -26,78 +29,67 @@ function paintRuler(canvas, view, theme) {
   context.fillText(isNarrow(view) ? view.unit.name : `time, ${view.unit.name}`, 0, 13);
 }
 
-// A row of marks is a kind of thing that befalls jobs: [{ job, s }], and how one is drawn.
-function arrivalMarks(replay) {
-  const marks = replay.jobs.arrival_s.map((s, job) => ({ job, s }));
-  return { title: "arrive", short: "in", marks, draw: drawArrival };
+// A row of marks is one kind of event: marks [{ job, s }], and a function that draws one.
+export function jobMarkRows(replay, policy) {
+  const marksOf = (times) => times.map((s, job) => ({ job, s }));
+  return [
+    { title: "arrive", short: "in", marks: marksOf(replay.jobs.arrival_s), draw: drawArrival },
+    { title: "finish", short: "out", marks: marksOf(policy.completion), draw: drawCompletion },
+  ];
 }
 
-function completionMarks(policy) {
-  const marks = policy.completion.map((s, job) => ({ job, s }));
-  return { title: "finish", short: "out", marks, draw: drawCompletion };
-}
-
-// Arrivals above, completions below; the lit job's stay is the line between its two marks.
-function paintMarks(canvas, replay, policy, view, theme, lit) {
-  const height = 2 + MARKS_ROW * policy.marks.length;
-  const context = openCanvas(canvas, view.gutter + view.width, height);
+// One row for each kind of event, and a bar from arrival to completion of the highlighted job.
+export function paintMarks(canvas, replay, policy, view, theme, highlighted) {
+  const height = 2 + MARKS_ROW * policy.markRows.length;
+  const context = openCanvas(canvas, view.gutter + view.width, height, theme);
   const toY = (row) => 8 + MARKS_ROW * row;
-  context.font = theme.font;
-  context.textBaseline = "middle";
   context.textAlign = "right";
   context.fillStyle = theme.muted;
-  policy.marks.forEach(({ title, short }, row) => {
+  policy.markRows.forEach(({ title, short }, row) => {
     context.fillText(isNarrow(view) ? short : title, view.gutter - 10, toY(row));
   });
-  if (lit >= 0) {
-    const from = Math.max(view.gutter, secondsToX(view, replay.jobs.arrival_s[lit]));
-    const to = secondsToX(view, Math.min(policy.completion[lit], policy.end_s));
-    context.fillStyle = css(theme.jobs[lit], 0.45);
+  if (highlighted >= 0) {
+    const from = Math.max(view.gutter, secondsToX(view, replay.jobs.arrival_s[highlighted]));
+    const to = secondsToX(view, Math.min(policy.completion[highlighted], policy.end_s));
+    context.fillStyle = css(theme.jobs[highlighted], 0.45);
     if (to > from) context.fillRect(from, 12, to - from, 6);
   }
-  context.save();
-  context.beginPath();
-  context.rect(view.gutter - 6, 0, view.width + 12, height);
-  context.clip();
-  policy.marks.forEach((kind, row) => paintCrowd(context, kind, toY(row), view, theme, lit));
-  context.restore();
+  clipTo(context, [view.gutter - 6, 0, view.width + 12, height], () => {
+    policy.markRows.forEach((kind, row) => paintMarkRow(context, kind, toY(row), view, theme, highlighted));
+  });
 }
 
-function paintCrowd(context, { marks: all, draw }, y, view, theme, lit) {
+function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted) {
   const marks = all
     .map(({ job, s }) => ({ job, x: secondsToX(view, s) }))
     .filter(({ x }) => x >= view.gutter - 1 && x <= view.gutter + view.width + 1)
     .sort((a, b) => a.x - b.x);
-  const crowds = [];
+  const groups = [];
   for (const mark of marks) {
-    if (crowds.length && mark.x - crowds.at(-1)[0].x < CROWD) crowds.at(-1).push(mark);
-    else crowds.push([mark]);
+    if (groups.length && mark.x - groups.at(-1)[0].x < MERGE_DISTANCE) groups.at(-1).push(mark);
+    else groups.push([mark]);
   }
-  const faint = lit < 0 ? 1 : 0.2;
-  if (crowds.length > view.width / CROWD / 4 && crowds.length < marks.length) {
-    drawRug(context, marks, y, theme, faint); // too many for shapes
+  const faint = highlighted < 0 ? 1 : 0.2;
+  if (groups.length > view.width / MERGE_DISTANCE / 4 && groups.length < marks.length) {
+    for (const { job, x } of marks) { // too many for symbols
+      context.fillStyle = css(theme.jobs[job], faint);
+      context.fillRect(x - 1, y - 5, 2, 10);
+    }
   } else {
-    crowds.forEach((crowd, i) => {
-      const alone = crowd.length === 1;
+    groups.forEach((group, i) => {
+      const single = group.length === 1;
       context.globalAlpha = faint;
-      context.fillStyle = alone ? css(theme.jobs[crowd[0].job]) : theme.muted;
-      draw(context, crowd[0].x, y);
-      if (alone || crowds[i + 1]?.[0].x - crowd[0].x < 24) return;
+      context.fillStyle = single ? css(theme.jobs[group[0].job]) : theme.muted;
+      draw(context, group[0].x, y);
+      if (single || groups[i + 1]?.[0].x - group[0].x < 24) return;
       context.textAlign = "left";
-      context.fillText(crowd.length, crowd[0].x + 7, y + 0.5);
+      context.fillText(group.length, group[0].x + 7, y + 0.5);
     });
   }
   context.globalAlpha = 1;
-  for (const { x } of marks.filter(({ job }) => job === lit)) {
-    context.fillStyle = css(theme.jobs[lit]);
+  for (const { x } of marks.filter(({ job }) => job === highlighted)) {
+    context.fillStyle = css(theme.jobs[highlighted]);
     draw(context, x, y);
-  }
-}
-
-function drawRug(context, marks, y, theme, alpha) {
-  for (const { job, x } of marks) {
-    context.fillStyle = css(theme.jobs[job], alpha);
-    context.fillRect(x - 1, y - 5, 2, 10);
   }
 }
 
@@ -115,44 +107,41 @@ function drawCompletion(context, x, y) {
   context.fill();
 }
 
-function paintSteps(canvas, replay, view, theme) {
-  const context = openCanvas(canvas, view.gutter + view.width, STEPS_HEIGHT);
-  const bottom = STEPS_HEIGHT - 8;
-  const top = 8;
-  const most = Math.max(1, ...replay.policies.flatMap((policy) => policy.steps.count));
-  const toY = (count) => bottom - (count / most) * (bottom - top);
-  context.font = theme.font;
+export function paintCounts(canvas, replay, view, theme) {
+  const context = openCanvas(canvas, view.gutter + view.width, COUNTS_HEIGHT, theme);
+  const [top, bottom] = [8, COUNTS_HEIGHT - 8];
+  const largest = Math.max(1, ...replay.policies.flatMap((policy) => policy.counts.count));
+  const toY = (count) => bottom - (count / largest) * (bottom - top);
   context.textAlign = "right";
-  context.textBaseline = "middle";
-  paintGrid(context, view, theme, STEPS_HEIGHT);
-  const every = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 5000].find((step) => most / step <= 5);
-  for (let count = 0; count <= most; count += every ?? most) {
+  paintGrid(context, view, theme, COUNTS_HEIGHT);
+  const every = Math.max(1, roundStep(largest / 5));
+  for (let count = 0; count <= largest; count += every) {
     context.fillStyle = theme.line;
     context.fillRect(view.gutter, Math.round(toY(count)), view.width, 1);
     context.fillStyle = theme.muted;
     context.fillText(number(count, 0), view.gutter - 8, toY(count));
   }
-  context.save();
-  context.beginPath();
-  context.rect(view.gutter, 0, view.width, STEPS_HEIGHT);
-  context.clip();
-  replay.policies.forEach((policy, i) => {
-    const { time, count } = policy.steps;
-    context.beginPath();
-    context.moveTo(secondsToX(view, 0), toY(0));
-    for (let step = 0; step < time.length; step++) {
-      context.lineTo(secondsToX(view, time[step]), toY(step ? count[step - 1] : 0));
-      context.lineTo(secondsToX(view, time[step]), toY(count[step]));
-    }
-    context.lineTo(secondsToX(view, Math.max(policy.end_s, time.at(-1))), toY(count.at(-1)));
-    context.strokeStyle = theme.policies[i];
-    context.lineWidth = 2;
-    context.stroke();
-    context.lineTo(secondsToX(view, Math.max(policy.end_s, time.at(-1))), toY(0));
-    context.fillStyle = theme.policies[i];
-    context.globalAlpha = 0.1;
-    context.fill();
-    context.globalAlpha = 1;
+  clipTo(context, [view.gutter, 0, view.width, COUNTS_HEIGHT], () => {
+    replay.policies.forEach((policy, i) => {
+      context.strokeStyle = context.fillStyle = theme.policies[i];
+      paintCountLine(context, policy, view, toY);
+    });
   });
-  context.restore();
+}
+
+function paintCountLine(context, { counts: { time, count }, end_s }, view, toY) {
+  context.beginPath();
+  context.moveTo(secondsToX(view, 0), toY(0));
+  time.forEach((s, i) => {
+    context.lineTo(secondsToX(view, s), toY(i ? count[i - 1] : 0));
+    context.lineTo(secondsToX(view, s), toY(count[i]));
+  });
+  const right = secondsToX(view, Math.max(end_s, time.at(-1)));
+  context.lineTo(right, toY(count.at(-1)));
+  context.lineWidth = 2;
+  context.stroke();
+  context.lineTo(right, toY(0));
+  context.globalAlpha = 0.1;
+  context.fill();
+  context.globalAlpha = 1;
 }

@@ -1,68 +1,74 @@
-// The job list, and the one job that is lit: hovered, focused, or kept by a click.
+// The job table, and the highlighted job: the hovered or focused one, else the one pinned by a click.
 
-function createSelection(changed) {
-  const selection = { kept: -1, hovered: -1, lit: -1 };
-  const settle = () => {
-    const lit = selection.hovered >= 0 ? selection.hovered : selection.kept;
-    if (lit === selection.lit) return;
-    selection.lit = lit;
-    changed(lit);
+import { byId, element } from "./dom.js";
+
+export function createSelection(changed) {
+  let hovered = -1;
+  const selection = { pinned: -1, highlighted: -1 };
+  const update = () => {
+    const highlighted = hovered >= 0 ? hovered : selection.pinned;
+    if (highlighted === selection.highlighted) return;
+    selection.highlighted = highlighted;
+    changed(highlighted);
   };
   selection.hover = (job) => {
-    selection.hovered = job;
-    settle();
+    hovered = job;
+    update();
   };
-  selection.keep = (job) => {
-    selection.kept = job;
-    document.querySelectorAll("#jobs tr.kept").forEach((row) => row.classList.remove("kept"));
-    document.querySelector(`#jobs tr[data-job="${job}"]`)?.classList.add("kept");
-    settle();
+  selection.pin = (job) => {
+    selection.pinned = job;
+    document.querySelectorAll("#jobs tr.pinned").forEach((row) => row.classList.remove("pinned"));
+    document.querySelector(`#jobs tr[data-job="${job}"]`)?.classList.add("pinned");
+    update();
   };
+  selection.togglePin = (job) => selection.pin(selection.pinned === job ? -1 : job);
   return selection;
 }
 
-function element(tag, text = "", className = "") {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
-
-// The tip beside the pointer, wherever there is room for it.
-function moveTip(event) {
-  const tip = document.getElementById("tip");
-  const flip = event.clientX + tip.offsetWidth + 24 > innerWidth;
-  tip.style.left = `${Math.max(4, event.clientX + (flip ? -tip.offsetWidth - 14 : 14))}px`;
-  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
-}
-
-function createJobTable(replay, selection) {
-  const table = document.getElementById("jobs");
-  const body = table.tBodies[0];
-  const columns = columnsOf(replay);
-  const longest = Math.max(
-    ...replay.policies.flatMap((policy) => policy.jct.filter(Number.isFinite)),
-    0.001,
-  );
-  const rows = replay.jobs.name.map((_, job) => createJobRow(replay, columns, job, longest));
-  body.append(...rows);
+export function createJobTable(replay, jobs, selection) {
+  const table = byId("jobs");
+  const columns = jobs.columns(replay);
+  const longest = Math.max(...replay.policies.flatMap((policy) => policy.jct.filter(Number.isFinite)), 0.001);
+  const rows = replay.jobs.name.map((_, job) => createJobRow(replay, jobs, columns, job, longest));
+  table.tBodies[0].append(...rows);
   if (rows.length) rows[0].tabIndex = 0;
+  addSorting(table, replay, columns, rows);
+  addRowEvents(table.tBodies[0], selection);
+  return rows;
+}
 
-  let sorted = { title: "job", down: false };
+function createJobRow(replay, jobs, columns, job, longest) {
+  const row = element("tr");
+  row.dataset.job = job;
+  row.tabIndex = -1;
+  for (const { text, value } of columns) {
+    row.append(element("td", text ? text(job) : jobs.cellText(value(job))));
+  }
+  row.cells[0].title = replay.jobs.name[job];
+  row.cells[0].prepend(element("i", "", "swatch"));
+  const bars = element("td", "", "bars");
+  replay.policies.forEach((policy, i) => {
+    const bar = element("i", "", `policy-${i}`);
+    bar.style.width = `${100 * jobs.barShare(Math.min(policy.jct[job], longest), longest)}%`;
+    bars.append(bar);
+  });
+  row.append(bars);
+  return row;
+}
+
+function addSorting(table, replay, columns, rows) {
   const head = table.tHead.rows[0];
+  let sorted = { column: columns[0], descending: false };
   const sort = (column) => {
-    sorted = { title: column.title, down: sorted.title === column.title && !sorted.down };
-    const sign = sorted.down ? -1 : 1;
+    sorted = { column, descending: sorted.column === column && !sorted.descending };
+    const sign = sorted.descending ? -1 : 1;
     const order = [...rows.keys()].sort((a, b) => {
       const [one, two] = [column.value(a), column.value(b)];
       return one === two ? a - b : sign * (one < two ? -1 : 1);
     });
-    body.append(...order.map((job) => rows[job]));
-    columns.forEach((other, i) => {
-      head.cells[i].removeAttribute("aria-sort");
-      if (other !== column) return;
-      head.cells[i].setAttribute("aria-sort", sorted.down ? "descending" : "ascending");
-    });
+    table.tBodies[0].append(...order.map((job) => rows[job]));
+    for (const cell of head.cells) cell.removeAttribute("aria-sort");
+    head.cells[columns.indexOf(column)].setAttribute("aria-sort", sorted.descending ? "descending" : "ascending");
   };
   for (const column of columns) {
     const button = element("button", column.title);
@@ -80,45 +86,23 @@ function createJobTable(replay, selection) {
   bars.setAttribute("aria-label", "JCT as bars");
   head.append(bars);
   head.cells[0].setAttribute("aria-sort", "ascending");
+}
 
+function addRowEvents(body, selection) {
   const jobOf = (event) => Number(event.target.closest("tr")?.dataset.job ?? -1);
-  body.addEventListener("pointerover", (event) => selection.hover(jobOf(event)));
-  body.addEventListener("pointerleave", () => selection.hover(-1));
-  body.addEventListener("focusin", (event) => selection.hover(jobOf(event)));
-  body.addEventListener("focusout", () => selection.hover(-1));
-  const toggle = (job) => selection.keep(selection.kept === job ? -1 : job);
-  body.addEventListener("click", (event) => toggle(jobOf(event)));
+  for (const type of ["pointerover", "focusin"]) body.addEventListener(type, (event) => selection.hover(jobOf(event)));
+  for (const type of ["pointerleave", "focusout"]) body.addEventListener(type, () => selection.hover(-1));
+  body.addEventListener("click", (event) => selection.togglePin(jobOf(event)));
   body.addEventListener("keydown", (event) => {
     const row = event.target.closest("tr");
     const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling }[event.key];
     if (next) {
-      row.tabIndex = -1; // one tab stop for the whole list; the arrows move within it
+      row.tabIndex = -1; // one tab stop for the whole table; arrow keys move within it
       next.tabIndex = 0;
       next.focus();
-    } else if (event.key === "Enter" || event.key === " ") toggle(jobOf(event));
+    } else if (event.key === "Enter" || event.key === " ") selection.togglePin(jobOf(event));
     else return;
     event.preventDefault();
     event.stopPropagation();
   });
-  return rows;
-}
-
-function createJobRow(replay, columns, job, longest) {
-  const row = element("tr");
-  row.dataset.job = job;
-  row.tabIndex = -1;
-  for (const column of columns) {
-    row.append(element("td", column.text ? column.text(job) : cellText(column.value(job))));
-  }
-  row.cells[0].title = replay.jobs.name[job];
-  row.cells[0].prepend(element("i", "", "swatch"));
-  const bars = element("td", "", "bars");
-  replay.policies.forEach((policy, i) => {
-    const bar = element("i", "", `policy-${i}`);
-    const stay = Math.min(policy.jct[job], longest);
-    bar.style.width = `${100 * barShare(stay, longest)}%`;
-    bars.append(bar);
-  });
-  row.append(bars);
-  return row;
 }

@@ -1,173 +1,179 @@
-// Puts the page together: reads the data, makes the panels, and repaints what changes.
+// The replay page: reads the data, creates the panels, and repaints what changes.
 
-addEventListener("error", (event) => {
-  const fault = document.getElementById("fault");
-  fault.textContent = `This page failed: ${event.message}`;
-  fault.hidden = false;
-});
+import { paintCounts, paintMarks, paintRuler } from "./charts.js";
+import { readReplay, widestGap } from "./data.js";
+import { byId, element, showTooltip } from "./dom.js";
+import { timeText } from "./format.js";
+import { createJobTable, createSelection } from "./jobs.js";
+import { css, readTheme } from "./palette.js";
+import { addControls, addPlotEvents, createPlayer } from "./player.js";
+import { createView, secondsToX, showWindow } from "./view.js";
 
-const replay = readReplay();
-for (const policy of replay.policies) {
-  policy.steps = countedOf(replay, policy);
-  policy.marks = marksOf(replay, policy);
-}
-const view = createView(replay.end, replay.unit);
-const charts = document.getElementById("charts");
-let theme = readTheme(replay.jobs.name.length);
-let shape = plotShape(replay, 240);
-
-const panels = replay.policies.map(createPanel);
-const selection = createSelection(showSelected);
-const jobRows = createJobTable(replay, selection);
-const player = createPlayer(replay.end, showTime);
-const extras = startExtras(replay, player, selection); // null where a scene has none
-let painting = 0;
-
-function createPanel(policy, i) {
-  const panel = document.getElementById("panel").content.firstElementChild.cloneNode(true);
-  const title = panel.querySelector("h2");
-  title.textContent = policy.name;
-  title.className = `policy-${i}`;
-  // Every figure can be found by id, such as #jct-fair or #busy-fair.
-  const figures = {};
-  const totals = totalTexts(policy);
-  panel.querySelectorAll("[data-figure]").forEach((node) => {
-    node.id = `${node.dataset.figure}-${policy.name}`;
-    figures[node.dataset.figure] = node;
-    const { figure } = node.dataset;
-    const room = ROOM[figure]?.(replay.jobs.name.length) ?? "2em";
-    if (node.matches(".now dd")) node.style.setProperty("--room", room);
-    if (figure in totals) node.textContent = totals[figure];
+// The arguments are what differs between environments:
+// schedule: unpackSchedule(packed, replay), countJobs(replay, policy), markRows(replay, policy),
+//   totals(policy), figuresAt(replay, policy, seconds) -> { count, texts }
+// plot: plotShape(replay, height), paintPlot(canvas, replay, policy, view, theme, shape, job),
+//   plotLabel(policy), rowAt(replay, policy, view, shape, x, y), rowText(replay, policy, row),
+//   initialEnd(replay)
+// jobs: hint, jobTitle(replay, job), jobText(replay, job), columns(replay), cellText(seconds),
+//   barShare(seconds, longest), jobIndex(replay, id)
+// createDecisionPanel(replay, player, selection) -> { follow, repaint, readFragment } or null
+export function startPage({ schedule, plot, jobs, createDecisionPanel = () => null }) {
+  addEventListener("error", (event) => {
+    byId("error").textContent = `This page failed: ${event.message}`;
+    byId("error").hidden = false;
   });
-  const gantt = panel.querySelector(".gantt");
-  gantt.setAttribute("aria-label", plotLabel(policy));
-  panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
-  document.getElementById("panels").append(panel);
-  return { policy, figures, gantt, marks: panel.querySelector(".marks") };
-}
 
-function repaint() {
-  if (!painting) painting = requestAnimationFrame(paint);
-}
+  const replay = readReplay(schedule);
+  const view = createView(replay.end, replay.unit);
+  const charts = byId("charts");
+  let theme = readTheme(replay.jobs.name.length);
+  let shape = plot.plotShape(replay, 240);
+  let frame = 0; // of the pending repaint
 
-function paint() {
-  painting = 0;
-  view.gutter = theme.gutter;
-  view.width = Math.max(50, panels[0].gantt.parentElement.clientWidth - view.gutter);
-  shape = plotShape(replay, (innerHeight - 340) / panels.length - 130);
-  paintRuler(document.getElementById("ruler"), view, theme);
-  for (const { policy, gantt, marks } of panels) {
-    paintMarks(marks, replay, policy, view, theme, selection.lit);
-    paintPlot(gantt, replay, policy, view, theme, shape, selection.lit);
+  const panels = replay.policies.map(createPanel);
+  const selection = createSelection(showSelected);
+  const jobRows = createJobTable(replay, jobs, selection);
+  const player = createPlayer(replay.end, showTime);
+  const decisions = createDecisionPanel(replay, player, selection);
+
+  function createPanel(policy, i) {
+    const panel = byId("panel").content.firstElementChild.cloneNode(true);
+    const title = panel.querySelector("h2");
+    title.textContent = policy.name;
+    title.className = `policy-${i}`;
+    const figures = {};
+    const totals = schedule.totals(policy);
+    panel.querySelectorAll("[data-figure]").forEach((node) => {
+      const { figure } = node.dataset;
+      node.id = `${figure}-${policy.name}`; // such as #jct-fair
+      figures[figure] = node;
+      if (figure in totals) node.textContent = totals[figure];
+    });
+    const gantt = panel.querySelector(".gantt");
+    gantt.setAttribute("aria-label", plot.plotLabel(policy));
+    panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
+    byId("panels").append(panel);
+    return { policy, figures, gantt, marks: panel.querySelector(".marks") };
   }
-  paintSteps(document.getElementById("steps"), replay, view, theme);
-  charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
-  charts.style.setProperty("--window-to", `${(100 * view.to) / view.end}%`);
-  placeCursor();
-}
 
-function placeCursor() {
-  charts.style.setProperty("--cursor", secondsToX(view, player.time));
-  charts.classList.toggle("outside", player.time < view.from || player.time > view.to);
-}
+  function repaint() {
+    if (!frame) frame = requestAnimationFrame(paint);
+  }
 
-function showTime(seconds) {
-  const scrubber = document.getElementById("scrubber");
-  scrubber.value = seconds;
-  scrubber.setAttribute("aria-valuetext", momentText(view.unit, seconds));
-  document.getElementById("time").textContent = momentText(view.unit, seconds);
-  panels.forEach(({ policy, figures }, i) => {
-    const now = figuresAt(replay, policy, seconds);
-    for (const [figure, text] of Object.entries(now.texts)) figures[figure].textContent = text;
-    document.getElementById("steps-key").children[i].lastChild.textContent = now.counted;
-  });
-  if (player.playing && (seconds > view.to || seconds < view.from)) {
-    showWindow(view, seconds, seconds + view.to - view.from); // playing on: the window follows
+  function paint() {
+    frame = 0;
+    view.gutter = theme.gutter;
+    view.width = Math.max(50, panels[0].gantt.parentElement.clientWidth - view.gutter);
+    shape = plot.plotShape(replay, (innerHeight - 340) / panels.length - 130);
+    paintRuler(byId("ruler"), view, theme);
+    for (const { policy, gantt, marks } of panels) {
+      paintMarks(marks, replay, policy, view, theme, selection.highlighted);
+      plot.paintPlot(gantt, replay, policy, view, theme, shape, selection.highlighted);
+    }
+    paintCounts(byId("counts"), replay, view, theme);
+    charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
+    charts.style.setProperty("--window-to", `${(100 * view.to) / view.end}%`);
+    placeCursor();
+  }
+
+  function placeCursor() {
+    charts.style.setProperty("--cursor", secondsToX(view, player.time));
+    charts.classList.toggle("outside", player.time < view.from || player.time > view.to);
+  }
+
+  function showTime(seconds) {
+    byId("scrubber").value = seconds;
+    byId("scrubber").setAttribute("aria-valuetext", timeText(view.unit, seconds));
+    byId("time").textContent = timeText(view.unit, seconds);
+    panels.forEach(({ policy, figures }, i) => {
+      const { texts, count } = schedule.figuresAt(replay, policy, seconds);
+      for (const [figure, text] of Object.entries(texts)) figures[figure].textContent = text;
+      byId("counts-key").children[i].lastChild.textContent = count;
+    });
+    if (player.playing && (seconds > view.to || seconds < view.from)) {
+      showWindow(view, seconds, seconds + view.to - view.from); // the window follows the playback
+      repaint();
+    }
+    placeCursor();
+    decisions?.follow(seconds);
+  }
+
+  function showSelected(highlighted) {
+    jobRows.forEach((row, job) => row.classList.toggle("highlighted", job === highlighted));
+    if (highlighted < 0) byId("selected").textContent = jobs.hint;
+    else {
+      const title = element("b", jobs.jobTitle(replay, highlighted));
+      byId("selected").replaceChildren(title, `: ${jobs.jobText(replay, highlighted)}`);
+    }
     repaint();
   }
-  placeCursor();
-  extras?.follow(seconds);
-}
 
-function showSelected(lit) {
-  const selected = document.getElementById("selected");
-  jobRows.forEach((row, job) => row.classList.toggle("lit", job === lit));
-  selected.textContent = "";
-  if (lit < 0) selected.textContent = HINT;
-  else selected.append(element("b", jobTitle(replay, lit)), `: ${jobFacts(replay, lit)}`);
-  repaint();
-}
+  function rowUnder(event, { gantt, policy }) {
+    const box = gantt.getBoundingClientRect();
+    return plot.rowAt(replay, policy, view, shape, event.clientX - box.left, event.clientY - box.top);
+  }
 
-function rowUnder(event, { gantt, policy }) {
-  const box = gantt.getBoundingClientRect();
-  return rowAt(replay, policy, view, shape, event.clientX - box.left, event.clientY - box.top);
-}
+  function hoverPlot(event, panel) {
+    const row = event ? rowUnder(event, panel) : -1;
+    const job = row < 0 ? -1 : panel.policy.schedule.job[row];
+    selection.hover(job);
+    if (row < 0) return showTooltip(event);
+    return showTooltip(
+      event,
+      element("p", plot.rowText(replay, panel.policy, row), "muted"),
+      element("b", jobs.jobTitle(replay, job)),
+      element("p", jobs.jobText(replay, job)),
+    );
+  }
 
-function showTip(event, panel) {
-  const row = event ? rowUnder(event, panel) : -1;
-  const tip = document.getElementById("tip");
-  const { schedule } = panel.policy;
-  tip.hidden = row < 0;
-  selection.hover(row < 0 ? -1 : schedule.job[row]);
-  if (row < 0) return;
-  tip.replaceChildren(
-    element("p", rowWords(replay, panel.policy, row), "what"),
-    element("b", jobTitle(replay, schedule.job[row])),
-    element("p", jobFacts(replay, schedule.job[row])),
-  );
-  moveTip(event);
-}
+  function clickPlot(event, panel) {
+    const row = rowUnder(event, panel);
+    selection.pin(row < 0 ? -1 : panel.policy.schedule.job[row]);
+  }
 
-// #t=60&from=40&to=90&job=7 opens the page at a moment, a stretch of time and a job.
-function readFragment() {
-  const wish = new URLSearchParams(location.hash.slice(1));
-  const given = (name) => (wish.has(name) && wish.get(name) !== "" ? Number(wish.get(name)) : NaN);
-  const [t, from, to, job] = ["t", "from", "to", "job"].map(given);
-  if (to > from) showWindow(view, from, to);
-  const numbered = jobNumbered(replay, job);
-  if (jobRows[numbered]) selection.keep(numbered);
-  player.seek(Number.isFinite(t) ? t : widestGap(replay));
-  extras?.read(wish);
-}
+  // #t=60&from=40&to=90&job=7 sets the time, the time window and the pinned job.
+  function readFragment() {
+    const fragment = new URLSearchParams(location.hash.slice(1));
+    const [t, from, to, job] = ["t", "from", "to", "job"].map((name) => Number(fragment.get(name) || NaN));
+    if (to > from) showWindow(view, from, to);
+    const index = jobs.jobIndex(replay, job);
+    if (jobRows[index]) selection.pin(index);
+    player.seek(Number.isFinite(t) ? t : widestGap(replay));
+    decisions?.readFragment(fragment);
+  }
 
-function readColours() {
-  theme = readTheme(replay.jobs.name.length);
-  jobRows.forEach((row, job) => {
-    row.querySelector(".swatch").style.background = css(theme.jobs[job]);
-  });
-  extras?.repaint(theme);
-  repaint();
-}
+  function updateTheme() {
+    theme = readTheme(replay.jobs.name.length);
+    jobRows.forEach((row, job) => {
+      row.querySelector(".swatch").style.background = css(theme.jobs[job]);
+    });
+    decisions?.repaint(theme);
+    repaint();
+  }
 
-document.getElementById("scrubber").max = replay.end;
-document.getElementById("steps-key").append(
-  ...replay.policies.map((policy, i) => {
+  byId("scrubber").max = replay.end;
+  replay.policies.forEach((policy, i) => {
     const entry = element("span", `${policy.name} `, `policy-${i}`);
     entry.append(element("b"));
-    return entry;
-  }),
-);
-const gapButton = document.getElementById("gap");
-gapButton.hidden = replay.policies.length < 2;
-gapButton.addEventListener("click", () => player.seek(widestGap(replay)));
-listenToControls(player, view, selection, repaint);
-for (const panel of panels) {
-  const hovers = (event) => showTip(event, panel);
-  const picks = (event) => {
-    const row = rowUnder(event, panel);
-    selection.keep(row < 0 ? -1 : panel.policy.schedule.job[row]);
-  };
-  listenToPlot(panel.gantt, player, view, repaint, hovers, picks);
-  panel.gantt.addEventListener("pointerleave", () => hovers(null));
+    byId("counts-key").append(entry);
+  });
+  byId("gap").hidden = replay.policies.length < 2;
+  byId("gap").addEventListener("click", () => player.seek(widestGap(replay)));
+  addControls(player, view, selection, repaint);
+  for (const panel of panels) {
+    const hover = (event) => hoverPlot(event, panel);
+    addPlotEvents(panel.gantt, player, view, repaint, hover, (event) => clickPlot(event, panel));
+  }
+  addPlotEvents(byId("counts"), player, view, repaint);
+  addEventListener("resize", updateTheme); // the gutter depends on the width of the page
+  addEventListener("hashchange", readFragment);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", updateTheme);
+  showSelected(-1);
+  showWindow(view, 0, plot.initialEnd(replay));
+  updateTheme();
+  readFragment();
+  cancelAnimationFrame(frame);
+  paint();
+  document.documentElement.dataset.ready = "yes";
 }
-listenToPlot(document.getElementById("steps"), player, view, repaint, () => {}, () => {});
-addEventListener("resize", () => readColours()); // a narrow page has another gutter
-addEventListener("hashchange", readFragment);
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", readColours);
-showSelected(-1);
-showWindow(view, 0, openingEnd(replay));
-readColours();
-readFragment();
-cancelAnimationFrame(painting);
-paint();
-document.documentElement.dataset.ready = "yes";

@@ -1,11 +1,10 @@
-// Job colours. Neighbours in the order of arrival lie a golden angle apart in hue, and cycle
-// through three lightnesses, so that jobs that run at the same time are easy to tell apart. OKLCH
-// keeps all of them equally strong; a job has the same colour in every panel.
+// Job colours in OKLCH. Consecutive jobs are a golden angle apart in hue and cycle through three
+// lightnesses, so that jobs that run at the same time are easy to distinguish.
 
 const LIGHTNESS = { light: [0.64, 0.76, 0.53], dark: [0.7, 0.82, 0.59] };
 const CHROMA = [0.145, 0.125, 0.13];
 
-function oklchToRgb(lightness, chroma, degrees) {
+export function oklchToRgb(lightness, chroma, degrees) {
   const a = chroma * Math.cos((degrees * Math.PI) / 180);
   const b = chroma * Math.sin((degrees * Math.PI) / 180);
   const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
@@ -26,7 +25,7 @@ function jobColour(job, scheme) {
   return oklchToRgb(LIGHTNESS[scheme][shade], CHROMA[shade], (25 + job * 137.508) % 360);
 }
 
-function css([red, green, blue], alpha = 1) {
+export function css([red, green, blue], alpha = 1) {
   return `rgb(${red} ${green} ${blue} / ${alpha})`;
 }
 
@@ -34,12 +33,12 @@ function hexToRgb(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-// One pixel as ImageData lays it out in memory on a little-endian machine.
-function pixel([red, green, blue], alpha) {
+// One pixel of ImageData as a little-endian 32-bit integer.
+export function pixel([red, green, blue], alpha) {
   return ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-function readTheme(jobs) {
+export function readTheme(jobs) {
   const scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
@@ -50,11 +49,16 @@ function readTheme(jobs) {
     empty: value("--empty"),
     surface: value("--surface"),
     scheme,
-    fault: value("--fault"),
+    error: value("--error"),
     move: hexToRgb(value("--move")),
     policies: [value("--policy-0"), value("--policy-1")],
     jobs: Array.from({ length: jobs }, (_, job) => jobColour(job, scheme)),
     gutter: parseFloat(value("--gutter")),
     font: `11px ${getComputedStyle(document.body).fontFamily}`,
   };
+}
+
+// Black or white, whichever contrasts more with a colour.
+export function textColour([red, green, blue]) {
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#16181d" : "#ffffff";
 }

@@ -1,72 +1,63 @@
-// The stretch of time on show, shared by every chart, and the sizes that map it to pixels.
+// The time window shown by every chart, and its mapping to pixels.
 
-const SHORTEST_WINDOW = 0.5; // seconds: tasks of a few ms are then still pixels wide
+import { number } from "./format.js";
 
-// Time is kept in seconds; `unit` is what axes count in.
-function createView(end, unit) {
+const SHORTEST_WINDOW = 0.5; // seconds: tasks of a few ms are then pixels wide
+
+// Times are in seconds; `unit` is the unit of the axis labels.
+export function createView(end, unit) {
   return { from: 0, to: end, end, unit, width: 0, gutter: 0 };
 }
 
-function secondsToX(view, seconds) {
+export function secondsToX(view, seconds) {
   return view.gutter + ((seconds - view.from) / (view.to - view.from)) * view.width;
 }
 
-function xToSeconds(view, x) {
+export function xToSeconds(view, x) {
   return view.from + ((x - view.gutter) / view.width) * (view.to - view.from);
 }
 
-function showWindow(view, from, to) {
+export function showWindow(view, from, to) {
   const span = Math.min(view.end, Math.max(Math.min(SHORTEST_WINDOW, view.end), to - from));
   view.from = Math.min(Math.max(0, from), view.end - span);
   view.to = view.from + span;
 }
 
-// Zoom about a moment, which keeps its place on the screen. factor > 1 shows more detail.
-function zoom(view, factor, about) {
+// Zooms about a time, which keeps its position on the screen. factor > 1 shows more detail.
+export function zoom(view, factor, centre) {
   const span = (view.to - view.from) / factor;
-  const from = about - ((about - view.from) / (view.to - view.from)) * span;
+  const from = centre - ((centre - view.from) / (view.to - view.from)) * span;
   showWindow(view, from, from + span);
 }
 
-function pan(view, seconds) {
+export function pan(view, seconds) {
   showWindow(view, view.from + seconds, view.to + seconds);
 }
 
-function isWhole(view) {
+export function isWhole(view) {
   return view.to - view.from >= view.end * 0.9999;
 }
 
-function isNarrow(view) {
-  return view.gutter < 40; // page.css narrows the gutter on a phone
+export function isNarrow(view) {
+  return view.gutter < 40; // page.css narrows the gutter on small screens
 }
 
-// Round numbers of the unit, far enough apart for their labels.
-function ticks(view, spacing) {
+// The smallest of 1, 2, 5, 10, 20, 50, ... that is at least `smallest`.
+export function roundStep(smallest) {
+  const magnitude = 10 ** Math.floor(Math.log10(smallest));
+  return [1, 2, 5, 10].map((step) => step * magnitude).find((step) => step >= smallest);
+}
+
+// Round times at least `spacing` pixels apart, with labels.
+export function timeTicks(view, spacing) {
   const { seconds } = view.unit;
-  const rough = ((view.to - view.from) * spacing) / view.width / seconds;
-  const magnitude = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((m) => m * magnitude).find((s) => s >= rough);
+  const step = roundStep(((view.to - view.from) * spacing) / view.width / seconds);
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
-  const found = [];
+  const ticks = [];
   const last = view.to / seconds / step + 1e-9;
   for (let i = Math.ceil(view.from / seconds / step - 1e-9); i <= last; i++) {
-    const at = i * step + 0; // never a negative zero
-    found.push({ at: at * seconds, label: number(at, digits) });
+    const value = i * step + 0; // never a negative zero
+    ticks.push({ s: value * seconds, label: number(value, digits) });
   }
-  return found;
-}
-
-// A canvas sized to its box in device pixels, cleared, its context scaled to CSS pixels.
-function openCanvas(canvas, width, height) {
-  const ratio = window.devicePixelRatio || 1;
-  canvas.style.height = `${height}px`;
-  const [w, h] = [Math.round(width * ratio), Math.round(height * ratio)];
-  if (canvas.width !== w || canvas.height !== h) {
-    canvas.width = w;
-    canvas.height = h;
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
-  return context;
+  return ticks;
 }

@@ -1,102 +1,102 @@
-// Pause, resume, promote, roll back: each says what will happen, asks, and shows a refusal.
+// Pause, resume, promote and roll back: a dialog describes each action and shows its error.
 
-const named = (policy) => (policy ? [policy.name, " ", versionOf(policy)] : [NONE]);
+import { request, systemPath, token } from "./api.js";
+import { openDialog } from "./controls.js";
+import { byId, element, setText } from "./dom.js";
+import { NONE, percent, plural, versionElement } from "./format.js";
+
+const policyText = (policy) => (policy ? [policy.name, " ", versionElement(policy)] : [NONE]);
 
 const ACTIONS = {
   pause: {
     title: "Pause",
-    says: ({ rule }) => `The rule ${rule} decides from the next request on, until somebody resumes.`,
-    facts: () => [],
+    text: ({ rule }) => `The rule ${rule} decides from the next request on, until the system is resumed.`,
     takesReason: true,
-    can: () => true,
   },
   resume: {
     title: "Resume",
-    says: () => "The policy decides again, if its lifecycle allows.",
-    facts: () => [],
+    text: () => "The policy decides again if the lifecycle state allows it.",
     takesReason: true,
-    can: () => true,
   },
   promote: {
     title: "Promote",
-    says: () => "The bundle in shadow becomes the serving one. Rolling back undoes it.",
+    text: () => "The shadow policy becomes the serving policy. Rolling back undoes this.",
     facts: ({ policies, shadow }) => [
-      ["serving now", named(policies.serving)],
-      ["then", named(policies.shadow)],
+      ["serving now", policyText(policies.serving)],
+      ["after", policyText(policies.shadow)],
       ["in shadow", [`agreed in ${percent(shadow.agreement)} of ${plural(shadow.decisions, "decision")}, ${plural(shadow.faults, "fault")}`]],
     ],
-    can: ({ policies }) => policies.shadow !== null,
-    cannot: "nothing in shadow",
+    requires: "shadow",
   },
   rollback: {
     title: "Roll back",
-    says: () => "The bundle that served before serves again.",
-    facts: ({ policies }) => [["serving now", named(policies.serving)], ["then", named(policies.previous)]],
-    can: ({ policies }) => policies.previous !== null,
-    cannot: "no previous bundle",
+    text: () => "The previous policy serves again.",
+    facts: ({ policies }) => [["serving now", policyText(policies.serving)], ["after", policyText(policies.previous)]],
+    requires: "previous",
   },
 };
 
-// Why the buttons are off, in words; null where they are on. The service tells the token's scope.
-function withheld(service, fresh) {
-  if (!fresh) return "The buttons wait for the service.";
+// Why all actions are disabled, or null.
+function disabledReason(service, fresh) {
+  if (!fresh) return "Actions are disabled until the service responds.";
   if (!service.tokens) return null;
-  if (!token.read()) return "The buttons need an admin token.";
-  return service.scope === "read" ? "This token may read; the buttons need an admin token." : null;
+  if (!token.read()) return "Actions need an admin token.";
+  return service.scope === "read" ? "This token is read-only; actions need an admin token." : null;
 }
 
-function createActions(done) {
+export function createActions(done) {
   const dialog = byId("action-dialog");
-  const go = byId("action-go");
-  let asked = null; // { name, system }
+  const submit = byId("action-submit");
+  let pending = null; // { name, system } of the open dialog
   let status = null;
 
   function open(name) {
     if (byId(name).disabled || byId(name).hidden) return;
-    const action = ACTIONS[name];
-    asked = { name, system: status.system };
-    setText(byId("action-title"), `${action.title} ${status.system}?`);
-    setText(byId("action-says"), action.says(status));
-    byId("action-facts").replaceChildren(...action.facts(status).map(([term, parts]) =>
+    const { title, text, facts, takesReason = false } = ACTIONS[name];
+    pending = { name, system: status.system };
+    setText(byId("action-title"), `${title} ${status.system}?`);
+    setText(byId("action-text"), text(status));
+    byId("action-facts").replaceChildren(...(facts?.(status) ?? []).map(([term, parts]) =>
       element("div", {}, element("dt", {}, term), element("dd", {}, ...parts))));
-    byId("action-reason-label").hidden = !action.takesReason;
+    byId("action-reason-label").hidden = !takesReason;
     byId("action-reason").value = "";
-    setText(byId("action-fault"), "");
-    setText(go, action.title);
-    go.disabled = false;
+    setText(byId("action-error"), "");
+    setText(submit, title);
+    submit.disabled = false;
     openDialog(dialog);
-    (action.takesReason ? byId("action-reason") : go).focus();
+    (takesReason ? byId("action-reason") : submit).focus();
   }
 
   byId("action-form").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const { name, system } = asked;
+    const { name, system } = pending;
     const reason = byId("action-reason").value.trim();
-    go.disabled = true; // one click, one request
+    submit.disabled = true; // one request per click
     try {
-      const answer = await ask(address(system, name), ACTIONS[name].takesReason && reason ? { reason } : {});
+      const result = await request(systemPath(system, name), reason ? { reason } : {});
       dialog.close();
-      done(system, answer);
+      done(system, result);
     } catch (error) {
-      setText(byId("action-fault"), error.message);
-      go.disabled = false;
+      setText(byId("action-error"), error.message);
+      submit.disabled = false;
     }
   });
   for (const name of Object.keys(ACTIONS)) byId(name).addEventListener("click", () => open(name));
 
   return {
     open,
-    show(now, service, fresh) {
-      status = now;
-      const why = withheld(service, fresh);
+    show(newStatus, service, fresh) {
+      status = newStatus;
+      const reason = disabledReason(service, fresh);
       byId("pause").hidden = status.paused;
       byId("resume").hidden = !status.paused;
-      for (const [name, action] of Object.entries(ACTIONS)) {
-        byId(name).disabled = why !== null || !action.can(status);
-        byId(name).title = why ?? (action.can(status) ? "" : action.cannot);
+      for (const [name, { requires }] of Object.entries(ACTIONS)) {
+        const missing = requires && !status.policies[requires] ? `no ${requires} policy` : null;
+        byId(name).disabled = (reason ?? missing) !== null;
+        byId(name).title = reason ?? missing ?? "";
       }
-      byId("needs").hidden = why === null;
-      setText(byId("needs"), why ?? "");
+      byId("actions-note").hidden = reason === null;
+      setText(byId("actions-note"), reason ?? "");
     },
   };
 }

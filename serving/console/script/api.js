@@ -1,47 +1,47 @@
-// Asking the service. The token lives in this tab's session storage and in one header.
+// Requests to the decision service. The token is kept in the session storage of this tab.
 
 const TOKEN_KEY = "loadmaster.token";
 const TIMEOUT_MS = 10_000;
 
-const token = {
+export const token = {
   read: () => sessionStorage.getItem(TOKEN_KEY) ?? "",
-  keep: (text) => sessionStorage.setItem(TOKEN_KEY, text),
-  forget: () => sessionStorage.removeItem(TOKEN_KEY),
+  save: (text) => sessionStorage.setItem(TOKEN_KEY, text),
+  remove: () => sessionStorage.removeItem(TOKEN_KEY),
 };
 
-// The service said no, in its own words.
-class Refusal extends Error {
-  constructor(response, answer) {
-    const words = typeof answer?.error === "string" ? answer.error : `the service answered ${response.status}`;
-    super(answer?.field ? `${words} (${answer.field})` : words);
+// An error response of the service.
+export class ServiceError extends Error {
+  constructor(response, body) {
+    const text = typeof body?.error === "string" ? body.error : `HTTP status ${response.status}`;
+    super(body?.field ? `${text} (${body.field})` : text);
     this.status = response.status;
-    this.waitSeconds = Math.min(600, Number(response.headers.get("Retry-After")) || 0);
+    this.retryAfterSeconds = Math.min(600, Number(response.headers.get("Retry-After")) || 0);
   }
 }
 
-// Nobody answered, or somebody who is not the service.
-class Gone extends Error {}
+// No response, or a response that is not JSON.
+export class ConnectionError extends Error {}
 
-// Addresses are relative, so that the service may stand behind a path of a proxy.
-const address = (system, what) => `v1/${encodeURIComponent(system)}/${what}`;
+// Paths are relative, so that the service can run behind a path prefix of a proxy.
+export const systemPath = (system, resource) => `v1/${encodeURIComponent(system)}/${resource}`;
 
-async function ask(path, body = null) {
+export async function request(path, body = null) {
   const headers = { Accept: "application/json" };
   if (token.read()) headers.Authorization = `Bearer ${token.read()}`;
-  const request = { headers, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT_MS) };
+  const options = { headers, cache: "no-store", redirect: "error", signal: AbortSignal.timeout(TIMEOUT_MS) };
   if (body !== null) {
-    request.method = "POST";
-    request.body = JSON.stringify(body);
+    options.method = "POST";
+    options.body = JSON.stringify(body);
     headers["Content-Type"] = "application/json";
   }
   let response;
   try {
-    response = await fetch(path, request);
+    response = await fetch(path, options);
   } catch {
-    throw new Gone("The service does not answer.");
+    throw new ConnectionError("The service does not respond.");
   }
-  const answer = await response.json().catch(() => null);
-  if (!response.ok) throw new Refusal(response, answer);
-  if (answer === null) throw new Gone("What answers is not the service: it sent no JSON.");
-  return answer;
+  const content = await response.json().catch(() => null);
+  if (!response.ok) throw new ServiceError(response, content);
+  if (content === null) throw new ConnectionError("The response is not JSON; this may not be the service.");
+  return content;
 }

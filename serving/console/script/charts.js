@@ -1,196 +1,208 @@
-// The last hour: decisions and fallbacks, latency, rewards, agreement of the shadow; drift marks
-// across all of them. One cursor moves along all charts, and the heads tell what stands there.
+// Charts of the last hour: decisions and fallbacks, latency, rewards, shadow agreement, and drift
+// marks across all of them. One cursor moves along all charts; captions show the values there.
+
+import { announce, byId, element, renderInto, setText, svgElement } from "./dom.js";
+import { clockTime, count, decimal, isNumber, largestFirst, milliseconds, percent } from "./format.js";
+import { plural, shortTime, SPACE, timeElement } from "./format.js";
+import { lastComplete } from "./overview.js";
+import { linearScale, linePath, logScale, PLOT_HEIGHT, stepPath, timeTicks, timeWindow } from "./plot.js";
 
 const CHARTS = [
   {
     title: "decisions",
-    key: [["by-policy", "policy"], ["by-rule", "fallback"]],
-    scale: ({ intervals }) => linearScale(0, Math.max(1, ...intervals.map((each) => each.decisions))),
+    legend: [["by-policy", "policy"], ["by-rule", "fallback"]],
+    scale: ({ intervals }) => linearScale(0, Math.max(1, ...intervals.map(({ decisions }) => decisions))),
     marks(plot, intervals) {
       const { y } = plot.scale;
-      const steps = (low, high) => intervals.map((each) => ({ x: plot.x(each), low: y(low(each)), high: y(high(each)) }));
+      const area = (kind, low, high) => {
+        const steps = intervals.map((interval) => ({ x: plot.x(interval), low: y(low(interval)), high: y(high(interval)) }));
+        return svgElement("path", { class: `area ${kind}`, d: stepPath(steps, plot.step) });
+      };
       return [
-        drawn("path", { class: "area by-policy", d: stepPath(steps((each) => each.fallbacks, (each) => each.decisions), plot.wide) }),
-        drawn("path", { class: "area by-rule", d: stepPath(steps(() => 0, (each) => each.fallbacks), plot.wide) }),
+        area("by-policy", ({ fallbacks }) => fallbacks, ({ decisions }) => decisions),
+        area("by-rule", () => 0, ({ fallbacks }) => fallbacks),
       ];
     },
-    tell(each) {
-      const causes = largest(each.by_cause).map(([name, n]) => `${name} ${count(n)}`).join(", ");
-      return `${count(each.decisions)}, of them ${plural(each.fallbacks, "fallback")}${causes ? ` (${causes})` : ""}`;
+    text({ decisions, fallbacks, by_cause }) {
+      const causes = largestFirst(by_cause).map(([name, n]) => `${name} ${count(n)}`).join(", ");
+      return `${count(decisions)}, of them ${plural(fallbacks, "fallback")}${causes ? ` (${causes})` : ""}`;
     },
   },
   {
     title: "latency",
-    key: [["by-policy", "p50"], ["by-policy faint", "p99"], ["deadline dashed", "deadline"]],
-    unit: "ms",
+    legend: [["by-policy", "p50"], ["by-policy faint", "p99"], ["deadline dashed", "deadline"]],
     scale({ intervals }, { deadline_ms: deadline }) {
-      const seen = intervals.flatMap((each) => [each.p50_ms, each.p99_ms]).filter((value) => known(value) && value > 0);
-      return logScale(Math.min(deadline, ...seen), Math.max(deadline, ...seen));
+      const values = intervals.flatMap(({ p50_ms, p99_ms }) => [p50_ms, p99_ms]).filter((value) => isNumber(value) && value > 0);
+      return logScale(Math.min(deadline, ...values), Math.max(deadline, ...values));
     },
     marks: (plot, intervals, { deadline_ms: deadline }) => [
-      level(plot, deadline, "deadline"),
+      horizontalLine(plot, deadline, "level deadline"),
       line(plot, intervals, "p99_ms", "by-policy faint"),
       line(plot, intervals, "p50_ms", "by-policy"),
     ],
-    tell: (each) => `p50 ${milliseconds(each.p50_ms)}, p99 ${milliseconds(each.p99_ms)}`,
+    text: ({ p50_ms, p99_ms }) => `p50 ${milliseconds(p50_ms)}, p99 ${milliseconds(p99_ms)}`,
   },
   {
     title: "reward",
-    key: [["told", "of the interval"], ["by-rule dashed", "mean of the rule"]],
+    legend: [["observed", "mean of the interval"], ["by-rule dashed", "mean of the rule"]],
     scale({ intervals }, { rewards }) {
-      const seen = [...intervals.map((each) => each.reward_mean), rewards.rule.mean].filter(known);
-      return seen.length ? linearScale(Math.min(...seen), Math.max(...seen), 1e-6) : linearScale(0, 1);
+      const values = [...intervals.map(({ reward_mean }) => reward_mean), rewards.rule.mean].filter(isNumber);
+      return values.length ? linearScale(Math.min(...values), Math.max(...values), 1e-6) : linearScale(0, 1);
     },
     marks: (plot, intervals, { rewards }) => [
-      known(rewards.rule.mean) ? level(plot, rewards.rule.mean, "by-rule dashed") : null,
-      line(plot, intervals, "reward_mean", "told"),
+      isNumber(rewards.rule.mean) ? horizontalLine(plot, rewards.rule.mean, "level by-rule") : null,
+      line(plot, intervals, "reward_mean", "observed"),
     ],
-    tell: (each) => (known(each.reward_mean) ? figure(each.reward_mean) : "none told"),
+    text: ({ reward_mean }) => (isNumber(reward_mean) ? decimal(reward_mean) : "no rewards"),
   },
   {
-    title: "shadow agrees",
-    onlyWith: "shadow_agreement", // an hour without a shadow needs no empty chart
-    key: [["by-shadow", "with what acted"]],
+    title: "shadow agreement",
+    onlyWith: "shadow_agreement", // hidden while no interval has a shadow policy
+    legend: [["by-shadow", "share of equal decisions"]],
     scale: () => ({ ...linearScale(0, 1), ticks: [0, 0.5, 1] }),
-    tick: percent,
+    tickText: percent,
     marks: (plot, intervals) => [line(plot, intervals, "shadow_agreement", "by-shadow")],
-    tell: (each) => (known(each.shadow_agreement) ? percent(each.shadow_agreement) : "no shadow"),
+    text: ({ shadow_agreement }) => (isNumber(shadow_agreement) ? percent(shadow_agreement) : "no shadow policy"),
   },
 ];
 
-// The last interval is still filling up; what is told as now comes from the one before.
-const lastWhole = ({ intervals }) => intervals.at(-2) ?? intervals.at(-1);
-
-function line(plot, intervals, what, kind) {
-  const points = intervals.map((each) => [plot.x(each) + plot.wide / 2, known(each[what]) ? plot.scale.y(each[what]) : null]);
-  return drawn("path", { class: `line ${kind}`, d: linePath(points, 1.6 * plot.wide) });
+function line(plot, intervals, field, kind) {
+  const points = intervals.map((interval) =>
+    [plot.x(interval) + plot.step / 2, isNumber(interval[field]) ? plot.scale.y(interval[field]) : null]);
+  return svgElement("path", { class: `line ${kind}`, d: linePath(points, 1.6 * plot.step) });
 }
 
-function level(plot, value, kind) {
+function horizontalLine(plot, value, kind) {
   const y = plot.scale.y(value);
-  return drawn("line", { class: `level ${kind}`, x1: plot.gutter, x2: plot.width, y1: y, y2: y });
+  return svgElement("line", { class: kind, x1: plot.gutter, x2: plot.width, y1: y, y2: y });
 }
+
+const rightText = (x, y, text) => svgElement("text", { x, y, "text-anchor": "end" }, text);
+const verticalLine = (kind, x) => svgElement("line", { class: kind, x1: x, x2: x, y1: 0, y2: PLOT_HEIGHT });
 
 function createChart(spec) {
-  const svg = drawn("svg", { class: "plot", role: "img", height: PLOT_HEIGHT });
-  const tells = element("span", { class: "tells" });
-  const key = spec.key.map(([kind, text]) => element("span", { class: "key-entry" }, element("i", { class: kind }), text));
-  const figure = element("figure", {}, element("figcaption", {}, element("b", {}, spec.title), ...key, tells), svg);
-  return { spec, svg, tells, figure };
+  const svg = svgElement("svg", { class: "plot", role: "img", height: PLOT_HEIGHT });
+  const readout = element("span", { class: "readout" });
+  const legend = spec.legend.map(([kind, text]) => element("span", { class: "legend-entry" }, element("i", { class: kind }), text));
+  const figure = element("figure", {}, element("figcaption", {}, element("b", {}, spec.title), ...legend, readout), svg);
+  return { spec, svg, readout, figure };
 }
 
-function drawChart({ spec, svg, figure: frame }, history, status, view) {
-  frame.hidden = spec.onlyWith !== undefined && !history.intervals.some((each) => known(each[spec.onlyWith]));
+// The horizontal geometry shared by all charts.
+function createPlot(history, view) {
   const width = Math.max(160, byId("plots").clientWidth);
   const gutter = width < 480 ? 40 : 52;
-  const toX = (time) => gutter + ((time - view.from) / (view.to - view.from)) * (width - gutter);
-  const wide = ((1000 * history.interval_s) / (view.to - view.from)) * (width - gutter);
-  const scale = spec.scale(history, status);
-  const plot = { width, gutter, wide, scale, x: (each) => toX(Date.parse(each.time)) };
-  svg.setAttribute("viewBox", `0 0 ${width} ${PLOT_HEIGHT}`);
-  const tick = spec.tick ?? ((value) => figure(value));
-  const drifts = history.intervals.filter((each) => each.drift > 0);
-  svg.replaceChildren(
-    ...timeTicks(view, width - gutter).map((time) => drawn("line", { class: "grid", x1: toX(time), x2: toX(time), y1: 0, y2: PLOT_HEIGHT })),
-    ...scale.ticks.flatMap((value) => [
-      drawn("line", { class: "grid", x1: gutter, x2: width, y1: scale.y(value), y2: scale.y(value) }),
-      drawn("text", { x: gutter - 8, y: Math.min(Math.max(scale.y(value) + 4, 9), PLOT_HEIGHT - 1), "text-anchor": "end" }, tick(value)),
-    ]),
-    ...spec.marks(plot, history.intervals, status).filter(Boolean),
-    ...drifts.map((each) => drawn("line", { class: "drift-line", x1: plot.x(each), x2: plot.x(each), y1: 0, y2: PLOT_HEIGHT })),
-    drawn("line", { class: "cursor", y1: 0, y2: PLOT_HEIGHT, visibility: "hidden" }),
-  );
-  return plot;
+  const scale = (width - gutter) / (view.to - view.from);
+  const timeToX = (time) => gutter + (time - view.from) * scale;
+  return { width, gutter, step: 1000 * history.interval_s * scale, timeToX, x: ({ time }) => timeToX(Date.parse(time)) };
 }
 
-// Drift as diamonds above the charts, and the clock below them.
+function drawChart({ spec, svg, figure }, history, status, view, shared) {
+  const { intervals } = history;
+  figure.hidden = spec.onlyWith !== undefined && !intervals.some((interval) => isNumber(interval[spec.onlyWith]));
+  const scale = spec.scale(history, status);
+  const plot = { ...shared, scale };
+  const { width, gutter } = plot;
+  const tickText = spec.tickText ?? decimal;
+  svg.setAttribute("viewBox", `0 0 ${width} ${PLOT_HEIGHT}`);
+  svg.replaceChildren(
+    ...timeTicks(view, width - gutter).map((time) => verticalLine("grid", plot.timeToX(time))),
+    ...scale.ticks.flatMap((value) => [
+      horizontalLine(plot, value, "grid"),
+      rightText(gutter - 8, Math.min(Math.max(scale.y(value) + 4, 9), PLOT_HEIGHT - 1), tickText(value)),
+    ]),
+    ...spec.marks(plot, intervals, status).filter(Boolean),
+    ...intervals.filter(({ drift }) => drift > 0).map((interval) => verticalLine("drift-line", plot.x(interval))),
+    svgElement("line", { class: "cursor", y1: 0, y2: PLOT_HEIGHT, visibility: "hidden" }),
+  );
+}
+
+// Drift marks above the charts and clock times below them.
 function drawMargins(drift, ruler, plot, history, view) {
-  const seen = history.intervals.filter((each) => each.drift > 0);
-  drift.style.display = seen.length ? "" : "none";
+  const drifts = history.intervals.filter((interval) => interval.drift > 0);
+  drift.style.display = drifts.length ? "" : "none";
   drift.setAttribute("viewBox", `0 0 ${plot.width} 14`);
   drift.replaceChildren(
-    drawn("text", { x: plot.gutter - 8, y: 11, "text-anchor": "end" }, "drift"),
-    ...seen.map((each) => drawn("path", { class: "diamond by-drift", d: `M${plot.x(each)} 2l5 5l-5 5l-5 -5Z` },
-      drawn("title", {}, `drift at ${clockTime.format(new Date(each.time))}`))),
+    rightText(plot.gutter - 8, 11, "drift"),
+    ...drifts.map((interval) => svgElement("path", { class: "diamond by-drift", d: `M${plot.x(interval)} 2l5 5l-5 5l-5 -5Z` },
+      svgElement("title", {}, `drift at ${clockTime.format(new Date(interval.time))}`))),
   );
-  drift.setAttribute("aria-label", seen.length ? `drift was seen in ${plural(seen.length, "interval")}` : "no drift was seen");
+  drift.setAttribute("aria-label", `drift detected in ${plural(drifts.length, "interval")}`);
   ruler.setAttribute("viewBox", `0 0 ${plot.width} 16`);
-  const toX = (time) => plot.gutter + ((time - view.from) / (view.to - view.from)) * (plot.width - plot.gutter);
   ruler.replaceChildren(...timeTicks(view, plot.width - plot.gutter).map((time) =>
-    drawn("text", { x: Math.min(toX(time), plot.width - 16), y: 12, "text-anchor": "middle" }, shortTime.format(time))));
+    svgElement("text", { x: Math.min(plot.timeToX(time), plot.width - 16), y: 12, "text-anchor": "middle" }, shortTime.format(time))));
 }
 
-function createCharts() {
+export function createCharts() {
   const charts = CHARTS.map(createChart);
-  const drift = drawn("svg", { class: "plot", role: "img", height: 14 });
-  const ruler = drawn("svg", { class: "plot", "aria-hidden": "true", height: 16 });
-  byId("plots").replaceChildren(drift, ...charts.map((chart) => chart.figure), ruler);
-  let picture = null; // { history, status, view, plots }
-  let cursor = null; // the number of an interval, or null for the last one
+  const drift = svgElement("svg", { class: "plot", role: "img", height: 14 });
+  const ruler = svgElement("svg", { class: "plot", "aria-hidden": "true", height: 16 });
+  byId("plots").replaceChildren(drift, ...charts.map(({ figure }) => figure), ruler);
+  let shown = null; // { key, history, status, view, plot }
+  let cursor = null; // index of an interval; null: the last complete one
 
-  function tell() {
-    const { history, view, plot } = picture;
-    const each = cursor === null ? lastWhole(history) : history.intervals[cursor];
-    showIn(byId("charts-when"), cursor === null ? null : each.time, (time) => (time ? [moment(time)] : []));
+  function showValues() {
+    const { history, view, plot } = shown;
+    const interval = cursor === null ? lastComplete(history) : history.intervals[cursor];
+    renderInto(byId("charts-time"), cursor === null ? null : interval.time, (time) => (time ? [timeElement(time)] : []));
     const span = view.minutes === 60 ? "the last hour" : `the last ${view.minutes} min`;
     setText(byId("charts-span"), `${span}, ${history.interval_s}${SPACE}s a point`);
-    for (const { spec, svg, tells } of charts) {
-      const words = each ? spec.tell(each) : "nothing yet";
-      setText(tells, words);
-      svg.setAttribute("aria-label", `${spec.title} over ${span}; ${words}`);
+    for (const { spec, svg, readout } of charts) {
+      const text = interval ? spec.text(interval) : "no data yet";
+      setText(readout, text);
+      svg.setAttribute("aria-label", `${spec.title} over ${span}; ${text}`);
       const mark = svg.querySelector(".cursor");
       mark.setAttribute("visibility", cursor === null ? "hidden" : "visible");
       if (cursor === null) continue;
-      const x = plot.x(each) + plot.wide / 2;
+      const x = plot.x(interval) + plot.step / 2;
       mark.setAttribute("x1", x);
       mark.setAttribute("x2", x);
     }
   }
 
   function draw() {
-    if (!picture) return;
-    const { history, status } = picture;
-    picture.view = windowOf(history.intervals, history.interval_s);
-    for (const chart of charts) picture.plot = drawChart(chart, history, status, picture.view);
-    drawMargins(drift, ruler, picture.plot, history, picture.view);
+    if (!shown) return;
+    const { history, status } = shown;
+    shown.view = timeWindow(history.intervals, history.interval_s);
+    shown.plot = createPlot(history, shown.view);
+    for (const chart of charts) drawChart(chart, history, status, shown.view, shown.plot);
+    drawMargins(drift, ruler, shown.plot, history, shown.view);
     if (cursor !== null && cursor >= history.intervals.length) cursor = null;
-    tell();
+    showValues();
   }
 
-  function point(clientX) {
-    if (!picture?.history.intervals.length) return;
-    const { history, plot } = picture;
-    const x = clientX - ruler.getBoundingClientRect().left - plot.wide / 2;
-    const gaps = history.intervals.map((each) => Math.abs(plot.x(each) - x));
-    cursor = gaps.indexOf(Math.min(...gaps));
-    tell();
-  }
-
-  byId("plots").addEventListener("pointermove", (event) => point(event.clientX));
+  byId("plots").addEventListener("pointermove", (event) => {
+    if (!shown?.history.intervals.length) return;
+    const { history, plot } = shown;
+    const x = event.clientX - ruler.getBoundingClientRect().left - plot.step / 2;
+    const distances = history.intervals.map((interval) => Math.abs(plot.x(interval) - x));
+    cursor = distances.indexOf(Math.min(...distances));
+    showValues();
+  });
   byId("plots").addEventListener("pointerleave", () => {
     cursor = null;
-    if (picture) tell();
+    if (shown) showValues();
   });
   byId("charts").addEventListener("keydown", (event) => {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    const last = (picture?.history.intervals.length ?? 0) - 1;
+    const last = (shown?.history.intervals.length ?? 0) - 1;
     if (!step || last < 0) return;
     event.preventDefault();
     cursor = Math.min(last, Math.max(0, (cursor ?? last) + step * (event.shiftKey ? 10 : 1)));
-    tell();
-    say(`${charts[0].tells.textContent}; latency ${charts[1].tells.textContent}`);
+    showValues();
+    announce(`${charts[0].readout.textContent}; latency ${charts[1].readout.textContent}`);
   });
   new ResizeObserver(draw).observe(byId("plots"));
 
   return {
     show(history, status) {
-      const told = JSON.stringify([history, status.deadline_ms, status.rewards.rule.mean]);
-      if (picture?.told === told) return;
-      picture = { history, status, told };
+      const key = JSON.stringify([history, status.deadline_ms, status.rewards.rule.mean]);
+      if (shown?.key === key) return;
+      shown = { key, history, status };
       draw();
     },
     clear() {
-      picture = null;
+      shown = null;
       cursor = null;
     },
   };

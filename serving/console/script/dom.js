@@ -1,41 +1,41 @@
-// Making and changing nodes. Data only ever enters as text or as a plain attribute's value.
+// Creating and updating nodes. Data enters only as text or as the value of a plain attribute.
 
-const byId = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
-// Fills an element in: attributes that are null or false are left out, strings become text.
-function fill(made, attributes, children) {
+// Attributes that are null, undefined or false are left out; strings become text nodes.
+function fill(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
-    made.setAttribute(name, value === true ? "" : value);
+    node.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.filter((child) => child !== null));
-  return made;
+  node.append(...children.filter((child) => child !== null));
+  return node;
 }
 
-function element(tag, attributes = {}, ...children) {
+export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-function drawn(tag, attributes = {}, ...children) {
+export function svgElement(tag, attributes = {}, ...children) {
   return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-// Text is set only where it changed: what somebody has marked for copying stays marked.
-function setText(node, text) {
+// Unchanged text is not written again, so that a text selection survives.
+export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-const shown = new WeakMap();
+const rendered = new WeakMap();
 
-// Builds the children of a node anew, only if what they tell has changed.
-function showIn(node, data, build) {
-  const told = JSON.stringify(data);
-  if (shown.get(node) === told) return;
-  shown.set(node, told);
+// Rebuilds the children of a node if `data` has changed since the last call.
+export function renderInto(node, data, build) {
+  const key = JSON.stringify(data);
+  if (rendered.get(node) === key) return;
+  rendered.set(node, key);
   node.replaceChildren(...[build(data)].flat().filter((child) => child !== null));
 }
 
-// For screen readers: what an operator would want to be interrupted for, not every decision.
-function say(text) {
-  setText(byId("said"), text);
+// Text for screen readers.
+export function announce(text) {
+  setText(byId("announcement"), text);
 }

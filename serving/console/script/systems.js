@@ -1,57 +1,54 @@
-// The systems as tabs: each tells its lifecycle and who acts, so that one glance covers all.
+// The systems as tabs, each with its lifecycle state and whether its policy or its rule decides.
 
-function createTab(name, choose) {
-  const [title, lifecycle, acting, decisions] = ["b", "span", "span", "span"].map((tag) => element(tag));
+import { byId, element, setText } from "./dom.js";
+import { plural } from "./format.js";
+
+function createTab(name, select) {
+  const lifecycle = element("span", { class: "chip" });
+  const source = element("span", { class: "tab-source" });
+  const decisions = element("span", { class: "tab-count" });
   const tab = element("button", { type: "button", role: "tab", "aria-controls": "system", class: "tab" },
-    element("span", { class: "tab-head" }, title, lifecycle),
-    element("span", { class: "tab-acting" }, acting, decisions),
+    element("span", { class: "tab-line" }, element("b", {}, name), lifecycle),
+    element("span", { class: "tab-line" }, source, decisions),
   );
-  decisions.className = "tab-count";
-  setText(title, name);
-  tab.addEventListener("click", () => choose(name));
-  return { name, tab, lifecycle, acting, decisions };
+  tab.addEventListener("click", () => select(name));
+  return { name, tab, lifecycle, source, decisions };
 }
 
-function actingWords(system) {
-  if (system.paused) return "paused: rule acts";
-  return system.acting === "policy" ? "policy acts" : "rule acts";
+function showTab({ tab, lifecycle, source, decisions }, system, isSelected) {
+  const byPolicy = system.acting === "policy";
+  tab.setAttribute("aria-selected", isSelected);
+  tab.tabIndex = isSelected ? 0 : -1;
+  tab.dataset.source = byPolicy ? "policy" : "rule";
+  tab.title = system.summary;
+  lifecycle.dataset.lifecycle = system.lifecycle;
+  setText(lifecycle, system.lifecycle);
+  setText(source, system.paused ? "paused: rule decides" : byPolicy ? "policy decides" : "rule decides");
+  setText(decisions, plural(system.decisions, "decision"));
 }
 
-function showTab(parts, system, selected) {
-  const here = system.system === selected;
-  parts.tab.setAttribute("aria-selected", here);
-  parts.tab.tabIndex = here ? 0 : -1;
-  parts.tab.dataset.acting = system.acting === "policy" ? "policy" : "rule";
-  parts.lifecycle.className = "chip";
-  parts.lifecycle.dataset.lifecycle = system.lifecycle;
-  parts.acting.className = "who-acts";
-  setText(parts.lifecycle, system.lifecycle);
-  setText(parts.acting, actingWords(system));
-  parts.tab.title = system.summary;
-  setText(parts.decisions, plural(system.decisions, "decision"));
-}
-
-function createSystems(choose) {
+export function createSystems(select) {
   const list = byId("systems");
   let tabs = [];
+  const names = () => tabs.map(({ name }) => name);
   list.addEventListener("keydown", (event) => {
     const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
-    const at = tabs.findIndex(({ tab }) => tab === document.activeElement);
-    if (!step || at < 0) return;
+    const index = tabs.findIndex(({ tab }) => tab === document.activeElement);
+    if (!step || index < 0) return;
     event.preventDefault();
-    const next = tabs[(at + step + tabs.length) % tabs.length];
+    const next = tabs[(index + step + tabs.length) % tabs.length];
     next.tab.focus();
-    choose(next.name);
+    select(next.name);
   });
   return {
-    names: () => tabs.map(({ name }) => name),
+    names,
     show(systems, selected) {
-      const names = systems.map(({ system }) => system);
-      if (names.join("\n") !== tabs.map(({ name }) => name).join("\n")) {
-        tabs = names.map((name) => createTab(name, choose));
+      const current = systems.map(({ system }) => system);
+      if (current.join("\n") !== names().join("\n")) {
+        tabs = current.map((name) => createTab(name, select));
         list.replaceChildren(...tabs.map(({ tab }) => tab));
       }
-      systems.forEach((system, i) => showTab(tabs[i], system, selected));
+      systems.forEach((system, i) => showTab(tabs[i], system, system.system === selected));
     },
   };
 }

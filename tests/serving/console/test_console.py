@@ -1,224 +1,199 @@
-"""The console in a real browser, over a made-up service."""
+"""The console in Chromium, over simulated systems."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.serving.console import steps
-from tests.serving.console.fake_service import FakeService, Running
-from tests.serving.console.made_up import Json, MadeUp, decima_decision
+from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
+from tests.serving.console.fake_service import FakeService
+from tests.serving.console.fake_system import FakeSystem, Json
 
 if TYPE_CHECKING:
     from tests.browser import Browser
 
+pytestmark = pytest.mark.slow
+
 TOKENS = {"the-admin-token": "admin", "the-read-token": "read"}
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
-GREYED = "'stale' in document.body.dataset"
-BANNER = f"!document.getElementById('banner').hidden && {steps.said_by('banner-text')}"
-
-Start = Callable[..., Running]
+STALE = "'stale' in document.body.dataset"
+BANNER = f"!document.getElementById('banner').hidden && {text_of('banner-text')}"
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
-    running: list[Running] = []
+def service() -> Iterator[FakeService]:
+    service = FakeService()
+    yield service
+    service.stop()
 
-    def begin(tokens: Mapping[str, str] | None = None) -> Running:
-        running.append(Running(FakeService(tokens)))
-        return running[-1]
 
-    yield begin
-    for each in running:
-        each.stop()
+@pytest.fixture
+def console(browser: Browser, service: FakeService) -> Console:
+    return Console(browser, service.base)
 
 
 def background(browser: Browser) -> str:
     return str(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_a_live_decision_with_its_reason(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
-    seen = steps.newest(browser)
-    seen = steps.wait_for_newer(browser, seen)
-    told = steps.expand(browser, seen)
-    decision = next(d for d in served.service.systems["decima"].decisions if d["id"] == seen)
-    assert decision["reason"]["summary"] in told
-    for name in ("stage", "limit"):
-        for choice in decision["reason"]["choices"].get(name, []):
-            assert choice["name"] in told
-    bars = "document.querySelectorAll('.more:not([hidden]) .choice-bar .bar')"
+def test_new_decision_shows_reason_and_choices(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
+    newest = console.newest_decision(other_than=console.newest_decision())
+    text = console.expand(newest)
+    decision = next(d for d in service.systems["decima"].decisions if d["id"] == newest)
+    assert decision["reason"]["summary"] in text
+    choices = [c for group in decision["reason"]["choices"].values() for c in group]
+    assert all(choice["name"] in text for choice in choices)
+    bars = "document.querySelectorAll('.details:not([hidden]) .choice-bar .bar')"
     widths = browser.evaluate(f"[...{bars}].map((bar) => Number(bar.getAttribute('width')))")
-    chances = [c["probability"] for group in decision["reason"]["choices"].values() for c in group]
-    assert widths == pytest.approx([max(0.4, 100 * each) for each in chances])
-    # While it is open the list stands still, and says what it holds back.
+    assert widths == pytest.approx([max(0.4, 100 * c["probability"]) for c in choices])
+    # While a decision is expanded the list is not updated.
     newer = "document.getElementById('feed-newer')"
-    assert "newer" in steps.wait_for(browser, f"!{newer}.hidden && {newer}.textContent")
-    assert steps.newest(browser) == seen
+    assert "newer" in console.wait_for(f"!{newer}.hidden && {newer}.textContent")
+    assert console.newest_decision() == newest
     browser.press("Escape")
-    steps.wait_for_newer(browser, seen)
-    assert browser.faults() == []
-    assert all(url.startswith((served.base, "data:")) for url in browser.requests()), (
-        browser.requests()
-    )
+    console.newest_decision(other_than=newest)
+    assert browser.errors() == []
+    assert all(url.startswith((service.base, "data:")) for url in browser.requests())
 
 
-def test_what_it_tells_of_a_system(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
-    status = served.service.systems["decima"].status()
-    assert browser.text("headline") == "The policy acts: decima-small"
+def test_status_of_both_systems_is_shown(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
+    status = service.systems["decima"].status()
+    assert browser.text("headline") == "The policy decides: decima-small"
+    assert browser.text("reason") == status["acting_because"]
     policies = browser.text("policies")
-    for role in ("serving", "shadow", "previous"):
-        assert status["policies"][role]["name"] in policies
-        assert status["policies"][role]["version"] in policies
-    assert browser.text("because") == status["acting_because"]
-    causes = browser.text("causes")
-    assert all(cause in causes for cause in status["decisions"]["by_cause"])
-    marks = browser.evaluate(
+    for policy in status["policies"].values():
+        assert policy["name"] in policies
+        assert policy["version"] in policies
+    assert all(cause in browser.text("causes") for cause in status["decisions"]["by_cause"])
+    lengths = browser.evaluate(
         "[...document.querySelectorAll('#plots .line')].map((l) => l.getAttribute('d').length)"
     )
-    assert len(marks) == 4
-    assert min(marks) > 500
+    assert len(lengths) == 4
+    assert min(lengths) > 500
     titles = browser.evaluate("[...document.querySelectorAll('time')].map((t) => t.title)")
     assert titles
     assert all(title.endswith(" UTC") for title in titles)
 
-    steps.choose(browser, "das")
-    assert browser.text("headline") == "The rule acts, not the policy: las-consolidate"
-    assert browser.evaluate("document.getElementById('acting').dataset.acting") == "rule"
-    assert browser.evaluate("document.title").startswith("▲ rule acts")
+    console.select_system("das")
+    assert "rule decides" in browser.text("headline")
+    assert "las-consolidate" in browser.text("headline")
+    assert browser.evaluate("document.getElementById('state').dataset.source") == "rule"
+    assert "rule decides" in browser.evaluate("document.title")
     assert browser.evaluate("document.querySelectorAll('#plots .diamond').length") == 1
     assert "retrain-das-0007" in browser.text("retraining")
     assert "RUNNING" in browser.text("retraining")
     assert "queue" in browser.text("drift")
-    assert browser.faults() == []
+    service.systems["das"].fields["lifecycle"]["state"] = "SERVING"
+    console.wait_for_tag("policy")
+    console.expand(console.newest_decision())
+    whiskers = "document.querySelectorAll('.details:not([hidden]) .choice-bar .whisker').length"
+    assert browser.evaluate(whiskers) == 10  # uncertain scores
+    assert browser.errors() == []
 
 
-def test_whiskers_stand_for_uncertainty(browser: Browser, start: Start) -> None:
-    served = start()
-    served.service.systems["das"].lifecycle["state"] = "SERVING"
-    steps.open_console(browser, served.base)
-    steps.choose(browser, "das")
-    tag = "document.querySelector('#decisions > li .tag').textContent"
-    steps.wait_for(browser, f"{tag} === 'policy'")
-    steps.expand(browser, steps.newest(browser))
-    counted = "document.querySelectorAll('.more:not([hidden]) .choice-bar .whisker').length"
-    assert browser.evaluate(counted) == 10
-
-
-def test_pause_and_resume(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
-    steps.pause(browser, "limits look strange")
-    assert served.service.posted == [("decima", "pause", {"reason": "limits look strange"})]
-    steps.wait_for_fallback(browser, "paused")
+def test_pause_resume_and_failed_promotion(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
+    console.pause("unexpected limits")
+    assert service.posted == [("decima", "pause", {"reason": "unexpected limits"})]
+    console.wait_for_tag("rule: paused")
     assert "paused" in browser.evaluate("document.querySelector('[role=tab]').textContent")
-    assert "the rule acts" in browser.text("said")  # told to those who listen, too
-    steps.resume(browser)
-    steps.wait_for(
-        browser, "document.querySelector('#decisions > li .tag').textContent === 'policy'"
-    )
-    assert browser.faults() == []
+    assert "rule decides" in browser.text("announcement")  # for screen readers
+    console.resume()
+    console.wait_for_tag("policy")
+    assert browser.errors() == []
+    console.click("promote")
+    service.systems["decima"].fields["policies"]["shadow"] = None
+    browser.press("Enter")  # the submit button has the focus
+    assert console.wait_for(text_of("action-error")) == "no shadow policy"
+    browser.press("Escape")
+    console.wait_for("!document.getElementById('action-dialog').open")
 
 
-def test_promote_needs_an_admin_token(browser: Browser, start: Start) -> None:
-    served = start(TOKENS)
-    steps.load_console(browser, served.base)
-    assert "no valid token was sent" in steps.wait_for(browser, BANNER)
-    steps.enter_token(browser, "wrong")
-    steps.wait_for(browser, "!document.getElementById('banner-token').hidden")
-    steps.enter_token(browser, "the-read-token")
-    steps.wait_for(browser, "document.documentElement.dataset.ready === 'yes'")
-    assert browser.evaluate("document.getElementById('promote').disabled")
-    assert "need an admin token" in browser.text("needs")
+def test_promote_and_rollback_need_an_admin_token(browser: Browser, service: FakeService) -> None:
+    service.tokens = TOKENS
+    console = Console(browser, service.base, ready=False)
+    assert "no valid token was sent" in console.wait_for(BANNER)
+    console.enter_token("wrong")
+    console.wait_for("!document.getElementById('banner-token').hidden")
+    console.enter_token("the-read-token")
+    console.wait_for(READY)
+    assert console.is_disabled("promote")
+    assert "admin token" in browser.text("actions-note")
 
-    steps.enter_token(browser, "the-admin-token")
-    steps.act_and_see_it_done(browser, "promote")
-    steps.wait_for(browser, f"{steps.said_by('headline')} === 'The policy acts: decima-tpch-2'")
-    steps.wait_for(browser, "document.getElementById('promote').disabled")  # nothing in shadow now
-    steps.act_and_see_it_done(browser, "rollback")
-    steps.wait_for(browser, f"{steps.said_by('headline')} === 'The policy acts: decima-small'")
-    assert [verb for _, verb, _ in served.service.posted] == ["promote", "rollback"]
+    console.enter_token("the-admin-token")
+    console.act("promote")
+    console.wait_for_text("headline", "decima-tpch-2")
+    console.wait_for("document.getElementById('promote').disabled")  # no shadow policy any more
+    console.act("rollback")
+    console.wait_for_text("headline", "decima-small")
+    assert [action for _, action, _ in service.posted] == ["promote", "rollback"]
     assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
     assert all("token" not in url for url in browser.requests())
 
 
-def test_a_refusal_is_shown_in_the_services_words(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
-    browser.evaluate("document.getElementById('promote').click()")
-    served.service.systems["decima"].policies["shadow"] = None  # somebody else was faster
-    browser.press("Enter")  # the button to confirm has the focus
-    fault = steps.said_by("action-fault")
-    assert steps.wait_for(browser, fault) == "nothing to promote: no bundle is in shadow"
-    browser.press("Escape")
-    steps.wait_for(browser, "!document.getElementById('action-dialog').open")
+def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> None:
+    system = service.systems["decima"]
+    draw = system.draw
 
-
-def test_hostile_names_are_text(browser: Browser, start: Start) -> None:
-    served = start()
-    made = served.service.systems["decima"]
-    plain = made.draw
-
-    def hostile(*given: object) -> tuple[Json, Json]:
-        _, reason = plain(*given)  # type: ignore[arg-type]
-        choices = {HOSTILE: [{**c, "name": HOSTILE} for c in reason["choices"]["stage"]]}
+    def hostile(n: int) -> tuple[Json, Json]:
+        choices = {HOSTILE: [{**c, "name": HOSTILE} for c in draw(n)[1]["choices"]["job"]]}
         return {"job": HOSTILE, HOSTILE: [HOSTILE]}, {"summary": HOSTILE, "choices": choices}
 
-    made.draw = hostile
-    made.rule = made.summary = HOSTILE
-    made.system = HOSTILE.replace("/", "")  # a slash would be another route
-    made.policies["serving"]["name"] = made.policies["shadow"]["name"] = HOSTILE
-    made.guard[HOSTILE] = made.by_cause[HOSTILE] = 3
-    made.drift["inputs"][HOSTILE] = {"count": 1, "last": None, "mean": None}
-    made.lifecycle["why"] = made.log["fault"] = HOSTILE
-    served.service.systems = {made.system: made}
-    steps.open_console(browser, served.base)
-    top = "document.querySelector('#decisions > li .row-what').textContent"
-    steps.wait_for(browser, f"{top}.includes({json.dumps(HOSTILE)})")
-    assert HOSTILE in steps.expand(browser, steps.newest(browser))
+    system.draw = hostile  # type: ignore[assignment]
+    name = HOSTILE.replace("/", "")  # a slash would be another route
+    fields = system.fields
+    fields |= {"system": name, "rule": HOSTILE, "summary": HOSTILE}
+    fields["policies"]["serving"]["name"] = fields["policies"]["shadow"]["name"] = HOSTILE
+    fields["guard"][HOSTILE] = fields["decisions"]["by_cause"][HOSTILE] = 3
+    fields["drift"]["inputs"][HOSTILE] = {"count": 1, "last": None, "mean": None}
+    fields["lifecycle"]["why"] = fields["log"]["fault"] = HOSTILE
+    service.systems = {name: system}
+    console = Console(browser, service.base)
+    first = "document.querySelector('#decisions > li .row-decision').textContent"
+    console.wait_for(f"{first}.includes({json.dumps(HOSTILE)})")
+    assert HOSTILE in console.expand(console.newest_decision())
     for panel in ("headline", "policies", "guard", "causes", "drift", "log"):
         assert HOSTILE in browser.text(panel)
-    assert made.system in browser.text("systems")
-    steps.pause(browser, HOSTILE)
+    assert name in browser.text("systems")
+    console.pause(HOSTILE)
     assert browser.evaluate("document.querySelectorAll('img, body script').length") == 1
     assert browser.evaluate("document.title") != "run"
-    assert browser.faults() == []
+    assert browser.errors() == []
 
 
-def test_the_keyboard_alone_is_enough(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
+def test_keyboard_reaches_everything(browser: Browser, console: Console) -> None:
     browser.press("?")
-    steps.wait_for(browser, "document.getElementById('help-dialog').open")
-    browser.press("p")  # no shortcut works under a dialog
+    console.wait_for("document.getElementById('help-dialog').open")
+    browser.press("p")  # shortcuts are inactive while a dialog is open
     assert not browser.evaluate("document.getElementById('action-dialog').open")
     browser.press("Escape")
-    steps.wait_for(browser, "!document.getElementById('help-dialog').open")
+    console.wait_for("!document.getElementById('help-dialog').open")
 
-    browser.press("2")
-    steps.wait_for(browser, f"{steps.said_by('name')} === 'das'")
-    browser.press("1")
-    steps.wait_for(browser, f"{steps.said_by('name')} === 'decima'")
-    steps.newest(browser)
+    for key, system in (("2", "das"), ("1", "decima")):
+        browser.press(key)
+        console.wait_for_text("name", system)
+    console.newest_decision()
     browser.press("j")
-    row = "document.activeElement.getAttribute('aria-expanded')"
-    assert browser.evaluate(row) == "false"
+    expanded = "document.activeElement.getAttribute('aria-expanded')"
+    assert browser.evaluate(expanded) == "false"
     browser.press("Enter")
-    assert browser.evaluate(row) == "true"
+    assert browser.evaluate(expanded) == "true"
 
     browser.press("p")
-    steps.wait_for(browser, "document.activeElement.id === 'action-reason'")
+    console.wait_for("document.activeElement.id === 'action-reason'")
     browser.write("by hand")
     browser.press("Enter")
-    steps.wait_for(browser, f"{steps.said_by('because')}.includes('by hand')")
+    console.wait_for_text("reason", "by hand")
 
     browser.evaluate("document.querySelector('.skip').focus()")
     reached = []
@@ -227,90 +202,76 @@ def test_the_keyboard_alone_is_enough(browser: Browser, start: Start) -> None:
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert browser.evaluate(outline) != "none"
         reached.append(browser.evaluate("document.activeElement.id"))
-    wanted = [
-        "token-button",
-        "theme-button",
-        "help-button",
-        "resume",
-        "promote",
-        "rollback",
-        "charts",
-    ]
-    assert [each for each in reached if each in wanted] == wanted
+    wanted = ["token-button", "theme-button", "help-button", "resume", "promote", "rollback"]
+    assert [each for each in reached if each in [*wanted, "charts"]] == [*wanted, "charts"]
 
 
-def test_dark_and_light(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
+def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: FakeService) -> None:
+    Console(browser, service.base)
     light = background(browser)
-    steps.open_console(browser, served.base, dark=True)
+    Console(browser, service.base, dark=True)
     dark = background(browser)
     assert (light, dark) == ("rgb(245, 245, 242)", "rgb(16, 18, 23)")
-    browser.press("d")
-    assert background(browser) == light  # chosen by hand, it holds
-    browser.press("d")
-    assert background(browser) == dark
-    browser.press("d")
-    assert browser.text("theme-button") == "theme: auto"
+    for theme, expected in (("light", light), ("dark", dark), ("auto", dark)):
+        browser.press("d")
+        assert browser.text("theme-button") == f"theme: {theme}"
+        assert background(browser) == expected
 
 
-def test_a_service_nobody_has_asked_yet(browser: Browser, start: Start) -> None:
-    served = start()
-    fresh = MadeUp("decima", "A", "fair", decima_decision, datetime.now(UTC), seed=3)
+def test_system_without_decisions(browser: Browser, service: FakeService) -> None:
+    fresh = FakeSystem("decima", "fair", datetime.now(UTC))
     fresh.rate = 1e-9
-    served.service.systems = {"decima": fresh}
-    steps.open_console(browser, served.base)
+    service.systems = {"decima": fresh}
+    console = Console(browser, service.base)
     assert browser.text("decisions-total") == "0"
-    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\u2013"
-    assert browser.text("feed-empty") == "No decision has been asked for yet."
-    assert browser.evaluate("document.getElementById('promote').disabled")
-    assert browser.faults() == []
+    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
+    assert browser.text("feed-empty") == "No decisions yet."
+    assert console.is_disabled("promote")
+    assert browser.errors() == []
 
 
-def test_a_hidden_tab_asks_nothing(browser: Browser, start: Start) -> None:
-    def become(hidden: str) -> None:
+def test_hidden_tab_does_not_poll(browser: Browser, console: Console) -> None:
+    def set_hidden(hidden: str) -> None:
         value = f"{{ configurable: true, value: {hidden} }}"
         browser.evaluate(f"Object.defineProperty(document, 'hidden', {value})")
         browser.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
-    steps.open_console(browser, start().base)
-    become("true")
-    steps.wait_for(browser, f"{steps.said_by('pulse')} === 'held while hidden'")
-    asked = len(browser.requests())
-    time.sleep(2.3 / steps.HASTE)  # a beat and a bit
+    set_hidden("true")
+    console.wait_for_text("connection", "paused while hidden")
+    requests = len(browser.requests())
+    time.sleep(2.3 / TIMER_SPEED)  # more than one polling interval
     browser.evaluate("0")
-    assert len(browser.requests()) == asked
-    become("false")
-    steps.wait_for(browser, f"{steps.said_by('pulse')} === 'live'")
-    assert len(browser.requests()) > asked
+    assert len(browser.requests()) == requests
+    set_hidden("false")
+    console.wait_for_text("connection", "live")
+    assert len(browser.requests()) > requests
 
 
-def test_nothing_sticks_out(browser: Browser, start: Start) -> None:
-    steps.open_console(browser, start().base, width=360)
-    steps.expand(browser, steps.newest(browser))
+def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console) -> None:
+    console.expand(console.newest_decision())
     for width in (360, 640, 820, 1180, 1920):
         shape = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         browser.send("Emulation.setDeviceMetricsOverride", **shape)
-        steps.wait_for(browser, f"innerWidth === {width}")
+        console.wait_for(f"innerWidth === {width}")
         assert browser.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_a_service_that_is_gone_or_busy(browser: Browser, start: Start) -> None:
-    served = start()
-    steps.open_console(browser, served.base)
-    served.service.refuses = (429, "too many requests: 100 in one second")
-    told = steps.wait_for(browser, BANNER)
-    assert "too many requests: 100 in one second" in told
-    assert "in 3" in told  # as Retry-After asks
-    assert not browser.evaluate(GREYED)
-    served.service.refuses = None
-    steps.wait_for(browser, "document.getElementById('banner').hidden")
+def test_rate_limit_and_lost_connection_are_reported(
+    browser: Browser, service: FakeService, console: Console
+) -> None:
+    service.failure = (429, "too many requests")
+    banner = console.wait_for(BANNER)
+    assert "too many requests" in banner
+    assert "in 3" in banner  # from Retry-After
+    assert not browser.evaluate(STALE)
+    service.failure = None
+    console.wait_for("document.getElementById('banner').hidden")
 
     shown = browser.text("decisions")
-    served.stop()
-    steps.wait_for(browser, f"{GREYED} && {BANNER}.startsWith('The service does not answer.')")
-    assert len(browser.text("decisions")) >= len(shown) // 2  # the last picture stays
-    assert browser.evaluate("document.getElementById('pause').disabled")
-    served.start()
-    steps.wait_for(browser, f"!({GREYED}) && document.getElementById('banner').hidden")
-    assert not browser.evaluate("document.getElementById('pause').disabled")
+    service.stop()
+    console.wait_for(f"{STALE} && {BANNER}.startsWith('The service does not respond.')")
+    assert len(browser.text("decisions")) >= len(shown) // 2  # the last data stay
+    assert console.is_disabled("pause")
+    service.start()
+    console.wait_for(f"!({STALE}) && document.getElementById('banner').hidden")
+    assert not console.is_disabled("pause")

@@ -1,8 +1,12 @@
-// Decisions of a learned policy, as decisions.py packed them, and what they say.
+// Decisions of a learned policy, as decisions.py packed them, and their text.
 
-const TOLD = 3; // jobs of a decision that its sentence names
+import { unpack } from "../data.js";
+import { listText, plural } from "../format.js";
+import { gpuText, jobTitle } from "./format.js";
 
-function readStep(packed) {
+const MAX_JOBS = 3; // jobs that the text of a decision names
+
+export function unpackDecision(packed) {
   const levels = ({ low, step, levels: text }) =>
     Array.from(unpack(text), (level) => (level ? low + (level - 1) * step : NaN));
   const places = (text) => {
@@ -13,27 +17,26 @@ function readStep(packed) {
       instances: flat[3 * i + 2],
     }));
   };
-  const [jobs, flags, free] = [packed.jobs, packed.flags, packed.free].map((text) => unpack(text));
+  const [jobs, flags, free, attained] = [packed.jobs, packed.flags, packed.free, packed.attained_s].map(unpack);
   const startable = [...unpack(packed.startable)];
   const affinity = levels(packed.affinity);
   const [mean, std] = [levels(packed.mean), levels(packed.std)];
-  const attained = unpack(packed.attained_s);
   const rows = Array.from(unpack(packed.order), (row) => {
-    const place = startable.indexOf(row);
+    const index = startable.indexOf(row);
     return {
       job: jobs[row],
       mean: mean[row],
       std: std[row],
       attained: attained[row],
-      heeded: (flags[row] & 1) === 1,
+      eligible: (flags[row] & 1) === 1,
       running: (flags[row] & 2) === 2,
-      // Of every machine, NaN where it has no room; null where the job cannot start at all.
-      affinity: place < 0 ? null : affinity.slice(place * free.length, (place + 1) * free.length),
+      // By machine, NaN where an instance does not fit; null if the job cannot start.
+      affinity: index < 0 ? null : affinity.slice(index * free.length, (index + 1) * free.length),
     };
   });
   return {
     ...packed,
-    rows, // who goes first comes first
+    rows, // in order of priority
     free,
     held: places(packed.held),
     placed: places(packed.placed),
@@ -41,55 +44,52 @@ function readStep(packed) {
   };
 }
 
-function machinesOf(places, job) {
+export function placesOf(places, job) {
   return places.filter((place) => place.job === job);
 }
 
-function whereText(places) {
+function machinesText(places) {
   const machines = places.map(({ machine }) => machine + 1).sort((a, b) => a - b);
-  return `${places.length > 1 ? "machines" : "machine"} ${listed(machines)}`;
+  return `${places.length > 1 ? "machines" : "machine"} ${listText(machines)}`;
 }
 
-function stepWords(replay, step) {
-  const name = (job) => `job ${replay.jobs.name[job]}`;
-  const free = step.free.reduce((sum, percent) => sum + percent, 0);
+// The situation and the outcome of a decision.
+export function decisionText(replay, decision) {
+  const free = decision.free.reduce((sum, percent) => sum + percent, 0);
   const all = replay.machines.gpus.reduce((sum, count) => sum + count, 0);
-  const room = `${gpusText(free)} of ${all} GPUs free`;
-  if (step.kind === "reconsidering") {
-    const running = step.rows.filter((row) => row.running).length;
-    const waiting = step.rows.length - running;
-    const situation = `${waiting} waiting, ${running} running, ${room}: must a running job make way for one that waits?`;
-    if (!step.stopped.length) return [situation, "Nobody is stopped."];
-    const told = step.stopped.slice(0, TOLD).map((job) => stopWords(step, job, name));
-    const more = step.stopped.length - told.length;
-    return [situation, `${told.join("; ")}${more ? `; and ${plural(more, "more job")} stopped` : ""}.`];
+  const capacity = `${gpuText(free)} of ${all} GPUs free`;
+  const more = (jobs, text) =>
+    jobs.length > MAX_JOBS ? `; and ${plural(jobs.length - MAX_JOBS, "more job")}${text}` : "";
+  if (decision.kind === "reconsidering") {
+    const { stopped } = decision;
+    const running = decision.rows.filter((row) => row.running).length;
+    const situation = `Preemption: ${decision.rows.length - running} waiting, ${running} running, ${capacity}.`;
+    if (!stopped.length) return [situation, "No job is stopped."];
+    const stops = stopped.slice(0, MAX_JOBS).map((job) => stopText(replay, decision, job));
+    return [situation, `${stops.join("; ")}${more(stopped, " stopped")}.`];
   }
-  const could = step.rows.filter((row) => row.affinity).length;
-  const again = step.kind === "again" ? "Now that jobs were stopped: " : "";
-  const situation = `${again}${step.rows.length} waiting, ${could} of them could start, ${room}.`;
-  const started = step.rows.map(({ job }) => job).filter((job) => machinesOf(step.placed, job).length);
-  const told = started.slice(0, TOLD).map((job, i) => {
-    const where = whereText(machinesOf(step.placed, job));
-    return i ? `${name(job)} to ${where}` : `${name(job)} goes first, to ${where}`;
-  });
-  const more = started.length - told.length;
-  return [situation, `${told.join("; ")}${more ? `; and ${plural(more, "more job")}` : ""}.`];
+  const startable = decision.rows.filter((row) => row.affinity).length;
+  const again = decision.kind === "again" ? "After the stops: " : "";
+  const situation = `${again}${decision.rows.length} waiting, ${startable} of them can start, ${capacity}.`;
+  const started = decision.rows.map(({ job }) => job).filter((job) => placesOf(decision.placed, job).length);
+  const starts = started.slice(0, MAX_JOBS).map((job, i) =>
+    `${jobTitle(replay, job)} starts ${i ? "" : "first, "}on ${machinesText(placesOf(decision.placed, job))}`);
+  return [situation, `${starts.join("; ")}${more(started, "")}.`];
 }
 
-// Whoever starts on a machine that a stopped job held takes its room.
-function stopWords(step, job, name) {
-  const held = machinesOf(step.held, job);
-  const heirs = successors(step, job);
-  const why = heirs.length
-    ? `${listed(heirs.map(name))} ${heirs.length > 1 ? "start" : "starts"} there`
-    : "those before it need the room";
-  const moved = machinesOf(step.then, job);
-  const again = moved.length ? `, and it goes on at ${whereText(moved)}` : "";
-  return `${name(job)} must leave ${whereText(held)}: ${why}${again}`;
+function stopText(replay, decision, job) {
+  const names = successors(decision, job).map((other) => jobTitle(replay, other));
+  const why = names.length
+    ? `${listText(names)} ${names.length > 1 ? "start" : "starts"} there`
+    : "jobs of higher priority need the GPUs";
+  const moved = placesOf(decision.then, job);
+  const next = moved.length ? `, and it continues on ${machinesText(moved)}` : "";
+  return `${jobTitle(replay, job)} is stopped on ${machinesText(placesOf(decision.held, job))}: ${why}${next}`;
 }
 
-function successors(step, job) {
-  const left = new Set(machinesOf(step.held, job).map(({ machine }) => machine));
-  const come = step.then.filter((place) => left.has(place.machine) && place.job !== job);
-  return [...new Set(come.map((place) => place.job))];
+// The jobs that start on a machine that a stopped job held.
+function successors(decision, job) {
+  const left = new Set(placesOf(decision.held, job).map(({ machine }) => machine));
+  const next = decision.then.filter((place) => left.has(place.machine) && place.job !== job);
+  return [...new Set(next.map((place) => place.job))];
 }

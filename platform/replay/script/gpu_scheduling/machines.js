@@ -1,13 +1,19 @@
-// Machines by time, rack by rack; the GPUs of a machine lie on top of each other.
+// Machines by time, grouped by rack; the GPUs of a machine are stacked.
+
+import { jobMarkRows, paintGrid } from "../charts.js";
+import { clipTo, openCanvas } from "../dom.js";
+import { dollars } from "../format.js";
+import { css, textColour } from "../palette.js";
+import { secondsToX, xToSeconds } from "../view.js";
 
 const RACK_HEAD = 16; // pixels above a rack, for its name
-// Pixels between machines, and at least for each; many must make do with less.
+// Pixels between machines, and the minimum height of a machine.
 const FEW = { machines: 40, between: 3, least: 6 };
 const MANY = { between: 1, least: 4 };
-const MOST_GPU = 10;
+const MAX_GPU_HEIGHT = 10;
 const DIMMED = 0.12;
 
-function racksOf(replay) {
+export function racksOf(replay) {
   const { rack, gpu, price } = replay.machines;
   const racks = [];
   rack.forEach((place, machine) => {
@@ -17,50 +23,62 @@ function racksOf(replay) {
   return racks;
 }
 
-// Where every machine lies, with what the other parts of the page leave of the window's height.
-function plotShape(replay, room) {
+// The position of every machine in a plot of about `height` pixels.
+export function plotShape(replay, height) {
   const { gpus } = replay.machines;
   const racks = racksOf(replay);
   const all = gpus.reduce((sum, count) => sum + count, 0);
   const { between, least } = gpus.length > FEW.machines ? MANY : FEW;
-  const left = Math.min(440, Math.max(280, room)) - racks.length * RACK_HEAD - gpus.length * between;
-  const each = Math.min(MOST_GPU, left / all);
+  const left = Math.min(440, Math.max(280, height)) - racks.length * RACK_HEAD - gpus.length * between;
+  const each = Math.min(MAX_GPU_HEIGHT, left / all);
   const machines = [];
   let top = 0;
   for (const rack of racks) {
     rack.top = top;
     top += RACK_HEAD;
     for (const machine of rack.machines) {
-      const height = Math.max(least, Math.round(gpus[machine] * each));
-      machines[machine] = { top, height };
-      top += height + between;
+      machines[machine] = { top, height: Math.max(least, Math.round(gpus[machine] * each)) };
+      top += machines[machine].height + between;
     }
   }
   return { racks, machines, height: top };
 }
 
-// A few long jobs may run for days after all others: the page opens on the time while jobs queue.
-function openingEnd(replay) {
-  const queued = replay.policies.map(({ steps }) => steps.time[steps.count.findLastIndex((count) => count > 0) + 1] ?? 0);
+// The end of the initial window: the time up to which jobs queue. Some jobs run for days after that.
+export function initialEnd(replay) {
+  const queued = replay.policies.map(({ counts: { time, count } }) => time[count.findLastIndex((jobs) => jobs > 0) + 1] ?? 0);
   return Math.min(replay.end, 1.1 * Math.max(...queued, replay.jobs.arrival_s.at(-1)));
 }
 
-function paintPlot(canvas, replay, policy, view, theme, shape, lit) {
-  const context = openCanvas(canvas, view.gutter + view.width, shape.height);
-  context.font = theme.font;
-  context.textBaseline = "middle";
+export function markRows(replay, policy) {
+  const stops = policy.schedule.runs.filter(({ stopped }) => stopped);
+  const marks = stops.map(({ job, end }) => ({ job, s: end }));
+  const stopRow = { title: "stop", short: "stop", marks, draw: drawStop };
+  return [...jobMarkRows(replay, policy), ...(marks.length ? [stopRow] : [])];
+}
+
+function drawStop(context, x, y) {
+  context.beginPath();
+  for (const sign of [-1, 1]) {
+    context.moveTo(x - 3.5, y - 3.5 * sign);
+    context.lineTo(x + 3.5, y + 3.5 * sign);
+  }
+  context.strokeStyle = context.fillStyle;
+  context.lineWidth = 2;
+  context.stroke();
+}
+
+export function paintPlot(canvas, replay, policy, view, theme, shape, highlighted) {
+  const context = openCanvas(canvas, view.gutter + view.width, shape.height, theme);
   paintGrid(context, view, theme, shape.height);
   shape.racks.forEach((rack) => paintRack(context, rack, view, theme));
-  context.save();
-  context.beginPath();
-  context.rect(view.gutter, 0, view.width, shape.height);
-  context.clip();
-  shape.machines.forEach((place, machine) => {
-    context.fillStyle = theme.empty;
-    context.fillRect(view.gutter, place.top, view.width, place.height);
-    paintBars(context, replay, policy.schedule, machine, place, view, theme, lit);
+  clipTo(context, [view.gutter, 0, view.width, shape.height], () => {
+    shape.machines.forEach((place, machine) => {
+      context.fillStyle = theme.empty;
+      context.fillRect(view.gutter, place.top, view.width, place.height);
+      paintBars(context, replay, policy.schedule, machine, place, view, theme, highlighted);
+    });
   });
-  context.restore();
   context.textAlign = "right";
   context.fillStyle = theme.muted;
   shape.machines.forEach(({ top, height }, machine) => {
@@ -69,15 +87,15 @@ function paintPlot(canvas, replay, policy, view, theme, shape, lit) {
 }
 
 function paintRack(context, rack, view, theme) {
-  const words = `rack ${rack.rack + 1} · ${rack.gpu} · ${dollars(rack.price)} a GPU-hour`;
+  const title = `rack ${rack.rack + 1} · ${rack.gpu} · ${dollars(rack.price)} a GPU-hour`;
   context.textAlign = "left";
-  context.fillStyle = theme.surface; // the grid's lines stop at the words
-  context.fillRect(view.gutter, rack.top, context.measureText(words).width + 6, RACK_HEAD);
+  context.fillStyle = theme.surface; // covers the grid lines behind the text
+  context.fillRect(view.gutter, rack.top, context.measureText(title).width + 6, RACK_HEAD);
   context.fillStyle = theme.muted;
-  context.fillText(words, view.gutter, rack.top + RACK_HEAD / 2 + 1);
+  context.fillText(title, view.gutter, rack.top + RACK_HEAD / 2 + 1);
 }
 
-function paintBars(context, replay, schedule, machine, place, view, theme, lit) {
+function paintBars(context, replay, schedule, machine, place, view, theme, highlighted) {
   const scale = place.height / (100 * replay.machines.gpus[machine]);
   for (let bar = schedule.first[machine]; bar < schedule.first[machine + 1]; bar++) {
     if (schedule.end[bar] < view.from || schedule.start[bar] > view.to) continue;
@@ -87,11 +105,11 @@ function paintBars(context, replay, schedule, machine, place, view, theme, lit) 
     const top = place.top + schedule.from[bar] * scale;
     const height = Math.max(0.8, schedule.height[bar] * scale);
     const seam = height >= 4 ? 0.5 : 0;
-    context.globalAlpha = lit < 0 || lit === job ? 1 : DIMMED;
+    context.globalAlpha = highlighted < 0 || highlighted === job ? 1 : DIMMED;
     context.fillStyle = css(theme.jobs[job]);
     context.fillRect(left + (width > 4 ? 0.5 : 0), top + seam, width, height - 2 * seam);
     if (schedule.stopped[bar]) {
-      context.fillStyle = theme.fault;
+      context.fillStyle = theme.error;
       const edge = Math.min(3, width / 3);
       context.fillRect(left + width - edge, top + seam, edge, height - 2 * seam);
     }
@@ -100,27 +118,21 @@ function paintBars(context, replay, schedule, machine, place, view, theme, lit) 
     const from = Math.max(left, view.gutter);
     if (left + width - from < 14 + 7 * name.length) continue;
     context.textAlign = "left";
-    context.fillStyle = inkOn(theme.jobs[job]);
+    context.fillStyle = textColour(theme.jobs[job]);
     context.fillText(name, from + 5, top + height / 2 + 0.5);
   }
   context.globalAlpha = 1;
 }
 
-// Black or white, whichever is read more easily on a colour.
-function inkOn([red, green, blue]) {
-  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#16181d" : "#ffffff";
-}
-
-// The bar under a point of the canvas, or -1. Within a pixel the longest bar is meant.
-function rowAt(replay, policy, view, shape, x, y) {
+// The bar at a point of the canvas, or -1. Of several bars in a pixel, the longest.
+export function rowAt(replay, policy, view, shape, x, y) {
   const machine = shape.machines.findIndex(({ top, height }) => y >= top && y < top + height);
   if (machine < 0 || x < view.gutter) return -1;
   const { schedule } = policy;
   const place = shape.machines[machine];
   const percent = ((y - place.top) / place.height) * 100 * replay.machines.gpus[machine];
   const [from, to] = [xToSeconds(view, x - 0.5), xToSeconds(view, x + 0.5)];
-  let best = -1;
-  let longest = -1;
+  let [best, longest] = [-1, -1];
   for (let bar = schedule.first[machine]; bar < schedule.first[machine + 1]; bar++) {
     const within = percent - schedule.from[bar];
     if (within < 0 || within >= schedule.height[bar]) continue;
