@@ -24,7 +24,7 @@ from loadmaster.platform.replay.adapters import (
     summary_line,
     unfinished_note,
 )
-from loadmaster.serving.page_bundle import bundle_modules, csp_hash
+from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
 
 MAX_POLICIES = 2
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which a browser still opens and paints smoothly

@@ -11,7 +11,7 @@ from string import Template
 from types import MappingProxyType
 from typing import Final
 
-from loadmaster.serving.page_bundle import bundle_modules, csp_hash
+from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
 
 _FOLDER: Final = files(__name__)
 _STYLE: Final = _FOLDER.joinpath("console.css").read_text(encoding="utf-8")

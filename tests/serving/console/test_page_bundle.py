@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.serving.page_bundle import bundle_modules
+from loadmaster.serving.console.page_bundle import bundle_modules
 
 NODE = shutil.which("node")
 needs_node = pytest.mark.skipif(NODE is None, reason="node is not installed")
