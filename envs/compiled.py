@@ -3,8 +3,8 @@
 Numba decides by the age of a function's own source file whether its cached result is stale, so an
 edit in a function it calls from another module goes unnoticed. The cache therefore lies in a folder
 named after a digest of all sources with compiled code: `envs`, `models`, `platform/rl` and
-`platform/systems`. Any edit there starts a new cache. The location of the sources does not count, so
-a job on a cluster finds what an earlier job compiled.
+`platform/systems`. Any edit there starts a new cache. The location of the sources does not count,
+so a job on a cluster finds what an earlier job compiled.
 """
 
 from __future__ import annotations
