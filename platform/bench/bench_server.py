@@ -1,4 +1,4 @@
-"""The decision service as benchmarks need it: on a Ray, a port and a folder of its own."""
+"""A decision service for benchmarks: its own Ray, port and folder."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.ray.serve_session import (
     base_url,
@@ -20,25 +21,25 @@ from loadmaster.platform.ray.serve_session import (
 )
 from loadmaster.platform.ray.serve_settings import serve_arguments
 from loadmaster.platform.ray.session import ray_session
-from loadmaster.platform.systems.registry import systems
 from loadmaster.serving.decisions.request import to_json
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 
 HOST = "127.0.0.1"
 UNBATCHED = "unbatched"
-NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # one who asks as fast as it can is our purpose
+NOOP, BY_HANDLE = "noop", "noop_by_handle"  # replies itself; calls a deployment first
+NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # the load generator sends as fast as it can
 
 
 Systems = Mapping[str, Mapping[str, Any]]  # settings by name, as in a file for `loadmaster serve`
 
 
-class Stand(NamedTuple):
-    """A service that is up."""
+class BenchServer(NamedTuple):
+    """A running service."""
 
     url: str
     settings: ServeSettings
-    folder: Path  # ends with the service
+    folder: Path  # deleted with the service
 
     @property
     def systems(self) -> tuple[str, ...]:
@@ -48,7 +49,7 @@ class Stand(NamedTuple):
         return f"{self.url}/v1/{system}/decide"
 
     def body(self, system: str, example: str) -> Path:
-        """A request about one of the system's examples, in a file."""
+        """Write a request with one of the system's example states to a file."""
         file = self.folder / f"{system}-{example}.json"
         if not file.exists():
             endpoint = find_endpoint(system, self.settings.systems[system].endpoint)
@@ -59,32 +60,29 @@ class Stand(NamedTuple):
 
 
 def served_systems() -> Systems:
-    """Those of this installation that can be served, with their defaults."""
+    """Systems of this installation that can be served, with default settings."""
     found = {}
     for name, system in systems().items():
-        if not system.endpoint_at:
-            continue
-        with suppress(InputError):  # a package that is not there as a whole
-            find_endpoint(name, system.endpoint_at)
+        if system.available and system.has("endpoint"):
             found[name] = dict[str, Any]()
     if not found:
-        raise InputError("no system can be served here; expected decima or das")
+        raise InputError("no registered system can be served")
     return found
 
 
 @contextmanager
-def service_stand(chosen: Systems, say: Callable[[str], None]) -> Iterator[Stand]:
-    """The service while it lasts; a Ray that is open already is used."""
+def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterator[BenchServer]:
+    """Run the service; a connected Ray is reused."""
     set_serve_env()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
         arguments = arguments_for(chosen, Path(folder) / "kept")
-        say(f"starting Ray and the service of {' and '.join(chosen)}")
+        report_step(f"starting Ray and the service of {' and '.join(chosen)}")
         with ray_session(), serving(arguments):
-            yield ready_stand(arguments, Path(folder))
+            yield ready_server(arguments, Path(folder))
 
 
-def start_unbatched(chosen: Systems, folder: Path) -> Stand:
-    """The same service beside the first, with a call of the worker for every request."""
+def start_unbatched(chosen: Systems, folder: Path) -> BenchServer:
+    """Start a second service with one worker call per request."""
     from ray import serve
 
     from loadmaster.serving.app import build
@@ -92,7 +90,7 @@ def start_unbatched(chosen: Systems, folder: Path) -> Stand:
     alone = {name: {**settings, "batch": 1} for name, settings in chosen.items()}
     arguments = arguments_for(alone, folder / UNBATCHED / "kept")
     serve.run(build(arguments), name=UNBATCHED, route_prefix=f"/{UNBATCHED}")
-    return ready_stand(arguments, folder / UNBATCHED)
+    return ready_server(arguments, folder / UNBATCHED)
 
 
 def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:
@@ -106,11 +104,11 @@ def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:
     return serve_arguments(None, [], [], given)
 
 
-def ready_stand(arguments: Mapping[str, Any], folder: Path) -> Stand:
-    """When every system can be asked."""
+def ready_server(arguments: Mapping[str, Any], folder: Path) -> BenchServer:
+    """Wait until every system is ready."""
     settings = build_settings(ServeSettings, arguments)
     wait_until_ready(settings, threading.Event())
-    return Stand(base_url(settings), settings, folder)
+    return BenchServer(base_url(settings), settings, folder)
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""What Decima's encoder can learn: the critical path of random DAGs, also of deeper ones."""
+"""Supervised test of Decima's encoder: the critical path of random DAGs, also of deeper ones."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from loadmaster.platform.bench.measurements import Figure
 ITERATIONS = 3000
 
 
-def measure(say: Callable[[str], None]) -> Iterator[Figure]:
-    """Relative errors; `blind` is that of always answering the mean."""
-    say(f"decima: {ITERATIONS} iterations of supervised training (about a minute)")
+def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
+    """Relative errors; `blind` is that of predicting the mean."""
+    report_step(f"decima: {ITERATIONS} iterations of supervised training (about a minute)")
     errors = train_and_measure(ITERATIONS)
     yield Figure("decima/encoder/critical_path/error_8_levels", 100 * errors.trained_depth, "%")
     yield Figure("decima/encoder/critical_path/error_12_levels", 100 * errors.deeper, "%")

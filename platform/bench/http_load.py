@@ -1,9 +1,9 @@
-"""Drives an HTTP endpoint and tells how long its answers took: `python -m ... URL --body FILE`.
+"""HTTP load generator: `python -m loadmaster.platform.bench.http_load URL --body FILE`.
 
-It has a process of its own, so that it shares no interpreter with what it measures. Without a rate
-every connection asks again as soon as it was answered (a closed loop). With one, requests start at
-their times whether or not earlier ones were answered (an open loop); latency then counts from
-that time, so that requests which had to wait behind a slow one are as slow as they were.
+It runs in a process of its own, so that it shares no interpreter with what it measures. Without a
+rate every connection sends its next request when the last was answered (closed loop). With a rate
+requests start at fixed times whether or not earlier ones were answered (open loop), and latency
+counts from that time.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from loadmaster.platform.bench.load_connections import Driver, Load
 from loadmaster.serving.client.address import TOKEN_VARIABLE, address
 from loadmaster.serving.client.http1 import Request
 
-MOST_CONNECTIONS = 500  # select(), whose clock is finer than epoll's, knows about 1,000 files
+MOST_CONNECTIONS = 500  # select(), whose timeout is finer than epoll's, takes about 1,000 files
 
 
 def measure(load: Load, token: str | None = None, per_second: Path | None = None) -> dict[str, Any]:
-    """The report of a load, driven by a process of its own."""
+    """Run a load in a process of its own; return its report."""
     command = [sys.executable, "-m", "loadmaster.platform.bench.http_load", load.url]
     for body in load.bodies:
         command += ["--body", str(body.resolve())]
@@ -51,19 +51,19 @@ def measure(load: Load, token: str | None = None, per_second: Path | None = None
 
 
 def drive(load: Load) -> Driver:
-    """Run a load in this process; its account."""
+    """Run a load in this process."""
     parts = urlsplit(load.url)
-    where = address(f"{parts.scheme}://{parts.netloc}")
+    server = address(f"{parts.scheme}://{parts.netloc}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    asked = [Request("POST", target, file.read_bytes()) for file in load.bodies]
-    requests = [where.encode(each) for each in asked or [Request("GET", target)]]
+    posted = [Request("POST", target, file.read_bytes()) for file in load.bodies]
+    requests = [server.encode(each) for each in posted or [Request("GET", target)]]
 
     async def run() -> Driver:
-        driver = Driver(load, where, requests)
+        driver = Driver(load, server, requests)
         await driver.run()
         return driver
 
-    # epoll wakes up to a millisecond late, which would be counted as the endpoint's latency.
+    # epoll wakes up to a millisecond late, which would count as latency of the endpoint.
     def loop() -> asyncio.AbstractEventLoop:
         return asyncio.SelectorEventLoop(selectors.SelectSelector())
 
@@ -72,7 +72,7 @@ def drive(load: Load) -> Driver:
 
 
 def report(load: Load, driver: Driver) -> dict[str, Any]:
-    """Latencies are those of good answers; `requests` counts all."""
+    """Summarise a load. Latencies are those of successful responses; `requests` counts all."""
     latencies = sorted(driver.latencies_s)
     return {
         "url": load.url,
@@ -92,21 +92,21 @@ def report(load: Load, driver: Driver) -> dict[str, Any]:
 
 
 def percentile_ms(ordered_s: Sequence[float], percent: float) -> float | None:
-    """The smallest latency that `percent` of them do not exceed; None where there is none."""
+    """Nearest-rank percentile in ms; None without latencies."""
     if not ordered_s:
         return None
     return 1000 * ordered_s[max(0, math.ceil(percent / 100 * len(ordered_s)) - 1)]
 
 
 def by_second(driver: Driver) -> Iterator[tuple[object, ...]]:
-    """Rows: second, answers, failures, p50, p99 and longest latency in ms."""
+    """Rows of a table by second: responses, failures, p50, p99 and longest latency in ms."""
     yield ("second", "answers", "failed", "p50_ms", "p99_ms", "max_ms")
-    answered: dict[int, list[float]] = {}
-    for at, latency in zip(driver.finished_s, driver.latencies_s, strict=True):
-        answered.setdefault(int(at), []).append(latency)
-    failures = [int(at) for at in driver.failed_s]
-    for second in range(max([*answered, *failures], default=-1) + 1):
-        ordered = sorted(answered.get(second, []))
+    latencies: dict[int, list[float]] = {}
+    for finished, latency in zip(driver.finished_s, driver.latencies_s, strict=True):
+        latencies.setdefault(int(finished), []).append(latency)
+    failures = [int(failed) for failed in driver.failed_s]
+    for second in range(max([*latencies, *failures], default=-1) + 1):
+        ordered = sorted(latencies.get(second, []))
         figures = (percentile_ms(ordered, percent) for percent in (50, 99, 100))
         shown = ("" if figure is None else f"{figure:.3f}" for figure in figures)
         yield (second, len(ordered), failures.count(second), *shown)
@@ -120,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--body", type=Path, action="append", default=[], help="may be repeated")
     parser.add_argument("--concurrency", type=int, default=1, help="connections")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rate", type=float, help="requests/s; otherwise as many as are answered")
+    parser.add_argument("--rate", type=float, help="requests/s (open loop); closed loop without")
     parser.add_argument("--warmup", type=float, default=0.0, help="seconds before; not counted")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds, of one request")
     parser.add_argument("--csv", type=Path, help="a table by second")
@@ -151,5 +151,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    gc.disable()  # its pauses would be counted as latency, and what is kept here is numbers
+    gc.disable()  # its pauses would count as latency, and only numbers are kept here
     sys.exit(main())

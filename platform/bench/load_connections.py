@@ -1,4 +1,4 @@
-"""The connections of a load generator, and the account they keep of answers and failures."""
+"""Connections of the load generator, and the latencies and failures they record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadmaster.serving.client.address import Address
 from loadmaster.serving.client.http1 import MalformedError, ResponseParser
 
 REOPEN_S = 0.05
-WATCH_S = 0.1  # how often requests are looked at that may have timed out
+WATCH_S = 0.1  # interval of the check for timeouts
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Load:
     timeout_s: float = 10.0  # of one request
 
 
-class Line(asyncio.Protocol):
-    """One connection: a request at a time."""
+class Connection(asyncio.Protocol):
+    """An HTTP/1.1 connection with one request at a time."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._parser = ResponseParser()
         self.transport: asyncio.Transport | None = None
-        self.intended: float | None = None  # when its request was to start; None: it has none
+        self.intended: float | None = None  # intended start of its request; None: idle
         self.sent_at = 0.0
 
     def send(self, data: bytes, intended: float, now: float) -> None:
@@ -54,7 +54,7 @@ class Line(asyncio.Protocol):
         try:
             answer = self._parser.feed(data)
         except MalformedError:
-            self.give_up("malformed")
+            self.fail("malformed")
             return
         if answer is None or self.intended is None:
             return
@@ -65,27 +65,27 @@ class Line(asyncio.Protocol):
         self.transport = None
         self._driver.lost(self)
 
-    def give_up(self, outcome: str) -> None:
+    def fail(self, outcome: str) -> None:
         self._driver.finished(self, outcome, stays=False)
 
 
 class Driver:
-    """Starts requests on lines, and keeps account."""
+    """Starts requests on connections, and records their results."""
 
-    def __init__(self, load: Load, where: Address, requests: Sequence[bytes]) -> None:
-        self._load, self._where = load, where
+    def __init__(self, load: Load, server: Address, requests: Sequence[bytes]) -> None:
+        self._load, self._server = load, server
         self._loop = asyncio.get_running_loop()
         self._requests = cycle(requests)
-        self._lines: set[Line] = set()
-        self._idle: deque[Line] = deque()  # in turn, so that none grows old unused
-        self._due: deque[float] = deque()  # intended starts that wait for a line
+        self._connections: set[Connection] = set()
+        self._idle: deque[Connection] = deque()  # used in turn
+        self._due: deque[float] = deque()  # intended starts that wait for a connection
         self._tasks: set[asyncio.Task[None]] = set()
         self._start = self._began = self._ends = self._gives_up = math.inf
         self._planned = 0
         self.latencies_s, self.finished_s = array("d"), array("d")  # (answers,)
         self.failed: Counter[str] = Counter()
         self.failed_s: list[float] = []
-        self.cpu_s = 0.0  # of this process: near the time measured, it was the bottleneck
+        self.cpu_s = 0.0  # of this process; close to `seconds`, the generator was the bottleneck
 
     async def run(self) -> None:
         cpu_before = time.process_time()
@@ -94,8 +94,8 @@ class Driver:
         )
         now = self._loop.time()
         self._start, self._began = now, now + self._load.warmup_s
-        self._ends = self._began + self._load.seconds  # nothing becomes due any more
-        self._gives_up = self._ends + self._load.timeout_s  # nothing is sent any more
+        self._ends = self._began + self._load.seconds  # no request starts after this
+        self._gives_up = self._ends + self._load.timeout_s  # no request is sent after this
         if self._load.rate is None:
             self._due.extend([now] * self._load.concurrency)
             self._dispatch()
@@ -105,54 +105,54 @@ class Driver:
             self._watch(now)
             await asyncio.sleep(min(WATCH_S, self._ends - now))
         if self._load.rate is not None:
-            self._pace()  # what became due since
+            self._pace()  # requests due since the last call
         while self._due and (now := self._loop.time()) < self._gives_up:
             self._watch(now)
             await asyncio.sleep(WATCH_S / 10)
         for intended in self._due:
             self._count(intended, "unsent", now)
         self._due.clear()
-        while any(line.intended is not None for line in self._lines):
+        while any(connection.intended is not None for connection in self._connections):
             self._watch(self._loop.time())
             await asyncio.sleep(WATCH_S / 10)
         self.cpu_s = time.process_time() - cpu_before
         for task in self._tasks:
             task.cancel()
-        for line in list(self._lines):
-            if line.transport is not None:
-                line.transport.abort()
+        for connection in list(self._connections):
+            if connection.transport is not None:
+                connection.transport.abort()
 
     def elapsed_s(self) -> float:
-        """The time measured, or until the last answer where that came later."""
+        """Measured time; until the last response if that came later."""
         return max(self._load.seconds, max(self.finished_s, default=0.0))
 
-    def finished(self, line: Line, outcome: str, stays: bool) -> None:
-        now, intended = self._loop.time(), line.intended
-        line.intended = None
+    def finished(self, connection: Connection, outcome: str, stays: bool) -> None:
+        now, intended = self._loop.time(), connection.intended
+        connection.intended = None
         if intended is not None:
             self._count(intended, outcome, now)
         if stays:
-            self._free(line, now)
-        elif line.transport is not None:
-            line.transport.abort()
+            self._free(connection, now)
+        elif connection.transport is not None:
+            connection.transport.abort()
 
-    def lost(self, line: Line) -> None:
-        self._lines.discard(line)
-        if line in self._idle:
-            self._idle.remove(line)
-        if line.intended is not None:
-            self.finished(line, "connection", stays=False)
+    def lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if connection.intended is not None:
+            self.finished(connection, "connection", stays=False)
         if self._loop.time() < self._ends or self._due:
             task = self._loop.create_task(self._reopen())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _open(self) -> Line:
-        _, line = await self._loop.create_connection(
-            lambda: Line(self), self._where.host, self._where.port, ssl=self._where.tls
+    async def _open(self) -> Connection:
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(self), self._server.host, self._server.port, ssl=self._server.tls
         )
-        self._lines.add(line)
-        return line
+        self._connections.add(connection)
+        return connection
 
     async def _reopen(self) -> None:
         while self._loop.time() < self._gives_up:
@@ -163,8 +163,8 @@ class Driver:
             else:
                 return
 
-    def _free(self, line: Line, now: float) -> None:
-        self._idle.append(line)
+    def _free(self, connection: Connection, now: float) -> None:
+        self._idle.append(connection)
         if self._load.rate is None and now < self._ends:
             self._due.append(now)
         self._dispatch()
@@ -175,20 +175,22 @@ class Driver:
             self._idle.popleft().send(next(self._requests), self._due.popleft(), now)
 
     def _pace(self) -> None:
-        """Everything whose time has come; then sleep until the next."""
+        """Start every request that is due; schedule the next call."""
         assert self._load.rate is not None
         now = self._loop.time()
-        while (at := self._start + self._planned / self._load.rate) <= now and at < self._ends:
-            self._due.append(at)
+        while (due := self._start + self._planned / self._load.rate) <= now and due < self._ends:
+            self._due.append(due)
             self._planned += 1
         self._dispatch()
-        if at < self._ends:
-            self._loop.call_at(at, self._pace)
+        if due < self._ends:
+            self._loop.call_at(due, self._pace)
 
     def _watch(self, now: float) -> None:
-        for line in [line for line in self._lines if line.intended is not None]:
-            if now - line.sent_at > self._load.timeout_s:
-                line.give_up("timeout")
+        for connection in [
+            connection for connection in self._connections if connection.intended is not None
+        ]:
+            if now - connection.sent_at > self._load.timeout_s:
+                connection.fail("timeout")
 
     def _count(self, intended: float, outcome: str, now: float) -> None:
         if intended < self._began:

@@ -1,4 +1,4 @@
-"""Speed of policies in the loop, system by system: rollouts, training and single decisions."""
+"""Measured figures, and the ways to take them: in a fresh process, or interleaved on one thread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 
 from loadmaster.envs.errors import unknown_name
-
-# A measured figure, and the figure a peer is known for.
+from loadmaster.envs.registry import find_system, systems
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a benchmark; `peer` is in the same unit, from the source `peer_name` tells."""
+    """One measured value, with the value of a peer in the same unit."""
 
     name: str
     value: float
@@ -38,9 +36,6 @@ class Figure:
         return self.value / self.peer if self.higher_is_better else self.peer / self.value
 
 
-# Measurements that need a process of their own: compiling from scratch, memory at its peak.
-
-
 _FIRST_EPISODE = """
 import time
 began = time.perf_counter()
@@ -52,22 +47,22 @@ print(time.perf_counter() - began)
 
 
 def cold_starts(
-    environment: str, settings: str, policy: str, say: Callable[[str], None]
+    environment: str, settings: str, policy: str, report_step: Callable[[str], None]
 ) -> Iterator[Figure]:
-    """Until a first episode is over: everything compiled anew, then everything found compiled."""
+    """Seconds until the end of a first episode, with an empty and with a filled compile cache."""
     program = _FIRST_EPISODE.format(environment=environment, settings=settings, policy=policy)
     with tempfile.TemporaryDirectory() as empty:
-        for doing, name in (
-            ("compiling from scratch", "compile_s"),
-            ("loading what was compiled", "cached_start_s"),
+        for step, name in (
+            ("compile from scratch", "compile_s"),
+            ("load compiled functions", "cached_start_s"),
         ):
-            say(doing)
+            report_step(step)
             seconds = in_fresh_process(program, LOADMASTER_CACHE=empty)
             yield Figure(f"{environment}/{name}", seconds, "s")
 
 
 def in_fresh_process(program: str, **environment: str) -> float:
-    """The number a Python program prints."""
+    """Run a Python program in a new process; return the number it prints."""
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
@@ -79,17 +74,12 @@ def in_fresh_process(program: str, **environment: str) -> float:
     return float(done.stdout)
 
 
-# How policies are timed beside one another.
-#
-# By this thread's CPU time, torch held to one thread, and by turns: what a busy machine does to one
-# contender it then does to all.
-
-
 PER_S = "decisions/s"
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
+    """Limit torch to one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -99,32 +89,31 @@ def one_thread() -> Iterator[None]:
 
 
 def measured_by_turns(
-    system: str, ways: Mapping[str, Callable[[], int]], rounds: int, say: Callable[[str], None]
+    system: str,
+    ways: Mapping[str, Callable[[], int]],
+    rounds: int,
+    report_step: Callable[[str], None],
 ) -> dict[str, float]:
-    """Decisions per second of CPU time, each over all its turns.
+    """Decisions per second of this thread's CPU time, for each of several ways to run rollouts.
 
-    `ways` are ways to roll out, each ready to run and to say how many decisions it made.
+    Each way returns how many decisions it made. The ways are interleaved, so load on the machine
+    affects all of them alike.
     """
     decisions, spent = dict.fromkeys(ways, 0), dict.fromkeys(ways, 0.0)
     for turn in range(rounds):
         for name, roll_out in ways.items():
-            told = name.strip("/") or "compiled"
-            say(f"{system}: rollouts, turn {turn + 1} of {rounds}: {told}")
+            way = name.strip("/") or "compiled"
+            report_step(f"{system}: rollouts, turn {turn + 1} of {rounds}: {way}")
             began = time.thread_time()
             decisions[name] += roll_out()
             spent[name] += time.thread_time() - began
     return {name: decisions[name] / spent[name] for name in ways}
 
 
-SYSTEMS = {
-    "decima": "loadmaster.platform.systems.decima.bench",
-    "das": "loadmaster.platform.systems.das.bench",
-}
-
-
-def measure(say: Callable[[str], None], system: str | None = None) -> Iterator[Figure]:
-    """All figures of one system, or of every one."""
-    if system is not None and system not in SYSTEMS:
-        raise unknown_name("system", system, SYSTEMS)
-    for name in SYSTEMS if system is None else (system,):
-        yield from import_module(SYSTEMS[name]).measure(say)
+def measure(report_step: Callable[[str], None], system: str | None = None) -> Iterator[Figure]:
+    """Run the `bench` module of one system, or of every system that has one."""
+    known = [name for name, found in systems().items() if found.available and found.has("bench")]
+    if system is not None and system not in known:
+        raise unknown_name("system", system, known)
+    for name in known if system is None else (system,):
+        yield from find_system(name).load("bench")(report_step)

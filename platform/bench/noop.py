@@ -1,8 +1,8 @@
-"""Endpoints that do nothing, on the same Serve and by the same listener as the service.
+"""No-op endpoints on the same Serve and listener as the service, as a base for comparison.
 
-One answers by itself: what it takes is what HTTP, FastAPI and this machine take. The other asks a
-deployment that does nothing, as Serve has it: an ingress, and a deployment behind its handle. That
-is what the service would rest on if gateway and workers had no wire of their own.
+One replies itself: the cost of HTTP and FastAPI on this machine. The other calls a no-op deployment
+through its handle, the usual structure of an application on Serve: the cost the service would have
+if gateway and workers did not communicate through a socket of their own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from loadmaster.platform.bench.serve import BY_HANDLE, NOOP
+from loadmaster.platform.bench.bench_server import BY_HANDLE, NOOP
 from loadmaster.serving.app import DEPLOYMENT_OPTIONS
 from loadmaster.serving.http.server import listen
 
@@ -24,7 +24,7 @@ ALONE_PATH, BY_HANDLE_PATH = "/noop", "/noop/by-handle"
 
 
 def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
-    """Reads what it is sent, and answers nothing."""
+    """Routes that read the body and reply {}."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -48,7 +48,7 @@ def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
 
 @serve.deployment(name="nothing", **DEPLOYMENT_OPTIONS)
 class Nothing:
-    """What a worker would be if there were nothing to decide."""
+    """A worker that decides nothing."""
 
     async def __call__(self, body: bytes) -> bytes:
         return b"{}"
@@ -57,7 +57,7 @@ class Nothing:
 @serve.deployment(name=NAME, **DEPLOYMENT_OPTIONS)
 @serve.ingress()
 class Noop:
-    """One replica, as the gateway is."""
+    """Ingress with one replica, as the gateway."""
 
     def __init__(self, host: str, port: int, nothing: DeploymentHandle) -> None:
         self._app = noop_app(host, port, nothing)
@@ -67,8 +67,8 @@ class Noop:
 
 
 def start_noops(host: str, port: int) -> dict[str, str]:
-    """Their addresses by name. Serve must be there; they end with it."""
+    """Start both on a running Serve, which also stops them; return their addresses by name."""
     nothing = Nothing.bind()  # type: ignore[attr-defined]
     serve.run(Noop.bind(host, port, nothing), name=NAME, route_prefix=ALONE_PATH)  # type: ignore[attr-defined]
-    where = f"http://{host}:{port}"
-    return {NOOP: where + ALONE_PATH, BY_HANDLE: where + BY_HANDLE_PATH}
+    base = f"http://{host}:{port}"
+    return {NOOP: base + ALONE_PATH, BY_HANDLE: base + BY_HANDLE_PATH}

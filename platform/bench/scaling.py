@@ -1,8 +1,8 @@
-"""How training speeds up with rollout workers, in one run on one machine.
+"""Speed of training with more and more rollout workers, in one run on one machine.
 
-Two questions for each number of workers. Rollouts alone: every worker gets the same amount, so
-twice the workers roll out twice the sequences. Whole iterations: the very iterations that
-`loadmaster train` begins with, the same for all, so more workers share out the same work.
+For each number of workers two things are measured. Rollouts alone: every worker gets the same
+amount of work, so twice the workers run twice the sequences. Whole iterations: the first iterations
+of `loadmaster train`, the same for every number of workers.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ ALL = 1.0  # share of decisions recorded in rollouts alone
 
 @dataclass(frozen=True)
 class Point:
-    """What so many workers reached."""
+    """Measurements with one number of workers."""
 
     workers: int
     rollout_decisions_per_s: float
-    rollout_efficiency: float  # of each worker, beside those of the smallest group
+    rollout_efficiency: float  # per worker, relative to the smallest number of workers
     iteration_seconds: float
     iteration_rollout_seconds: float  # of those; the others are the update
-    iteration_speedup: float  # over the smallest group
+    iteration_speedup: float  # relative to the smallest number of workers
 
 
-class Taken(NamedTuple):
-    """What one iteration took."""
-
+class IterationTime(NamedTuple):
     seconds: float
     rollout_seconds: float
 
@@ -49,39 +47,41 @@ def measure_scaling(
     recipe: Recipe,
     workers: Sequence[int],
     config: TrainingConfig,
-    say: Callable[[str], None],
-    reached: Callable[[Point], None],
+    report_step: Callable[[str], None],
+    on_point: Callable[[Point], None],
 ) -> list[Point]:
-    """One point for each number of workers, fewest first; `reached` hears of each at once."""
+    """Measure one point per number of workers, fewest first; `on_point` receives each at once."""
     sizes = sorted(workers)
     points: list[Point] = []
-    say(f"starting Ray and {count(sizes[-1])}")
+    report_step(f"starting Ray and {count(sizes[-1])}")
     with (
         ray_session(cpus=sizes[-1] + 1),
         TemporaryDirectory(prefix="lm-bench-") as folder,
         _trainer(recipe, config, sizes[-1]) as trainer,
     ):
-        say("warming up: one iteration")
-        trainer.algorithm.roll_out(_one_for_each(sizes[-1], config))  # they load compiled loops
+        report_step("warming up: one iteration")
+        trainer.algorithm.roll_out(_one_for_each(sizes[-1], config))  # loads the compiled loops
         trainer.step()
         start = Path(folder) / "start"
         trainer.save(start)
-        iterations = None  # as many for all as the first ones find time for
-        with _called_up(trainer.algorithm.env_runner_group) as call_up:
+        iterations = None  # set by the first measurement
+        with _active_workers(trainer.algorithm.env_runner_group) as activate:
             for size in sizes:
-                call_up(size)
-                say(f"{count(size)}: rollouts")
+                activate(size)
+                report_step(f"{count(size)}: rollouts")
                 speed = _rollout_speed(trainer.algorithm, config, size)
-                say(f"{count(size)}: whole iterations")
+                report_step(f"{count(size)}: whole iterations")
                 trainer.restore(start)
                 taken = _iterations(trainer, iterations)
                 iterations = len(taken)
                 points.append(_point(size, speed, taken, points))
-                reached(points[-1])
+                on_point(points[-1])
     return points
 
 
-def _point(size: int, speed: float, taken: Sequence[Taken], before: Sequence[Point]) -> Point:
+def _point(
+    size: int, speed: float, taken: Sequence[IterationTime], before: Sequence[Point]
+) -> Point:
     seconds = sum(each.seconds for each in taken) / len(taken)
     rollouts = sum(each.rollout_seconds for each in taken) / len(taken)
     if not before:
@@ -102,27 +102,27 @@ def _trainer(recipe: Recipe, config: TrainingConfig, workers: int) -> Iterator[T
 
 
 @contextmanager
-def _called_up(group: Any) -> Iterator[Callable[[int], None]]:
-    """Leaves RLlib's group as few of its workers as are called up; the others wait outside.
+def _active_workers(group: Any) -> Iterator[Callable[[int], None]]:
+    """Remove all workers from RLlib's group; the function given adds them back up to a number.
 
-    All start together, which takes as long as starting one does. At the end they are back in the
-    group, whose own end is theirs.
+    All workers are started at once, which takes as long as starting one. At the end all are back
+    in the group, which stops them.
     """
-    manager = group._worker_manager  # the group itself would end those that leave it
-    outside = [manager.remove_actor(each) for each in list(manager.actor_ids())]
+    manager = group._worker_manager  # the group's own removal would stop the workers
+    inactive = [manager.remove_actor(each) for each in list(manager.actor_ids())]
 
-    def call_up(size: int) -> None:
+    def activate(size: int) -> None:
         missing = size - manager.num_actors()
-        manager.add_actors([outside.pop() for _ in range(missing)])
+        manager.add_actors([inactive.pop() for _ in range(missing)])
 
     try:
-        yield call_up
+        yield activate
     finally:
-        manager.add_actors(outside)
+        manager.add_actors(inactive)
 
 
 def _rollout_speed(algorithm: Any, config: TrainingConfig, workers: int) -> float:
-    """Decisions per second on the clock: weights out, recordings back, nothing learnt."""
+    """Decisions per wall-clock second: weights out, recordings back, no update."""
     batches = _batches(config, workers)
     decisions, began = 0, time.perf_counter()
     while True:
@@ -134,21 +134,22 @@ def _rollout_speed(algorithm: Any, config: TrainingConfig, workers: int) -> floa
 
 
 def _batches(config: TrainingConfig, workers: int) -> Iterator[list[RolloutSpec]]:
-    """The same number of sequences for each worker, again and again, never the same sequences."""
+    """Endless batches with the same number of new sequences for each worker."""
     sequences = workers * max(1, config.rollouts.sequences // max(1, config.rollouts.workers))
     following = 0
     while True:
         yield [
-            RolloutSpec(following + sequence, luck, ALL, _horizon_s(config))
+            RolloutSpec(following + sequence, action_seed, ALL, _horizon_s(config))
             for sequence in range(sequences)
-            for luck in range(config.rollouts.per_sequence)
+            for action_seed in range(config.rollouts.per_sequence)
         ]
         following += sequences
 
 
 def _one_for_each(workers: int, config: TrainingConfig) -> list[RolloutSpec]:
-    """A rollout for each worker, of one sequence: two at least, to be a group."""
-    return [RolloutSpec(0, luck, ALL, _horizon_s(config)) for luck in range(max(2, workers))]
+    """One rollout per worker of the same sequence; at least two, which a group needs."""
+    horizon_s = _horizon_s(config)
+    return [RolloutSpec(0, seed, ALL, horizon_s) for seed in range(max(2, workers))]
 
 
 def _horizon_s(config: TrainingConfig) -> float | None:
@@ -156,12 +157,12 @@ def _horizon_s(config: TrainingConfig) -> float | None:
     return horizon.at(0) if horizon else None
 
 
-def _iterations(trainer: Trainer, exactly: int | None) -> list[Taken]:
-    """So many, or as many as are begun in the time there is."""
-    taken: list[Taken] = []
+def _iterations(trainer: Trainer, exactly: int | None) -> list[IterationTime]:
+    """Run exactly so many iterations, or as many as start within SECONDS."""
+    taken: list[IterationTime] = []
     while len(taken) != exactly:
         figures = trainer.step()
-        taken.append(Taken(figures["seconds"], figures["rollout_seconds"]))
+        taken.append(IterationTime(figures["seconds"], figures["rollout_seconds"]))
         spent = sum(each.seconds for each in taken)
         if exactly is None and len(taken) >= ITERATIONS and spent >= SECONDS:
             break
@@ -169,7 +170,7 @@ def _iterations(trainer: Trainer, exactly: int | None) -> list[Taken]:
 
 
 def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
-    """The points as a benchmark's lines."""
+    """Points as figures of `loadmaster bench`."""
     for point in points:
         name = f"{system}/scaling/workers-{point.workers}"
         speed, efficiency = point.rollout_decisions_per_s, 100 * point.rollout_efficiency

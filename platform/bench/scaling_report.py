@@ -1,4 +1,4 @@
-"""Scaling as a table and as a picture, which grow with every point."""
+"""Table and chart of `bench scaling`, rewritten after every point."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FILES = TABLE, CHART = "scaling.csv", "scaling.png"
 
 
 def check_writable(folder: Path) -> None:
-    """Refuses a place before the work and not after it; leaves nothing there."""
+    """Refuse a folder that cannot be written, before the work starts; leave nothing there."""
     made = missing_folders(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ def check_writable(folder: Path) -> None:
 
 
 def write_scaling(points: Sequence[Point], title: str, folder: Path) -> None:
-    """Both files anew, each whole: whenever the run is ended, they are those of its last point."""
+    """Replace both files atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_text_file(folder / TABLE) as file:
         table = csv.DictWriter(file, [field.name for field in fields(Point)], lineterminator="\n")
@@ -63,7 +63,7 @@ def write_scaling(points: Sequence[Point], title: str, folder: Path) -> None:
 
 
 def draw_scaling(points: Sequence[Point], title: str) -> Figure:
-    """Rollouts beside the ideal, and what an iteration takes."""
+    """Draw rollout speed beside the ideal, and seconds per iteration."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     rollouts, iterations = figure.subplots(1, 2)
@@ -99,7 +99,7 @@ def _draw_rollouts(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _draw_iterations(axes: Axes, points: Sequence[Point]) -> None:
-    places = range(len(points))  # bars are for comparing heights: side by side, not to scale
+    places = range(len(points))  # equally spaced, not to scale
     rollouts = [point.iteration_rollout_seconds for point in points]
     updates = [point.iteration_seconds - point.iteration_rollout_seconds for point in points]
     axes.bar(places, updates, 0.62, color=PALETTE[1], label="update")
@@ -122,7 +122,7 @@ def _draw_iterations(axes: Axes, points: Sequence[Point]) -> None:
     axes.set_xlabel("rollout workers")
     axes.set_ylabel("seconds an iteration (and times as fast)")
     axes.set_xticks(places, [str(point.workers) for point in points])
-    axes.set_xlim(-0.6, max(len(points), 3) - 0.4)  # a lone bar is no wall
+    axes.set_xlim(-0.6, max(len(points), 3) - 0.4)  # keeps a single bar narrow
     axes.grid(visible=False, axis="x")
     axes.set_ylim(0, 1.25 * max(point.iteration_seconds for point in points))
     axes.legend(loc="upper right", ncols=2)

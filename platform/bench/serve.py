@@ -1,7 +1,7 @@
-"""How fast decisions are answered over HTTP, beside endpoints that do nothing.
+"""Latency and throughput of the decision service over HTTP, beside no-op endpoints.
 
-Service, the same without batching, and the no-ops stand on one Serve and are asked by turns: what a
-busy machine does to one it then does to all. Differences and ratios are taken within a turn.
+The service, the service without batching and the no-ops run on one Serve and are loaded in turn, so
+load on the machine affects all alike. Differences and ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from loadmaster.platform.bench.bench_server import (
+    BY_HANDLE,
     HOST,
-    Stand,
+    NOOP,
+    BenchServer,
+    bench_server,
     free_port,
     served_systems,
-    service_stand,
     start_unbatched,
 )
 from loadmaster.platform.bench.http_load import measure as measure_load
@@ -29,11 +31,10 @@ ROUNDS = 5
 SECONDS, WARMUP_S = 1.2, 0.2  # of each load in each round
 ONE, MANY = 1, 16  # connections
 EXAMPLES = ("small", "large")
-NOOP, BY_HANDLE = "noop", "noop_by_handle"  # answers by itself; asks a deployment first
 
 
 class Cell(NamedTuple):
-    """Something that is asked, and by how many at once."""
+    """A load: its target and the number of connections."""
 
     target: str  # "noop", "decima/small"
     connections: int
@@ -44,8 +45,8 @@ class Cell(NamedTuple):
 
 
 @dataclass
-class Reached:
-    """What a cell reached, round by round."""
+class Measured:
+    """Reports of one load, round by round."""
 
     reports: list[dict[str, Any]] = field(default_factory=list)
     decisions: int = 0
@@ -55,91 +56,93 @@ class Reached:
         return [report[column] for report in self.reports]
 
 
-def measure(say: Callable[[str], None]) -> list[Figure]:
+def measure(report_step: Callable[[str], None]) -> list[Figure]:
     systems = served_systems()
-    with service_stand(systems, say) as service:
+    with bench_server(systems, report_step) as service:
         from loadmaster.platform.bench.noop import start_noops
 
-        say("starting the no-op endpoints, and the service without batching")
+        report_step("start the no-op endpoints, and the service without batching")
         noops = start_noops(HOST, free_port())
         unbatched = start_unbatched(systems, service.folder)
-        return measure_beside(service, unbatched, noops, say)
+        return measure_loads(service, unbatched, noops, report_step)
 
 
-def measure_beside(
-    service: Stand,
-    unbatched: Stand,
+def measure_loads(
+    service: BenchServer,
+    unbatched: BenchServer,
     noops: Mapping[str, str],
-    say: Callable[[str], None],
+    report_step: Callable[[str], None],
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
 ) -> list[Figure]:
-    """`noops`: the addresses of the endpoints that do nothing, by name."""
-    reached: dict[Cell, Reached] = {}
-    alone: dict[Cell, Reached] = {}  # without batching
+    """Load service and no-ops in turn; `noops` are the no-op addresses by name."""
+    measured: dict[Cell, Measured] = {}
+    unbatched_loads: dict[Cell, Measured] = {}
 
-    def ask_noop(name: str, connections: int) -> None:
+    def load_noop(name: str, connections: int) -> None:
         body = service.body(service.systems[0], EXAMPLES[0])
         load = Load(noops[name], (body,), connections, seconds, warmup_s=WARMUP_S)
         cell = Cell(name, connections)
-        reached.setdefault(cell, Reached()).reports.append(answered(load))
+        measured.setdefault(cell, Measured()).reports.append(run_load(load))
 
-    def ask(stand: Stand, system: str, example: str, connections: int) -> None:
-        """Who decided is told by the service."""
+    def load_system(server: BenchServer, system: str, example: str, connections: int) -> None:
+        """Load a system; read from the service how many decisions were the policy's."""
         load = Load(
-            stand.decide_url(system),
-            (stand.body(system, example),),
+            server.decide_url(system),
+            (server.body(system, example),),
             connections,
             seconds,
             warmup_s=WARMUP_S,
         )
         cell = Cell(f"{system}/{example}", connections)
-        found = (reached if stand is service else alone).setdefault(cell, Reached())
-        with Client(stand.url) as client:
+        found = (measured if server is service else unbatched_loads).setdefault(cell, Measured())
+        with Client(server.url) as client:
             before = client.status(system).decisions
-            found.reports.append(answered(load))
+            found.reports.append(run_load(load))
             after = client.status(system).decisions
         found.decisions += after.total - before.total
         found.by_policy += after.policy - before.policy
 
     for turn in range(rounds):
-        say(f"turn {turn + 1} of {rounds}")
+        report_step(f"round {turn + 1} of {rounds}")
         for connections in (ONE, MANY):
             for name in noops:
-                ask_noop(name, connections)
-            stands = [service, unbatched] if connections > 1 else [service]
+                load_noop(name, connections)
+            servers = [service, unbatched] if connections > 1 else [service]
             for system, example in product(service.systems, EXAMPLES):
-                for stand in stands if turn % 2 else reversed(stands):  # who comes first, by turns
-                    ask(stand, system, example, connections)
-    return list(figures_of(reached, alone))
+                for server in servers if turn % 2 else reversed(servers):
+                    load_system(server, system, example, connections)
+    return list(figures_of(measured, unbatched_loads))
 
 
-def answered(load: Load) -> dict[str, Any]:
-    """The report of a load; answers that are none would make any service fast."""
+def run_load(load: Load) -> dict[str, Any]:
+    """Run a load and return its report; raise if any request failed."""
     report = measure_load(load)
     if report["failed"] or not report["requests"]:
-        raise RuntimeError(f"{load.url} failed: {report['failed'] or 'no answer at all'}")
+        raise RuntimeError(f"{load.url} failed: {report['failed'] or 'no response'}")
     return report
 
 
-def figures_of(reached: Mapping[Cell, Reached], alone: Mapping[Cell, Reached]) -> Iterator[Figure]:
-    for cell, found in reached.items():
+def figures_of(
+    measured: Mapping[Cell, Measured], unbatched: Mapping[Cell, Measured]
+) -> Iterator[Figure]:
+    for cell, found in measured.items():
         yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
         yield Figure(f"{cell.name}/requests_per_s", _median(found.of("requests_per_s")), "1/s")
         if cell.target in (NOOP, BY_HANDLE):
             continue
-        noop, by_handle = (reached[Cell(name, cell.connections)] for name in (NOOP, BY_HANDLE))
+        noop, by_handle = (measured[Cell(name, cell.connections)] for name in (NOOP, BY_HANDLE))
         more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
         yield Figure(f"{cell.name}/over_noop_ms", _median(more), "ms")
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
         yield Figure(f"{cell.name}/share_of_noop_by_handle", _ratio(found, by_handle), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
-        if cell in alone:
-            yield Figure(f"{cell.name}/batching_times", _ratio(found, alone[cell]), "")
+        if cell in unbatched:
+            yield Figure(f"{cell.name}/batching_times", _ratio(found, unbatched[cell]), "")
 
 
-def _ratio(found: Reached, other: Reached) -> float:
+def _ratio(found: Measured, other: Measured) -> float:
     speeds, others = found.of("requests_per_s"), other.of("requests_per_s")
     return _median([a / b for a, b in zip(speeds, others, strict=True)])
 

@@ -1,7 +1,12 @@
 """Speed and memory of the simulators, one thread each.
 
-Speeds are per second of this thread's CPU time: a busy machine then changes them little. What a
-user waits for (compiling, loading) is in seconds on the clock.
+Speeds are per second of this thread's CPU time, which load on the machine changes little. Compile
+and start times are wall-clock seconds.
+
+Figures of peers were measured side by side with Loadmaster on one x86-64 machine, in CPU time.
+The PAI simulator ticks every second, has neither interference nor fees, and skips jobs that do not
+fit; `same_rules` configures Loadmaster's simulator alike, which then gives the same mean completion
+times to the printed digit.
 """
 
 from __future__ import annotations
@@ -25,17 +30,8 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from loadmaster.platform.bench.measurements import Figure, cold_starts, in_fresh_process
 
-# Speed of the GPU cluster's simulator beside the one published with Alibaba's PAI trace.
-#
-# That one ticks every second, knows neither interference nor fees, and skips jobs that do not fit.
-# Ours keeps the same rules here, and then reaches the same mean completion times (its tests hold
-# them
-# to the printed digit). CPU times are those of a run alone, its jobs ready in memory.
-
-
-PEER = "the public PAI simulator"  # one thread of the same kind of machine
-PEER_CPU_S = 11.5  # its fastest run on three nodes
-PEER_MANY_CPU_S = 52.0  # its fastest run of 20,000 jobs; the slowest took 111
+PAI_SIMULATOR = "public PAI simulator"
+PAI_CPU_S = 9.0  # its fastest run on three nodes
 THREE_NODES = {"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}
 ONE_NODE = {"count": 1, "gpus": 6500, "gpu": "V100", "cpus": 150_930}
 RECORDED, RECORDED_GAP_S = 3046, 217.3  # GPU jobs of the trace's public sample
@@ -43,19 +39,19 @@ MANY = 20_000
 RUNS, PATIENCE_S = 10, 2.0
 
 
-def gpu_scheduling(say: Callable[[str], None]) -> Iterator[Figure]:
-    yield from cold_starts("gpu_scheduling", "GpuSchedulingSettings", "fifo-first-fit", say)
-    # Where the trace is missing generated jobs stand in for it, under another name.
+def gpu_scheduling(report_step: Callable[[str], None]) -> Iterator[Figure]:
+    yield from cold_starts("gpu_scheduling", "GpuSchedulingSettings", "fifo-first-fit", report_step)
+    # Without the trace, generated jobs are used, under another name.
     traced = bool(os.environ.get("LOADMASTER_DATA"))
-    yield from three_nodes(traced, say)
-    yield from many_jobs(traced, say)
+    yield from three_nodes(traced, report_step)
+    yield from many_jobs(traced, report_step)
     for count in (16, 64):
-        say(f"{count} environments at once")
+        report_step(f"{count} environments at once")
         yield vector_speed(count)
 
 
-def three_nodes(traced: bool, say: Callable[[str], None]) -> Iterator[Figure]:
-    """The sample's jobs as they came, on 3 x 8 GPUs; first the slowest of the four policies."""
+def three_nodes(traced: bool, report_step: Callable[[str], None]) -> Iterator[Figure]:
+    """Jobs of the trace's sample as they arrived, on 3 x 8 GPUs; the slowest policy first."""
     source: dict[str, Any] = {"workload": "pai", "arrivals": "trace"}
     if not traced:
         source |= {"workload": "pai-like", "jobs": RECORDED, "interarrival_s": RECORDED_GAP_S}
@@ -64,14 +60,14 @@ def three_nodes(traced: bool, say: Callable[[str], None]) -> Iterator[Figure]:
     name = f"gpu_scheduling/{source['workload']}-3x8"
     spent = {}
     for policy in ("fifo-first-fit", "sjf-first-fit", "fifo-load-balance", "sjf-load-balance"):
-        say(f"{policy} on 3 x 8 GPUs, {source['workload']}")
+        report_step(f"{policy} on 3 x 8 GPUs, {source['workload']}")
         spent[f"{name}/{policy}/cpu_s"] = cpu_s(settings, episode, policy)
     for figure, seconds in {f"{name}/cpu_s": max(spent.values()), **spent}.items():
-        yield beside_peer(figure, seconds, PEER_CPU_S if traced else None)
+        yield with_peer(figure, seconds, PAI_CPU_S if traced else None)
 
 
-def many_jobs(traced: bool, say: Callable[[str], None]) -> Iterator[Figure]:
-    """20,000 jobs, 1,000 of them a minute, on a pool of 6,500 GPUs."""
+def many_jobs(traced: bool, report_step: Callable[[str], None]) -> Iterator[Figure]:
+    """20,000 jobs, 1,000 a minute, on a pool of 6,500 GPUs."""
     source: dict[str, Any] = {"workload": "pai"} if traced else {"jobs": MANY}
     settings = same_rules(ONE_NODE, arrivals="per-minute", **source)
     episode = build_episode(settings, 0)
@@ -79,17 +75,17 @@ def many_jobs(traced: bool, say: Callable[[str], None]) -> Iterator[Figure]:
         episode = episode._replace(jobs=repeated(episode.jobs, MANY, settings.jobs_per_minute))
     name = f"gpu_scheduling/{'' if traced else 'pai-like-'}{MANY}-jobs"
     for ordering in ("fifo", "sjf"):
-        say(f"{ordering}, {MANY:,} jobs on 6,500 GPUs")
+        report_step(f"{ordering}, {MANY:,} jobs on 6,500 GPUs")
         seconds = cpu_s(settings, episode, f"{ordering}-first-fit")
-        yield beside_peer(f"{name}/{ordering}/cpu_s", seconds, PEER_MANY_CPU_S if traced else None)
+        yield Figure(f"{name}/{ordering}/cpu_s", seconds, "s", higher_is_better=False)
 
 
 def vector_speed(count: int) -> Figure:
-    """Steps a second on the small cluster with observations built, any priorities and places."""
+    """Steps per second on the small cluster, observations included, with random actions."""
     envs = GpuSchedulingVectorEnv(count, copy=False)
     envs.reset(seed=0)
     envs.action_space.seed(0)
-    # Drawn before: a policy's cost is not the environment's.
+    # Drawn in advance, so that only the environment is timed.
     actions = [envs.action_space.sample() for _ in range(8)]
     envs.step(actions[0])
     began, steps = time.thread_time(), 0
@@ -102,14 +98,14 @@ def vector_speed(count: int) -> Figure:
 
 
 def same_rules(machines: dict[str, Any], **others: Any) -> GpuSchedulingSettings:
-    """Settings under which ours is the PAI simulator's twin."""
+    """Settings under which both simulators give the same completion times."""
     return GpuSchedulingSettings.model_validate(
         {"machines": [machines], "interference": False, "stragglers": 0, **others}
     )
 
 
 def repeated(jobs: Jobs, count: int, per_minute: int) -> Jobs:
-    """`count` of these jobs, drawn with replacement, so many at each full minute."""
+    """Draw `count` jobs with replacement; `per_minute` of them arrive at each full minute."""
     drawn = select_jobs(jobs, np.random.default_rng(0).integers(len(jobs.job_id), size=count))
     number = np.arange(count)
     arrival_s = (60 * (number // per_minute)).astype(np.float64)
@@ -117,10 +113,7 @@ def repeated(jobs: Jobs, count: int, per_minute: int) -> Jobs:
 
 
 def cpu_s(settings: GpuSchedulingSettings, episode: Episode, policy: str) -> float:
-    """The quickest of several runs: what a busy machine adds is not the simulator's.
-
-    The first may have to compile.
-    """
+    """CPU seconds of the fastest of several runs; the first may compile."""
     spent: list[float] = []
     while len(spent) < RUNS and (len(spent) < 2 or sum(spent[1:]) < PATIENCE_S):
         began = time.thread_time()
@@ -129,15 +122,13 @@ def cpu_s(settings: GpuSchedulingSettings, episode: Episode, policy: str) -> flo
     return min(spent)
 
 
-def beside_peer(name: str, seconds: float, peer: float | None) -> Figure:
-    return Figure(name, seconds, "s", peer, PEER if peer else "", higher_is_better=False)
+def with_peer(name: str, seconds: float, peer: float | None) -> Figure:
+    return Figure(name, seconds, "s", peer, PAI_SIMULATOR if peer else "", higher_is_better=False)
 
 
-# Measured on one thread of one machine, fair policy, 50 executors, 200 TPC-H jobs at 25 s.
-ORIGINAL = "Decima's simulator (2019)"
-SPARK_SCHED_SIM = "spark-sched-sim"
-PEER_DECISIONS = {"fair": 1076.0, "fifo": 1097.0}
-PEER_TASKS = {"fair": 68_000.0}
+# Fair policy, 50 executors, 200 TPC-H jobs at 25 s.
+ORIGINAL, ORIGINAL_DECISIONS_PER_S = "Decima's simulator (2019)", 1643.0
+SPARK_SCHED_SIM, SPARK_SCHED_SIM_DECISIONS_PER_S = "spark-sched-sim", 562.0
 EPISODES = 20
 
 _LONG_EPISODE = """
@@ -145,36 +136,36 @@ from pathlib import Path
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 def peak_mb(jobs):
-    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading and compiling
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak of loading and compiling
     result = run_episode("fair", DagSchedulingSettings(arrivals="poisson", jobs=jobs), 0)
     assert len(result.jct_s) == jobs + 1
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
-peak_mb(1_000)  # whatever the first run allocates once
+peak_mb(1_000)  # one-time allocations
 print(peak_mb(10_000) - peak_mb(1_000))
 """
 
 
-def measure(say: Callable[[str], None]) -> Iterator[Figure]:
+def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
     """All figures of this group; `say` is told what is being measured."""
-    yield from dag_scheduling(say)
-    yield from gpu_scheduling(say)
+    yield from dag_scheduling(report_step)
+    yield from gpu_scheduling(report_step)
 
 
-def dag_scheduling(say: Callable[[str], None]) -> Iterator[Figure]:
-    yield from cold_starts("dag_scheduling", "DagSchedulingSettings", "fair", say)
+def dag_scheduling(report_step: Callable[[str], None]) -> Iterator[Figure]:
+    yield from cold_starts("dag_scheduling", "DagSchedulingSettings", "fair", report_step)
     workloads = ["tpch-like"]
     if os.environ.get("LOADMASTER_DATA"):
         workloads.append("tpch")
     for workload in workloads:
         prefix = "dag_scheduling" if workload == "tpch-like" else f"dag_scheduling/{workload}"
         for policy in ("fair", "fifo"):
-            say(f"{policy} on {workload}")
+            report_step(f"{policy} on {workload}")
             yield from _episode_speed(prefix, workload, policy)
     for count in (16, 64):
-        say(f"{count} environments at once")
+        report_step(f"{count} environments at once")
         yield _vector_speed(count)
-    say("10,000 jobs in one episode")
+    report_step("10,000 jobs in one episode")
     yield Figure("dag_scheduling/10000-jobs/extra_memory_mb", in_fresh_process(_LONG_EPISODE), "MB")
 
 
@@ -189,22 +180,14 @@ def _episode_speed(prefix: str, workload: str, policy: str) -> Iterator[Figure]:
         run_episode(policy, settings, seed, bank) for seed in range(EPISODES)
     ]
     spent = time.thread_time() - began
-    for unit, total, peers in (
-        ("decisions", sum(r.decisions for r in results), PEER_DECISIONS),
-        ("tasks", sum(r.tasks for r in results), PEER_TASKS),
-    ):
-        peer = peers.get(policy)
-        yield Figure(
-            f"{prefix}/{policy}/{unit}_per_s",
-            total / spent,
-            f"{unit}/s",
-            peer,
-            ORIGINAL if peer else "",
-        )
+    peer = (ORIGINAL_DECISIONS_PER_S, ORIGINAL) if policy == "fair" else ()
+    decisions, tasks = sum(r.decisions for r in results), sum(r.tasks for r in results)
+    yield Figure(f"{prefix}/{policy}/decisions_per_s", decisions / spent, "decisions/s", *peer)
+    yield Figure(f"{prefix}/{policy}/tasks_per_s", tasks / spent, "tasks/s")
 
 
 def _vector_speed(count: int) -> Figure:
-    """Steps a second with observations built, first legal stage at full parallelism."""
+    """Steps per second, observations included; the first legal stage at full parallelism."""
     envs = DagSchedulingVectorEnv(count, copy=False, max_jobs=20, max_stages=400, max_edges=800)
     observation, _ = envs.reset(seed=0)
     actions = np.full((count, 2), envs.settings.total_executors, np.int64)
@@ -215,4 +198,5 @@ def _vector_speed(count: int) -> Figure:
         steps += count
     speed = steps / (time.thread_time() - began)
     name = f"dag_scheduling/vector-{count}/steps_per_s"
-    return Figure(name, speed, "steps/s", 350.0, f"{SPARK_SCHED_SIM}, one environment")
+    peer = f"{SPARK_SCHED_SIM}, one environment"
+    return Figure(name, speed, "steps/s", SPARK_SCHED_SIM_DECISIONS_PER_S, peer)

@@ -1,7 +1,6 @@
-"""The service under a steady load for a long time: does it fail anybody, does it grow?
+"""The service under a steady load for minutes: failed requests, and memory over time.
 
-All systems are asked at once, each at its share of half of what it can do at most. Requests start
-at their times, answered or not, so a service that stumbles is not spared.
+All systems are loaded at once, each at its share of half its peak, in an open loop.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from loadmaster.platform.bench.bench_server import Stand, Systems, service_stand
+from loadmaster.platform.bench.bench_server import BenchServer, Systems, bench_server
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.load_connections import Load
 from loadmaster.platform.ray.serve_session import APPLICATION
@@ -27,7 +26,7 @@ from loadmaster.serving.settings import GATEWAY
 
 SHARE = 0.5  # of the peak
 PEAK_S, PEAK_CONNECTIONS = 4.0, 16
-CONNECTIONS = 64  # that requests are spread over; a service that keeps up needs few of them
+CONNECTIONS = 64  # at most; a service that keeps up needs few of them
 EXAMPLES = ("small",) * 9 + ("large",)  # in turn
 EVERY_S = 1.0
 TITLE = f"ray::ServeReplica:{APPLICATION}:"  # of the service's processes; their deployment follows
@@ -42,10 +41,10 @@ class Second:
     system: str
     requests: int
     failed: int
-    p50_ms: float | None  # None: nothing was answered
+    p50_ms: float | None  # None: no response
     p99_ms: float | None
-    by_policy: float | None  # share of decisions; None: the service did not tell
-    gateway_mb: float | None  # resident memory; None: there was no such process just then
+    by_policy: float | None  # share of decisions; None: unknown
+    gateway_mb: float | None  # resident memory; None: no such process at that time
     worker_mb: float | None
 
 
@@ -56,47 +55,52 @@ class Soak(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What was seen at a time."""
+    """Memory and decision counts at one time."""
 
     memory_mb: dict[str, float]  # by deployment
     decided: dict[str, tuple[int, int]]  # by system: decisions so far, and how many by the policy
 
 
-def measure_soak(seconds: float, systems: Systems, say: Callable[[str], None]) -> Soak:
-    with service_stand(systems, say) as stand:
-        return soaked(stand, seconds, say)
+def measure_soak(seconds: float, systems: Systems, report_step: Callable[[str], None]) -> Soak:
+    with bench_server(systems, report_step) as server:
+        return run_soak(server, seconds, report_step)
 
 
-def soaked(
-    stand: Stand, seconds: float, say: Callable[[str], None], most_per_s: float | None = None
+def run_soak(
+    server: BenchServer,
+    seconds: float,
+    report_step: Callable[[str], None],
+    most_per_s: float | None = None,
 ) -> Soak:
-    """`most_per_s` bounds the rate of each system, where half its peak would be more."""
+    """Measure each system's peak, then load all; `most_per_s` bounds the rate of each system."""
     peaks = {}
-    for system in stand.systems:
-        say(f"{system}: how many requests a second at most")
-        peaks[system] = measure_load(load_of(stand, system, PEAK_S))["requests_per_s"]
-    # Each alone could do its peak; together they share the machine.
+    for system in server.systems:
+        report_step(f"{system}: peak requests per second")
+        peaks[system] = measure_load(load_of(server, system, PEAK_S))["requests_per_s"]
+    # Peaks are measured one system at a time; together the systems share the machine.
     rates = {system: SHARE * peak / len(peaks) for system, peak in peaks.items()}
     rates = {system: min(rate, most_per_s or rate) for system, rate in rates.items()}
-    told = " and ".join(f"{rate:.0f} requests/s of {system}" for system, rate in rates.items())
-    say(f"asking for {seconds / 60:g} minutes: {told}")
-    tables = {system: stand.folder / f"{system}.csv" for system in rates}
-    with sampling(stand) as samples, ThreadPoolExecutor(len(rates)) as threads:
-        asked = {
+    rates_text = " and ".join(
+        f"{rate:.0f} requests/s of {system}" for system, rate in rates.items()
+    )
+    report_step(f"load for {seconds / 60:g} minutes: {rates_text}")
+    tables = {system: server.folder / f"{system}.csv" for system in rates}
+    with sampling(server) as samples, ThreadPoolExecutor(len(rates)) as threads:
+        running = {
             system: threads.submit(
-                measure_load, load_of(stand, system, seconds, rate), per_second=tables[system]
+                measure_load, load_of(server, system, seconds, rate), per_second=tables[system]
             )
             for system, rate in rates.items()
         }
-        reports = {system: load.result() for system, load in asked.items()}
+        reports = {system: load.result() for system, load in running.items()}
     found = [row for system in rates for row in seconds_of(system, tables[system], samples)]
     return Soak(sorted(found, key=lambda row: (row.second, row.system)), reports, peaks)
 
 
-def load_of(stand: Stand, system: str, seconds: float, rate: float | None = None) -> Load:
+def load_of(server: BenchServer, system: str, seconds: float, rate: float | None = None) -> Load:
     return Load(
-        stand.decide_url(system),
-        tuple(stand.body(system, example) for example in EXAMPLES),
+        server.decide_url(system),
+        tuple(server.body(system, example) for example in EXAMPLES),
         concurrency=PEAK_CONNECTIONS if rate is None else CONNECTIONS,
         seconds=seconds,
         rate=rate,
@@ -105,16 +109,16 @@ def load_of(stand: Stand, system: str, seconds: float, rate: float | None = None
 
 
 @contextmanager
-def sampling(stand: Stand) -> Iterator[list[Sample]]:
-    """A list that grows by a sample every second."""
+def sampling(server: BenchServer) -> Iterator[list[Sample]]:
+    """Append a sample to the list every second, in a thread."""
     samples: list[Sample] = []
     over = threading.Event()
 
     def work() -> None:
-        with Client(stand.url, deadline_s=EVERY_S, retries=0) as client:
+        with Client(server.url, deadline_s=EVERY_S, retries=0) as client:
             due = time.monotonic()
             while not over.wait(max(0.0, due - time.monotonic())):
-                samples.append(Sample(resident_mb(), decided(client, stand.systems)))
+                samples.append(Sample(resident_mb(), decided(client, server.systems)))
                 due += EVERY_S
 
     thread = threading.Thread(target=work, name="sampling")
@@ -127,7 +131,7 @@ def sampling(stand: Stand) -> Iterator[list[Sample]]:
 
 
 def resident_mb() -> dict[str, float]:
-    """Of the service's processes, all of which descend from this one; several of a kind add up."""
+    """Resident memory by deployment, of the service's processes below this one."""
     found: dict[str, float] = {}
     for process in psutil.Process().children(recursive=True):
         try:
@@ -145,14 +149,14 @@ def decided(client: Client, systems: tuple[str, ...]) -> dict[str, tuple[int, in
     for system in systems:
         try:
             counts = client.status(system).decisions
-        except ServiceError:  # that requests fail is counted by who asks them
+        except ServiceError:  # failed requests are counted by the load generator
             continue
         found[system] = counts.total, counts.policy
     return found
 
 
 def seconds_of(system: str, table: Path, samples: list[Sample]) -> Iterator[Second]:
-    """A load's own account, beside the samples of the same seconds."""
+    """Join the load generator's table with the samples of the same seconds."""
     with table.open(newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
             second = int(row["second"])

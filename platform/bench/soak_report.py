@@ -1,4 +1,4 @@
-"""A soak as a table, a summary and a picture."""
+"""Result of a soak: whether it passed, and its table, summary and chart."""
 
 from __future__ import annotations
 
@@ -26,19 +26,16 @@ from loadmaster.platform.evaluation.chart_style import (
 )
 from loadmaster.serving.settings import GATEWAY
 
-# Whether a soak held: nobody failed, and no process grew.
-
-
-WARM_UP = 0.4  # of the time: caches and tables of what happened lately fill up to their bounds
-ROOM_MB = 16.0  # what a process may vary by: memory is not given back as it was taken
+WARM_UP = 0.4  # share of the time: bounded caches and histories fill up first
+ALLOWED_GROWTH_MB = 16.0
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A process's memory after the warm-up, in the first and the last quarter of that time.
+    """Memory of a process after the warm-up, in the first and the last quarter of that time.
 
-    The least it had but for a tenth of the quarter: rows that wait for the log's next file come
-    and go, what leaks stays.
+    Each is the first decile of its quarter: rows buffered for the next log file come and go, a leak
+    stays.
     """
 
     process: str
@@ -48,11 +45,13 @@ class Growth:
 
     @property
     def is_flat(self) -> bool:
-        return self.late_mb - self.early_mb <= ROOM_MB
+        return self.late_mb - self.early_mb <= ALLOWED_GROWTH_MB
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SoakResult:
+    """Totals of a soak."""
+
     requests: int
     failed: int
     p50_ms: float  # medians of the seconds
@@ -77,15 +76,15 @@ class Verdict:
         )
 
 
-def judge(soak: Soak) -> Verdict:
+def soak_result(soak: Soak) -> SoakResult:
     rows = soak.seconds
-    told = [(row.requests, row.by_policy) for row in rows if row.by_policy is not None]
-    return Verdict(
+    known = [(row.requests, row.by_policy) for row in rows if row.by_policy is not None]
+    return SoakResult(
         requests=sum(report["requests"] for report in soak.reports.values()),
         failed=sum(sum(report["failed"].values()) for report in soak.reports.values()),
         p50_ms=_median([row.p50_ms for row in rows]),
         p99_ms=_median([row.p99_ms for row in rows]),
-        by_policy=sum(n * share for n, share in told) / max(1, sum(n for n, _ in told)),
+        by_policy=sum(n * share for n, share in known) / max(1, sum(n for n, _ in known)),
         memory=tuple(growths(rows)),
     )
 
@@ -99,7 +98,7 @@ def growths(rows: Sequence[Second]) -> Iterator[Growth]:
 
 
 def growth(process: str, memory_mb: Sequence[float | None]) -> Growth:
-    """`memory_mb`: second by second."""
+    """Compare early and late memory; `memory_mb` has one value per second."""
     after = [one for one in memory_mb[int(WARM_UP * len(memory_mb)) :] if one is not None]
     quarter = max(1, len(after) // 4)
     early, late = _least(after[:quarter]), _least(after[-quarter:])
@@ -119,7 +118,7 @@ def _median(values: Sequence[float | None]) -> float:
 FILES = TABLE, SUMMARY, CHART = "soak.csv", "soak.json", "soak.png"
 
 
-def write_soak(soak: Soak, verdict: Verdict, title: str, folder: Path) -> None:
+def write_soak(soak: Soak, result: SoakResult, title: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_text_file(folder / TABLE) as file:
         table = csv.DictWriter(file, [one.name for one in fields(Second)], lineterminator="\n")
@@ -127,17 +126,17 @@ def write_soak(soak: Soak, verdict: Verdict, title: str, folder: Path) -> None:
         for row in soak.seconds:
             table.writerow({name: _shown(value) for name, value in asdict(row).items()})
     with atomic_text_file(folder / SUMMARY) as file:
-        json.dump(summary_of(soak, verdict), file, indent=2)
+        json.dump(summary_of(soak, result), file, indent=2)
         file.write("\n")
     with mpl.rc_context(STYLE), atomic_binary_file(folder / CHART) as picture:
         draw_soak(soak, title).savefig(picture, format="png", dpi=DPI)
 
 
-def summary_of(soak: Soak, verdict: Verdict) -> dict[str, object]:
+def summary_of(soak: Soak, result: SoakResult) -> dict[str, object]:
     return {
-        "holds": verdict.holds,
-        **asdict(verdict),
-        "allowed_growth_mb": ROOM_MB,
+        "holds": result.holds,
+        **asdict(result),
+        "allowed_growth_mb": ALLOWED_GROWTH_MB,
         "systems": {
             system: {"peak_requests_per_s": soak.peaks[system], **report}
             for system, report in soak.reports.items()
@@ -148,31 +147,31 @@ def summary_of(soak: Soak, verdict: Verdict) -> dict[str, object]:
 def draw_soak(soak: Soak, title: str) -> Figure:
     figure = Figure(figsize=(10, 7), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
-    asked, took, memory = figure.subplots(3, 1, sharex=True)
+    requests, latency, memory = figure.subplots(3, 1, sharex=True)
     systems = sorted(soak.reports)
     colours = dict(zip(systems, (NEWCOMER, *PALETTE[1:]), strict=False))
     for system in systems:
         rows, colour = [row for row in soak.seconds if row.system == system], colours[system]
-        _line(asked, rows, lambda row: row.requests, colour, system)
-        _line(took, rows, lambda row: row.p50_ms, colour, f"{system}, p50")
-        _line(took, rows, lambda row: row.p99_ms, colour, f"{system}, p99", 0.9)
+        _line(requests, rows, lambda row: row.requests, colour, system)
+        _line(latency, rows, lambda row: row.p50_ms, colour, f"{system}, p50")
+        _line(latency, rows, lambda row: row.p99_ms, colour, f"{system}, p99", 0.9)
         _line(memory, rows, lambda row: row.worker_mb, colour, f"{system}'s worker", 1.8)
     first = [row for row in soak.seconds if row.system == systems[0]]
     _line(memory, first, lambda row: row.gateway_mb, INK, GATEWAY, 1.8)
-    _mark_failures(asked, soak.seconds)
+    _mark_failures(requests, soak.seconds)
     _mark_warm_up(memory, first)
     for axes, heading, unit in (
-        (asked, "Requests", "a second"),
-        (took, "Latency, from when each was due", "ms"),
+        (requests, "Requests", "per second"),
+        (latency, "Latency from the intended start", "ms"),
         (memory, "Resident memory", "MB"),
     ):
         axes.set_title(heading, loc="left", fontsize=11)
         axes.set_ylabel(unit)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-    asked.set_ylim(bottom=0)
+    requests.set_ylim(bottom=0)
     memory.set_ylim(bottom=0)
-    took.set_yscale("log")
-    plain_log(took.yaxis, labels=6)
+    latency.set_yscale("log")
+    plain_log(latency.yaxis, labels=6)
     memory.set_xlabel("minutes")
     return figure
 
@@ -185,7 +184,7 @@ def _line(
     label: str,
     width: float = 1.4,
 ) -> None:
-    known = [(row.second / 60, told) for row in rows if (told := value(row)) is not None]
+    known = [(row.second / 60, y) for row in rows if (y := value(row)) is not None]
     axes.plot(*zip(*known, strict=True), color=colour, linewidth=width, label=label)
 
 

@@ -1,4 +1,4 @@
-"""RLlib's own environment runner, as a yardstick for ours."""
+"""RLlib's own environment runners, for comparison."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from loadmaster.envs.registry import register_environments
 from loadmaster.platform.training.trainer import quiet_rllib
 
-FRAGMENT = 50  # steps of an environment in one request, RLlib's usual order of magnitude
+FRAGMENT = 50  # steps of an environment per request
 
 
 class Stock:
-    """A runner of RLlib's in this process, ready to be measured."""
+    """An RLlib runner in this process."""
 
     def __init__(self, runner: Any, environments: int) -> None:
         self._runner, self.environments = runner, environments
@@ -24,7 +24,7 @@ class Stock:
             runner.sample(num_timesteps=environments)
 
     def sample(self, steps: int) -> int:
-        """About `steps` decisions in every environment, from its start; how many in all."""
+        """Sample about `steps` decisions in every environment from its start; return the total."""
         made = 0
         with quiet_rllib():
             while made < steps * self.environments:
@@ -35,13 +35,13 @@ class Stock:
 
 
 class StockRunner(Stock):
-    """One in this process, with environments that are stepped in one call, as it allows."""
+    """SingleAgentEnvRunner with environments that step in one call."""
 
     def __init__(
         self, gym_id: str, settings: Mapping[str, Any], spec: Any, module: Any, environments: int
     ) -> None:
         register_environments()
-        config = PPOConfig()  # any will do: they all sample with this runner
+        config = PPOConfig()  # every algorithm samples with this runner
         config.environment(gym_id, env_config=dict(settings))
         config.env_runners(
             num_env_runners=0,

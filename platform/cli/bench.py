@@ -1,4 +1,4 @@
-"""`loadmaster bench`: how fast, beside what peers reach."""
+"""`loadmaster bench`: measured speed beside figures of peers."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ GROUPS = {
     "rollouts": "loadmaster.platform.bench.measurements",
     "encoder": "loadmaster.platform.bench.encoder",
 }
-# These take minutes, or many cores: only where they are asked for.
+# These take minutes or many cores, and are not part of `all`.
 SERVE = {"serve": "loadmaster.platform.bench.serve"}
 SCALING, SOAK = "scaling", "soak"
-SYSTEM = "decima"  # whose scaling is measured where none is named
+SYSTEM = "decima"  # default of scaling
+LONGEST_MINUTES = 24 * 60  # of a soak
 WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
 
@@ -62,12 +63,11 @@ def bench(
 ) -> None:
     """Measure speed against published figures.
 
-    Runs one thing at a time and prints what it reached beside the figure a peer is known for.
-    `scaling` measures training with more and more rollout workers, and draws a chart; what is
-    measured is told and written at once, so a run that is stopped leaves its points. `serve`
-    measures the decision service beside an endpoint that does nothing; `soak` holds it at half its
-    peak for some minutes, and ends with 1 if a request fails or its memory grows. None of these
-    three is part of `all`.
+    Runs one benchmark at a time and prints each figure beside that of a peer. `scaling` measures
+    training with more and more rollout workers and draws a chart; every point is printed and
+    written at once. `serve` measures the decision service beside a no-op endpoint. `soak` loads it
+    at half its peak for some minutes, and exits with 1 if a request fails or memory grows. These
+    three are not part of `all`.
 
     Example:
 
@@ -79,7 +79,7 @@ def bench(
 
         loadmaster bench soak --minutes 10 --output results/soak
     """
-    set_ray_env(address=None)  # as `loadmaster train` does, whose speed is measured here
+    set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import InputError, unknown_name
 
     names = (*GROUPS, *SERVE, SCALING, SOAK, "all")
@@ -100,8 +100,6 @@ def bench(
         bench_scaling(system or SYSTEM, workers, gpus, output, as_json)
         return
     if group == SOAK:
-        from loadmaster.platform.cli.bench_soak import bench_soak
-
         bench_soak(10.0 if minutes is None else minutes, output, as_json)
         return
     figures = measured(group, system)
@@ -118,36 +116,40 @@ def measured(group: str, system: str | None) -> list[Figure]:
 
     figures: list[Figure] = []
     modules = {**GROUPS, **SERVE}
-    with ray_output_in(Path(os.devnull)) as stderr, telling(stderr) as progress:
+    with ray_output_in(Path(os.devnull)) as stderr, progress_on(stderr) as progress:
         for name in GROUPS if group == "all" else (group,):
             measure = import_module(modules[name]).measure
-            figures += measure(progress.say) if system is None else measure(progress.say, system)
+            figures += (
+                measure(progress.report_step)
+                if system is None
+                else measure(progress.report_step, system)
+            )
     return figures
 
 
 class Progress:
-    """What is being measured, and what was."""
+    """Steps and results on stderr."""
 
     def __init__(self, console: Console, status: Status) -> None:
         self._console, self._status = console, status
 
-    def say(self, step: str) -> None:
-        """Busy with this: on a terminal, until the next."""
+    def report_step(self, step: str) -> None:
+        """Show the current step; on a terminal until the next."""
         self._status.update(step)
         if not self._console.is_terminal:
             self._console.print(step)
 
-    def tell(self, result: str) -> None:
+    def report_result(self, result: str) -> None:
         self._console.print(result)
 
 
 @contextmanager
-def telling(stderr: TextIO | None = None) -> Iterator[Progress]:
-    """Progress on stderr; `stderr`: where it went, if it goes elsewhere for now."""
+def progress_on(stderr: TextIO | None = None) -> Iterator[Progress]:
+    """Progress display on the given stream, or on stderr."""
     from rich.console import Console
 
     console = Console(file=stderr, stderr=True, highlight=False, soft_wrap=True)
-    with console.status("starting") as status:
+    with console.status("start") as status:
         yield Progress(console, status)
 
 
@@ -161,19 +163,19 @@ def bench_scaling(
     from loadmaster.platform.systems.registry import find_system
 
     sizes, recipe = numbers_of_workers(workers), find_system(system).recipe
-    config = new_config(recipe, given_values(None, [], None, gpus))  # as `loadmaster train` does
+    config = new_config(recipe, given_values(None, [], None, gpus))
     folder = output or Path("results/bench/scaling")
     title = f"Training {system} with more rollout workers on {hardware(config.resources.gpus)}"
     points: list[Point] = []
     check_writable(folder)
-    with ray_output_in(Path(os.devnull)) as stderr, telling(stderr) as progress:
+    with ray_output_in(Path(os.devnull)) as stderr, progress_on(stderr) as progress:
 
-        def reached(point: Point) -> None:
+        def on_point(point: Point) -> None:
             points.append(point)
-            progress.tell(in_words(point, points[0].workers))
+            progress.report_result(in_words(point, points[0].workers))
             write_scaling(points, title, folder)
 
-        measure_scaling(recipe, sizes, config, progress.say, reached)
+        measure_scaling(recipe, sizes, config, progress.report_step, on_point)
     files = [str(folder / name) for name in FILES]
     if as_json:
         results = [asdict(figure) for figure in figures_of(system, points)]
@@ -181,6 +183,36 @@ def bench_scaling(
         return
     print_scaling(points)
     print(f"Files: {', '.join(files)}")
+
+
+def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
+    """Run a soak; exit with 1 if it fails."""
+    from loadmaster.envs.errors import InputError
+    from loadmaster.platform.bench.bench_server import served_systems
+    from loadmaster.platform.bench.scaling_report import check_writable
+    from loadmaster.platform.bench.soak import measure_soak
+    from loadmaster.platform.bench.soak_report import FILES, soak_result, summary_of, write_soak
+    from loadmaster.platform.ray.cleanup import ray_output_in
+
+    if not 0 < minutes <= LONGEST_MINUTES:
+        raise InputError(
+            f"--minutes is {minutes:g}; expected more than 0, {LONGEST_MINUTES:,} at most"
+        )
+    folder = output or Path("results/bench/soak")
+    check_writable(folder)
+    with ray_output_in(Path(os.devnull)) as stderr, progress_on(stderr) as progress:
+        soak = measure_soak(60 * minutes, served_systems(), progress.report_step)
+    result = soak_result(soak)
+    title = f"The decision service for {minutes:g} minutes at half its peak on {hardware(0)}"
+    write_soak(soak, result, title, folder)
+    files = [str(folder / name) for name in FILES]
+    if as_json:
+        print(json.dumps({**summary_of(soak, result), "files": files}, indent=2))
+    else:
+        print(result.line)
+        print(f"Files: {', '.join(files)}")
+    if not result.holds:
+        raise typer.Exit(1)
 
 
 def hardware(gpus: int) -> str:
@@ -200,7 +232,7 @@ def in_words(point: Point, fewest: int) -> str:
 
 
 def numbers_of_workers(given: str | None) -> list[int]:
-    """Those of --workers, fewest first."""
+    """Numbers of --workers, fewest first."""
     from loadmaster.envs.errors import InputError
 
     if given is None:
@@ -264,5 +296,5 @@ def _print(table: object) -> None:
 
 
 def _number(value: float) -> str:
-    """Three digits are all a noisy machine can tell; large numbers are easier to read whole."""
+    """Three significant digits below 1000, whole numbers above."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

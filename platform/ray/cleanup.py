@@ -1,4 +1,4 @@
-"""How a run or a sweep ends that could not go on."""
+"""Output, interrupts and clean-up of commands that run on Ray."""
 
 from __future__ import annotations
 
@@ -14,32 +14,29 @@ from typing import Protocol, TextIO
 
 from loadmaster.envs.errors import InputError
 
-# What Ray prints goes to a file: a live display, and JSON on stdout, share their stream badly.
-
-
 RAY_LOG = "ray.log"  # in the folder of a run or a sweep
 STDOUT, STDERR = 1, 2
 
 
 @contextmanager
 def ray_output_in(path: Path) -> Iterator[TextIO]:
-    """Meanwhile both standard streams end in the file; gives the stderr there was.
+    """Redirect stdout and stderr to a file, so that Ray's output does not mix with ours.
 
-    Ray speaks from native code, through Python's logging and, from a thread of its own, on stdout.
-    Only the streams' descriptors are common to all three.
+    Yields the original stderr. Ray writes from native code, through logging, and from a thread, so
+    the descriptors themselves are redirected.
     """
     with path.open("ab") as log:
         _flush()
-        kept = {number: os.dup(number) for number in (STDOUT, STDERR)}
-        ours = os.fdopen(os.dup(STDERR), "w", encoding="utf-8", errors="replace")
-        for number in kept:
+        saved = {number: os.dup(number) for number in (STDOUT, STDERR)}
+        stderr = os.fdopen(os.dup(STDERR), "w", encoding="utf-8", errors="replace")
+        for number in saved:
             os.dup2(log.fileno(), number)
     try:
-        yield ours
+        yield stderr
     finally:
         _flush()
-        ours.close()
-        for number, copy in kept.items():
+        stderr.close()
+        for number, copy in saved.items():
             os.dup2(copy, number)
             os.close(copy)
 
@@ -49,57 +46,53 @@ def _flush() -> None:
         stream.flush()
 
 
-# Ctrl-C, where libraries are in the way.
-
-
 @contextmanager
 def reraise_sigint() -> Iterator[None]:
-    """Ctrl-C ends what is inside at the latest with its end.
+    """Raise KeyboardInterrupt at the end of the block if Ctrl-C was swallowed inside.
 
-    What Ray runs while it starts swallows a KeyboardInterrupt now and then, wherever it happens to
-    be raised.
+    Code that Ray runs while it starts swallows a KeyboardInterrupt now and then.
     """
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
+        yield  # only the main thread receives signals
         return
-    asked = threading.Event()
+    interrupted = threading.Event()
 
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
+    def on_sigint(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, on_sigint)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if asked.is_set():
+    if interrupted.is_set():
         raise KeyboardInterrupt
 
 
 class Folder(Protocol):
-    """Of a run or a sweep."""
+    """The folder of a run or a sweep."""
 
     @property
     def path(self) -> Path: ...
 
     def discard(self) -> None:
-        """Take it back, as long as nothing is in it that somebody would miss."""
+        """Delete it if it holds no results."""
 
 
 @contextmanager
 def cleanup_on_exit(
-    folder: Folder, resumed: bool, tell_how_to_go_on: Callable[[], None]
+    folder: Folder, resumed: bool, print_resume_hint: Callable[[], None]
 ) -> Iterator[None]:
-    """A new folder is taken back; of one that stays the user is told, and where Ray's words are."""
+    """Discard a new folder on bad input or Ctrl-C; print how to resume if it stays."""
     try:
         yield
     except (InputError, KeyboardInterrupt) as end:
         if not resumed:
             folder.discard()
         if isinstance(end, KeyboardInterrupt) and folder.path.exists():
-            tell_how_to_go_on()
+            print_resume_hint()
         raise
     except Exception as fault:
-        fault.add_note(f"What Ray printed is in {folder.path / RAY_LOG}")
+        fault.add_note(f"Ray's output is in {folder.path / RAY_LOG}")
         raise

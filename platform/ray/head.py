@@ -1,7 +1,7 @@
-"""A Ray with a dashboard, of our own: it ends with the command.
+"""A local Ray head with a dashboard that ends with the command.
 
-`ray.init` would give every dashboard's agent the same port; with another Ray on the machine, jobs
-would be refused without a word why. `ray start` lets all ports be chosen.
+`ray.init` gives every dashboard agent the same port, so that with another Ray on the machine jobs
+are refused without a reason. `ray start` lets all ports be chosen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 @contextlib.contextmanager
 def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]:
-    """The address of a head that nobody else can reach; `folder` is its temporary one."""
+    """Run a head that only this machine can reach; yield its address."""
     gcs, dashboard, client, agent, metrics = _free_ports(5)
     ports = {
         "port": gcs,
@@ -49,8 +49,8 @@ def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             cwd=folder,
-            start_new_session=True,  # Ctrl-C is for us: we end it in order
-            preexec_fn=_die_with_us if sys.platform == "linux" else None,
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the head
+            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
             env={**os.environ, "RAY_AUTH_MODE": "token"},
         )
     try:
@@ -66,7 +66,7 @@ def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]
 
 
 def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Until the dashboard answers: all else is up by then."""
+    """Wait until the dashboard accepts connections; everything else is up by then."""
     began = time.monotonic()
     while head.poll() is None and time.monotonic() - began < START_S:
         with contextlib.suppress(OSError):
@@ -74,11 +74,11 @@ def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
             return
         time.sleep(0.2)
     lines = log.read_text(errors="replace").strip().splitlines()
-    raise InputError(f"Ray did not start: {' '.join(lines[-3:])[-300:] or 'it said nothing'}")
+    raise InputError(f"Ray did not start: {' '.join(lines[-3:])[-300:] or 'no output'}")
 
 
 def _free_ports(count: int) -> list[int]:
-    """Held until all are found, so that they differ."""
+    """Find free ports; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
         found = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in found:
@@ -86,6 +86,6 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
-def _die_with_us() -> None:
-    """A command that is killed must not leave a cluster behind."""
+def _die_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the parent dies, so that no cluster is left behind."""
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What `loadmaster doctor` looks at: each check says how things are, and the remedy if ill."""
+"""Checks of `loadmaster doctor`: the state of each part, and the remedy if it is wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadmaster.serving.jobs.wheel import ON_THE_NODES
 
 Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
-TRACES = {  # what the importing workloads look for in LOADMASTER_DATA, the first that exists
+TRACES = {  # file patterns under LOADMASTER_DATA, in order of preference
     "tpch": ("tpch/*g/task_duration_*.npy", "*g/task_duration_*.npy"),
     "alibaba": ("alibaba2018/batch_task*.csv*", "batch_task*.csv*"),
 }
@@ -29,7 +29,7 @@ TRACES = {  # what the importing workloads look for in LOADMASTER_DATA, the firs
 
 @dataclass(frozen=True)
 class Check:
-    """One finding."""
+    """Result of one check."""
 
     name: str
     status: Status
@@ -38,7 +38,7 @@ class Check:
 
 
 def examine(start_ray: bool = False) -> Iterator[Check]:
-    """All checks, one by one, as each is done. A check that breaks is a finding too."""
+    """Run all checks; a check that raises is reported as failed."""
     parts: list[Callable[[], Iterator[Check]]] = [
         _python,
         _standard_library,
@@ -68,7 +68,7 @@ def _python() -> Iterator[Check]:
 
 
 def _standard_library() -> Iterator[Check]:
-    """Our folder `platform/` on sys.path would hide a module that numpy, torch and Ray need."""
+    """Check that the folder `platform/` does not hide the standard library's module."""
     here = Path(platform.__file__).resolve()
     if here.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve()):
         yield Check("standard library", "ok", "platform is Python's own")
@@ -80,7 +80,7 @@ def _standard_library() -> Iterator[Check]:
 def _libraries() -> Iterator[Check]:
     for line in requires("loadmaster") or []:
         wanted = Requirement(line)
-        # In a job the wheel names what it needs under an extra, so that nobody installs it there.
+        # The wheel of a job names its dependencies under an extra, so that they are not installed.
         if wanted.marker is not None and not wanted.marker.evaluate({"extra": ON_THE_NODES}):
             continue
         expected = f"expected {wanted.specifier}"
@@ -100,13 +100,13 @@ def _compiled_code() -> Iterator[Check]:
     from loadmaster.envs.compiled import cache_folder
 
     folder = cache_folder()
-    standing = next(place for place in (folder, *folder.parents) if place.exists())
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
-        with tempfile.TemporaryFile(dir=standing):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as fault:
         remedy = "set LOADMASTER_CACHE to a folder you may write to"
-        detail = f"{standing} cannot be written: {fault.strerror}"
+        detail = f"{existing} cannot be written: {fault.strerror}"
         yield Check("compiled code", "fail", detail, remedy)
         return
     functions = sum(1 for _ in folder.rglob("*.nbi"))
@@ -138,7 +138,7 @@ def _traces() -> Iterator[Check]:
 
 def _machine() -> Iterator[Check]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")  # a container's share, where there is one
+    limit = Path("/sys/fs/cgroup/memory.max")  # memory limit of a container
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
         memory = min(memory, int(text))
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
@@ -159,7 +159,7 @@ def _browser() -> Iterator[Check]:
 
 
 def _cluster() -> Iterator[Check]:
-    """Connect to the cluster that RAY_ADDRESS names, or start a Ray of our own for a moment."""
+    """Connect to the cluster at RAY_ADDRESS, or start a local Ray."""
     import logging
 
     import ray

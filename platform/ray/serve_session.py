@@ -1,4 +1,4 @@
-"""Ray and Serve as the decision service wants them."""
+"""Start, wait for and stop the decision service on Ray Serve."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from loadmaster.serving.settings import ServeSettings
 
 APPLICATION = "loadmaster"
 READY_S = 600.0  # the first start compiles
-LOOK_S = 0.2
+POLL_S = 0.2
 
-# What Serve reads from the environment when it is loaded, here and in its processes.
+# Read by Serve at import, here and in its processes.
 ENVIRONMENT = {
-    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # calls by gRPC, one loop a replica
-    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway listens itself
-    "RAY_worker_niceness": "0",  # 15 by default: anything else on the machine would come first
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # gRPC calls, one event loop per replica
+    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # the gateway has its own listener
+    "RAY_worker_niceness": "0",  # 15 by default, below everything else on the machine
     "RAY_SERVE_LOG_TO_STDERR": "0",
     "OMP_NUM_THREADS": "1",
 }
@@ -38,17 +38,17 @@ ENVIRONMENT = {
 def set_serve_env() -> None:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Jobs run anybody's code: only who has the token submits them.
+    # Jobs run arbitrary code, so submitting one needs the token.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     if export_port() is None:
-        # Ray's own ports are this machine's alone, as it does by itself on macOS and Windows.
-        # Where Prometheus asks for metrics, it must reach one; the others ask for Ray's token.
+        # Bind Ray's ports to this machine only, as on macOS and Windows. With a metrics port for
+        # Prometheus they stay reachable; the others need Ray's token.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs need this one's pip
+    os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs use this environment's pip
 
 
 def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) -> None:
-    """An InputError where the service would be open to others, or cannot listen there."""
+    """Refuse settings without tokens on a public address, and ports that are taken."""
     from loadmaster.serving.http.auth import TokenStore
 
     settings.check_openness(TokenStore(settings.tokens, environment).keys.needed)
@@ -60,13 +60,13 @@ def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) 
         except OSError as fault:
             raise InputError(
                 f"cannot listen on {settings.host}:{settings.port}: {fault.strerror}; expected a "
-                "free port (--port) of this machine's"
+                "free port (--port) of this machine"
             ) from None
 
 
 @contextmanager
 def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
-    """The service starts, and is up while it lasts. A Ray must be there."""
+    """Run the service on the connected Ray."""
     import logging
 
     from loadmaster.serving.app import build
@@ -75,7 +75,7 @@ def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     serve.start(proxy_location="Disabled")
     try:
-        # Not waited for here: Serve would not hear Ctrl-C meanwhile.
+        # Does not wait: Serve ignores Ctrl-C while it waits.
         serve.run_many(
             [serve.RunTarget(build(arguments), name=APPLICATION)],
             wait_for_ingress_deployment_creation=False,
@@ -83,20 +83,20 @@ def serving(arguments: Mapping[str, Any]) -> Iterator[None]:
         )
         yield
     finally:
-        with ray_output_in(Path(os.devnull)):  # that its controller is gone is what we asked for
+        with ray_output_in(Path(os.devnull)):  # hides messages about the stopped controller
             serve.shutdown()
 
 
 def base_url(settings: ServeSettings) -> str:
-    """As this machine can reach it."""
+    """URL of the service from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 
 
 def wait_until_ready(settings: ServeSettings, stopped: threading.Event) -> bool:
-    """Whether every system can be asked; False if somebody stopped it before."""
+    """Poll /readyz until every system is ready; False if `stopped` is set first."""
     began = time.monotonic()
-    while not stopped.wait(LOOK_S):
+    while not stopped.wait(POLL_S):
         try:
             with urllib.request.urlopen(f"{base_url(settings)}/readyz", timeout=5):
                 return True
@@ -104,26 +104,26 @@ def wait_until_ready(settings: ServeSettings, stopped: threading.Event) -> bool:
             _check_start()
             if time.monotonic() - began > READY_S:
                 raise InputError(
-                    f"the service did not get ready within {READY_S:.0f} s; see Ray's logs"
+                    f"the service was not ready within {READY_S:.0f} s; see Ray's logs"
                 ) from None
     return False
 
 
 def _check_start() -> None:
-    """An InputError where Serve has given up."""
+    """Raise an InputError if the deployment has failed."""
     from ray import serve
     from ray.serve.schema import ApplicationStatus
 
-    told = serve.status().applications.get(APPLICATION)
-    if told is not None and told.status is ApplicationStatus.DEPLOY_FAILED:
-        messages = [told.message, *(one.message for one in told.deployments.values())]
+    status = serve.status().applications.get(APPLICATION)
+    if status is not None and status.status is ApplicationStatus.DEPLOY_FAILED:
+        messages = [status.message, *(one.message for one in status.deployments.values())]
         faults = re.findall(r"^[\w.]*Error: (.*)$", "\n".join(messages), re.MULTILINE)
-        raise InputError(f"the service did not start: {faults[-1] if faults else told.message}")
+        raise InputError(f"the service did not start: {faults[-1] if faults else status.message}")
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM ends what is inside as Ctrl-C does: in order."""
+    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -133,7 +133,7 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def until_stopped() -> Iterator[threading.Event]:
-    """An event that Ctrl-C and SIGTERM set: both are how a service is meant to end."""
+    """Yield an event that Ctrl-C and SIGTERM set."""
     stopped = threading.Event()
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]

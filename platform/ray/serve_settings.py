@@ -1,4 +1,4 @@
-"""The settings of `loadmaster serve`, from a file, options and `--set`, the later ones winning."""
+"""Settings of `loadmaster serve`: file, then `--set`, then options; later ones win."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings, parse_assignments
 from loadmaster.models.manifest import read_bounded, read_manifest
-from loadmaster.platform.systems.registry import systems
 from loadmaster.serving.policies.resolve_bundle import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
@@ -22,7 +22,7 @@ LARGEST = 1 << 20  # bytes of a file of settings
 def serve_arguments(
     file: Path | None, bundles: Sequence[str], assignments: Sequence[str], given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What `serving.app.build` takes; checked, so that a fault is told before anything starts."""
+    """Arguments of `serving.app.build`, checked before anything starts."""
     tree = _read(file) if file is not None else {}
     _merge(tree, parse_assignments(assignments))
     tree |= {
@@ -32,13 +32,11 @@ def serve_arguments(
     }
     _add_bundles(tree, bundles)
     if not tree.get("systems"):
-        tree["systems"] = {name: {} for name, one in systems().items() if one.endpoint_at}
+        tree["systems"] = {name: {} for name, one in systems().items() if one.has("endpoint")}
     if not isinstance(tree["systems"], dict):
         raise InputError("setting systems: expected a mapping of systems, such as decima: {}")
     for name, one in tree["systems"].items():
-        known = systems().get(name)
-        if (isinstance(one, dict) or one is None) and known is not None and known.endpoint_at:
-            tree["systems"][name] = {"endpoint": known.endpoint_at} | (one or {})
+        tree["systems"][name] = {} if one is None else one
     settings = build_settings(ServeSettings, tree)
     for name, chosen in settings.systems.items():
         endpoint = find_endpoint(name, chosen.endpoint)
@@ -50,19 +48,19 @@ def serve_arguments(
         folder = resolve_bundle(chosen.bundle or endpoint.pretrained)
         if (whose := read_manifest(folder).system) != name:
             raise InputError(f"{folder} holds a policy of {whose}; expected one of {name}")
-        endpoint.policy(folder)  # a damaged one is refused before a cluster is started for it
-    told = settings.model_dump(mode="json", exclude_unset=True)
-    for chosen_one in told["systems"].values():
-        if chosen_one.get("bundle"):  # a relative folder means nothing to replicas
+        endpoint.policy(folder)  # refuses a damaged bundle before a cluster is started
+    arguments = settings.model_dump(mode="json", exclude_unset=True)
+    for chosen_one in arguments["systems"].values():
+        if chosen_one.get("bundle"):  # replicas have another working directory
             chosen_one["bundle"] = str(resolve_bundle(chosen_one["bundle"]).resolve())
     for key in ("tokens", "folder"):
-        if told.get(key):
-            told[key] = str(Path(told[key]).resolve())
-    return told
+        if arguments.get(key):
+            arguments[key] = str(Path(arguments[key]).resolve())
+    return arguments
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """A file of settings, or one for `serve deploy` that holds them as its `args`."""
+    """Read a file of settings, or one for `serve deploy` that has them as `args`."""
     try:
         tree = yaml.safe_load(read_bounded(file, LARGEST))
     except (yaml.YAMLError, RecursionError, ValueError) as fault:
@@ -70,7 +68,7 @@ def _read(file: Path) -> dict[str, Any]:
             raise
         where = getattr(fault, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
-        raise InputError(f"{file}{line}: no YAML that can be read") from None
+        raise InputError(f"{file}{line}: cannot be read as YAML") from None
     if isinstance(tree, dict) and isinstance(tree.get("applications"), list):
         for application in tree["applications"]:
             if isinstance(application, dict) and isinstance(application.get("args"), dict):

@@ -1,4 +1,4 @@
-"""A Ray to work in: one of our own, which ends with the command, or a cluster somebody runs."""
+"""Connections to Ray: a local one that ends with the command, or a running cluster."""
 
 from __future__ import annotations
 
@@ -24,35 +24,33 @@ from loadmaster.serving.jobs.access import (
 )
 from loadmaster.serving.monitoring.metrics import export_port
 
-OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # what Ray tells the processes of a job it runs
-LEAST_IMPORTANT = 19  # of processes, as `nice` counts
+OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the processes of a job
+LEAST_IMPORTANT = 19  # niceness
 
 
 def in_a_job() -> bool:
-    """Whether this command was submitted to a cluster, as `loadmaster submit` does."""
+    """Whether this process is a job on a cluster, as `loadmaster submit` starts it."""
     return OF_A_JOB in os.environ
 
 
 def lower_priority() -> None:
-    """Leave the processor to whoever else wants it; so does everybody who works for us on Ray."""
+    """Set the lowest CPU priority; workers on Ray get the same (`_joined`)."""
     os.nice(LEAST_IMPORTANT)
 
 
 def cluster_address(given: str | None) -> str | None:
-    """The cluster given, or the one whose job this process is; None: a Ray of our own."""
+    """The given cluster, or the one this job runs on; None: start a local Ray."""
     if given is None and in_a_job():
         return os.environ.get(RAY_ADDRESS)
     return given
 
 
 def set_ray_env(address: str | None) -> None:
-    """What torch and Ray read from the environment when they are loaded, and never again.
+    """Set variables that torch and Ray read at import only.
 
-    Torch's threads would spin while they wait, on the cores that rollout workers or other trials
-    need: updates took twenty times as long on two busy cores.
-
-    `ray start` asks for a token as soon as the home folder holds one; a command that joins by host
-    and port would show none, and be turned away without a word why. Open clusters do not mind.
+    Waiting torch threads would spin on cores that rollout workers need: updates took twenty times
+    as long on two busy cores. A cluster started by `ray start` requires the token in the home
+    folder if there is one, but a client that joins by host and port does not send it by itself.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
@@ -64,10 +62,10 @@ def set_ray_env(address: str | None) -> None:
 def ray_session(
     address: str | None = None, cpus: int | None = None, dashboard: bool = False
 ) -> Iterator[None]:
-    """Connected to Ray while it lasts; a session that is already open is used and left open.
+    """Connect to Ray; an existing connection is used and left open.
 
-    With the `dashboard`, which only this machine can reach, jobs can be submitted; and Prometheus
-    finds our metrics on the port that the environment asks for, if it does.
+    With `dashboard`, which only this machine can reach, jobs can be submitted and metrics are
+    exported on the port that the environment names.
     """
     import ray
 
@@ -79,7 +77,7 @@ def ray_session(
         with _joined(address):
             yield
         return
-    # Directly under the temporary folder: sockets lie deep in it, and their paths are limited.
+    # Directly under the temporary folder: socket paths below it are limited in length.
     folder = tempfile.mkdtemp(prefix="lm-ray-")
     cpus = max(cpus or 0, os.cpu_count() or 1)
     with _own_token():
@@ -118,20 +116,20 @@ def _joined(address: str) -> Iterator[None]:
     import ray
 
     _check_answers(address)
-    # Ray's own processes start ours, so these do not inherit how important we are.
-    patient = {"worker_process_setup_hook": f"{__name__}.{lower_priority.__name__}"}
+    # Ray starts the workers, so they do not inherit this process's priority.
+    low_priority = {"worker_process_setup_hook": f"{__name__}.{lower_priority.__name__}"}
     try:
         with reraise_sigint():
             ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="error",
-                runtime_env=patient if os.nice(0) == LEAST_IMPORTANT else None,
+                runtime_env=low_priority if os.nice(0) == LEAST_IMPORTANT else None,
             )
     except (ConnectionError, ValueError, RuntimeError) as fault:
         reason = " ".join(str(fault).split())
         raise InputError(
-            f"--address {address!r}: no Ray cluster answered ({reason[:200]}); expected "
+            f"--address {address!r}: no Ray cluster responded ({reason[:200]}); expected "
             f"'auto' or the host:port of a running head, and its token, if any, in {AUTH_TOKEN}"
         ) from None
     try:
@@ -141,7 +139,7 @@ def _joined(address: str) -> Iterator[None]:
 
 
 def _check_answers(address: str) -> None:
-    """Ray itself would try a dead address for many minutes, and not hear Ctrl-C meanwhile."""
+    """Refuse an address without a listener; Ray would retry for minutes and ignore Ctrl-C."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
@@ -152,14 +150,14 @@ def _check_answers(address: str) -> None:
     except (OSError, OverflowError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault)
         raise InputError(
-            f"--address {address!r}: no Ray cluster answers there ({reason}); expected 'auto' or "
+            f"--address {address!r}: no Ray cluster responds ({reason}); expected 'auto' or "
             "the host:port of a running head"
         ) from None
 
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Ray would write a token to the home folder; a session that ends with us needs none there."""
+    """Set a token for this session, so that Ray writes none to the home folder."""
     if AUTH_TOKEN in os.environ:
         yield
         return

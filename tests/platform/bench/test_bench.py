@@ -32,13 +32,13 @@ def test_json_has_the_stable_keys(
     assert results[1]["value"] / results[0]["value"] == pytest.approx(70, rel=0.3)
 
 
-def test_ratio_says_how_many_times_better() -> None:
+def test_ratio() -> None:
     assert Figure("speed", 200, "1/s", peer=50).ratio == 4
     assert Figure("time", 2, "s", peer=50, higher_is_better=False).ratio == 25
     assert Figure("alone", 2, "s").ratio is None
 
 
-def test_a_program_of_its_own_is_run_and_read() -> None:
+def test_in_fresh_process_reads_the_number() -> None:
     assert in_fresh_process("print(3.5)") == 3.5
 
 
@@ -99,8 +99,9 @@ def tiny_training() -> Any:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-def test_rollouts_are_measured_beside_the_stock_runner(
+def test_rollouts_are_compared_with_the_stock_runner(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loadmaster.platform.systems.decima import bench as decima
@@ -137,7 +138,7 @@ def test_rollouts_are_measured_beside_the_stock_runner(
     assert found["decision/100-stages/p50_ms"] <= found["decision/100-stages/p99_ms"]
 
 
-def test_the_stock_runner_makes_the_decisions_it_is_asked_for() -> None:
+def test_stock_runner_samples_the_requested_steps() -> None:
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
     from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
@@ -164,6 +165,7 @@ def test_the_stock_runner_makes_the_decisions_it_is_asked_for() -> None:
     assert all((theirs[name] == value).all() for name, value in module.get_state().items())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_scaling_is_measured_written_and_drawn(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -184,7 +186,7 @@ def test_scaling_is_measured_written_and_drawn(
     folder = tmp_path / "scaling"
     arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
     assert main(arguments) == 0
-    shown, said = capfd.readouterr()
+    shown, progress = capfd.readouterr()
     printed = json.loads(shown)
     assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
     rows = table_of(folder)
@@ -201,7 +203,7 @@ def test_scaling_is_measured_written_and_drawn(
         assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
-    assert f"2 workers: {two['rollout_decisions_per_s']:,.0f} decisions/s in rollouts" in said
+    assert f"2 workers: {two['rollout_decisions_per_s']:,.0f} decisions/s in rollouts" in progress
     # After the warm one both sizes did the very same iterations, with as many workers each.
     alone, both = ([step for step in steps[1:] if step["workers"] == n] for n in (1, 2))
     assert len(alone) == len(both) >= 2
@@ -218,7 +220,7 @@ def table_of(folder: Path) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("reaches", [0, 2])
-def test_a_scaling_bench_that_is_stopped_leaves_its_points(
+def test_interrupted_scaling_leaves_its_points(
     reaches: int,
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -226,10 +228,10 @@ def test_a_scaling_bench_that_is_stopped_leaves_its_points(
 ) -> None:
     from loadmaster.platform.bench import scaling
 
-    def stopped(recipe: Any, workers: Any, config: Any, say: Any, reached: Any) -> None:
+    def stopped(recipe: Any, workers: Any, config: Any, report_step: Any, on_point: Any) -> None:
         assert config.model_dump() == recipe.config_class().model_dump()  # as `train` has it
         for size in workers[:reaches]:
-            reached(scaling.Point(size, 9000.0 * size, 0.9, 3 / size, 1 / size, float(size)))
+            on_point(scaling.Point(size, 9000.0 * size, 0.9, 3 / size, 1 / size, float(size)))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scaling, "measure_scaling", stopped)
@@ -241,11 +243,11 @@ def test_a_scaling_bench_that_is_stopped_leaves_its_points(
         return
     assert [row["workers"] for row in table_of(folder)] == [1, 2]
     assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
-    said = capfd.readouterr().err
-    assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in said
+    progress = capfd.readouterr().err
+    assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in progress
 
 
-def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+def test_unwritable_output_is_refused_before_the_work(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("mine")
@@ -258,7 +260,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_every_worker_rolls_out_the_same_amount() -> None:
+def test_every_worker_gets_the_same_amount() -> None:
     from loadmaster.platform.bench import scaling
 
     config = tiny_training()

@@ -37,17 +37,17 @@ def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
     with fake_service() as service:
         load = Load(f"{service.url}/v1/x/decide?y=1", tuple(bodies), concurrency=2, seconds=0.3)
         driver = drive(load)
-        told = report(load, driver)
-    assert told["requests"] == len(service.seen) > 6
-    assert told["failed"] == {}
-    assert told["requests_per_s"] == pytest.approx(told["requests"] / driver.elapsed_s())
-    assert 0 < told["p50_ms"] <= told["p90_ms"] <= told["p99_ms"] <= told["max_ms"]
+        summary = report(load, driver)
+    assert summary["requests"] == len(service.seen) > 6
+    assert summary["failed"] == {}
+    assert summary["requests_per_s"] == pytest.approx(summary["requests"] / driver.elapsed_s())
+    assert 0 < summary["p50_ms"] <= summary["p90_ms"] <= summary["p99_ms"] <= summary["max_ms"]
     assert {seen.target for seen in service.seen} == {"/v1/x/decide?y=1"}
     assert {seen.connection for seen in service.seen} == {0, 1}
     counts = [[seen.body.decode() for seen in service.seen].count(f'"{b.name}"') for b in bodies]
     assert max(counts) - min(counts) <= 1, "in turn"
     rows = list(by_second(driver))
-    assert sum(int(str(row[1])) for row in rows[1:]) == told["requests"]
+    assert sum(int(str(row[1])) for row in rows[1:]) == summary["requests"]
 
 
 def once_slow(seconds: float) -> Callable[[Talk], bool]:
@@ -69,9 +69,9 @@ def test_an_open_loop_leaves_out_no_wait() -> None:
     with fake_service(once_slow(0.3)) as service:
         load = Load(service.url, concurrency=2, seconds=1.0, rate=200)
         driver = drive(load)
-    told = report(load, driver)
-    assert told["requests"] == 200
-    assert told["failed"] == {}
+    summary = report(load, driver)
+    assert summary["requests"] == 200
+    assert summary["failed"] == {}
     waited = sorted(driver.latencies_s)
     assert 0.28 <= waited[-1] < 2
     assert sum(latency > 0.1 for latency in waited) >= 30, "a closed loop would have seen two"
@@ -84,9 +84,9 @@ def test_an_open_loop_tells_what_it_could_not_send() -> None:
 
     with fake_service(slow) as service:
         load = Load(service.url, concurrency=1, seconds=0.5, rate=100, timeout_s=0.3)
-        told = report(load, drive(load))
-    assert told["requests"] == 50
-    assert told["failed"]["unsent"] >= 35
+        summary = report(load, drive(load))
+    assert summary["requests"] == 50
+    assert summary["failed"]["unsent"] >= 35
 
 
 def test_failures_are_counted_by_kind() -> None:
@@ -100,10 +100,10 @@ def test_failures_are_counted_by_kind() -> None:
     ) as service:
         load = Load(service.url, concurrency=1, seconds=0.5)
         driver = drive(load)
-        told = report(load, driver)
+        summary = report(load, driver)
         assert service.connections >= 4
-    assert told["failed"] == {"503": 1, "connection": 1, "malformed": 1}
-    assert told["requests"] == len(service.seen) == len(driver.latencies_s) + 3
+    assert summary["failed"] == {"503": 1, "connection": 1, "malformed": 1}
+    assert summary["requests"] == len(service.seen) == len(driver.latencies_s) + 3
     assert sum(int(str(row[2])) for row in list(by_second(driver))[1:]) == 3
 
 
@@ -114,16 +114,16 @@ def test_requests_time_out() -> None:
 
     with fake_service(stuck, answer()) as service:
         load = Load(service.url, concurrency=1, seconds=0.6, timeout_s=0.2)
-        told = report(load, drive(load))
-    assert told["failed"] == {"timeout": 1}
-    assert told["requests"] > 1
+        summary = report(load, drive(load))
+    assert summary["failed"] == {"timeout": 1}
+    assert summary["requests"] > 1
 
 
 def test_a_warm_up_is_not_counted() -> None:
     with fake_service() as service:
         load = Load(service.url, concurrency=1, seconds=0.2, rate=100, warmup_s=0.3)
-        told = report(load, drive(load))
-        assert told["requests"] == 20
+        summary = report(load, drive(load))
+        assert summary["requests"] == 20
         assert len(service.seen) == 50
 
 
@@ -132,13 +132,13 @@ def test_in_a_process_of_its_own(tmp_path: Path) -> None:
     body.write_text("{}")
     with fake_service() as service:
         load = Load(service.url, (body,), concurrency=2, seconds=0.3)
-        told = measure(load, token="s3cret", per_second=table)
-        assert told["requests"] == len(service.seen) > 2
+        summary = measure(load, token="s3cret", per_second=table)
+        assert summary["requests"] == len(service.seen) > 2
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
         assert service.seen[0].body == b"{}"
     with table.open() as file:
         rows = list(csv.DictReader(file))
-    assert sum(int(row["answers"]) for row in rows) == told["requests"]
+    assert sum(int(row["answers"]) for row in rows) == summary["requests"]
     with pytest.raises(RuntimeError, match="load generator failed"):
         measure(Load(unused_url(), seconds=0.1))
 

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from loadmaster.platform.bench.soak import Sample, Second, Soak, seconds_of
-from loadmaster.platform.bench.soak_report import CHART, SUMMARY, TABLE, growth, judge, write_soak
+from loadmaster.platform.bench.soak_report import (
+    CHART,
+    SUMMARY,
+    TABLE,
+    growth,
+    soak_result,
+    write_soak,
+)
 from loadmaster.platform.cli.main import main
 
 GROWS = {"warms up, then is flat": False, "saw teeth": False, "leaks": True, "one jump": True}
@@ -38,20 +45,20 @@ def soak(kind: str = "saw teeth", failed: int = 0, seconds: int = 600) -> Soak:
 
 
 @pytest.mark.parametrize(("kind", "grows"), GROWS.items())
-def test_memory_that_grows_is_told_from_memory_that_varies(kind: str, grows: bool) -> None:
+def test_growth_is_distinguished_from_variation(kind: str, grows: bool) -> None:
     found = growth("decima", [memory(kind, second) for second in range(600)])
     assert found.is_flat is not grows
-    verdict = judge(soak(kind))
-    assert verdict.holds is not grows
-    assert ("memory grows" in verdict.line) is grows
+    result = soak_result(soak(kind))
+    assert result.holds is not grows
+    assert ("memory grows" in result.line) is grows
 
 
-def test_a_leak_is_told_by_the_hour() -> None:
+def test_growth_per_hour() -> None:
     found = growth("x", [100 + second / 36 for second in range(600)])
     assert found.mb_per_hour == pytest.approx(100, rel=0.02)
 
 
-def test_processes_that_were_not_there_for_a_moment() -> None:
+def test_missing_samples() -> None:
     seen = [None if second % 50 == 0 else 100.0 for second in range(600)]
     assert growth("x", seen).is_flat
     never = growth("x", [None] * 600)
@@ -59,15 +66,15 @@ def test_processes_that_were_not_there_for_a_moment() -> None:
     assert not never.is_flat, "what was never seen is not known to be flat"
 
 
-def test_one_failure_is_one_too_many() -> None:
-    verdict = judge(soak(failed=1))
-    assert not verdict.holds
-    assert verdict.line.startswith("does not hold: 2 of 120,000 requests failed, 100.0% decided")
+def test_one_failed_request_fails_the_soak() -> None:
+    result = soak_result(soak(failed=1))
+    assert not result.holds
+    assert result.line.startswith("does not hold: 2 of 120,000 requests failed, 100.0% decided")
 
 
 def test_files(tmp_path: Path) -> None:
     made = soak(failed=3)
-    write_soak(made, judge(made), "Soaked", tmp_path / "new" / "folder")
+    write_soak(made, soak_result(made), "Soaked", tmp_path / "new" / "folder")
     with (tmp_path / "new" / "folder" / TABLE).open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 1200
@@ -82,7 +89,7 @@ def test_files(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "folder" / CHART).read_bytes().startswith(b"\x89PNG")
 
 
-def test_seconds_stand_beside_their_samples(tmp_path: Path) -> None:
+def test_seconds_are_joined_with_their_samples(tmp_path: Path) -> None:
     table = tmp_path / "table.csv"
     table.write_text(
         "second,answers,failed,p50_ms,p99_ms,max_ms\n0,9,1,1.5,2.5,3\n1,0,0,,,\n2,5,0,1,1,1\n"
@@ -113,6 +120,6 @@ def test_bad_input_is_one_line(
     arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", "soak", *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {line}")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {line}")
+    assert error.count("\n") == 1

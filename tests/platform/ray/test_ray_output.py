@@ -34,8 +34,8 @@ print("after")
         tmp_path,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "before\nafter\n", "to the user\n")
-    said = (tmp_path / "ray.log").read_text().splitlines()
-    assert sorted(said) == [
+    logged = (tmp_path / "ray.log").read_text().splitlines()
+    assert sorted(logged) == [
         "by Python",
         "by a child",
         "in logs",
