@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.envs.registry import SYSTEMS, System
+from tests.architecture.layers import draw
 from tests.architecture.source_tree import Module, read_modules
 
 FILES = {
@@ -63,3 +64,9 @@ def test_modules_have_a_readable_size(root: Path) -> None:
 def test_planted_sizes_are_found(lines: int, long: int, short: int) -> None:
     planted = {"loadmaster.envs.a": Module("loadmaster.envs.a", "x = 1\n" * lines)}
     assert (len(too_long(planted)), len(too_short(planted))) == (long, short)
+
+
+def test_picture_of_the_layers_is_up_to_date(root: Path) -> None:
+    """`python -m tests.architecture.layers` draws it anew."""
+    drawn = (root / "docs" / "images" / "layers.svg").read_text(encoding="utf-8")
+    assert drawn == draw(read_modules(root))
