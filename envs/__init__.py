@@ -1,6 +1,6 @@
-"""The ground floor: simulators, workloads, observations and baselines. No torch, no Ray.
+"""Simulators, workloads, observations and baselines, without torch or Ray.
 
-Importing it makes the environments known to Gymnasium: `gymnasium.make("loadmaster/...")`.
+Importing the package registers the environments: `gymnasium.make("loadmaster/...")`.
 """
 
 from loadmaster.envs.registry import register_environments

@@ -77,7 +77,7 @@ class CsvTable:
         return CsvTable(self.path, self.lines[rows], kept)
 
     def text(self, column: str) -> list[str]:
-        values: list[str] = self._columns[column].to_pylist()
+        values: list[str] = self._columns[column].to_numpy(zero_copy_only=False).tolist()
         return values
 
     def numbers(
@@ -85,12 +85,15 @@ class CsvTable:
     ) -> NDArray[np.float64]:
         """Parse a column of finite numbers, none below `least`; `blank` replaces empty fields."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
+        texts = self._columns[column]
+        if blank is not None:
+            texts = pc.if_else(pc.equal(texts, ""), str(blank), texts)
         try:
-            values = self._columns[column].cast(pa.float64()).to_numpy()
-        except pa.ArrowInvalid:  # an empty field, a spelling that only Python knows, or no number
-            texts = self.text(column)
-            values = np.array([_number(text, blank) for text in texts], np.float64)
+            values: NDArray[np.float64] = texts.cast(pa.float64()).to_numpy()
+        except pa.ArrowInvalid:  # a spelling that only Python accepts, or no number
+            values = np.array([_number(text) for text in texts.to_pylist()], np.float64)
         bad = ~np.isfinite(values)
         expected = "a number"
         if least is not None:
@@ -116,9 +119,9 @@ class CsvTable:
         )
 
 
-def _number(text: str, blank: float | None) -> float:
+def _number(text: str) -> float:
     try:
-        return blank if blank is not None and not text else float(text)
+        return float(text)
     except ValueError:
         return np.nan
 

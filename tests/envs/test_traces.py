@@ -48,7 +48,7 @@ def test_numbers_are_read_as_python_reads_them(tmp_path: Path) -> None:
     assert read.numbers("b", blank=7).tolist() == [7, 2, 3]
     with pytest.raises(InputError, match="line 2: b ''"):
         read.numbers("b")
-    with pytest.raises(InputError, match="line 4: a '0.1'; expected a whole number"):
+    with pytest.raises(InputError, match=r"line 4: a .* whole number"):
         read.whole_numbers("a")
 
 

@@ -8,17 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.episode import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.dag_scheduling.state import (
+    DECIDE,
+    GROW_JOBS,
+    GROW_TRACE,
+    NEVER,
+    new_state,
+    with_more_slots,
+    with_more_trace,
+)
 from loadmaster.envs.settings import build_settings
 
-NO_HORIZON = int(at.NEVER) - 1
+NO_HORIZON = int(NEVER) - 1
 
 
 def constant(tasks: int, duration_ms: int, *parents: int, **demand: float) -> Stage:
@@ -48,29 +57,27 @@ class Cluster:
         self.settings = build_settings(DagSchedulingSettings, settings)
         self.workload, self.bank = workload, workload.bank
         jobs = np.array(sequence, np.int64)
-        self.state = at.new_state(
-            self.settings, workload, jobs, seed, horizon_ms, trace_rows, slots
-        )
+        self.state = new_state(self.settings, workload, jobs, seed, horizon_ms, trace_rows, slots)
         rows = len(jobs) * workload.stages_max
         self.view = blank_observation(rows, len(jobs), len(jobs) * max(1, len(self.bank.child)))
         self.rows = np.zeros(rows, np.int64)
 
     @property
     def now_ms(self) -> int:
-        return int(self.state.clock[at.NOW])
+        return int(self.state.clock[cols.NOW])
 
     def decision(self) -> bool:
         """Run until somebody has to decide; False when the episode is over instead."""
-        while (status := advance(self.state, self.bank)) in (at.GROW_JOBS, at.GROW_TRACE):
-            grow = at.with_more_slots if status == at.GROW_JOBS else at.with_more_trace
+        while (status := advance(self.state, self.bank)) in (GROW_JOBS, GROW_TRACE):
+            grow = with_more_slots if status == GROW_JOBS else with_more_trace
             self.state = grow(self.state)
         assert observe(self.state, self.bank, self.view, self.rows) == FITS
-        return status == at.DECIDE
+        return status == DECIDE
 
     def where(self, row: int) -> tuple[int, int]:
         """Job (its number in the sequence) and stage (its number in the job) behind a row."""
-        slot, stage = divmod(int(self.rows[row]), int(self.state.setup[at.STRIDE]))
-        return int(self.state.jobs[slot, at.NUMBER]), stage
+        slot, stage = divmod(int(self.rows[row]), int(self.state.setup[cols.STRIDE]))
+        return int(self.state.jobs[slot, cols.NUMBER]), stage
 
     def options(self) -> set[tuple[int, int]]:
         """What may be chosen, as (job, stage)."""

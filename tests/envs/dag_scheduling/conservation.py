@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import observation as obs
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.episode import EpisodeResult
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.state import NEVER, NONE
 from tests.envs.dag_scheduling.cluster import Cluster
 
 
@@ -31,7 +32,7 @@ def check_schedule(
     np.add.at(runs, (trace.job[task], trace.stage[task]), 1)
     stage_end = np.zeros_like(runs)
     np.maximum.at(stage_end, (trace.job[task], trace.stage[task]), trace.end_ms[task])
-    stage_start = np.full_like(runs, at.NEVER)
+    stage_start = np.full_like(runs, NEVER)
     np.minimum.at(stage_start, (trace.job[task], trace.stage[task]), trace.start_ms[task])
     for job, template in enumerate(result.template):
         first, end = bank.first_stage[template], bank.first_stage[template + 1]
@@ -66,71 +67,71 @@ def check_schedule(
     assert (offers[trace.executor] >= bank.demand[profile]).all()
 
 
-def check_books(cluster: Cluster) -> None:
+def check_counters(cluster: Cluster) -> None:
     """Every counter of the simulator against a fresh count of what it stands for."""
     state, bank = cluster.state, cluster.bank
-    clock, executors, stride = state.clock, state.executors, int(state.setup[at.STRIDE])
+    clock, executors, stride = state.clock, state.executors, int(state.setup[cols.STRIDE])
     promised = np.zeros(len(state.stages), np.int64)
     promised_in = np.zeros(len(state.jobs), np.int64)
     of_source = np.zeros(len(state.left), np.int64)
     used = 0
     for source, first in enumerate(state.commit_first):
         entry = first
-        while entry != at.NONE:
+        while entry != NONE:
             to, kind, amount, following = state.commitments[entry]
             assert amount > 0
             used += 1
-            if to != at.NONE:
+            if to != NONE:
                 promised[to] += amount
-                home = source // stride if source < len(state.stages) else clock[at.SOURCE_JOB]
+                home = source // stride if source < len(state.stages) else clock[cols.SOURCE_JOB]
                 promised_in[to // stride] += amount * (to // stride != home)
-            if source == clock[at.SOURCE]:
+            if source == clock[cols.SOURCE]:
                 of_source[kind] += amount
             entry = following
-    unused, entry = 0, clock[at.FREE_COMMIT]
-    while entry != at.NONE:
-        unused, entry = unused + 1, state.commitments[entry, at.NEXT]
+    unused, entry = 0, clock[cols.FREE_COMMIT]
+    while entry != NONE:
+        unused, entry = unused + 1, state.commitments[entry, cols.NEXT]
     assert used + unused == len(executors) + 1
 
-    busy = executors[:, at.EVENT_MS] != at.NEVER
-    idle = executors[:, at.ACTIVITY] == at.FREE
-    bound = executors[:, at.DESTINATION]
-    assert clock[at.PENDING] == busy.sum()
-    assert clock[at.POOLED] == (idle & (executors[:, at.JOB] == at.NONE)).sum()
+    busy = executors[:, cols.EVENT_MS] != NEVER
+    idle = executors[:, cols.ACTIVITY] == cols.FREE
+    bound = executors[:, cols.DESTINATION]
+    assert clock[cols.PENDING] == busy.sum()
+    assert clock[cols.POOLED] == (idle & (executors[:, cols.JOB] == NONE)).sum()
     if busy.any():
-        next_event = np.lexsort((executors[:, at.EVENT_NUMBER], executors[:, at.EVENT_MS]))[0]
+        next_event = np.lexsort((executors[:, cols.EVENT_NUMBER], executors[:, cols.EVENT_MS]))[0]
         assert state.tree[1] == next_event
-        assert executors[next_event, at.EVENT_MS] >= clock[at.NOW]
-    active = state.order[: clock[at.ACTIVE]]
-    assert sorted(active) == np.flatnonzero(state.jobs[:, at.TEMPLATE] != at.NONE).tolist()
-    assert (np.diff(state.jobs[active, at.NUMBER]) > 0).all(), "first come first"
+        assert executors[next_event, cols.EVENT_MS] >= clock[cols.NOW]
+    active = state.order[: clock[cols.ACTIVE]]
+    assert sorted(active) == np.flatnonzero(state.jobs[:, cols.TEMPLATE] != NONE).tolist()
+    assert (np.diff(state.jobs[active, cols.NUMBER]) > 0).all(), "first come first"
     for slot in active:
         job = state.jobs[slot]
-        assert job[at.MEMBERS] == (executors[:, at.JOB] == slot).sum()
-        assert job[at.IDLE] == (idle & (executors[:, at.JOB] == slot)).sum()
-        assert job[at.INCOMING] == ((bound != at.NONE) & (bound // stride == slot)).sum()
-        assert job[at.COMMITTED_IN] == promised_in[slot]
+        assert job[cols.MEMBERS] == (executors[:, cols.JOB] == slot).sum()
+        assert job[cols.IDLE] == (idle & (executors[:, cols.JOB] == slot)).sum()
+        assert job[cols.INCOMING] == ((bound != NONE) & (bound // stride == slot)).sum()
+        assert job[cols.COMMITTED_IN] == promised_in[slot]
         first = slot * stride
-        own = state.stages[first : first + job[at.STAGES]]
-        done = own[:, at.FINISHED] == own[:, at.TASKS]
-        assert job[at.STAGES_DONE] == done.sum() < job[at.STAGES]
+        own = state.stages[first : first + job[cols.STAGES]]
+        done = own[:, cols.FINISHED] == own[:, cols.TASKS]
+        assert job[cols.STAGES_DONE] == done.sum() < job[cols.STAGES]
         for index, stage in enumerate(own):
-            running = (busy & (executors[:, at.STAGE] == first + index)).sum()
-            assert stage[at.STARTED] == stage[at.FINISHED] + running <= stage[at.TASKS]
-            assert stage[at.MOVING] == (bound == first + index).sum()
-            assert stage[at.COMMITTED] == promised[first + index]
-            profile = stage[at.PROFILE]
+            running = (busy & (executors[:, cols.STAGE] == first + index)).sum()
+            assert stage[cols.STARTED] == stage[cols.FINISHED] + running <= stage[cols.TASKS]
+            assert stage[cols.MOVING] == (bound == first + index).sum()
+            assert stage[cols.COMMITTED] == promised[first + index]
+            profile = stage[cols.PROFILE]
             parents = bank.parent[bank.parent_first[profile] : bank.parent_first[profile + 1]]
-            assert stage[at.WAITING] == (~done[parents]).sum()
+            assert stage[cols.WAITING] == (~done[parents]).sum()
 
     # The round's executors: those promised in it and those it has yet to place.
-    if clock[at.IN_HAND] == at.NONE:
-        members = idle & (executors[:, at.JOB] == clock[at.SOURCE_JOB])
-    elif clock[at.SOURCE] < len(state.stages):
-        members = executors[:, at.STAGE] == clock[at.SOURCE]
+    if clock[cols.HELD_EXECUTOR] == NONE:
+        members = idle & (executors[:, cols.JOB] == clock[cols.SOURCE_JOB])
+    elif clock[cols.SOURCE] < len(state.stages):
+        members = executors[:, cols.STAGE] == clock[cols.SOURCE]
     else:
-        members = np.arange(len(executors)) == clock[at.IN_HAND]
-    kinds = np.bincount(executors[members, at.CLASS], minlength=len(state.left))
+        members = np.arange(len(executors)) == clock[cols.HELD_EXECUTOR]
+    kinds = np.bincount(executors[members, cols.CLASS], minlength=len(state.left))
     assert (state.left + of_source == kinds).all()
 
 
@@ -140,36 +141,36 @@ def check_view(cluster: Cluster, chosen: set[tuple[int, int] | None]) -> None:
     `chosen` are the (job, stage) pairs that this round has chosen before.
     """
     state, bank, view = cluster.state, cluster.bank, cluster.view
-    jobs, stages, edges = (int(view.cluster[i]) for i in (seen.JOBS, seen.STAGES, seen.EDGES))
+    jobs, stages, edges = (int(view.cluster[i]) for i in (obs.JOBS, obs.STAGES, obs.EDGES))
     total, free = len(state.executors), state.left.sum()
     for table, used in ((view.stages, stages), (view.jobs, jobs), (view.edges, edges)):
         assert not table[used:].any(), "a row not in use is not 0"
     assert not view.stage_job[stages:].any()
     assert not view.schedulable[stages:-1].any()
-    assert view.cluster[seen.TOTAL_EXECUTORS] == total
-    assert view.cluster[seen.FREE_EXECUTORS] == free
+    assert view.cluster[obs.TOTAL_EXECUTORS] == total
+    assert view.cluster[obs.FREE_EXECUTORS] == free
     assert 1 <= free <= total
-    assert view.cluster[seen.MAY_IDLE] == view.schedulable[-1]
+    assert view.cluster[obs.MAY_IDLE] == view.schedulable[-1]
     assert view.schedulable[:-1].any(), "a decision without a choice"
 
     # Job by job in order of arrival; every task of theirs is unstarted, running or finished.
     places = [cluster.where(row) for row in range(stages)]
     assert places == sorted(places)
     assert (np.diff(view.stage_job[:stages]) >= 0).all()
-    arrived = int(state.clock[at.NEXT_JOB])
+    arrived = int(state.clock[cols.NEXT_JOB])
     tasks = np.add.reduceat(bank.tasks, bank.first_stage[:-1])[state.arrivals[:arrived, 1]]
-    in_sight = view.stages[:stages, [seen.UNSTARTED, seen.RUNNING]].sum()
-    assert in_sight + state.clock[at.FINISHED_TASKS] == tasks.sum()
-    assert view.stages[:stages, seen.RUNNING].sum() <= total
-    assert (view.stages[:stages, seen.FITTING] <= free).all()
-    assert (view.jobs[:jobs, seen.EXECUTORS] <= total).all()
-    assert view.jobs[:jobs, seen.IS_SOURCE].sum() == (state.clock[at.SOURCE_JOB] != at.NONE)
-    assert (view.jobs[:jobs, seen.MIN_LIMIT] >= 1).all()
+    in_sight = view.stages[:stages, [obs.UNSTARTED, obs.RUNNING]].sum()
+    assert in_sight + state.clock[cols.FINISHED_TASKS] == tasks.sum()
+    assert view.stages[:stages, obs.RUNNING].sum() <= total
+    assert (view.stages[:stages, obs.FITTING] <= free).all()
+    assert (view.jobs[:jobs, obs.EXECUTORS] <= total).all()
+    assert view.jobs[:jobs, obs.IS_SOURCE].sum() == (state.clock[cols.SOURCE_JOB] != NONE)
+    assert (view.jobs[:jobs, obs.MIN_LIMIT] >= 1).all()
     for job in range(jobs):
         own = view.stages[:stages][view.stage_job[:stages] == job]
-        work_left = own[:, seen.UNSTARTED] @ own[:, seen.MEAN_S]
-        assert np.isclose(view.jobs[job, seen.WORK_LEFT_S], work_left, rtol=1e-4)
-        assert view.jobs[job, seen.UNPLACED] == own[:, seen.UNASSIGNED].sum()
+        work_left = own[:, obs.UNSTARTED] @ own[:, obs.MEAN_S]
+        assert np.isclose(view.jobs[job, obs.WORK_LEFT_S], work_left, rtol=1e-4)
+        assert view.jobs[job, obs.UNPLACED] == own[:, obs.UNASSIGNED].sum()
 
     # Edges are those of the templates between unfinished stages.
     parents: list[list[int]] = [[] for _ in range(stages)]
@@ -180,11 +181,11 @@ def check_view(cluster: Cluster, chosen: set[tuple[int, int] | None]) -> None:
         known = bank.parent[bank.parent_first[profile] : bank.parent_first[profile + 1]]
         unfinished = {cluster.row_of(number, int(p)) for p in known if (number, p) in places}
         assert set(parents[row]) == unfinished
-        assert view.stages[row, seen.RUNNABLE] == (not unfinished)
+        assert view.stages[row, obs.RUNNABLE] == (not unfinished)
         may_choose = (
-            view.stages[row, seen.UNASSIGNED] > 0
-            and all(view.stages[p, seen.UNASSIGNED] == 0 for p in unfinished)
-            and view.stages[row, seen.FITTING] > 0
+            view.stages[row, obs.UNASSIGNED] > 0
+            and all(view.stages[p, obs.UNASSIGNED] == 0 for p in unfinished)
+            and view.stages[row, obs.FITTING] > 0
             and (number, stage) not in chosen
         )
         assert view.schedulable[row] == may_choose

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, FIFO, RANDOM
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.episode import run_episode
@@ -22,26 +22,26 @@ IDLE = 6  # the row that stands for idling
 def cluster(free: int, jobs: int) -> Observation:
     """`jobs` jobs of 100 s, each with two schedulable stages of 8 tasks of 1 s."""
     view = blank_observation(IDLE, 3, 6)
-    view.cluster[[seen.JOBS, seen.STAGES]] = jobs, 2 * jobs
-    view.cluster[[seen.FREE_EXECUTORS, seen.TOTAL_EXECUTORS]] = free, TOTAL
+    view.cluster[[obs.JOBS, obs.STAGES]] = jobs, 2 * jobs
+    view.cluster[[obs.FREE_EXECUTORS, obs.TOTAL_EXECUTORS]] = free, TOTAL
     view.schedulable[: 2 * jobs] = 1
     view.schedulable[IDLE] = 1
     view.stage_job[: 2 * jobs] = np.repeat(np.arange(jobs), 2)
     rows = view.stages[: 2 * jobs]
-    rows[:, [seen.UNASSIGNED, seen.UNSTARTED, seen.FITTING]] = 8, 8, free
-    rows[:, [seen.MEAN_S, seen.CRITICAL_S, seen.LONGEST_AHEAD_S, seen.RUNNABLE]] = 1
-    rows[:, seen.UNLOCKED] = np.arange(1, 2 * jobs + 1)
-    view.jobs[:jobs, seen.MIN_LIMIT] = 1
-    view.jobs[:jobs, [seen.WORK_S, seen.WORK_LEFT_S]] = 100
-    view.jobs[:jobs, seen.UNPLACED] = 16
+    rows[:, [obs.UNASSIGNED, obs.UNSTARTED, obs.FITTING]] = 8, 8, free
+    rows[:, [obs.MEAN_S, obs.CRITICAL_S, obs.LONGEST_AHEAD_S, obs.RUNNABLE]] = 1
+    rows[:, obs.UNLOCKED] = np.arange(1, 2 * jobs + 1)
+    view.jobs[:jobs, obs.MIN_LIMIT] = 1
+    view.jobs[:jobs, [obs.WORK_S, obs.WORK_LEFT_S]] = 100
+    view.jobs[:jobs, obs.UNPLACED] = 16
     return view
 
 
 def hold(view: Observation, job: int, executors: int, source: bool = False) -> None:
-    free = int(view.cluster[seen.FREE_EXECUTORS])
-    view.jobs[job, seen.EXECUTORS] = executors
-    view.jobs[job, seen.IS_SOURCE] = source
-    view.jobs[job, seen.MIN_LIMIT] = executors + 1 - (free if source else 0)
+    free = int(view.cluster[obs.FREE_EXECUTORS])
+    view.jobs[job, obs.EXECUTORS] = executors
+    view.jobs[job, obs.IS_SOURCE] = source
+    view.jobs[job, obs.MIN_LIMIT] = executors + 1 - (free if source else 0)
 
 
 def ask(
@@ -75,7 +75,7 @@ def test_fair_idles_the_rest_when_everyone_has_a_share() -> None:
 
 def test_fair_counts_only_jobs_with_tasks_to_give_away() -> None:
     view = cluster(free=10, jobs=3)
-    view.jobs[2, seen.UNPLACED] = 0
+    view.jobs[2, obs.UNPLACED] = 0
     assert ask("fair", view) == (0, 5)
 
 
@@ -99,7 +99,7 @@ def test_released_executors_leave_a_job_beyond_its_share(name: str) -> None:
 
 def test_runnable_stage_comes_before_one_that_is_merely_schedulable() -> None:
     view = cluster(free=10, jobs=1)
-    view.stages[0, [seen.RUNNABLE, seen.UNLOCKED]] = 0
+    view.stages[0, [obs.RUNNABLE, obs.UNLOCKED]] = 0
     assert ask("fair", view)[0] == 1
     view.schedulable[1] = 0
     assert ask("fair", view)[0] == 0
@@ -108,31 +108,31 @@ def test_runnable_stage_comes_before_one_that_is_merely_schedulable() -> None:
 @pytest.mark.parametrize(("alpha", "expected"), [(0.0, 5), (1.0, 2), (-1.0, 9)])
 def test_weighted_shares_follow_work_to_the_alpha(alpha: float, expected: int) -> None:
     view = cluster(free=10, jobs=2)
-    view.jobs[:2, seen.WORK_S] = 20, 100  # alpha 1: 10 * 20 / 120 -> 2; alpha -1: 10 * 5 / 6 -> 9
+    view.jobs[:2, obs.WORK_S] = 20, 100  # alpha 1: 10 * 20 / 120 -> 2; alpha -1: 10 * 5 / 6 -> 9
     assert ask("weighted-fair", view, alpha) == (0, expected)
 
 
 def test_shortest_job_goes_first_and_in_it_the_critical_path() -> None:
     view = cluster(free=4, jobs=3)
-    view.jobs[:3, seen.WORK_S] = 50, 20, 70
-    view.stages[3, seen.CRITICAL_S] = 9
+    view.jobs[:3, obs.WORK_S] = 50, 20, 70
+    view.stages[3, obs.CRITICAL_S] = 9
     assert ask("sjf-cp", view) == (3, TOTAL)
 
 
 def test_tetris_prefers_what_fills_more_then_the_shorter_job() -> None:
     view = cluster(free=6, jobs=2)
-    view.stages[1, seen.UNASSIGNED] = 2  # cannot use six
-    view.jobs[:2, seen.WORK_LEFT_S] = 100, 30
+    view.stages[1, obs.UNASSIGNED] = 2  # cannot use six
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 30
     assert ask("tetris", view)[0] == 2
-    view.stages[3, seen.MEMORY] = 0.5  # asks more of each executor: packs better
+    view.stages[3, obs.MEMORY] = 0.5  # asks more of each executor: packs better
     assert ask("tetris", view)[0] == 3
 
 
 def test_graphene_takes_what_leads_to_the_longest_tasks_first() -> None:
     view = cluster(free=4, jobs=1)
-    view.stages[1, seen.LONGEST_AHEAD_S] = 5
+    view.stages[1, obs.LONGEST_AHEAD_S] = 5
     assert ask("graphene", view)[0] == 1
-    view.stages[0, [seen.LONGEST_AHEAD_S, seen.MEMORY]] = 5, 0.5  # both are; this packs better
+    view.stages[0, [obs.LONGEST_AHEAD_S, obs.MEMORY]] = 5, 0.5  # both are; this packs better
     assert ask("graphene", view)[0] == 0
 
 

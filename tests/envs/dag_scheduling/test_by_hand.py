@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import EpisodeResult
 from loadmaster.envs.dag_scheduling.jobs import Stage, Workload
@@ -175,12 +175,12 @@ def test_executors_may_be_promised_ahead_once_the_parents_are_saturated() -> Non
     assert cluster.decision()
     assert cluster.now_ms == 0
     assert cluster.options() == {(0, 1)}  # the first is saturated, not finished
-    assert cluster.view.stages[cluster.row_of(0, 1), seen.RUNNABLE] == 0
+    assert cluster.view.stages[cluster.row_of(0, 1), obs.RUNNABLE] == 0
     assert cluster.choose(0, 1, 2) == 1
     assert cluster.decision()
     assert cluster.now_ms == 3000
-    assert cluster.view.cluster[seen.FREE_EXECUTORS] == 2  # the one in hand, the one who waited
-    assert cluster.view.stages[cluster.row_of(0, 1), seen.RUNNABLE] == 1
+    assert cluster.view.cluster[obs.FREE_EXECUTORS] == 2  # the one in hand, the one who waited
+    assert cluster.view.stages[cluster.row_of(0, 1), obs.RUNNABLE] == 1
     assert cluster.choose(0, 1, 2) == 2
     assert not cluster.decision()
     assert jct_ms(cluster.result()) == [4000]
@@ -247,11 +247,11 @@ def test_the_limit_counts_whom_the_job_has_already() -> None:
     for limit, granted in ((1, 1), (3, 1), (4, 2), (7, 2)):
         cluster = Cluster(workload, [(0, 0)], executors=7)
         assert cluster.decision()
-        assert cluster.view.jobs[0, seen.MIN_LIMIT] == 1
+        assert cluster.view.jobs[0, obs.MIN_LIMIT] == 1
         assert cluster.choose(0, 0, 2) == 2
         assert cluster.decision()
-        assert cluster.view.jobs[0, seen.EXECUTORS] == 2
-        assert cluster.view.jobs[0, seen.MIN_LIMIT] == 3  # two are promised to it
+        assert cluster.view.jobs[0, obs.EXECUTORS] == 2
+        assert cluster.view.jobs[0, obs.MIN_LIMIT] == 3  # two are promised to it
         # At most 2, the tasks it has; at least 1, since a lower limit counts as the lowest.
         assert cluster.choose(0, 1, limit) == granted
         assert cluster.decision()
@@ -267,10 +267,10 @@ def test_a_jobs_own_free_executors_are_room_under_its_limit() -> None:
     assert cluster.decision()
     assert cluster.now_ms == 3000
     job = cluster.view.jobs[0]
-    assert (job[seen.EXECUTORS], job[seen.IS_SOURCE], job[seen.MIN_LIMIT]) == (2, 1, 1)
+    assert (job[obs.EXECUTORS], job[obs.IS_SOURCE], job[obs.MIN_LIMIT]) == (2, 1, 1)
     assert cluster.choose(0, 1, 1) == 1
     assert cluster.decision()
-    assert cluster.view.cluster[seen.FREE_EXECUTORS] == 1
+    assert cluster.view.cluster[obs.FREE_EXECUTORS] == 1
 
 
 def test_an_illegal_decision_idles_the_round_or_takes_the_first_legal_stage() -> None:
@@ -286,7 +286,7 @@ def test_an_illegal_decision_idles_the_round_or_takes_the_first_legal_stage() ->
     assert cluster.act(cluster.row_of(1, 2), 4) == (False, 1)
     assert cluster.decision()
     assert cluster.options() == {(1, 0)}
-    assert cluster.view.stages[cluster.row_of(0, 0), seen.UNASSIGNED] == 1
+    assert cluster.view.stages[cluster.row_of(0, 0), obs.UNASSIGNED] == 1
     assert cluster.act(cluster.row_of(0, 0), 4) == (False, 3)  # chosen before in this round
 
 
@@ -317,7 +317,7 @@ def test_rewards(objective: str, rewards: list[float]) -> None:
     assert first[1:4] == (rewards[0], False, False)
     assert first[4] == {"legal": True, "time_s": 4.0}
     # A's last task ends at this very moment, so A is still in the table, and B stands below it.
-    assert first[0]["cluster"][seen.STAGES] == 2
+    assert first[0]["cluster"][obs.STAGES] == 2
     second = env.step(np.array([1, 2]))
     assert second[1:4] == (rewards[1], True, False)
     assert second[4] == {"legal": True, "time_s": 8.0}

@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import observation as obs
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import Stage
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.state import DONE, HORIZON, NEVER
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from tests.envs.dag_scheduling.cluster import Cluster, workload_of
-from tests.envs.dag_scheduling.conservation import check_books, check_schedule, check_view
+from tests.envs.dag_scheduling.conservation import check_counters, check_schedule, check_view
 
 TWO_CLASSES = ({"count": 6, "cpu": 1.0, "memory": 0.5}, {"count": 4, "cpu": 1.0, "memory": 1.0})
 EPISODES = {
@@ -114,7 +115,7 @@ def clusters(draw: st.DrawFn, horizon: bool = False) -> Cluster:
         seed=draw(st.integers(0, 1 << 62)),
         slots=draw(st.sampled_from([0, 1, 2])),
         trace_rows=draw(st.sampled_from([1, 1000])),
-        horizon_ms=draw(st.integers(0, 9000)) if horizon else int(at.NEVER) - 1,
+        horizon_ms=draw(st.integers(0, 9000)) if horizon else int(NEVER) - 1,
         executor_classes=classes,
         moving_delay_s=draw(st.sampled_from([0.0, 0.001, 0.5, 2.0])),
         warmup_s=draw(st.sampled_from([0.0, 1.0])),
@@ -134,8 +135,8 @@ def decide_at_random(
     row = int(rng.choice(np.flatnonzero(view.schedulable[:-1])))
     limit = int(rng.integers(1, total + 1))
     job = view.jobs[view.stage_job[row]]
-    held = job[seen.EXECUTORS] - (free if job[seen.IS_SOURCE] else 0)
-    expected = min(view.stages[row, seen.UNASSIGNED], limit - held, view.stages[row, seen.FITTING])
+    held = job[obs.EXECUTORS] - (free if job[obs.IS_SOURCE] else 0)
+    expected = min(view.stages[row, obs.UNASSIGNED], limit - held, view.stages[row, obs.FITTING])
     legal, granted = cluster.act(row, limit)
     assert legal
     assert granted == max(expected, 1)  # a limit that allows nobody counts as the lowest that does
@@ -155,15 +156,15 @@ def test_random_clusters_and_decisions(cluster: Cluster, seed: int, laziness: fl
     while cluster.decision():
         assert cluster.now_ms >= now_ms
         now_ms = cluster.now_ms
-        if cluster.state.clock[at.ROUND] != this_round:
-            this_round, chosen = int(cluster.state.clock[at.ROUND]), set()
-        check_books(cluster)
+        if cluster.state.clock[cols.ROUND] != this_round:
+            this_round, chosen = int(cluster.state.clock[cols.ROUND]), set()
+        check_counters(cluster)
         check_view(cluster, chosen)
         chosen.add(decide_at_random(cluster, rng, laziness))
     result = cluster.result()
-    assert cluster.state.clock[at.STATUS] == at.DONE
+    assert cluster.state.clock[cols.STATUS] == DONE
     check_schedule(result, cluster.workload, cluster.settings)
-    assert cluster.state.clock[at.JOB_MS] == pytest.approx(1000 * result.jct_s.sum())
+    assert cluster.state.clock[cols.JOB_MS] == pytest.approx(1000 * result.jct_s.sum())
     assert result.end_s == result.makespan_s
 
 
@@ -171,7 +172,7 @@ def test_random_clusters_and_decisions(cluster: Cluster, seed: int, laziness: fl
 @given(clusters(), st.sampled_from(sorted(BASELINES)))
 def test_random_clusters_under_every_baseline(cluster: Cluster, policy: str) -> None:
     result = cluster.finish(policy)
-    assert cluster.state.clock[at.STATUS] == at.DONE
+    assert cluster.state.clock[cols.STATUS] == DONE
     check_schedule(result, cluster.workload, cluster.settings)
     assert result.end_s == result.makespan_s
 
@@ -182,18 +183,18 @@ def test_the_horizon_cuts_exactly(cluster: Cluster, seed: int, laziness: float) 
     rng = np.random.default_rng(seed)
     while cluster.decision():
         decide_at_random(cluster, rng, laziness)
-    horizon_ms = int(cluster.state.setup[at.HORIZON_MS])
+    horizon_ms = int(cluster.state.setup[cols.HORIZON_MS])
     result, trace = cluster.result(), cluster.result().trace
     assert trace is not None
     ended = trace.end_ms <= horizon_ms
     assert (trace.start_ms <= horizon_ms).all()
     assert result.tasks == (ended & (trace.moving == 0)).sum()
-    if cluster.state.clock[at.STATUS] == at.DONE:
+    if cluster.state.clock[cols.STATUS] == DONE:
         check_schedule(result, cluster.workload, cluster.settings)
         return
-    assert cluster.state.clock[at.STATUS] == at.HORIZON
+    assert cluster.state.clock[cols.STATUS] == HORIZON
     assert cluster.now_ms == horizon_ms
     in_system_ms = np.minimum(np.nan_to_num(result.completion_s * 1000, nan=horizon_ms), horizon_ms)
     in_system_ms = np.maximum(in_system_ms - result.arrival_s * 1000, 0)
-    assert cluster.state.clock[at.JOB_MS] == pytest.approx(in_system_ms.sum())
+    assert cluster.state.clock[cols.JOB_MS] == pytest.approx(in_system_ms.sum())
     assert np.isnan(result.completion_s).any()

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.actions import sample_legal_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -257,20 +257,20 @@ def test_the_observation_says_what_there_is() -> None:
         observation = env.reset()[0]
     stages, cluster = observation["stages"], observation["cluster"]
     assert cluster.tolist() == [1, 4, 4, 5, 5, 0]
-    assert stages[:4, seen.UNASSIGNED].tolist() == [1, 2, 4, 1]
-    assert stages[:4, seen.UNSTARTED].tolist() == [1, 2, 4, 1]
-    assert stages[:4, seen.MEAN_S].tolist() == [1, 2, 1, 1]
-    assert stages[:4, seen.CRITICAL_S].tolist() == [4, 3, 2, 1]
-    assert stages[:4, seen.HEIGHT].tolist() == [2, 1, 1, 0]
-    assert stages[:4, seen.RUNNABLE].tolist() == [1, 0, 0, 0]
-    assert stages[:4, seen.LONGEST_AHEAD_S].tolist() == [2, 2, 1, 1]
+    assert stages[:4, obs.UNASSIGNED].tolist() == [1, 2, 4, 1]
+    assert stages[:4, obs.UNSTARTED].tolist() == [1, 2, 4, 1]
+    assert stages[:4, obs.MEAN_S].tolist() == [1, 2, 1, 1]
+    assert stages[:4, obs.CRITICAL_S].tolist() == [4, 3, 2, 1]
+    assert stages[:4, obs.HEIGHT].tolist() == [2, 1, 1, 0]
+    assert stages[:4, obs.RUNNABLE].tolist() == [1, 0, 0, 0]
+    assert stages[:4, obs.LONGEST_AHEAD_S].tolist() == [2, 2, 1, 1]
     assert observation["edges"][:4].tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
     job = observation["jobs"][0]
-    assert job[[seen.EXECUTORS, seen.IS_SOURCE, seen.MIN_LIMIT, seen.AGE_S]].tolist() == [
+    assert job[[obs.EXECUTORS, obs.IS_SOURCE, obs.MIN_LIMIT, obs.AGE_S]].tolist() == [
         0,
         0,
         1,
         0,
     ]
-    assert job[[seen.WORK_S, seen.WORK_LEFT_S, seen.UNPLACED]].tolist() == [10, 10, 8]
+    assert job[[obs.WORK_S, obs.WORK_LEFT_S, obs.UNPLACED]].tolist() == [10, 10, 8]
     assert np.flatnonzero(observation["schedulable"]).tolist() == [0]

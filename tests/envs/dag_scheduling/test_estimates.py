@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -24,23 +24,23 @@ def test_by_hand() -> None:
     cluster = Cluster(workload_of(CHAIN, SHORT), [(0, 0), (0, 1)], executors=2, estimates="missing")
     assert cluster.decision()
     stages, jobs = cluster.view.stages, cluster.view.jobs
-    assert stages[:4, seen.MEAN_S].tolist() == [2, 2, 2, 2]
-    assert stages[:4, seen.CRITICAL_S].tolist() == [6, 4, 2, 2]
-    assert stages[:4, seen.LONGEST_AHEAD_S].tolist() == [2, 2, 2, 2]
-    assert jobs[:2, seen.WORK_S].tolist() == [10, 10]
-    assert jobs[:2, seen.WORK_LEFT_S].tolist() == [10, 10]
+    assert stages[:4, obs.MEAN_S].tolist() == [2, 2, 2, 2]
+    assert stages[:4, obs.CRITICAL_S].tolist() == [6, 4, 2, 2]
+    assert stages[:4, obs.LONGEST_AHEAD_S].tolist() == [2, 2, 2, 2]
+    assert jobs[:2, obs.WORK_S].tolist() == [10, 10]
+    assert jobs[:2, obs.WORK_LEFT_S].tolist() == [10, 10]
     # Work left follows the tasks as they start.
     cluster.choose(0, 0, limit=2)
     assert cluster.decision()
-    assert jobs[0, seen.WORK_LEFT_S] == 6
-    assert jobs[0, seen.WORK_S] == 10
+    assert jobs[0, obs.WORK_LEFT_S] == 6
+    assert jobs[0, obs.WORK_S] == 10
 
 
 def test_known_is_the_default() -> None:
     cluster = Cluster(workload_of(CHAIN, SHORT), [(0, 0), (0, 1)], executors=2)
     assert cluster.decision()
-    assert cluster.view.stages[:4, seen.MEAN_S] == pytest.approx([1, 4, 7, 0.6])
-    assert cluster.view.jobs[:2, seen.WORK_S].tolist() == [17, 3]
+    assert cluster.view.stages[:4, obs.MEAN_S] == pytest.approx([1, 4, 7, 0.6])
+    assert cluster.view.jobs[:2, obs.WORK_S].tolist() == [17, 3]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import run_episode
@@ -43,7 +43,7 @@ def cheapest(env: DagSchedulingEnv, observation: dict[str, Any]) -> float:
     for row in np.flatnonzero(observation["schedulable"]):
         lowest = 1
         if row != idle:
-            lowest = int(observation["jobs"][observation["stage_job"][row], seen.MIN_LIMIT])
+            lowest = int(observation["jobs"][observation["stage_job"][row], obs.MIN_LIMIT])
         highest = 1 if row == idle else env.settings.total_executors
         for limit in range(lowest, highest + 1):
             branch = copy.deepcopy(env)

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.episode import (
+from loadmaster.envs.dag_scheduling.episode import run_episode
+from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     episode_result,
     initial_state,
     run_baseline,
-    run_episode,
 )
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.state import DONE, SimState, clone_state
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from tests.envs.dag_scheduling.cluster import Cluster
 
@@ -52,22 +53,24 @@ def stream(slots: int = 0, trace_rows: int = 1000) -> Cluster:
 def test_a_snapshot_resumed_gives_the_same_trajectory() -> None:
     cluster = stream()
     play(cluster, np.random.default_rng(0), 150)
-    kept = at.snapshot(cluster.state)
-    again = at.snapshot(cluster.state)
+    kept = clone_state(cluster.state)
+    again = clone_state(cluster.state)
     play(cluster, np.random.default_rng(1), 100_000)
-    assert cluster.state.clock[at.STATUS] == at.DONE
+    assert cluster.state.clock[cols.STATUS] == DONE
     for table, later in zip(kept, again, strict=True):  # neither shares a table with the original
         np.testing.assert_array_equal(table, later)
-    assert kept.clock[at.FINISHED_JOBS] < len(cluster.state.arrivals)
+    assert kept.clock[cols.FINISHED_JOBS] < len(cluster.state.arrivals)
     resumed = stream()
     resumed.state = kept
     play(resumed, np.random.default_rng(1), 100_000)
     assert_same(resumed.result(), cluster.result())
 
 
-def baseline_result(policy: str, slots: int, trace_rows: int) -> tuple[EpisodeResult, at.SimState]:
+def baseline_result(policy: str, slots: int, trace_rows: int) -> tuple[EpisodeResult, SimState]:
     start = initial_state(STREAM, WORKLOAD, seed=3, slots=slots)
-    start = start._replace(trace=np.zeros((trace_rows, 6), np.int64))
+    start = start._replace(
+        trace=np.zeros((trace_rows, 4), np.int32), trace_ms=np.zeros((trace_rows, 2), np.int64)
+    )
     end = run_baseline(start, WORKLOAD.bank, BASELINES[policy])
     return episode_result(end, WORKLOAD, STREAM, policy, 3), end
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import load_workload, tpch_like
+from loadmaster.envs.dag_scheduling.workloads import load_workload, synthetic
 from tests.traces import needs_traces
 
 # 5th, 25th, 50th, 75th and 95th percentile.
@@ -158,7 +158,7 @@ def test_demands_are_for_memory_alone(like: Workload) -> None:
 
 def test_the_bank_is_the_same_every_time_and_quickly_there(like: Workload) -> None:
     began = time.process_time()
-    tpch_like._generate.cache_clear()
+    synthetic.tpch_like.cache_clear()
     again = load_workload(DagSchedulingSettings())
     took = time.process_time() - began
     assert again is not like

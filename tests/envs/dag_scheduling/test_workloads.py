@@ -12,7 +12,7 @@ import pytest
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload, tpch
-from loadmaster.envs.dag_scheduling.workloads.sources import stage_memory
+from loadmaster.envs.dag_scheduling.workloads.tpch_plans import stage_memory
 from loadmaster.envs.errors import InputError
 from tests.traces import needs_traces
 
