@@ -1,4 +1,4 @@
-"""For tests: tiny workloads, and a cluster that is driven by hand, one decision at a time."""
+"""Test helpers: tiny workloads, and a cluster driven one decision at a time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_HORIZON = int(NEVER) - 1
 
 
 def constant(tasks: int, duration_ms: int, *parents: int, **demand: float) -> Stage:
-    """A stage whose tasks take the same time wherever and whenever they run."""
+    """Build a stage whose tasks all take the same time."""
     always = {1: [duration_ms]}
     return Stage(tasks, parents, first=always, rest=always, fresh=always, **demand)
 
@@ -41,7 +41,7 @@ def workload_of(*jobs: Sequence[Stage]) -> Workload:
 
 
 class Cluster:
-    """The bare simulator on a job sequence of one's own: (arrival in ms, template) pairs."""
+    """The bare simulator on given (arrival in ms, template) pairs."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Cluster:
         return int(self.state.clock[cols.NOW])
 
     def decision(self) -> bool:
-        """Run until somebody has to decide; False when the episode is over instead."""
+        """Run to the next decision; return False when the episode is over instead."""
         while (status := advance(self.state, self.bank)) in (GROW_JOBS, GROW_TRACE):
             grow = with_more_slots if status == GROW_JOBS else with_more_trace
             self.state = grow(self.state)
@@ -75,12 +75,12 @@ class Cluster:
         return status == DECIDE
 
     def where(self, row: int) -> tuple[int, int]:
-        """Job (its number in the sequence) and stage (its number in the job) behind a row."""
+        """Return the (job, stage) of a row: number in order of arrival, number in the job."""
         slot, stage = divmod(int(self.rows[row]), int(self.state.setup[cols.STRIDE]))
         return int(self.state.jobs[slot, cols.NUMBER]), stage
 
     def options(self) -> set[tuple[int, int]]:
-        """What may be chosen, as (job, stage)."""
+        """Return the schedulable (job, stage) pairs."""
         return {self.where(int(row)) for row in np.flatnonzero(self.view.schedulable[:-1])}
 
     @property
@@ -92,16 +92,22 @@ class Cluster:
         return next(row for row in rows if self.where(row) == (job, stage))
 
     def act(self, row: int, limit: int) -> tuple[bool, int]:
-        """Decide; whether that was legal, and how many executors it placed."""
+        """Act; return whether that was legal, and how many executors it placed."""
         before = int(self.state.left.sum())
         legal = apply_action(self.state, self.bank, self.view, self.rows, row, limit)
         return legal, before - int(self.state.left.sum())
 
     def choose(self, job: int, stage: int, limit: int) -> int:
-        """A legal decision; how many executors the stage was given."""
-        legal, given = self.act(self.row_of(job, stage), limit)
+        """Act legally; return how many executors were placed."""
+        legal, placed = self.act(self.row_of(job, stage), limit)
         assert legal
-        return given
+        return placed
+
+    def play(self, *choices: tuple[int, int, int, int]) -> None:
+        """Run through decisions of (job, stage, limit, executors expected to be placed)."""
+        for job, stage, limit, expected in choices:
+            assert self.decision()
+            assert self.choose(job, stage, limit) == expected
 
     def idle(self) -> int:
         legal, left_idle = self.act(len(self.rows), 1)
@@ -109,7 +115,7 @@ class Cluster:
         return left_idle
 
     def finish(self, policy: str) -> EpisodeResult:
-        """Let a baseline decide from here to the end."""
+        """Run a baseline from here to the end."""
         self.state = run_baseline(self.state, self.bank, BASELINES[policy])
         return self.result()
 

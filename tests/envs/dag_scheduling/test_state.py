@@ -1,8 +1,9 @@
-"""A state is its tables and nothing else: copies live on, room can be added at any time."""
+"""The state is its tables: copies are independent, tables can grow, memory is bounded."""
 
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,16 @@ from loadmaster.envs.dag_scheduling.rollout import (
     run_baseline,
 )
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.state import DONE, SimState, clone_state
+from loadmaster.envs.dag_scheduling.state import DONE, HORIZON, SimState, clone_state
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from tests.envs.dag_scheduling.cluster import Cluster
+from tests.envs.dag_scheduling.cluster import NO_HORIZON, Cluster
 
 STREAM = DagSchedulingSettings(arrivals="poisson", jobs=30, interarrival_s=5, executors=20)
 WORKLOAD = load_workload(STREAM)
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Two results, or two traces, or two arrays, field by field."""
+    """Compare two results, traces or arrays field by field."""
     if hasattr(one, "__dataclass_fields__"):
         for name in one.__dataclass_fields__:
             assert_same(getattr(one, name), getattr(other, name))
@@ -36,7 +37,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 def play(cluster: Cluster, rng: np.random.Generator, decisions: int) -> None:
-    """Up to so many random legal decisions."""
+    """Take up to so many random legal decisions."""
     for _ in range(decisions):
         if not cluster.decision():
             return
@@ -50,7 +51,7 @@ def stream(slots: int = 0, trace_rows: int = 1000) -> Cluster:
     return Cluster(WORKLOAD, arrivals, seed=3, slots=slots, trace_rows=trace_rows, **values)
 
 
-def test_a_snapshot_resumed_gives_the_same_trajectory() -> None:
+def test_cloned_state_resumes_with_the_same_trajectory() -> None:
     cluster = stream()
     play(cluster, np.random.default_rng(0), 150)
     kept = clone_state(cluster.state)
@@ -67,25 +68,22 @@ def test_a_snapshot_resumed_gives_the_same_trajectory() -> None:
 
 
 def baseline_result(policy: str, slots: int, trace_rows: int) -> tuple[EpisodeResult, SimState]:
-    start = initial_state(STREAM, WORKLOAD, seed=3, slots=slots)
-    start = start._replace(
-        trace=np.zeros((trace_rows, 4), np.int32), trace_ms=np.zeros((trace_rows, 2), np.int64)
-    )
+    start = stream(slots, trace_rows).state
     end = run_baseline(start, WORKLOAD.bank, BASELINES[policy])
     return episode_result(end, WORKLOAD, STREAM, policy, 3), end
 
 
 @pytest.mark.parametrize("policy", ["fifo", "fair", "random"])
-def test_growing_tables_changes_nothing(policy: str) -> None:
+def test_growing_tables_does_not_change_a_baseline_run(policy: str) -> None:
     small, end = baseline_result(policy, slots=1, trace_rows=1)
-    assert len(end.jobs) > 1  # it did grow
+    assert len(end.jobs) > 1
     assert len(end.trace) > 1
     large, end = baseline_result(policy, slots=1000, trace_rows=1_000_000)
-    assert (len(end.jobs), len(end.trace)) == (1000, 1_000_000)  # it did not
+    assert (len(end.jobs), len(end.trace)) == (1000, 1_000_000)  # nothing grew
     assert_same(small, large)
 
 
-def test_growing_tables_changes_no_decision_by_decision_run_either() -> None:
+def test_growing_tables_does_not_change_a_run_by_decisions() -> None:
     results = []
     for slots, trace_rows in ((1, 1), (1000, 1_000_000)):
         cluster = stream(slots, trace_rows)
@@ -95,9 +93,47 @@ def test_growing_tables_changes_no_decision_by_decision_run_either() -> None:
 
 
 @pytest.mark.parametrize("policy", BASELINES)
-def test_recording_changes_nothing(policy: str) -> None:
+def test_recording_does_not_change_the_episode(policy: str) -> None:
     recorded = run_episode(policy, STREAM, 5, WORKLOAD, record=True)
     assert recorded.trace is not None
-    assert len(recorded.trace.job) > 20_000  # the trace grew on the way
+    assert len(recorded.trace.job) > 20_000
     silent = run_episode(policy, STREAM, 5, WORKLOAD)
     assert_same(dataclasses.replace(recorded, trace=None), silent)
+
+
+def test_recording_takes_memory_in_proportion_to_rows() -> None:
+    settings = STREAM.model_copy(update={"jobs": 500, "interarrival_s": 25.0})
+    tracemalloc.start()
+    try:
+        trace = run_episode("fair", settings, 0, WORKLOAD, record=True).trace
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert trace is not None
+    assert len(trace.job) > 400_000
+    assert peak / len(trace.job) < 45  # bytes: 32 a row, an eighth for moves, and the result's flag
+
+
+@pytest.mark.slow
+def test_memory_follows_the_jobs_in_the_system() -> None:
+    settings = DagSchedulingSettings(arrivals="poisson", jobs=10_000, interarrival_s=25)
+    tracemalloc.start()  # numpy reports its arrays, and compiled code allocates nothing else
+    try:
+        state = initial_state(settings, WORKLOAD, seed=0)
+        state.setup[cols.HORIZON_MS] = state.arrivals[1000, 0]
+        state = run_baseline(state, WORKLOAD.bank, BASELINES["fair"])
+        assert state.clock[cols.STATUS] == HORIZON
+        assert 950 < state.clock[cols.FINISHED_JOBS] <= 1000
+        sizes = [table.nbytes for table in state]
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+
+        state.setup[cols.HORIZON_MS] = NO_HORIZON
+        state = run_baseline(state, WORKLOAD.bank, BASELINES["fair"])
+        assert state.clock[cols.STATUS] == DONE
+        assert state.clock[cols.FINISHED_JOBS] == 10_001
+        assert [table.nbytes for table in state] == sizes
+        _, peak = tracemalloc.get_traced_memory()
+        assert peak - taken < 100_000  # the observation's tables; each job would have taken more
+    finally:
+        tracemalloc.stop()
