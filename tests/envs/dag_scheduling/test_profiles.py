@@ -1,8 +1,6 @@
-"""Which duration list serves where a profile has a gap."""
+"""Job templates: gaps in duration lists, and refused jobs."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +27,7 @@ def bank_of(*stages: Stage) -> JobTemplates:
     return build_workload("w", [Job("j", stages)]).bank
 
 
-def test_every_list_is_found_where_it_was_measured() -> None:
+def test_measured_lists_serve_their_level() -> None:
     bank = bank_of(
         Stage(
             4,
@@ -47,7 +45,7 @@ def test_every_list_is_found_where_it_was_measured() -> None:
     assert bank.mean_ms[0] == np.mean([11, 12, 13, 21, 22, 31, 32])
 
 
-def test_gaps_are_filled_from_the_likeliest_list() -> None:
+def test_gaps_are_filled_from_the_nearest_list() -> None:
     bank = bank_of(
         Stage(4, (), first={5: [11], 10: []}, rest={5: [], 10: [22]}, fresh={5: [], 10: [32]}),
         Stage(4, (), first={10: [50]}),
@@ -56,10 +54,10 @@ def test_gaps_are_filled_from_the_likeliest_list() -> None:
     assert bank.cold_start[0].tolist() == [1, 0]
     assert durations(bank, 0, REST, 5) == [11]
     assert durations(bank, 0, FIRST, 10) == [32]
-    assert durations(bank, 1, REST, 5) == [50]  # never measured at 5: the largest level there is
+    assert durations(bank, 1, REST, 5) == [50]  # not measured at 5: the largest level
 
 
-def test_a_level_beyond_the_stage_takes_its_largest() -> None:
+def test_unmeasured_level_takes_the_largest() -> None:
     bank = bank_of(
         Stage(4, (), first={5: [1], 10: [2], 20: [3]}),
         Stage(4, (), first={5: [4], 12: [5]}),
@@ -68,14 +66,14 @@ def test_a_level_beyond_the_stage_takes_its_largest() -> None:
     assert [durations(bank, 1, FIRST, level) for level in (5, 10, 20)] == [[4], [5], [5]]
 
 
-def test_a_list_that_serves_twice_is_stored_once_and_counts_twice() -> None:
+def test_shared_list_is_stored_once_and_counts_twice() -> None:
     shared = [10, 20]
     bank = bank_of(Stage(4, (), first={5: shared, 10: shared}, rest={5: [0]}))
     assert len(bank.durations_ms) == 3
     assert bank.mean_ms[0] == 60 / 5
 
 
-def test_a_given_mean_is_kept_and_arrays_do_as_well_as_lists() -> None:
+def test_given_mean_is_kept_and_arrays_are_accepted() -> None:
     bank = bank_of(
         Stage(4, (), first={5: np.array([10, 20])}, mean_ms=99.5), Stage(2, (0,), first={5: [4]})
     )
@@ -84,12 +82,23 @@ def test_a_given_mean_is_kept_and_arrays_do_as_well_as_lists() -> None:
     assert bank.critical_ms.tolist() == [103.5, 4]
 
 
-@pytest.mark.parametrize("bad", [[-1], [2**31], [float("nan")], np.array([1, -5])])
-def test_impossible_durations_are_refused(bad: Any) -> None:
-    with pytest.raises(InputError, match="job 'j': stage 1 has a task duration of"):
-        bank_of(Stage(1, (), first={5: [1]}), Stage(1, (), first={5: [1]}, rest={5: bad}))
+ONE = {5: [1]}
 
 
-def test_a_stage_without_durations_is_refused() -> None:
-    with pytest.raises(InputError, match="job 'j': stage 0 has no task durations"):
-        bank_of(Stage(1, (), first={5: []}))
+@pytest.mark.parametrize(
+    ("stages", "problem"),
+    [
+        *(
+            ([Stage(1, (), ONE), Stage(1, (), ONE, rest={5: bad})], "stage 1 has a task duration")
+            for bad in ([-1], [2**31], [float("nan")], np.array([1, -5]))
+        ),
+        ([Stage(1, (), first={5: []})], "stage 0 has no task durations"),
+        ([], "no stages"),
+        ([Stage(0, (), ONE)], "stage 0 has 0 tasks"),
+        ([Stage(1, (1,), ONE)], "stage 0 names parent 1"),
+        ([Stage(1, (), ONE), Stage(1, (2,), ONE), Stage(1, (1,), ONE)], "cyclic: stage 1"),
+    ],
+)
+def test_invalid_jobs_are_refused(stages: list[Stage], problem: str) -> None:
+    with pytest.raises(InputError, match=f"job 'j'.*{problem}"):
+        bank_of(*stages)
