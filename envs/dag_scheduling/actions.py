@@ -24,9 +24,9 @@ def executors_granted(view: Observation, row: int, limit: int) -> int:
     Free executors of the job itself do not count against its limit.
     """
     job = view.jobs[view.stage_job[row]]
-    room = limit - int(job[obs.MIN_LIMIT]) + 1
+    below_limit = limit - int(job[obs.MIN_LIMIT]) + 1
     granted = min(int(view.stages[row, obs.UNASSIGNED]), int(view.stages[row, obs.FITTING]))
-    return max(min(granted, room), 1)
+    return max(min(granted, below_limit), 1)
 
 
 @compiled

@@ -24,16 +24,7 @@ from loadmaster.envs.dag_scheduling.rewards import StepRewards
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    DONE,
-    GROW_JOBS,
-    GROW_TRACE,
-    HORIZON,
-    SimState,
-    with_more_slots,
-    with_more_trace,
-)
+from loadmaster.envs.dag_scheduling.state import DECIDE, DONE, FULL, HORIZON, SimState, enlarge
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.settings import build_settings
 
@@ -136,9 +127,8 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
     def _advance(self) -> int:
         """Run to the next decision or the end and observe; return the status."""
         state, bank = self._running_state(), self.workload.bank
-        while (status := advance(state, bank)) in (GROW_JOBS, GROW_TRACE):
-            grow = with_more_slots if status == GROW_JOBS else with_more_trace
-            self._state = state = grow(state)
+        while (status := advance(state, bank)) in FULL:
+            self._state = state = enlarge(state, status)
         fit = observe(state, bank, self._view, self._rows)
         if fit != FITS:
             self._state = None  # without an observation there is no next decision

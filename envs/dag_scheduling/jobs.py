@@ -163,7 +163,7 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
     for job in jobs:
         for number, s in enumerate(job.stages):
             pool.add(f"job {job.name!r}: stage {number}", s.fresh, s.first, s.rest, s.mean_ms)
-    bank = lay_out(
+    bank = build_templates(
         first_stage=_starts([job.stages for job in jobs]),
         tasks=np.array([stage.tasks for stage in stages], np.int64),
         demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
@@ -177,13 +177,13 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
         template = int(np.searchsorted(bank.first_stage, cyclic[0], side="right")) - 1
         raise InputError(
             f"job {jobs[template].name!r} is cyclic: stage {cyclic[0] - bank.first_stage[template]}"
-            " comes before itself; expected a DAG"
+            " is in or leads to a cycle; expected a DAG"
         )
     names = tuple(job.name for job in jobs)
     return Workload(name, bank, names, max(len(job.stages) for job in jobs), description)
 
 
-def lay_out(
+def build_templates(
     *,
     first_stage: NDArray[np.int64],
     tasks: NDArray[np.int64],

@@ -38,7 +38,7 @@ FITTING = 8  # the round's free executors that could run it
 CPU = 9  # what an executor must offer
 MEMORY = 10
 LONGEST_AHEAD_S = 11  # the longest mean task duration from here to the job's end, s
-DEMAND_AHEAD = 12  # the largest CPU + memory asked for from here to the job's end
+DEMAND_AHEAD = 12  # the largest CPU + memory demand from here to the job's end
 ABLE = 13  # executors of the whole cluster that could run it
 STAGE_FEATURES = 14
 

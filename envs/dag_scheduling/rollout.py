@@ -18,14 +18,12 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import (
     DECIDE,
-    GROW_JOBS,
-    GROW_TRACE,
+    FULL,
     NEVER,
     NONE,
     SimState,
+    enlarge,
     new_state,
-    with_more_slots,
-    with_more_trace,
 )
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
@@ -156,19 +154,10 @@ def run(
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, enlarging full tables on the way; return the final state."""
-    view, rows = buffers_for(state, bank)
-    while True:
-        status = run(
-            state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
-            baseline.release,
-        )  # fmt: skip
-        if status == GROW_TRACE:
-            state = with_more_trace(state)
-        elif status == GROW_JOBS:
-            state = with_more_slots(state)
-            view, rows = buffers_for(state, bank)
-        else:
-            return state
+    parameters = baseline.rule, baseline.alpha, baseline.threshold, baseline.release
+    while (status := run(state, bank, *buffers_for(state, bank), *parameters)) in FULL:
+        state = enlarge(state, status)
+    return state
 
 
 def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as cols
-from loadmaster.envs.dag_scheduling.jobs import JobTemplates, lay_out
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates, build_templates
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
 from loadmaster.envs.dag_scheduling.profiles import Profiles
 from loadmaster.envs.dag_scheduling.rounds import place
@@ -47,7 +47,7 @@ def templates_without_durations(
 ) -> JobTemplates:
     """Build templates from mean durations alone; their tasks cannot be simulated."""
     waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
-    return lay_out(
+    return build_templates(
         first_stage=first_stage,
         tasks=tasks,
         demand=demand,

@@ -42,6 +42,7 @@ CLOCK_SIZE = 19
 # TRACE_ROWS     rows recorded so far
 
 RUNNING, DECIDE, DONE, HORIZON, GROW_JOBS, GROW_TRACE = 0, 1, 2, 3, 4, 5
+FULL = (GROW_JOBS, GROW_TRACE)  # a table is full: `enlarge` it and advance again
 
 # `setup`: constants of an episode.
 SEED, STRIDE, MOVING_MS, WARMUP_MS, AS_PUBLISHED, HORIZON_MS, TYPICAL_MS = 0, 1, 2, 3, 4, 5, 6
@@ -194,6 +195,11 @@ def with_more_trace(state: SimState) -> SimState:
     trace, trace_ms = np.zeros((rows, 4), np.int32), np.zeros((rows, 2), np.int64)
     trace[:used], trace_ms[:used] = state.trace, state.trace_ms
     return state._replace(trace=trace, trace_ms=trace_ms)
+
+
+def enlarge(state: SimState, status: int) -> SimState:
+    """Enlarge the table that `status` reports as full."""
+    return with_more_slots(state) if status == GROW_JOBS else with_more_trace(state)
 
 
 def _level_table(bank: JobTemplates, executors: int) -> NDArray[np.int64]:

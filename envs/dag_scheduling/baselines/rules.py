@@ -66,7 +66,7 @@ def limit_for(view: Observation, row: int, executors: int) -> int:
 
 
 @njit_internal
-def own_room(view: Observation, job: int, cap: int, release: bool) -> int:
+def own_quota(view: Observation, job: int, cap: int, release: bool) -> int:
     """Count the free executors the source job keeps: all, or with `release` up to its share."""
     free = int(view.cluster[obs.FREE_EXECUTORS])
     return min(free, cap - int(view.jobs[job, obs.EXECUTORS]) + free) if release else free
@@ -84,15 +84,15 @@ def share(view: Observation, alpha: float, release: bool) -> tuple[int, int]:
     for job in range(jobs):
         if view.jobs[job, obs.IS_SOURCE] == 1:
             own = first_stage_of(view, job)
-            room = own_room(view, job, executor_cap(view, job, alpha, whole), release)
-            if own >= 0 and room > 0:
-                return own, limit_for(view, own, room)
+            quota = own_quota(view, job, executor_cap(view, job, alpha, whole), release)
+            if own >= 0 and quota > 0:
+                return own, limit_for(view, own, quota)
     for job in range(jobs):
-        room = executor_cap(view, job, alpha, whole) - int(view.jobs[job, obs.EXECUTORS])
-        if room > 0 and view.jobs[job, obs.IS_SOURCE] == 0:
+        quota = executor_cap(view, job, alpha, whole) - int(view.jobs[job, obs.EXECUTORS])
+        if quota > 0 and view.jobs[job, obs.IS_SOURCE] == 0:
             row = first_stage_of(view, job)
             if row >= 0:
-                return row, limit_for(view, row, min(free, room))
+                return row, limit_for(view, row, min(free, quota))
     if own >= 0:
         return own, limit_for(view, own, free)
     return len(view.schedulable) - 1, 1  # every job has its share: idle
@@ -120,8 +120,8 @@ def shortest_job_critical_path(view: Observation) -> tuple[int, int]:
 def alignment(view: Observation, row: int) -> float:
     """Return the share of executors the stage can use, times the demand on each."""
     usable = min(view.stages[row, obs.UNASSIGNED], view.stages[row, obs.FITTING])
-    asked = 1.0 + view.stages[row, obs.CPU] + view.stages[row, obs.MEMORY]
-    return usable / view.cluster[obs.TOTAL_EXECUTORS] * asked
+    demand = 1.0 + view.stages[row, obs.CPU] + view.stages[row, obs.MEMORY]
+    return usable / view.cluster[obs.TOTAL_EXECUTORS] * demand
 
 
 @njit_inline
@@ -160,35 +160,35 @@ def troublesome_first(
     """
     stages, free = int(view.cluster[obs.STAGES]), int(view.cluster[obs.FREE_EXECUTORS])
     whole = total_weight(view, alpha)
-    best, best_score, best_room = -1, -np.inf, 0
-    job, own, room, longest, most_demanding = -1, False, 0, 0.0, 0.0
+    best, best_score, best_quota = -1, -np.inf, 0
+    job, own, quota, longest, most_demanding = -1, False, 0, 0.0, 0.0
     for row in range(stages):
         if view.stage_job[row] != job:  # rows are sorted by job
             job = view.stage_job[row]
             own = view.jobs[job, obs.IS_SOURCE] == 1
             cap = executor_cap(view, job, alpha, whole)
-            room = min(free, cap - int(view.jobs[job, obs.EXECUTORS]))
+            quota = min(free, cap - int(view.jobs[job, obs.EXECUTORS]))
             if own:
-                room = own_room(view, job, cap, release)
+                quota = own_quota(view, job, cap, release)
             longest, most_demanding = 0.0, 0.0
             other = row
             while other < stages and view.stage_job[other] == job:
                 longest = max(longest, view.stages[other, obs.LONGEST_AHEAD_S])
                 most_demanding = max(most_demanding, view.stages[other, obs.DEMAND_AHEAD])
                 other += 1
-        if view.schedulable[row] == 0 or (room <= 0 and not own):
+        if view.schedulable[row] == 0 or (quota <= 0 and not own):
             continue
         troublesome = view.stages[row, obs.LONGEST_AHEAD_S] >= threshold * longest or (
             most_demanding > 0 and view.stages[row, obs.DEMAND_AHEAD] >= threshold * most_demanding
         )
         # Own job first (no move) but last beyond its share, then troublesome stages, then packing.
-        priority = 0.0 if not own else (100.0 if room > 0 else -100.0)
+        priority = 0.0 if not own else (100.0 if quota > 0 else -100.0)
         score = priority + 10.0 * troublesome + alignment(view, row)
         if score > best_score:
-            best, best_score, best_room = row, score, room if room > 0 else free
+            best, best_score, best_quota = row, score, quota if quota > 0 else free
     if best == -1:
         return len(view.schedulable) - 1, 1
-    return best, limit_for(view, best, best_room)
+    return best, limit_for(view, best, best_quota)
 
 
 @njit_inline

@@ -16,15 +16,7 @@ from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, 
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    GROW_JOBS,
-    GROW_TRACE,
-    NEVER,
-    new_state,
-    with_more_slots,
-    with_more_trace,
-)
+from loadmaster.envs.dag_scheduling.state import DECIDE, FULL, NEVER, enlarge, new_state
 from loadmaster.envs.settings import build_settings
 
 NO_HORIZON = int(NEVER) - 1
@@ -68,9 +60,8 @@ class Cluster:
 
     def decision(self) -> bool:
         """Run to the next decision; return False when the episode is over instead."""
-        while (status := advance(self.state, self.bank)) in (GROW_JOBS, GROW_TRACE):
-            grow = with_more_slots if status == GROW_JOBS else with_more_trace
-            self.state = grow(self.state)
+        while (status := advance(self.state, self.bank)) in FULL:
+            self.state = enlarge(self.state, status)
         assert observe(self.state, self.bank, self.view, self.rows) == FITS
         return status == DECIDE
 
