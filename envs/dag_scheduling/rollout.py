@@ -154,10 +154,15 @@ def run(
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, enlarging full tables on the way; return the final state."""
-    parameters = baseline.rule, baseline.alpha, baseline.threshold, baseline.release
-    while (status := run(state, bank, *buffers_for(state, bank), *parameters)) in FULL:
+    while True:
+        view, rows = buffers_for(state, bank)
+        status = run(
+            state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
+            baseline.release,
+        )  # fmt: skip
+        if status not in FULL:
+            return state
         state = enlarge(state, status)
-    return state
 
 
 def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:

@@ -114,8 +114,8 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         seed = self._seeds.next(index, seed)
         slots = self._states.jobs.shape[1]
         start = initial_state(self.settings, self.workload, seed, slots=slots)
-        for tables, table in zip(self._states, start, strict=True):
-            tables[index] = table
+        for name, tables in self._states._asdict().items():
+            tables[index] = getattr(start, name)
         for view in self._views:
             view[index] = 0
 

@@ -112,3 +112,27 @@ class Cluster:
 
     def result(self) -> EpisodeResult:
         return episode_result(self.state, self.workload, self.settings, "by hand", 0)
+
+
+def jct_ms(result: EpisodeResult) -> list[int]:
+    return [round(seconds * 1000) for seconds in result.jct_s]
+
+
+def run(
+    policy: str, workload: Workload, arrivals: list[tuple[int, int]], **settings: Any
+) -> EpisodeResult:
+    return Cluster(workload, arrivals, **settings).finish(policy)
+
+
+def task_ms(result: EpisodeResult) -> list[int]:
+    """Durations of the tasks in order of start."""
+    assert result.trace is not None
+    task = result.trace.moving == 0
+    return (result.trace.end_ms - result.trace.start_ms)[task].tolist()
+
+
+def executors_of(result: EpisodeResult, job: int) -> set[int]:
+    """Executors that ran tasks of the job."""
+    assert result.trace is not None
+    ran = (result.trace.job == job) & (result.trace.moving == 0)
+    return set(result.trace.executor[ran].tolist())

@@ -1,4 +1,4 @@
-"""Job templates: gaps in duration lists, and refused jobs."""
+"""Task durations: gaps in the lists of a stage, refused jobs, and draws in the simulator."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from loadmaster.envs.dag_scheduling.jobs import (
     build_workload,
 )
 from loadmaster.envs.errors import InputError
+from tests.envs.dag_scheduling.cluster import jct_ms, run, task_ms, workload_of
 
 
 def durations(bank: JobTemplates, stage: int, wave: int, level: int) -> list[int]:
@@ -102,3 +103,55 @@ ONE = {5: [1]}
 def test_invalid_jobs_are_refused(stages: list[Stage], problem: str) -> None:
     with pytest.raises(InputError, match=f"job 'j'.*{problem}"):
         bank_of(*stages)
+
+
+def test_warm_up_is_added_where_no_fresh_list_was_measured() -> None:
+    # Move 2; an executor's first task 1 + 1, its second 1.
+    cold = workload_of([Stage(4, (), first={1: [1000]})])
+    for warmup, expected_ms in (({}, 5000), ({"warmup_s": 0.5}, 4500), ({"warmup_s": 0}, 4000)):
+        assert jct_ms(run("fifo", cold, [(0, 0)], executors=2, **warmup)) == [expected_ms]
+
+
+def test_durations_follow_the_wave() -> None:
+    waves = {"fresh": {1: [1000]}, "first": {1: [300]}, "rest": {1: [20]}}
+    workload = workload_of(
+        [Stage(2, (), **waves), Stage(2, (), **waves), Stage(1, (0, 1), **waves)]
+    )
+    result = run("fifo", workload, [(0, 0)], executors=1, moving_delay_s=0)
+    # Stage 0: fresh, then rest. Stage 1, straight from stage 0: first, then rest. Stage 2 unlocks,
+    # for which the executor goes through the job's pool: fresh.
+    assert task_ms(result) == [1000, 20, 300, 20, 1000]
+    assert jct_ms(result) == [2340]
+
+
+LEVELS = {5: [5], 10: [10]}  # a task's duration identifies its list
+MANY = workload_of([Stage(20_000, (), first=LEVELS, rest=LEVELS, fresh=LEVELS)])
+
+
+@pytest.mark.parametrize(
+    ("interpolation", "share"),
+    # 9 executors are a fifth of the way below 10: four times in five the 10-list is the better
+    # guess. The published simulator has it the other way round.
+    [("corrected", 0.8), ("as-published", 0.2)],
+)
+def test_level_is_drawn_between_two_measured_ones(interpolation: str, share: float) -> None:
+    result = run("fifo", MANY, [(0, 0)], executors=9, interpolation=interpolation)
+    settled = np.array(task_ms(result))[9:]  # before, not all nine had come
+    error = np.sqrt(share * (1 - share) / len(settled))
+    assert set(settled.tolist()) == {5, 10}
+    assert abs((settled == 10).mean() - share) < 4 * error
+
+
+@pytest.mark.parametrize(("executors", "only"), [(3, 5), (5, 5), (10, 10), (12, 10)])
+def test_level_is_fixed_at_or_outside_measured_ones(executors: int, only: int) -> None:
+    for interpolation in ("corrected", "as-published"):
+        result = run("fifo", MANY, [(0, 0)], executors=executors, interpolation=interpolation)
+        assert set(task_ms(result)[executors:]) == {only}
+
+
+def test_durations_are_drawn_uniformly_from_the_list() -> None:
+    drawn = {1: [0, 1, 2, 3]}
+    workload = workload_of([Stage(20_000, (), first=drawn, rest=drawn, fresh=drawn)])
+    counts = np.bincount(task_ms(run("fifo", workload, [(0, 0)], executors=1)))
+    # Chi-square with 3 degrees of freedom: 16.3 is exceeded once in a thousand.
+    assert ((counts - 5000) ** 2 / 5000).sum() < 16.3
