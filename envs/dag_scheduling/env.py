@@ -20,7 +20,7 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
-from loadmaster.envs.dag_scheduling.rewards import StepRewards
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_reward
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
@@ -90,7 +90,8 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         self._state: SimState | None = None
         self._view = self._blank()
         self._rows = np.zeros(self.settings.max_stages, np.int64)  # row -> stage in the state
-        self._rewards = StepRewards(self.settings.objective)
+        self._cost_column = COST_COLUMN[self.settings.objective]
+        self._cost_ms = 0  # that rewards have accounted for
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -100,7 +101,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         self._seed = seed if seed is not None else int(self.np_random.integers(1 << 31))
         self._state = initial_state(self.settings, self.workload, self._seed, self._record)
         self._view = self._blank()
-        self._rewards.reset()
+        self._cost_ms = 0
         self._advance()
         return self._observation(), {"seed": self._seed}
 
@@ -114,7 +115,9 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         legal = apply_action(state, self.workload.bank, self._view, self._rows, row, limit)
         status = self._advance()
         state = self._running_state()
-        reward = float(self._rewards.step(state.clock[None])[0])
+        cost_ms = int(state.clock[self._cost_column])
+        reward = step_reward(self._cost_ms, cost_ms)
+        self._cost_ms = cost_ms
         info = {"legal": legal, "time_s": float(state.clock[cols.NOW]) / 1000}
         return self._observation(), reward, status == DONE, status == HORIZON, info
 

@@ -18,6 +18,7 @@ from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
 UNREACHED = -1  # height of a stage in a cycle, or with one among its descendants
+_TASKS_MAX = np.iinfo(np.int32).max
 FRESH, FIRST, REST = 0, 1, 2  # waves: the three kinds of task duration in a profile
 
 
@@ -233,9 +234,10 @@ def _check_stages(job: Job) -> None:
     if not job.stages:
         raise InputError(f"job {job.name!r} has no stages; expected at least one")
     for number, stage in enumerate(job.stages):
-        if stage.tasks < 1:
+        if not 1 <= stage.tasks <= _TASKS_MAX:
             raise InputError(
-                f"job {job.name!r}: stage {number} has {stage.tasks} tasks; expected 1 or more"
+                f"job {job.name!r}: stage {number} has {stage.tasks} tasks; "
+                f"expected 1 to {_TASKS_MAX}"
             )
         for parent in stage.parents:
             if not 0 <= parent < len(job.stages):

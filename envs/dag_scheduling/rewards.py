@@ -23,25 +23,18 @@ def advance_clock(clock: NDArray[np.int64], when_ms: int) -> None:
     clock[NOW] = when_ms
 
 
-class StepRewards:
-    """Rewards of one or more environments from the costs in their clocks."""
+def step_reward(before_ms: int, after_ms: int) -> float:
+    """Return the reward (s) of a step from the costs before and after it."""
+    return (before_ms - after_ms) / 1000
 
-    def __init__(self, objective: str, environments: int = 1) -> None:
-        self._column = COST_COLUMN[objective]
-        self._cost_ms = np.zeros(environments, np.int64)  # that rewards have accounted for
 
-    def reset(self) -> None:
-        self._cost_ms[:] = 0
+def step_rewards(
+    before_ms: NDArray[np.int64], after_ms: NDArray[np.int64], acted: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """(environments,) Return the rewards (s) of a vector's step.
 
-    def step(
-        self, clocks: NDArray[np.int64], acted: NDArray[np.bool_] | bool = True
-    ) -> NDArray[np.float64]:
-        """(environments,) Reward of each step, from `clocks` (environments, CLOCK_SIZE).
-
-        An environment that did not act began an episode and gets 0; the cost before its first
-        decision joins that decision's reward.
-        """
-        cost_ms = clocks[:, self._column]
-        rewards = np.where(acted, self._cost_ms - cost_ms, 0) / 1000
-        self._cost_ms = np.where(acted, cost_ms, 0)
-        return rewards
+    An environment that did not act began an episode and gets 0; the cost before its first decision
+    joins that decision's reward.
+    """
+    rewards: NDArray[np.float64] = np.where(acted, before_ms - after_ms, 0) / 1000
+    return rewards

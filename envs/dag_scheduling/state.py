@@ -25,7 +25,7 @@ FINISHED_TASKS, DECISIONS, JOB_MS, UNLOCKS, ROUND, SOURCE = 6, 7, 8, 9, 10, 11
 SOURCE_JOB, HELD_EXECUTOR, POOLED, FREE_COMMIT, PENDING, REOFFER_POOL = 12, 13, 14, 15, 16, 17
 TRACE_ROWS = 18
 CLOCK_SIZE = 19
-# NOW          ms since the episode began
+# NOW            ms since the episode began
 # STATUS         RUNNING to GROW_TRACE
 # SEQUENCE       numbers events; simultaneous events happen in the order they were scheduled
 # NEXT_JOB       the next job of `arrivals`

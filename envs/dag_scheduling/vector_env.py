@@ -22,7 +22,7 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
-from loadmaster.envs.dag_scheduling.rewards import StepRewards
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_rewards
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import (
@@ -74,7 +74,8 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         self._status = np.full(num_envs, DONE, np.int64)
         self._legal = np.ones(num_envs, np.bool_)
         self._fit = np.zeros(num_envs, np.int64)
-        self._rewards = StepRewards(limits.objective, num_envs)
+        self._cost_column = COST_COLUMN[limits.objective]
+        self._cost_ms = np.zeros(num_envs, np.int64)  # that rewards have accounted for
         self._seeds = EpisodeSeeds(num_envs)
 
     def reset(
@@ -86,7 +87,7 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         """Start an episode in every environment; an integer seed counts upwards over them."""
         for i, own in enumerate(self._seeds.begin(seed)):
             self._start(i, own)
-        self._rewards.reset()
+        self._cost_ms[:] = 0
         self._run(np.zeros((self.num_envs, 2), np.int64), np.zeros(self.num_envs, np.bool_))
         return self._observation(), {"seed": self._seeds.now.copy()}
 
@@ -99,7 +100,9 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         for i in np.flatnonzero(~deciding):
             self._start(int(i), None)
         self._run(np.ascontiguousarray(actions, np.int64), deciding)
-        rewards = self._rewards.step(self._states.clock, deciding)
+        cost_ms = self._states.clock[:, self._cost_column]
+        rewards = step_rewards(self._cost_ms, cost_ms, deciding)
+        self._cost_ms = np.where(deciding, cost_ms, 0)
         info = {"legal": self._legal.copy(), "time_s": self._states.clock[:, cols.NOW] / 1000}
         terminated, truncated = self._status == DONE, self._status == HORIZON
         return self._observation(), rewards, terminated, truncated, info

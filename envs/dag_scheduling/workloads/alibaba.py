@@ -27,6 +27,7 @@ COLUMNS = (
 )  # fmt: skip
 _DAG_NAME = re.compile(r"[A-Za-z]+(\d+)((?:_\w*)?)")
 _NAME_CUT = 50  # the trace cuts names here; the parents beyond are lost
+_LONGEST_S = 1e12  # caps what is refused anyway, before it overflows
 _SHORTEST_MS = 500  # of a task that began and ended within the same whole second
 
 
@@ -102,7 +103,7 @@ def _finished_tasks(table: CsvTable) -> tuple[dict[str, list[_Task]], list[str]]
         if duration_s < 0:
             unfinished.append(job)
             continue
-        duration_ms = round(duration_s * 1000) or _SHORTEST_MS
+        duration_ms = round(min(duration_s, _LONGEST_S) * 1000) or _SHORTEST_MS
         jobs.setdefault(job, []).append(_Task(name, int(instances), duration_ms, cpu, memory))
     return jobs, unfinished
 

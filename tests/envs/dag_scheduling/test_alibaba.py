@@ -103,7 +103,9 @@ def test_jobs_without_known_dag_or_durations_are_left_out_and_counted(tmp_path: 
         ((*JOB_1, "M1,2,j_3,1,Terminated,0,soon,1,1"), HEADER, "line 6: end_time 'soon'"),
         ((*JOB_1, "M1,2,j_3,1,Terminated,0,1,-1,1"), HEADER, "line 6: plan_cpu '-1'"),
         (("M1,0.0,j_3,1,Terminated,0,1,1,1",), HEADER, "'j_3': stage 0 has 0 tasks"),
+        (("M1,1e300,j_3,1,Terminated,0,1,1,1",), HEADER, "'j_3': stage 0 has 1"),
         (("M1,1,j_3,1,Terminated,0,9999999,1,1",), HEADER, "'j_3': stage 0 has a task duration"),
+        (("M1,1,j_3,1,Terminated,0,1e308,1,1",), HEADER, "'j_3': stage 0 has a task duration"),
         (
             ("R1_2,1,j_3,1,Terminated,0,1,1,1", "R2_1,1,j_3,1,Terminated,0,1,1,1"),
             HEADER,
