@@ -96,17 +96,9 @@ def _replay(
 
 def _shortest_tasks(bank: JobTemplates) -> NDArray[np.int64]:
     """(stages,) Shortest duration in any of the stage's lists, ms."""
-    pool = bank.durations_ms
-    return np.array(
-        [
-            min(
-                int(pool[start : start + count].min())
-                for start, count in zip(starts.ravel(), counts.ravel(), strict=True)
-            )
-            for starts, counts in zip(bank.wave_first, bank.wave_count, strict=True)
-        ],
-        np.int64,
-    )
+    starts = np.unique(bank.wave_first)  # of the lists, which are adjacent
+    shortest = np.minimum.reduceat(bank.durations_ms, starts).astype(np.int64)
+    return shortest[np.searchsorted(starts, bank.wave_first)].min(axis=(1, 2))
 
 
 def _shortest_to_end(bank: JobTemplates, shortest: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -79,6 +79,14 @@ def test_malformed_files_are_refused_in_one_line(
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("content", [gzip.compress(b"a,b\n1,2\n")[:-12], b"not compressed"])
+def test_damaged_archives_are_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=r"t\.csv\.gz: .*damaged"):
+        read_csv(path, ("a", "b"))
+
+
 def test_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces, "CSV_MAX_BYTES", 1000)
     path = tmp_path / "large.csv.gz"

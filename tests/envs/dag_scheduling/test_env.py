@@ -192,18 +192,14 @@ def test_vector_without_copies_returns_views() -> None:
 def test_vector_result_equals_that_of_a_single_environment() -> None:
     values = {"jobs": 2, "executors": 5}
     vector, single = DagSchedulingVectorEnv(2, **values), DagSchedulingEnv(**values)
-    observation, _ = vector.reset(seed=[8, 9])
-    over = np.zeros(2, bool)
-    while not over.any():
-        observation, _, over, _, _ = vector.step(legal_actions(observation))
-    index = int(np.argmax(over))
-    first, _ = single.reset(seed=8 + index)
-    terminated = False
-    while not terminated:
-        action = sample_legal_action(first, np.random.default_rng(0))
-        first, _, terminated, _, _ = single.step(action)
-    np.testing.assert_array_equal(vector.result(index).jct_s, single.result().jct_s)
-    assert vector.result(index).seed == 8 + index
+    both, over = vector.reset(seed=[8, 9])[0], False
+    single.reset(seed=9)
+    while not over:
+        actions = legal_actions(both)
+        both, *_ = vector.step(actions)
+        _, _, over, _, _ = single.step(actions[1])
+    np.testing.assert_array_equal(vector.result(1).jct_s, single.result().jct_s)
+    assert vector.result(1).seed == 9
 
 
 @pytest.mark.parametrize("record", [False, True])
