@@ -1,7 +1,6 @@
-"""Simulators, workloads, observations and baselines. Imports neither torch nor Ray.
+"""Simulators, workloads, observations and baselines, without torch or Ray.
 
-Importing this package registers the environments with Gymnasium, so that
-`gymnasium.make("loadmaster/DagScheduling-v0")` finds them.
+Importing the package registers the environments: `gymnasium.make("loadmaster/...")`.
 """
 
 from loadmaster.envs.registry import register_environments

@@ -1,10 +1,9 @@
 """Compilation of hot loops with numba: no interpreter lock, results cached on disk.
 
-Numba decides by the age of a function's own source file whether its cached result is stale, so an
-edit in a function it calls from another module goes unnoticed. The cache therefore lies in a folder
-named after a digest of all sources with compiled code: `envs`, `models`, `platform/rl` and
-`platform/systems`. Any edit there starts a new cache. The location of the sources does not count,
-so a job on a cluster finds what an earlier job compiled.
+Numba invalidates a cached function by the age of its own source file, and so misses edits in
+functions it calls from other modules. The cache folder is therefore named after a digest of all
+sources with compiled code: `envs`, `models`, `platform/rl` and `platform/systems`. The location of
+the sources does not count, so a job on a cluster finds what an earlier job compiled.
 """
 
 from __future__ import annotations
@@ -20,33 +19,28 @@ import numba
 from numba import config
 from numba.core.caching import UserProvidedCacheLocator
 
-# Where this project keeps what it can make again.
+Function = TypeVar("Function", bound=Callable[..., Any])
+PACKAGE_ROOT = Path(__file__).resolve().parents[1]  # holds the four packages, also in a wheel
 
 
 def cache_root() -> Path:
-    """LOADMASTER_CACHE, or what the system says is for caches, or ~/.cache."""
+    """Return `loadmaster` in LOADMASTER_CACHE, XDG_CACHE_HOME or ~/.cache."""
     root = os.environ.get("LOADMASTER_CACHE") or os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "loadmaster"
 
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-PACKAGE_ROOT = (
-    Path(__file__).resolve().parents[1]
-)  # the floors stand side by side, here as in a wheel
-
-
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """Where compiled functions of exactly these sources are kept."""
+    """Return the folder of functions compiled from exactly these sources."""
     digest = hashlib.sha256(numba.__version__.encode())
-    for njit_inline in ("envs", "models", "platform/rl", "platform/systems"):
-        for source in sorted((PACKAGE_ROOT / njit_inline).rglob("*.py")):
+    for folder in ("envs", "models", "platform/rl", "platform/systems"):
+        for source in sorted((PACKAGE_ROOT / folder).rglob("*.py")):
             digest.update(source.read_bytes())
     return cache_root() / "compiled" / digest.hexdigest()[:16]
 
 
 class PackageCacheLocator(UserProvidedCacheLocator):
-    """Numba's place for a function, by its module's path within the house instead of on disk."""
+    """Cache location by a module's path within the packages instead of its path on disk."""
 
     @classmethod
     def get_suitable_cache_subpath(cls, py_file: str) -> str:
@@ -59,23 +53,20 @@ class PackageCacheLocator(UserProvidedCacheLocator):
 def compiled(function: Function) -> Function:
     """Compile at first call; later processes load the result from disk.
 
-    `_nrt=False` compiles without reference counts. Every table then must come from outside, and
-    compiled code may not allocate; for that it runs ten times faster, since counting references
-    to a dozen tables at every call costs far more than what our functions do.
+    `_nrt=False` compiles without reference counts: compiled code may not allocate, and all tables
+    are arguments. It runs ten times faster, since counting references to a dozen tables costs more
+    than the functions themselves.
     """
     return _compile(function)
 
 
 def njit_internal(function: Function) -> Function:
-    """The same for what only compiled code calls: no door for Python, half the time to compile."""
+    """Compile without a Python wrapper, for callers in compiled code: half the compile time."""
     return _compile(function, no_cpython_wrapper=True)
 
 
 def njit_inline(function: Function) -> Function:
-    """For what one compiled function calls in one place: a part of it with a name of its own.
-
-    It is compiled within its caller. Apart, it would be optimised twice: alone, and in there.
-    """
+    """Inline into the caller, for functions called in one place; saves optimising them twice."""
     return _compile(function, inline="always")
 
 

@@ -1,4 +1,4 @@
-"""One kind of error for everything a user can get wrong."""
+"""The error for invalid user input."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Bad input, told in one line: what was wrong, and what was expected.
+    """Invalid input; the message is one line with what was wrong and what was expected.
 
-    The command line prints the line and exits with code 2; nobody needs a traceback for a typo.
+    The command line prints it without a traceback and exits with code 2.
     """
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not registered, with the nearest one suggested."""
+    """Build the error for a name that is not registered; it suggests the nearest one."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""What an episode is judged by. Each environment lists its own metrics, the primary one first."""
+"""Metrics of episodes; each environment lists its own, the primary one first."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Metric:
-    """One figure per episode, with what a table or a chart must know to show it."""
+    """One figure per episode, with its labels for tables and charts."""
 
     name: str  # in JSON and CSV
     label: str  # in tables and charts
     unit: str  # "s"; empty for a plain number
-    of: Callable[[Any], float]  # an episode's result -> its figure; nan where it has none
+    of: Callable[[Any], float]  # of an episode's result; nan if undefined
     better: Literal["lower", "higher"] | None = "lower"  # None: neither is better
 
     @property
@@ -26,7 +26,7 @@ class Metric:
 
 
 def mean_of_finished(jobs: NDArray[np.float64]) -> float:
-    """The mean of what is known of each job; nan if nothing is. Unfinished jobs are nan."""
+    """Return the mean over finished jobs (not nan); nan if there are none."""
     finished = jobs[~np.isnan(jobs)]
     return float(finished.mean()) if len(finished) else float("nan")
 

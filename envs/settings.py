@@ -1,4 +1,4 @@
-"""Typed settings: unknown keys are refused with the nearest name, `a.b=c` overrides are parsed."""
+"""Typed settings: closed records, one-line errors, and parsing of `a.b=c` overrides."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadmaster.envs.errors import InputError, unknown_name
 
 
 class Settings(BaseModel):
-    """Base of every settings record: frozen, and closed to unknown keys."""
+    """Base of all settings: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -21,7 +21,7 @@ SettingsType = TypeVar("SettingsType", bound=Settings)
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """`["a.b=1", "c=x"]` as a nested mapping; values are read as YAML."""
+    """Parse `["a.b=1", "c=x"]` into a nested mapping; values are YAML."""
     tree: dict[str, Any] = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
@@ -42,7 +42,7 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def build_settings(kind: type[SettingsType], values: Mapping[str, Any]) -> SettingsType:
-    """Validate `values`; the first fault becomes one clear line."""
+    """Validate `values`; the first fault becomes a one-line InputError."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as fault:
@@ -55,10 +55,10 @@ def build_settings(kind: type[SettingsType], values: Mapping[str, Any]) -> Setti
 
 
 def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` on top of what the default itself sets.
+    """Merge `values` into the fields that `default` sets, group by group.
 
-    Validated alone, a group that is given in part would lose the rest of its default: of
-    `learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)` only `last` may be set.
+    Validated alone, a group given in part would lose the rest of its default, as in
+    `learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)` with only `last` given.
     """
     tree = default.model_dump(exclude_unset=True)
     for key, value in values.items():
@@ -71,21 +71,20 @@ def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, An
 
 
 def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """The settings there are where `path` ends, with their full names."""
+    """List the full names of the settings beside the one at `path`."""
     for key in path[:-1]:
         field = kind.model_fields.get(str(key))
         inside = record_in(field.annotation) if field is not None else None
         if inside is None:
-            break  # inside a list or a free mapping: no names are known there
+            break  # inside a list or a free mapping
         kind = inside
     prefix = "".join(f"{key}." for key in path[:-1])
     return [f"{prefix}{name}" for name in kind.model_fields]
 
 
 def record_in(annotation: Any) -> type[BaseModel] | None:
-    """The record in `Record` or `Record | None`."""
-    choices = get_args(annotation) or (annotation,)
-    for choice in choices:
+    """Return the record type in `Record` or `Record | None`."""
+    for choice in get_args(annotation) or (annotation,):
         if isinstance(choice, type) and issubclass(choice, BaseModel):
             return choice
     return None

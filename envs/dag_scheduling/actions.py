@@ -1,4 +1,4 @@
-"""A decision applied: (stage row, parallelism limit) becomes executors promised to a stage."""
+"""Actions: (stage row, parallelism limit), resolved to executors committed to a stage."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import observation as obs
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.rounds import choose, idle_rest
@@ -19,35 +19,34 @@ from loadmaster.envs.dag_scheduling.state import SimState
 
 @compiled
 def executors_granted(view: Observation, row: int, limit: int) -> int:
-    """min(tasks left, limit - executors the job has, free ones that fit), at least 1.
+    """Compute min(tasks left, limit - executors of the job, fitting free executors), at least 1.
 
-    The free executors of the job itself count as room under its own limit.
+    Free executors of the job itself do not count against its limit.
     """
     job = view.jobs[view.stage_job[row]]
-    room = limit - int(job[seen.MIN_LIMIT]) + 1
-    granted = min(int(view.stages[row, seen.UNASSIGNED]), int(view.stages[row, seen.FITTING]))
-    return max(min(granted, room), 1)
+    below_limit = limit - int(job[obs.MIN_LIMIT]) + 1
+    granted = min(int(view.stages[row, obs.UNASSIGNED]), int(view.stages[row, obs.FITTING]))
+    return max(min(granted, below_limit), 1)
 
 
 @compiled
 def useful_limits(view: Observation, row: int) -> tuple[int, int]:
-    """The lowest limit that places an executor, and the one beyond which no more are granted.
+    """Return the lowest limit that places an executor, and the lowest that places the most.
 
-    Most rounds have a single executor to place; there one limit is as good as any other, and a
-    policy that had to choose among them all would mostly learn noise.
+    Most rounds have a single executor to place. All limits then have the same effect, and a
+    policy that chose among them would learn noise.
     """
-    lowest = max(int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), 1)
-    placed = min(int(view.stages[row, seen.UNASSIGNED]), int(view.stages[row, seen.FITTING]))
-    return lowest, min(lowest + max(placed, 1) - 1, int(view.cluster[seen.TOTAL_EXECUTORS]))
+    lowest = max(int(view.jobs[view.stage_job[row], obs.MIN_LIMIT]), 1)
+    placed = min(int(view.stages[row, obs.UNASSIGNED]), int(view.stages[row, obs.FITTING]))
+    return lowest, min(lowest + max(placed, 1) - 1, int(view.cluster[obs.TOTAL_EXECUTORS]))
 
 
 @njit_internal
 def resolve_action(view: Observation, row: int, limit: int) -> tuple[int, int, bool]:
-    """The decision that is carried out for (row, limit), and whether it is that one.
+    """Return the legal (row, limit) that is applied, and whether it is the given one.
 
-    A row that may not be chosen never stops the episode: it idles the rest of the round where
-    that is allowed, and otherwise stands for the first stage that may be chosen, at its lowest
-    limit.
+    An illegal row idles the rest of the round where that is allowed, and otherwise becomes the
+    first legal stage at its lowest limit.
     """
     idle = len(view.schedulable) - 1
     if 0 <= row <= idle and view.schedulable[row] == 1:
@@ -57,7 +56,7 @@ def resolve_action(view: Observation, row: int, limit: int) -> tuple[int, int, b
     row = 0
     while view.schedulable[row] == 0:
         row += 1
-    return row, int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]), False
+    return row, int(view.jobs[view.stage_job[row], obs.MIN_LIMIT]), False
 
 
 @compiled
@@ -69,10 +68,10 @@ def apply_action(
     row: int,
     limit: int,
 ) -> bool:
-    """Carry out a decision on the round just observed; whether it was a legal one."""
+    """Apply an action to the round just observed; return whether it was legal."""
     row, limit, legal = resolve_action(view, row, limit)
     if row == len(view.schedulable) - 1:
-        state.clock[at.DECISIONS] += 1
+        state.clock[cols.DECISIONS] += 1
         idle_rest(state, bank)
     else:
         choose(state, bank, rows[row], executors_granted(view, row, limit))
@@ -82,7 +81,7 @@ def apply_action(
 def sample_legal_action(
     observation: Mapping[str, NDArray[Any]], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Any legal row, idling among them where it is allowed, and any limit."""
+    """Sample a legal row uniformly, idling included where it is allowed, and any limit."""
     row = rng.choice(np.flatnonzero(observation["schedulable"]))
-    executors = int(observation["cluster"][seen.TOTAL_EXECUTORS])
+    executors = int(observation["cluster"][obs.TOTAL_EXECUTORS])
     return np.array([row, rng.integers(1, executors, endpoint=True)])

@@ -1,8 +1,8 @@
-"""Tuned parameters of the heuristics, found by `loadmaster calibrate` and kept in a file.
+"""Tuned parameters of the heuristics, as found by `loadmaster calibrate`.
 
-A baseline is only a fair opponent when it is tuned for the load it meets, on job sequences other
-than those it is judged on. The file holds one entry per workload, kind of arrivals and load; an
-episode uses the entry nearest to its own.
+A fair comparison needs baselines tuned for the load, on job sequences that no evaluation uses. A
+calibration file holds one entry per workload, kind of arrivals and load; an episode uses the
+nearest entry.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 
 SHIPPED = Path(__file__).parent / "baselines" / "calibrated.json"
-STAND_IN = "tpch-like"  # whose entries serve a workload that was never calibrated
+STAND_IN = "tpch-like"  # its entries serve workloads without any
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Calibration:
 
 
 def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
-    """Executor-seconds of work that arrive per executor and second; 0 for a batch."""
+    """Return the work (executor-seconds) arriving per executor and second; 0 for a batch."""
     if settings.arrivals == "batch":
         return 0.0
     work_s = float(workload.bank.work_ms.mean()) / 1000
@@ -50,7 +50,7 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
 
 
 def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
-    """The named baseline with the parameters that suit this setting best."""
+    """Return the named baseline with the parameters of the nearest calibration."""
     if not BASELINES[name].calibrated:
         return BASELINES[name]
     return tuned_for(
@@ -72,7 +72,7 @@ def tuned_for(
     objective: str = "jct",
     path: Path = SHIPPED,
 ) -> Baseline:
-    """The same where the setting is known by its name and load alone."""
+    """Return the named baseline tuned for a setting given by its fields."""
     baseline = BASELINES[name]
     entries = [entry for entry in read_calibrations(path) if entry.baseline == name]
 
@@ -98,7 +98,7 @@ def tuned_for(
 
 @lru_cache(maxsize=8)
 def read_calibrations(path: Path) -> tuple[Calibration, ...]:
-    """All entries of a calibration file."""
+    """Read all entries of a calibration file."""
     if path == SHIPPED and not path.exists():
         return ()
     try:
@@ -114,7 +114,7 @@ def read_calibrations(path: Path) -> tuple[Calibration, ...]:
 
 
 def merged(path: Path, fresh: Sequence[Calibration]) -> str:
-    """The file's new text: fresh entries take the place of those for the same setting."""
+    """Return the file's new text, in which `fresh` entries replace those of the same setting."""
 
     def setting(entry: Calibration) -> tuple[str, str, str, str, float]:
         key = (entry.workload, entry.arrivals, entry.objective)

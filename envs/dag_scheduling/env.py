@@ -1,4 +1,4 @@
-"""The Gymnasium face of the DAG scheduling simulator."""
+"""Gymnasium environment of DAG scheduling."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.observation import (
@@ -20,10 +20,11 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
-from loadmaster.envs.dag_scheduling.rollout import episode_result, initial_state
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_reward
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import DECIDE, DONE, FULL, HORIZON, SimState, enlarge
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.settings import build_settings
 
@@ -31,7 +32,7 @@ ObservationDict = dict[str, NDArray[Any]]
 
 
 def action_space(settings: DagSchedulingSettings) -> spaces.MultiDiscrete:
-    """A stage's row, or the one behind the last for idling; and the job's parallelism limit."""
+    """Build the space of (stage row, or `max_stages` to idle; parallelism limit of its job)."""
     return spaces.MultiDiscrete([settings.max_stages + 1, settings.total_executors], start=[0, 1])
 
 
@@ -40,10 +41,10 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
 
     ## Description
     Jobs arrive in a batch or as a Poisson stream. A job is a DAG of stages, a stage a number of
-    equal tasks; a task occupies one executor. Whenever executors come free and nobody has said
-    what they do next, a decision round is held for them: each step promises some of them to a
-    stage, until none is left. Moving an executor to another job costs time, and the more
-    executors a job holds, the slower each of its tasks runs.
+    equal tasks; a task occupies one executor. When executors come free that are not committed to
+    a stage, a decision round opens for them: each step commits some of them to a stage, until
+    none is left. Moving an executor to another job costs time, and the more executors a job
+    holds, the slower each of its tasks runs.
 
     ## Action
     `(stage, limit)`: a row of the observation's stage table, and the most executors its job may
@@ -60,7 +61,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
     ## Reward
     objective "jct": minus the time (s) that jobs spent in the system since the last decision,
     summed over jobs; the return is minus the total job completion time. Objective "makespan":
-    minus the time that passed. What passes before the first decision joins the first reward.
+    minus the time that passed. The cost before the first decision joins the first reward.
 
     ## Episode end
     Terminated when all jobs are done; truncated at the horizon, drawn from a geometric
@@ -89,17 +90,18 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         self._state: SimState | None = None
         self._view = self._blank()
         self._rows = np.zeros(self.settings.max_stages, np.int64)  # row -> stage in the state
-        self._rewarded = 0  # what the rewards so far have accounted for
+        self._cost_column = COST_COLUMN[self.settings.objective]
+        self._cost_ms = 0  # that rewards have accounted for
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start the episode of `seed`; without one, the next of the environment's own stream."""
+        """Start the episode of `seed`; without one, a seed is drawn from `np_random`."""
         super().reset(seed=seed)
         self._seed = seed if seed is not None else int(self.np_random.integers(1 << 31))
         self._state = initial_state(self.settings, self.workload, self._seed, self._record)
         self._view = self._blank()
-        self._rewarded = 0
+        self._cost_ms = 0
         self._advance()
         return self._observation(), {"seed": self._seed}
 
@@ -107,34 +109,33 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
         state = self._running_state()
-        if state.clock[at.STATUS] != at.DECIDE:
+        if state.clock[cols.STATUS] != DECIDE:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         row, limit = int(action[0]), int(action[1])
         legal = apply_action(state, self.workload.bank, self._view, self._rows, row, limit)
         status = self._advance()
         state = self._running_state()
-        passed = int(state.clock[at.JOB_MS if self.settings.objective == "jct" else at.NOW])
-        reward = (self._rewarded - passed) / 1000
-        self._rewarded = passed
-        info = {"legal": legal, "time_s": float(state.clock[at.NOW]) / 1000}
-        return self._observation(), reward, status == at.DONE, status == at.HORIZON, info
+        cost_ms = int(state.clock[self._cost_column])
+        reward = step_reward(self._cost_ms, cost_ms)
+        self._cost_ms = cost_ms
+        info = {"legal": legal, "time_s": float(state.clock[cols.NOW]) / 1000}
+        return self._observation(), reward, status == DONE, status == HORIZON, info
 
-    def result(self) -> Any:
-        """The `EpisodeResult` as it stands."""
+    def result(self) -> EpisodeResult:
+        """Return the outcome so far."""
         return episode_result(
             self._running_state(), self.workload, self.settings, "environment", self._seed
         )
 
     def _advance(self) -> int:
-        """Run to the next decision or the end, and look; the status."""
+        """Run to the next decision or the end and observe; return the status."""
         state, bank = self._running_state(), self.workload.bank
-        while (status := advance(state, bank)) in (at.GROW_JOBS, at.GROW_TRACE):
-            grow = at.with_more_slots if status == at.GROW_JOBS else at.with_more_trace
-            self._state = state = grow(state)
+        while (status := advance(state, bank)) in FULL:
+            self._state = state = enlarge(state, status)
         fit = observe(state, bank, self._view, self._rows)
         if fit != FITS:
-            self._state = None  # what was not seen cannot be decided on
-            raise too_large(fit, self.settings, float(state.clock[at.NOW]) / 1000)
+            self._state = None  # without an observation there is no next decision
+            raise too_large(fit, self.settings, float(state.clock[cols.NOW]) / 1000)
         return status
 
     def _running_state(self) -> SimState:
@@ -143,7 +144,7 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         return self._state
 
     def _observation(self) -> ObservationDict:
-        """Copies: the tables themselves are written anew at every step."""
+        """Copy the tables, which every step overwrites."""
         return {name: table.copy() for name, table in self._view._asdict().items()}
 
     def _blank(self) -> Observation:

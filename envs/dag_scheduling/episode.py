@@ -1,4 +1,4 @@
-"""Run an episode under a policy given by name."""
+"""Episodes under a policy given by name."""
 
 from __future__ import annotations
 
@@ -17,17 +17,9 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import unknown_name
 
-__all__ = [
-    "OPTIMAL",
-    "EpisodeResult",
-    "ScheduleTrace",
-    "episode_result",
-    "initial_state",
-    "run_baseline",
-    "run_episode",
-]
+__all__ = ["OPTIMAL", "EpisodeResult", "ScheduleTrace", "run_episode"]
 
-OPTIMAL = "optimal"  # not a baseline: it knows the future, and only tiny instances have it
+OPTIMAL = "optimal"  # not a baseline: it knows the future and solves only tiny instances
 
 
 def run_episode(
@@ -38,7 +30,7 @@ def run_episode(
     *,
     record: bool = False,
 ) -> EpisodeResult:
-    """Run a named policy on the episode of `seed`. Threads may run many of these at once."""
+    """Run a named policy on the episode of `seed`; thread-safe."""
     if policy != OPTIMAL and policy not in BASELINES:
         raise unknown_name("policy", policy, [*BASELINES, OPTIMAL])
     if workload is None:

@@ -1,9 +1,8 @@
-"""The best schedule there is, by exhaustive search: how far from it a policy is on tiny instances.
+"""Exact optimum of tiny instances by depth-first branch and bound.
 
-Every legal decision is tried at every round (depth first), with the same jobs and the same luck
-as any policy meets. A branch is cut when even its shortest continuation cannot beat the best
-schedule found so far, so the result is exact. Small clusters with a handful of tasks take
-seconds; anything larger is refused.
+Every legal decision is tried at every round, with the same jobs and task durations as any policy
+gets. A branch is cut when a lower bound on its cost reaches the best schedule so far, so the
+result is exact. Small clusters with a handful of tasks take seconds; larger ones are refused.
 """
 
 from __future__ import annotations
@@ -12,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
-from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import observation as obs
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     episode_result,
@@ -26,7 +26,7 @@ from loadmaster.envs.dag_scheduling.rollout import (
 )
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import DECIDE, SimState, clone_state
 from loadmaster.envs.dag_scheduling.vector_env import state_of, view_of
 from loadmaster.envs.errors import InputError
 
@@ -37,13 +37,13 @@ _FOUND, _TOO_MANY, _TOO_DEEP = 0, 1, 2
 def optimal_result(
     settings: DagSchedulingSettings, seed: int, workload: Workload, *, record: bool = False
 ) -> EpisodeResult:
-    """The episode of `seed` under the best decisions for the objective; InputError if too large."""
+    """Run the episode of `seed` under optimal decisions; InputError if it is too large."""
     bank, jobs = workload.bank, settings.total_jobs
     start = initial_state(settings, workload, seed, slots=jobs)
-    counter = at.JOB_MS if settings.objective == "jct" else at.NOW
-    # Any policy's cost is an upper bound to begin with; good ones cut most of the tree.
+    counter = COST_COLUMN[settings.objective]
+    # The baselines' costs are upper bounds; a good one cuts most of the tree.
     best = 1 + min(
-        int(run_baseline(at.snapshot(start), bank, baseline).clock[counter])
+        int(run_baseline(clone_state(start), bank, baseline).clock[counter])
         for baseline in BASELINES.values()
     )
     tasks = sum(
@@ -65,7 +65,7 @@ def optimal_result(
     )  # fmt: skip
     if status != _FOUND:
         raise _too_large(f"more than {DECISIONS_TRIED_MAX:,} decisions were tried")
-    return _replayed(settings, workload, seed, best_plan, record)
+    return _replay(settings, workload, seed, best_plan, record)
 
 
 def _too_large(why: str) -> InputError:
@@ -75,19 +75,19 @@ def _too_large(why: str) -> InputError:
     )
 
 
-def _replayed(
+def _replay(
     settings: DagSchedulingSettings,
     workload: Workload,
     seed: int,
     plan: NDArray[np.int64],
     record: bool,
 ) -> EpisodeResult:
-    """Carry the plan out once more, for its result."""
+    """Apply the plan to a new state and return the result."""
     state = initial_state(settings, workload, seed, record, slots=settings.total_jobs)
     view = blank_observation(len(state.stages), len(state.jobs), 0)
     rows = np.zeros(len(state.stages), np.int64)
     for row, limit in plan:
-        if advance(state, workload.bank) != at.DECIDE:
+        if advance(state, workload.bank) != DECIDE:
             break
         observe(state, workload.bank, view, rows)
         apply_action(state, workload.bank, view, rows, row, limit)
@@ -95,26 +95,18 @@ def _replayed(
 
 
 def _shortest_tasks(bank: JobTemplates) -> NDArray[np.int64]:
-    """(stages,) the shortest duration any of its lists holds, ms."""
-    pool = bank.durations_ms
-    return np.array(
-        [
-            min(
-                int(pool[start : start + count].min())
-                for start, count in zip(starts.ravel(), counts.ravel(), strict=True)
-            )
-            for starts, counts in zip(bank.wave_first, bank.wave_count, strict=True)
-        ],
-        np.int64,
-    )
+    """(stages,) Shortest duration in any of the stage's lists, ms."""
+    starts = np.unique(bank.wave_first)  # of the lists, which are adjacent
+    shortest = np.minimum.reduceat(bank.durations_ms, starts).astype(np.int64)
+    return shortest[np.searchsorted(starts, bank.wave_first)].min(axis=(1, 2))
 
 
 def _shortest_to_end(bank: JobTemplates, shortest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(stages,) the least time from a task's start to the job's end, whatever luck it meets."""
+    """(stages,) Least time from a task's start to the job's end, for any drawn durations."""
     to_end = shortest.copy()
     stages = np.arange(len(to_end))
     first = bank.first_stage[np.searchsorted(bank.first_stage, stages, side="right") - 1]
-    for stage in np.argsort(bank.height, kind="stable"):  # the end first
+    for stage in np.argsort(bank.height, kind="stable"):  # leaves first
         below = first[stage] + bank.child[bank.child_first[stage] : bank.child_first[stage + 1]]
         if len(below):
             to_end[stage] = shortest[stage] + to_end[below].max()
@@ -137,7 +129,7 @@ def search(
     best_plan: NDArray[np.int64],
     budget: int,
 ) -> int:
-    """Depth-first over all plans; the best one ends up in `best_plan`.
+    """Search all plans depth first and write the best one to `best_plan`; return a status.
 
     `states[d]` is the cluster after d decisions, `tried[d]` the number of options tried there.
     """
@@ -160,31 +152,29 @@ def search(
         apply_action(state, bank, view, rows[depth], plan[depth, 0], plan[depth, 1])
         status = advance(state, bank)
         cost = state.clock[counter]
-        if status == at.DECIDE:
-            if cost + least_ahead(state, shortest, to_end, counter, work) < best:
+        if status == DECIDE:
+            if cost + lower_bound(state, shortest, to_end, counter, work) < best:
                 depth += 1
                 tried[depth] = 0
                 observe(state, bank, view_of(views, depth), rows[depth])
         elif cost < best:
             best = cost
-            for step in range(len(plan)):
-                best_plan[step, 0] = plan[step, 0]
-                best_plan[step, 1] = plan[step, 1]
+            copy_table(plan, best_plan)
     return _FOUND
 
 
 @njit_inline
 def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> bool:
-    """Write the number-th legal decision with a different effect; False when there is none."""
-    for row in range(int(view.cluster[seen.STAGES])):
+    """Write the number-th decision of those with distinct effects; return False if none is left."""
+    for row in range(int(view.cluster[obs.STAGES])):
         if view.schedulable[row] == 0:
             continue
-        total = int(view.cluster[seen.TOTAL_EXECUTORS])
+        total = int(view.cluster[obs.TOTAL_EXECUTORS])
         amounts = executors_granted(view, row, total)
         if number < amounts:
             option[0] = row
-            # All a stage can use first: good schedules come early, and cut the rest.
-            option[1] = int(view.jobs[view.stage_job[row], seen.MIN_LIMIT]) + amounts - 1 - number
+            # Most executors first: good schedules found early cut more.
+            option[1] = int(view.jobs[view.stage_job[row], obs.MIN_LIMIT]) + amounts - 1 - number
             return True
         number -= amounts
     option[0] = len(view.schedulable) - 1
@@ -193,35 +183,35 @@ def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> boo
 
 
 @njit_inline
-def least_ahead(
+def lower_bound(
     state: SimState,
     shortest: NDArray[np.int64],
     to_end: NDArray[np.int64],
     counter: int,
     work: NDArray[np.int64],
 ) -> int:
-    """A bound on the cost to come, the larger of two; `work` is scratch, one place a job.
+    """Return the larger of two lower bounds on the cost to come; `work` is scratch, one a job.
 
-    Every job needs the time of its longest chain of tasks, and a move before that if nobody is
-    there. And no schedule is faster than one executor of E times the speed would be, with the
-    shortest remaining job first (the optimum of that simpler problem).
+    Each job needs its longest chain of tasks, after a move if it has no executor. And no schedule
+    beats one executor of E times the speed that serves the shortest remaining job first, the
+    optimum of that relaxation.
     """
-    stride, jobs = state.setup[at.STRIDE], state.clock[at.ACTIVE]
+    stride, jobs = state.setup[cols.STRIDE], state.clock[cols.ACTIVE]
     chains, longest = 0, 0
     for position in range(jobs):
         job = state.order[position]
         chain, left = 0, 0
-        for stage in range(job * stride, job * stride + state.jobs[job, at.STAGES]):
-            unstarted = state.stages[stage, at.TASKS] - state.stages[stage, at.STARTED]
+        for stage in range(job * stride, job * stride + state.jobs[job, cols.STAGES]):
+            unstarted = state.stages[stage, cols.TASKS] - state.stages[stage, cols.STARTED]
             if unstarted > 0:
-                profile = state.stages[stage, at.PROFILE]
+                profile = state.stages[stage, cols.PROFILE]
                 chain = max(chain, to_end[profile])
                 left += unstarted * shortest[profile]
-        if state.jobs[job, at.MEMBERS] + state.jobs[job, at.INCOMING] == 0:
-            chain += state.setup[at.MOVING_MS]
+        if state.jobs[job, cols.MEMBERS] + state.jobs[job, cols.INCOMING] == 0:
+            chain += state.setup[cols.MOVING_MS]
         chains += chain
         longest = max(longest, chain)
-        place = position  # kept sorted, least work first
+        place = position  # insertion sort, least work first
         while place > 0 and work[place - 1] > left:
             work[place] = work[place - 1]
             place -= 1
@@ -230,14 +220,14 @@ def least_ahead(
     for position in range(jobs):
         done += work[position]
         waited += done
-    if counter == at.JOB_MS:
+    if counter == cols.JOB_MS:
         return max(chains, waited // len(state.executors))
     return max(longest, done // len(state.executors))
 
 
 @njit_inline
 def copy_state(source: SimState, target: SimState) -> None:
-    """Copy all that changes in an episode."""
+    """Copy the tables that change in an episode."""
     copy_list(source.clock, target.clock)
     copy_list(source.completed_ms, target.completed_ms)
     copy_list(source.order, target.order)
@@ -252,12 +242,11 @@ def copy_state(source: SimState, target: SimState) -> None:
 
 @njit_internal
 def copy_list(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-    for i in range(len(source)):
+    for i in range(len(source)):  # target[:] = source would need reference counts
         target[i] = source[i]
 
 
 @njit_internal
 def copy_table(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
-    for i in range(source.shape[0]):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]
+    for i in range(len(source)):
+        copy_list(source[i], target[i])

@@ -1,7 +1,7 @@
-"""Jobs as data: a bank of DAG templates in flat arrays, ready for compiled code.
+"""Job templates: DAGs of stages, laid out in flat arrays for compiled code.
 
-A workload describes its jobs once, as `Job` and `Stage` records; `build_workload` checks them and
-lays them out in a `JobBank`. Episodes then refer to templates by number and copy nothing.
+A workload describes its jobs as `Job` and `Stage` records; `build_workload` checks them and lays
+them out as `JobTemplates`. Episodes refer to templates by number.
 """
 
 from __future__ import annotations
@@ -17,89 +17,9 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
-# What lies ahead of every stage: the longest paths from it to its job's end.
-
-
-UNREACHED = -1  # the height of a stage that waits for itself, or leads to one that does
-
-
-@compiled
-def find_children(
-    first_stage: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    child_first: NDArray[np.int64],
-    child: NDArray[np.int64],
-) -> None:
-    """Fill `child_first` and `child` of a JobBank, zeros before, whose fields the others are."""
-    for template in range(len(first_stage) - 1):
-        first = first_stage[template]
-        for edge in range(parent_first[first], parent_first[first_stage[template + 1]]):
-            child_first[first + parent[edge] + 1] += 1
-    for stage in range(1, len(child_first)):
-        child_first[stage] += child_first[stage - 1]
-    # From the back, every list is filled from its end: its own start is then where it begins.
-    for template in range(len(first_stage) - 2, -1, -1):
-        first = first_stage[template]
-        for stage in range(first_stage[template + 1] - 1, first - 1, -1):
-            for edge in range(parent_first[stage + 1] - 1, parent_first[stage] - 1, -1):
-                above = first + parent[edge] + 1
-                child_first[above] -= 1
-                child[child_first[above]] = stage - first
-    # Those were one place ahead.
-    for stage in range(1, len(child_first) - 1):
-        child_first[stage] = child_first[stage + 1]
-    child_first[len(child_first) - 1] = len(child)
-
-
-@compiled
-def measure_paths(
-    first_stage: NDArray[np.int64],
-    child_first: NDArray[np.int64],
-    child: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    critical_ms: NDArray[np.float64],
-    height: NDArray[np.int64],
-    ahead: NDArray[np.float64],
-    unmeasured: NDArray[np.int64],
-    queue: NDArray[np.int64],
-) -> None:
-    """Fill `critical_ms`, `height` and `ahead` of a JobBank, whose fields the others are.
-
-    `critical_ms` and `ahead` begin with what a stage knows of itself, `height` as UNREACHED.
-    `unmeasured` and `queue` have room for a number per stage.
-    """
-    for template in range(len(first_stage) - 1):
-        first, end = first_stage[template], first_stage[template + 1]
-        head, tail = first, first
-        for stage in range(first, end):
-            unmeasured[stage] = child_first[stage + 1] - child_first[stage]
-            if unmeasured[stage] == 0:
-                queue[tail] = stage
-                tail += 1
-        while head < tail:  # Kahn's algorithm, from the job's end: children before parents
-            stage = queue[head]
-            head += 1
-            longest, levels = 0.0, -1
-            for edge in range(child_first[stage], child_first[stage + 1]):
-                below = first + child[edge]
-                longest = max(longest, critical_ms[below])
-                levels = max(levels, height[below])
-                ahead[stage, 0] = max(ahead[stage, 0], ahead[below, 0])
-                ahead[stage, 1] = max(ahead[stage, 1], ahead[below, 1])
-            critical_ms[stage] += longest
-            height[stage] = levels + 1
-            for edge in range(parent_first[stage], parent_first[stage + 1]):
-                above = first + parent[edge]
-                unmeasured[above] -= 1
-                if unmeasured[above] == 0:
-                    queue[tail] = above
-                    tail += 1
-
-
-# The three kinds of task duration a profile distinguishes.
-FRESH, FIRST, REST = 0, 1, 2
+UNREACHED = -1  # height of a stage in a cycle, or with one among its descendants
+_TASKS_MAX = np.iinfo(np.int32).max
+FRESH, FIRST, REST = 0, 1, 2  # waves: the three kinds of task duration in a profile
 
 
 @dataclass(frozen=True)
@@ -118,7 +38,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Job:
-    """A job template: stages by number; a stage's parents may stand anywhere in the list."""
+    """A job template; parents are numbers of stages, in any order."""
 
     name: str
     stages: tuple[Stage, ...]
@@ -143,18 +63,93 @@ class JobTemplates(NamedTuple):
     wave_first: NDArray[np.int64]  # (S, 3, L) where the list starts in durations_ms
     wave_count: NDArray[np.int64]  # (S, 3, L) never 0
     cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured, add the warm-up delay
-    durations_ms: NDArray[np.int32]  # all lists, one after another
+    durations_ms: NDArray[np.int32]  # all lists, concatenated
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A named bank of job templates."""
+    """A named set of job templates."""
 
     name: str
     bank: JobTemplates
     job_names: tuple[str, ...]
     stages_max: int  # the most stages any template has
-    description: str = ""  # one line a reader of its figures should know
+    description: str = ""  # one line for readers of its figures
+
+
+@compiled
+def find_children(
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    child_first: NDArray[np.int64],
+    child: NDArray[np.int64],
+) -> None:
+    """Fill `child_first` and `child`, zeros before, from other fields of JobTemplates."""
+    for template in range(len(first_stage) - 1):
+        first = first_stage[template]
+        for edge in range(parent_first[first], parent_first[first_stage[template + 1]]):
+            child_first[first + parent[edge] + 1] += 1
+    for stage in range(1, len(child_first)):
+        child_first[stage] += child_first[stage - 1]
+    # Filled backwards, each entry of child_first ends as the start of its list.
+    for template in range(len(first_stage) - 2, -1, -1):
+        first = first_stage[template]
+        for stage in range(first_stage[template + 1] - 1, first - 1, -1):
+            for edge in range(parent_first[stage + 1] - 1, parent_first[stage] - 1, -1):
+                above = first + parent[edge] + 1
+                child_first[above] -= 1
+                child[child_first[above]] = stage - first
+    # The entries were one place ahead.
+    for stage in range(1, len(child_first) - 1):
+        child_first[stage] = child_first[stage + 1]
+    child_first[len(child_first) - 1] = len(child)
+
+
+@compiled
+def measure_paths(
+    first_stage: NDArray[np.int64],
+    child_first: NDArray[np.int64],
+    child: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    critical_ms: NDArray[np.float64],
+    height: NDArray[np.int64],
+    ahead: NDArray[np.float64],
+    unmeasured: NDArray[np.int64],
+    queue: NDArray[np.int64],
+) -> None:
+    """Fill `critical_ms`, `height` and `ahead` from other fields of JobTemplates.
+
+    `critical_ms` and `ahead` begin with each stage's own values, `height` as UNREACHED.
+    `unmeasured` and `queue` are scratch, one number a stage.
+    """
+    for template in range(len(first_stage) - 1):
+        first, end = first_stage[template], first_stage[template + 1]
+        head, tail = first, first
+        for stage in range(first, end):
+            unmeasured[stage] = child_first[stage + 1] - child_first[stage]
+            if unmeasured[stage] == 0:
+                queue[tail] = stage
+                tail += 1
+        while head < tail:  # Kahn's algorithm, children before parents
+            stage = queue[head]
+            head += 1
+            longest, levels = 0.0, -1
+            for edge in range(child_first[stage], child_first[stage + 1]):
+                below = first + child[edge]
+                longest = max(longest, critical_ms[below])
+                levels = max(levels, height[below])
+                ahead[stage, 0] = max(ahead[stage, 0], ahead[below, 0])
+                ahead[stage, 1] = max(ahead[stage, 1], ahead[below, 1])
+            critical_ms[stage] += longest
+            height[stage] = levels + 1
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                above = first + parent[edge]
+                unmeasured[above] -= 1
+                if unmeasured[above] == 0:
+                    queue[tail] = above
+                    tail += 1
 
 
 def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Workload:
@@ -162,14 +157,14 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
     if not jobs:
         raise InputError(f"workload {name!r} holds no jobs; expected at least one")
     for job in jobs:
-        _check_dag(job)
+        _check_stages(job)
     stages = [stage for job in jobs for stage in job.stages]
     levels = sorted({e for s in stages for wave in (s.first, s.rest, s.fresh) for e in wave})
     pool = ProfilePool(levels)
     for job in jobs:
         for number, s in enumerate(job.stages):
             pool.add(f"job {job.name!r}: stage {number}", s.fresh, s.first, s.rest, s.mean_ms)
-    bank = lay_out(
+    bank = build_templates(
         first_stage=_starts([job.stages for job in jobs]),
         tasks=np.array([stage.tasks for stage in stages], np.int64),
         demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
@@ -178,11 +173,18 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
         levels=np.array(levels, np.int64),
         profiles=pool.lay_out(),
     )
+    cyclic = np.flatnonzero(bank.height == UNREACHED)
+    if len(cyclic):
+        template = int(np.searchsorted(bank.first_stage, cyclic[0], side="right")) - 1
+        raise InputError(
+            f"job {jobs[template].name!r} is cyclic: stage {cyclic[0] - bank.first_stage[template]}"
+            " is in or leads to a cycle; expected a DAG"
+        )
     names = tuple(job.name for job in jobs)
     return Workload(name, bank, names, max(len(job.stages) for job in jobs), description)
 
 
-def lay_out(
+def build_templates(
     *,
     first_stage: NDArray[np.int64],
     tasks: NDArray[np.int64],
@@ -192,10 +194,7 @@ def lay_out(
     levels: NDArray[np.int64],
     profiles: Profiles,
 ) -> JobTemplates:
-    """A bank of these fields, and of what follows from them. Where a job is cyclic, the stages
-    that wait for themselves and those before them have a height below 0."""
-    # Lists of workloads import this module, and need no numba.
-
+    """Derive the other fields of JobTemplates; stages with a cycle ahead have height UNREACHED."""
     stages = len(tasks)
     child_first, child = np.zeros(stages + 1, np.int64), np.zeros_like(parent)
     find_children(first_stage, parent_first, parent, child_first, child)
@@ -231,15 +230,14 @@ def _starts(groups: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
     return np.concatenate([[0], np.cumsum([len(group) for group in groups])]).astype(np.int64)
 
 
-def _check_dag(job: Job) -> None:
-    """Parents can all come before their children, or an InputError says why not."""
+def _check_stages(job: Job) -> None:
     if not job.stages:
         raise InputError(f"job {job.name!r} has no stages; expected at least one")
-    left, children = [], [[] for _ in job.stages]  # type: tuple[list[int], list[list[int]]]
     for number, stage in enumerate(job.stages):
-        if stage.tasks < 1:
+        if not 1 <= stage.tasks <= _TASKS_MAX:
             raise InputError(
-                f"job {job.name!r}: stage {number} has {stage.tasks} tasks; expected 1 or more"
+                f"job {job.name!r}: stage {number} has {stage.tasks} tasks; "
+                f"expected 1 to {_TASKS_MAX}"
             )
         for parent in stage.parents:
             if not 0 <= parent < len(job.stages):
@@ -247,16 +245,3 @@ def _check_dag(job: Job) -> None:
                     f"job {job.name!r}: stage {number} names parent {parent}; "
                     f"expected 0 to {len(job.stages) - 1}"
                 )
-            children[parent].append(number)
-        left.append(len(stage.parents))
-    order = [number for number, count in enumerate(left) if count == 0]
-    for number in order:  # grows while it is walked: Kahn's algorithm
-        for child in children[number]:
-            left[child] -= 1
-            if left[child] == 0:
-                order.append(child)
-    if len(order) < len(job.stages):
-        stuck = sorted(set(range(len(job.stages))) - set(order))
-        raise InputError(
-            f"job {job.name!r} is cyclic: stages {stuck} wait for one another; expected a DAG"
-        )

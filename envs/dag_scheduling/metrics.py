@@ -1,4 +1,4 @@
-"""How a DAG scheduling episode is judged."""
+"""Metrics of a DAG scheduling episode."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CLOCK_TICK_S = 0.001
 
 
 def ideal_s(workload: Workload, executors: int) -> NDArray[np.float64]:
-    """(templates,) what each job needs at least, with the whole cluster to itself.
+    """(templates,) Estimate the least completion time of each job alone on the cluster.
 
-    The longer of two bounds: its critical path (one mean task per stage on the way) and its work
-    spread over all executors. Both rest on mean durations, so a lucky draw may undercut them.
+    It is the larger of the critical path (one mean task a stage) and the work spread over all
+    executors. Both use mean durations, so an episode may undercut them.
     """
     bank = workload.bank
     critical_ms = np.maximum.reduceat(bank.critical_ms, bank.first_stage[:-1])
@@ -30,26 +30,25 @@ def ideal_s(workload: Workload, executors: int) -> NDArray[np.float64]:
 
 
 def jobs_in_system(result: EpisodeResult) -> float:
-    """The time-average number of jobs waiting or running.
+    """Return the time-average number of jobs waiting or running.
 
-    By Little's law it is the arrival rate times the mean JCT, but it also counts the jobs that an
-    episode's horizon cut off; a mean over finished jobs would reward a policy for starving the
-    long ones.
+    By Little's law it is the arrival rate times the mean JCT, but it also counts jobs cut off by
+    the horizon; a mean over finished jobs would reward a policy for starving long ones.
     """
     if result.end_s <= 0:
         return float("nan")
     leave_s = np.where(np.isnan(result.completion_s), result.end_s, result.completion_s)
-    stay_s = np.clip(leave_s - result.arrival_s, 0, None)  # 0: it would have come after the end
+    stay_s = np.clip(leave_s - result.arrival_s, 0, None)  # 0: arrives after the end
     return float(stay_s.sum() / result.end_s)
 
 
 def unfinished(result: EpisodeResult) -> float:
-    """Jobs that had arrived but not finished when the episode ended."""
+    """Count jobs that had arrived but not finished when the episode ended."""
     return float(np.sum(np.isnan(result.completion_s) & (result.arrival_s <= result.end_s)))
 
 
 def episode_metrics(settings: DagSchedulingSettings, workload: Workload) -> tuple[Metric, ...]:
-    """The metrics of an evaluation with these settings; the first decides who is best."""
+    """List the metrics of an evaluation with these settings, the primary one first."""
     ideal = ideal_s(workload, settings.total_executors)
 
     def mean_slowdown(result: EpisodeResult) -> float:
@@ -66,7 +65,7 @@ def episode_metrics(settings: DagSchedulingSettings, workload: Workload) -> tupl
         return (jct, jct_p95, makespan, slowdown, decisions)
     if settings.objective == "makespan":
         raise InputError(
-            "objective=makespan cannot be judged with horizon_s set: every episode ends at "
+            "objective=makespan cannot be measured with horizon_s set: every episode ends at "
             "its horizon; expected only one of the two"
         )
     return (
@@ -82,7 +81,7 @@ def episode_metrics(settings: DagSchedulingSettings, workload: Workload) -> tupl
 def job_columns(
     result: EpisodeResult, workload: Workload, executors: int
 ) -> dict[str, NDArray[Any]]:
-    """One row per job that arrived, in order of arrival; nan where the horizon came first."""
+    """Tabulate the jobs that arrived, in order of arrival; nan where unfinished."""
     came = result.arrival_s <= result.end_s
     template = result.template[came]
     names = np.asarray(workload.job_names, dtype=object)

@@ -1,8 +1,7 @@
-"""What a policy sees: padded tables in the domain's own units, and who may be chosen.
+"""Observations: padded tables in physical units, and a mask of schedulable stages.
 
-`observe` is the only way from a cluster to an observation, so heuristics, networks and the
-decision service all look at the same thing. Rows come job by job in order of arrival, then stage
-by stage; finished stages and finished jobs have no row.
+Heuristics, networks and the decision service all use `observe`. Rows are sorted by job in order of
+arrival, then by stage; finished stages and finished jobs have no row.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import (
     fits,
@@ -23,34 +22,34 @@ from loadmaster.envs.dag_scheduling.placement import (
     unplaced_executors,
 )
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import NONE, SimState
 from loadmaster.envs.errors import InputError
 
 # Columns of `stages`.
-UNASSIGNED = 0  # tasks that nobody runs, is promised to or is moving to
+UNASSIGNED = 0  # tasks without an executor that runs them, is committed or moving to them
 UNSTARTED = 1  # tasks not started
 RUNNING = 2  # tasks running now
 MEAN_S = 3  # mean task duration, s
 CRITICAL_S = 4  # longest path of mean durations from here to the job's end, s
 HEIGHT = 5  # edges on the longest path to the job's end
 RUNNABLE = 6  # 1: all parents are finished
-UNLOCKED = 7  # when it became runnable, as a count
+UNLOCKED = 7  # order in which it became runnable
 FITTING = 8  # the round's free executors that could run it
 CPU = 9  # what an executor must offer
 MEMORY = 10
 LONGEST_AHEAD_S = 11  # the longest mean task duration from here to the job's end, s
-DEMAND_AHEAD = 12  # the largest CPU + memory asked for from here to the job's end
+DEMAND_AHEAD = 12  # the largest CPU + memory demand from here to the job's end
 ABLE = 13  # executors of the whole cluster that could run it
 STAGE_FEATURES = 14
 
 # Columns of `jobs`.
-EXECUTORS = 0  # its own, on their way and promised to it
+EXECUTORS = 0  # its own, on their way and committed to it
 IS_SOURCE = 1  # 1: the free executors belong to this job
 MIN_LIMIT = 2  # the lowest parallelism limit that places an executor
 AGE_S = 3  # s since it arrived
 WORK_S = 4  # executor-seconds of the whole job
 WORK_LEFT_S = 5  # executor-seconds of its tasks not started
-UNPLACED = 6  # tasks of the job that nobody runs, is promised to or is moving to
+UNPLACED = 6  # sum of UNASSIGNED over its stages
 JOB_FEATURES = 7
 
 # `cluster`.
@@ -79,7 +78,7 @@ class Observation(NamedTuple):
 
 
 def blank_observation(max_stages: int, max_jobs: int, max_edges: int) -> Observation:
-    """All rows unused."""
+    """Allocate an observation with all rows unused."""
     return Observation(
         stages=np.zeros((max_stages, STAGE_FEATURES), np.float32),
         stage_job=np.zeros(max_stages, np.int32),
@@ -91,7 +90,7 @@ def blank_observation(max_stages: int, max_jobs: int, max_edges: int) -> Observa
 
 
 def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
-    """The Gymnasium space of an observation: one box a field."""
+    """Build the Gymnasium space: one box per field."""
     blank = blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
     bounds = {"schedulable": (0, 1), "stage_job": (0, settings.max_jobs - 1)}
     bounds["edges"] = (0, settings.max_stages - 1)
@@ -104,37 +103,37 @@ def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
 
 @compiled
 def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64]) -> int:
-    """Write the observation into `out` and the stage behind each row into `rows`; FITS or why not.
+    """Write the observation into `out` and each row's stage into `rows`; return FITS or TOO_MANY_*.
 
-    Where `out` has no room for edges at all, none are wanted.
+    Edges are skipped where `out` has no rows for them.
     """
     clock, cluster = state.clock, out.cluster
     used_stages, used_jobs = int(cluster[STAGES]), int(cluster[JOBS])
-    if clock[at.ACTIVE] > len(out.jobs):
+    if clock[cols.ACTIVE] > len(out.jobs):
         return TOO_MANY_JOBS
     out.schedulable[:used_stages] = 0
     row = int(np.int64(0))  # a literal 0 would compile everything below twice
-    for job_row in range(clock[at.ACTIVE]):
+    for job_row in range(clock[cols.ACTIVE]):
         first_row = row
         row = _observe_stages(state, bank, out, rows, job_row, first_row)
         if row < 0:
             return TOO_MANY_STAGES
         _observe_job(state, bank, out, job_row, first_row, row)
-    # Only what the last observation used can need clearing.
+    # Only rows that the last observation used need clearing.
     for unused in range(row, used_stages):
         out.stages[unused] = 0
         out.stage_job[unused] = 0
-    for unused in range(clock[at.ACTIVE], used_jobs):
+    for unused in range(clock[cols.ACTIVE], used_jobs):
         out.jobs[unused] = 0
     if len(out.edges) > 0 and not _observe_edges(state, bank, out, rows, row):
         return TOO_MANY_EDGES
     may_idle = (
-        clock[at.PENDING] > 0
-        or clock[at.NEXT_JOB] < len(state.arrivals)
-        or (clock[at.SOURCE] != at.NONE and state.commit_first[clock[at.SOURCE]] != at.NONE)
+        clock[cols.PENDING] > 0
+        or clock[cols.NEXT_JOB] < len(state.arrivals)
+        or (clock[cols.SOURCE] != NONE and state.commit_first[clock[cols.SOURCE]] != NONE)
     )
     out.schedulable[len(out.schedulable) - 1] = may_idle
-    cluster[JOBS] = clock[at.ACTIVE]
+    cluster[JOBS] = clock[cols.ACTIVE]
     cluster[STAGES] = row
     cluster[FREE_EXECUTORS] = unplaced_executors(state)
     cluster[TOTAL_EXECUTORS] = len(state.executors)
@@ -151,45 +150,45 @@ def _observe_stages(
     job_row: int,
     row: int,
 ) -> int:
-    """Rows for the unfinished stages of one job; the next free row, or -1 if there is none."""
+    """Write the unfinished stages of one job; return the next free row, or -1 if out of rows."""
     slot = state.order[job_row]
-    first = slot * state.setup[at.STRIDE]
-    for stage in range(first, first + state.jobs[slot, at.STAGES]):
+    first = slot * state.setup[cols.STRIDE]
+    for stage in range(first, first + state.jobs[slot, cols.STAGES]):
         facts = state.stages[stage]
-        if facts[at.FINISHED] == facts[at.TASKS]:
+        if facts[cols.FINISHED] == facts[cols.TASKS]:
             continue
         if row == len(out.stages):
             return -1
-        profile = facts[at.PROFILE]
-        fitting, able = 0, 0
+        profile = facts[cols.PROFILE]
+        fitting, fitting_total = 0, 0
         for kind in range(len(state.left)):
             if fits(state, bank, kind, stage):
                 fitting += state.left[kind]
-                able += state.amount[kind]
-        seen = out.stages[row]
-        seen[UNASSIGNED] = max(unassigned_tasks(state, stage), 0)
-        seen[UNSTARTED] = facts[at.TASKS] - facts[at.STARTED]
-        seen[RUNNING] = facts[at.STARTED] - facts[at.FINISHED]
-        seen[MEAN_S] = bank.mean_ms[profile] * 1e-3
-        seen[CRITICAL_S] = bank.critical_ms[profile] * 1e-3
-        seen[LONGEST_AHEAD_S] = bank.ahead[profile, 0] * 1e-3
-        if state.setup[at.TYPICAL_MS] > 0:  # durations are not known
-            typical_s = state.setup[at.TYPICAL_MS] * 1e-3
-            seen[MEAN_S] = typical_s
-            seen[CRITICAL_S] = typical_s * (1 + bank.height[profile])
-            seen[LONGEST_AHEAD_S] = typical_s
-        seen[HEIGHT] = bank.height[profile]
-        seen[RUNNABLE] = facts[at.WAITING] == 0
-        seen[UNLOCKED] = facts[at.UNLOCKED]
-        seen[FITTING] = fitting
-        seen[CPU] = bank.demand[profile, 0]
-        seen[MEMORY] = bank.demand[profile, 1]
-        seen[DEMAND_AHEAD] = bank.ahead[profile, 1]
-        seen[ABLE] = able
+                fitting_total += state.amount[kind]
+        features = out.stages[row]
+        features[UNASSIGNED] = max(unassigned_tasks(state, stage), 0)
+        features[UNSTARTED] = facts[cols.TASKS] - facts[cols.STARTED]
+        features[RUNNING] = facts[cols.STARTED] - facts[cols.FINISHED]
+        features[MEAN_S] = bank.mean_ms[profile] * 1e-3
+        features[CRITICAL_S] = bank.critical_ms[profile] * 1e-3
+        features[LONGEST_AHEAD_S] = bank.ahead[profile, 0] * 1e-3
+        if state.setup[cols.TYPICAL_MS] > 0:
+            typical_s = state.setup[cols.TYPICAL_MS] * 1e-3
+            features[MEAN_S] = typical_s
+            features[CRITICAL_S] = typical_s * (1 + bank.height[profile])
+            features[LONGEST_AHEAD_S] = typical_s
+        features[HEIGHT] = bank.height[profile]
+        features[RUNNABLE] = facts[cols.WAITING] == 0
+        features[UNLOCKED] = facts[cols.UNLOCKED]
+        features[FITTING] = fitting
+        features[CPU] = bank.demand[profile, 0]
+        features[MEMORY] = bank.demand[profile, 1]
+        features[DEMAND_AHEAD] = bank.ahead[profile, 1]
+        features[ABLE] = fitting_total
         out.stage_job[row] = job_row
         out.schedulable[row] = fitting > 0 and schedulable(state, bank, stage)
         rows[row] = stage
-        facts[at.ROW] = row
+        facts[cols.ROW] = row
         row += 1
     return row
 
@@ -204,30 +203,30 @@ def _observe_job(
     end_row: int,
 ) -> None:
     slot = state.order[job_row]
-    job, seen = state.jobs[slot], out.jobs[job_row]
-    is_source = state.clock[at.SOURCE_JOB] == slot
-    held = job[at.MEMBERS] + job[at.INCOMING] + job[at.COMMITTED_IN]
+    job, features = state.jobs[slot], out.jobs[job_row]
+    is_source = state.clock[cols.SOURCE_JOB] == slot
+    held = job[cols.MEMBERS] + job[cols.INCOMING] + job[cols.COMMITTED_IN]
     work_left, unplaced = np.float32(0.0), np.float32(0.0)
     for row in range(first_row, end_row):
         work_left += out.stages[row, UNSTARTED] * out.stages[row, MEAN_S]
         unplaced += out.stages[row, UNASSIGNED]
-    seen[EXECUTORS] = held
-    seen[IS_SOURCE] = is_source
-    seen[MIN_LIMIT] = held + 1 - (unplaced_executors(state) if is_source else 0)
-    seen[AGE_S] = (state.clock[at.NOW] - job[at.ARRIVAL]) * 1e-3
-    seen[WORK_S] = _work_ms(state, bank, job[at.TEMPLATE]) * 1e-3
-    seen[WORK_LEFT_S] = work_left
-    seen[UNPLACED] = unplaced
+    features[EXECUTORS] = held
+    features[IS_SOURCE] = is_source
+    features[MIN_LIMIT] = held + 1 - (unplaced_executors(state) if is_source else 0)
+    features[AGE_S] = (state.clock[cols.NOW] - job[cols.ARRIVAL]) * 1e-3
+    features[WORK_S] = _work_ms(state, bank, job[cols.TEMPLATE]) * 1e-3
+    features[WORK_LEFT_S] = work_left
+    features[UNPLACED] = unplaced
 
 
 @njit_inline
 def _work_ms(state: SimState, bank: JobTemplates, template: int) -> float:
-    """Of the whole job, as far as durations are known."""
+    """Work of the whole job, by TYPICAL_MS where that is set."""
     work = bank.work_ms[template]
-    if state.setup[at.TYPICAL_MS] > 0:
+    if state.setup[cols.TYPICAL_MS] > 0:
         work = 0.0
         for profile in range(bank.first_stage[template], bank.first_stage[template + 1]):
-            work += bank.tasks[profile] * state.setup[at.TYPICAL_MS]
+            work += bank.tasks[profile] * state.setup[cols.TYPICAL_MS]
     return work
 
 
@@ -235,17 +234,17 @@ def _work_ms(state: SimState, bank: JobTemplates, template: int) -> float:
 def _observe_edges(
     state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64], stages: int
 ) -> bool:
-    """Edges between unfinished stages; whether they all fit."""
+    """Write the edges between unfinished stages; return whether they all fit."""
     edge_row = 0
     for row in range(stages):
         stage = rows[row]
-        profile = state.stages[stage, at.PROFILE]
-        first = stage - stage % state.setup[at.STRIDE]
+        profile = state.stages[stage, cols.PROFILE]
+        first = stage - stage % state.setup[cols.STRIDE]
         for edge in range(bank.child_first[profile], bank.child_first[profile + 1]):
             if edge_row == len(out.edges):
                 return False
             out.edges[edge_row, 0] = row
-            out.edges[edge_row, 1] = state.stages[first + bank.child[edge], at.ROW]
+            out.edges[edge_row, 1] = state.stages[first + bank.child[edge], cols.ROW]
             edge_row += 1
     for unused in range(edge_row, int(out.cluster[EDGES])):
         out.edges[unused] = 0
@@ -254,7 +253,7 @@ def _observe_edges(
 
 
 def too_large(why: int, settings: DagSchedulingSettings, now_s: float) -> InputError:
-    """The error for a cluster state that has no room in the padded observation."""
+    """Build the error for a state that exceeds the padded observation."""
     name = {TOO_MANY_JOBS: "jobs", TOO_MANY_STAGES: "stages", TOO_MANY_EDGES: "edges"}[why]
     limit = getattr(settings, f"max_{name}")
     return InputError(

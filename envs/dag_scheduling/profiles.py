@@ -1,7 +1,7 @@
 """Stage profiles: duration lists by wave and executor level, pooled into flat arrays.
 
-A profile has gaps: small stages were never measured with many executors, later stages never met a
-fresh one. The pool settles once which list serves in each gap, so the simulator never has to ask.
+Profiles have gaps: small stages were never measured with many executors, later stages never with
+a fresh one. The pool chooses, once, the list that serves in each gap.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ class Profiles(NamedTuple):
     wave_first: NDArray[np.int64]  # (S, 3, L) where the list starts in durations_ms
     wave_count: NDArray[np.int64]  # (S, 3, L) never 0
     cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured
-    durations_ms: NDArray[np.int32]  # all lists, one after another
+    durations_ms: NDArray[np.int32]  # all lists, concatenated
 
 
 class ProfilePool:
-    """Collects the stages' duration lists, each once however many gaps it fills."""
+    """Collects the stages' duration lists; a list that fills several gaps is stored once."""
 
     def __init__(self, levels: Sequence[int]) -> None:
         self._levels = levels
         self._lists: list[NDArray[Any]] = []
-        self._owner: list[str] = []  # of each list: the stage, for complaints
+        self._owner: list[str] = []  # of each list: the stage, for errors
         self._serving: list[list[list[int]]] = []  # (S, 3, L) number of the list
         self._cold: list[list[int]] = []  # (S, L)
         self._measured: list[list[int]] = []  # (S, any) the lists in the stage's mean
-        self._given_mean: list[float] = []  # (S,) nan where the lists tell it
+        self._given_mean: list[float] = []  # (S,) nan: the mean of the lists
 
     def add(
         self, stage: str, fresh: Waves, first: Waves, rest: Waves, mean_ms: float | None
     ) -> None:
-        """Take in the next stage; `stage` names it in errors."""
+        """Add the next stage; `stage` names it in errors."""
         placed: dict[int, int] = {}  # id of a list -> its number
 
         def place(durations: Durations) -> int:
@@ -65,12 +65,12 @@ class ProfilePool:
         rows: tuple[list[int], list[int], list[int]] = ([], [], [])
         cold = []
         for level in self._levels:
-            # A level the stage was never measured at (it has fewer tasks than that): the largest.
+            # At a level that was not measured (the stage has fewer tasks), the largest serves.
             key = level if level in executors else largest
             found = [lists.get(key) for lists in known]
             cold.append(int(found[0] is None))
             # No fresh list: the first wave (the simulator adds a warm-up); no first wave: the
-            # fresh list; no rest wave: whatever serves the first.
+            # fresh list; no rest wave: the list that serves the first.
             likely = (found[1], found[0], found[2], measured[0])
             stand_in = next(number for number in likely if number is not None)
             for row, number in zip(rows, found, strict=True):
@@ -81,7 +81,7 @@ class ProfilePool:
         self._given_mean.append(np.nan if mean_ms is None else mean_ms)
 
     def lay_out(self) -> Profiles:
-        """Every list in one array, and the tables that point into it."""
+        """Concatenate the lists and build the tables that point into them."""
         counts = np.array([len(durations) for durations in self._lists], np.int64)
         starts = np.cumsum(counts) - counts
         values = np.concatenate(self._lists)
@@ -102,7 +102,7 @@ class ProfilePool:
         )
 
     def _means(self, sums: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(S,) over every duration known of a stage, unless it brought its own mean."""
+        """(S,) Mean over every duration of a stage, unless one was given."""
         lists = np.array([number for numbers in self._measured for number in numbers])
         ends = np.cumsum([len(numbers) for numbers in self._measured])
         firsts = np.concatenate([[0], ends[:-1]])

@@ -1,4 +1,4 @@
-"""One episode from first arrival to last completion, under a heuristic, in compiled code."""
+"""Episodes under a heuristic: arrivals, the initial state, the compiled loop and its result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import Baseline
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
@@ -16,16 +16,24 @@ from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import (
+    DECIDE,
+    FULL,
+    NEVER,
+    NONE,
+    SimState,
+    enlarge,
+    new_state,
+)
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
-# The exogenous input of an episode: which jobs arrive when, and when the episode is cut off.
+_TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written pages count
 
 
 def draw_jobs(
     settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """(jobs, 2): arrival in ms, template. Templates are uniform; gaps exponential, whole ms."""
+    """(jobs, 2) Draw arrivals in ms (exponential gaps, whole ms) and templates (uniform)."""
     templates = rng.integers(len(workload.job_names), size=settings.total_jobs)
     gaps = rng.exponential(
         mean_interarrival_s(settings, workload) * 1000, size=settings.streamed_jobs
@@ -36,7 +44,7 @@ def draw_jobs(
 
 
 def mean_interarrival_s(settings: DagSchedulingSettings, workload: Workload) -> float:
-    """The mean interarrival time, from `load` (work offered per executor) where that is set."""
+    """Return the mean interarrival time; from `load` (work per executor) where that is set."""
     if settings.load is None:
         return settings.interarrival_s
     work_s = float(workload.bank.work_ms.mean()) / 1000
@@ -44,27 +52,30 @@ def mean_interarrival_s(settings: DagSchedulingSettings, workload: Workload) -> 
 
 
 def draw_horizon_ms(settings: DagSchedulingSettings, rng: np.random.Generator) -> int:
-    """A geometric number of seconds: memoryless, so no policy can foresee the end."""
+    """Draw a geometric number of seconds, which is memoryless: no policy can foresee the end."""
     if settings.horizon_s is None:
-        return int(at.NEVER) - 1
+        return int(NEVER) - 1
     return 1000 * int(rng.geometric(min(1.0, 1 / settings.horizon_s)))
 
 
 @dataclass(frozen=True)
 class ScheduleTrace:
-    """What every executor did: one row per task run or move between jobs."""
+    """One row per task or move of an executor, in order of start. All fields are (rows,).
 
-    executor: NDArray[np.int32]  # (rows,)
-    job: NDArray[np.int32]  # (rows,) number in the episode's job sequence
-    stage: NDArray[np.int32]  # (rows,) number within the job
-    start_ms: NDArray[np.int64]  # (rows,)
-    end_ms: NDArray[np.int64]  # (rows,)
-    moving: NDArray[np.int8]  # (rows,) 1: the executor is on its way to that job
+    Fields are views of the recorded tables: 33 bytes a row in all.
+    """
+
+    executor: NDArray[np.int32]
+    job: NDArray[np.int32]  # number in order of arrival
+    stage: NDArray[np.int32]  # number within the job
+    start_ms: NDArray[np.int64]
+    end_ms: NDArray[np.int64]
+    moving: NDArray[np.int8]  # 1: a move to that job
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """The outcome of an episode: what happened to every job of the sequence."""
+    """The outcome of an episode, job by job in order of arrival."""
 
     policy: str
     seed: int
@@ -80,17 +91,17 @@ class EpisodeResult:
 
     @property
     def jct_s(self) -> NDArray[np.float64]:
-        """(jobs,) time in system; nan for unfinished jobs."""
+        """(jobs,) Time in system; nan for unfinished jobs."""
         return self.completion_s - self.arrival_s
 
     @property
     def mean_jct_s(self) -> float:
-        """Over finished jobs; nan if there are none."""
+        """Mean over finished jobs; nan if there are none."""
         return mean_of_finished(self.jct_s)
 
     @property
     def makespan_s(self) -> float:
-        """When the last finished job was done; nan if there is none."""
+        """Completion time of the last finished job; nan if there is none."""
         return last_of_finished(self.completion_s)
 
 
@@ -101,13 +112,22 @@ def initial_state(
     record: bool = False,
     slots: int = 0,
 ) -> SimState:
-    """The start of the episode that `seed` names: same seed, same jobs, same luck."""
+    """Build the start of the episode of `seed`, which fixes jobs, arrivals and durations.
+
+    With `record`, the trace has rows for every task and some moves; it grows where moves need
+    more. Memory is taken by the rows that are written, 32 bytes each.
+    """
     rng = np.random.default_rng(seed)
     arrivals = draw_jobs(settings, workload, rng)
-    luck = int(rng.integers(1 << 62))
+    durations_key = int(rng.integers(1 << 62))
     horizon_ms = draw_horizon_ms(settings, rng)
-    rows = 4 * settings.total_executors + 10_000 if record else 0
-    return at.new_state(settings, workload, arrivals, luck, horizon_ms, rows, slots)
+    rows = 0
+    if record:
+        bank = workload.bank
+        tasks = np.add.reduceat(bank.tasks, bank.first_stage[:-1])
+        expected = int(tasks[arrivals[arrivals[:, 0] <= horizon_ms, 1]].sum())
+        rows = min(expected * 9 // 8, _TRACE_ROWS_MAX) + 4 * settings.total_executors + 10_000
+    return new_state(settings, workload, arrivals, durations_key, horizon_ms, rows, slots)
 
 
 @compiled
@@ -121,36 +141,32 @@ def run(
     threshold: float,
     release: bool,
 ) -> int:
-    """Let a heuristic decide until the episode ends or a table is full; the status."""
+    """Run a heuristic until the episode ends or a table is full; return the status."""
     while True:
         status = advance(state, bank)
-        if status != at.DECIDE:
+        if status != DECIDE:
             return status
         observe(state, bank, view, rows)
-        seed, count = state.setup[at.SEED], state.clock[at.DECISIONS]
+        seed, count = state.setup[cols.SEED], state.clock[cols.DECISIONS]
         row, limit = decide(rule, alpha, threshold, release, view, seed, count)
         apply_action(state, bank, view, rows, row, limit)
 
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
-    """Run to the end, giving the tables more room whenever they are full; the final state."""
-    view, rows = buffers_for(state, bank)
+    """Run to the end, enlarging full tables on the way; return the final state."""
     while True:
+        view, rows = buffers_for(state, bank)
         status = run(
             state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
             baseline.release,
         )  # fmt: skip
-        if status == at.GROW_TRACE:
-            state = at.with_more_trace(state)
-        elif status == at.GROW_JOBS:
-            state = at.with_more_slots(state)
-            view, rows = buffers_for(state, bank)
-        else:
+        if status not in FULL:
             return state
+        state = enlarge(state, status)
 
 
 def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:
-    """Observation tables that hold whatever the state's own tables can."""
+    """Allocate an observation, and its `rows`, for as many jobs as the state has slots."""
     slots, stages = len(state.jobs), len(state.stages)
     most_edges = int(np.diff(bank.child_first[bank.first_stage]).max(initial=0))
     return blank_observation(stages, slots, max(1, slots * most_edges)), np.zeros(stages, np.int64)
@@ -160,18 +176,19 @@ def episode_result(
     state: SimState, workload: Workload, settings: DagSchedulingSettings, policy: str, seed: int
 ) -> EpisodeResult:
     """Read the outcome off a state."""
-    done = state.completed_ms != at.NONE
+    done = state.completed_ms != NONE
     template = state.arrivals[:, 1].copy()
     trace = None
     if len(state.trace):
-        table = state.trace[: state.clock[at.TRACE_ROWS]]
+        rows = state.clock[cols.TRACE_ROWS]
+        table, times = state.trace[:rows], state.trace_ms[:rows]
         trace = ScheduleTrace(
-            executor=table[:, at.TRACE_EXECUTOR].astype(np.int32),
-            job=table[:, at.TRACE_JOB].astype(np.int32),
-            stage=table[:, at.TRACE_STAGE].astype(np.int32),
-            start_ms=table[:, at.TRACE_START].copy(),
-            end_ms=table[:, at.TRACE_END].copy(),
-            moving=table[:, at.TRACE_MOVING].astype(np.int8),
+            executor=table[:, cols.TRACE_EXECUTOR],
+            job=table[:, cols.TRACE_JOB],
+            stage=table[:, cols.TRACE_STAGE],
+            start_ms=times[:, cols.TRACE_START],
+            end_ms=times[:, cols.TRACE_END],
+            moving=table[:, cols.TRACE_MOVING].astype(np.int8),
         )
     return EpisodeResult(
         policy=policy,
@@ -180,9 +197,9 @@ def episode_result(
         completion_s=np.where(done, state.completed_ms / 1000, np.nan),
         template=template,
         work_s=workload.bank.work_ms[template] / 1000,
-        end_s=float(state.clock[at.NOW]) / 1000,
+        end_s=float(state.clock[cols.NOW]) / 1000,
         executors=settings.total_executors,
-        decisions=int(state.clock[at.DECISIONS]),
-        tasks=int(state.clock[at.FINISHED_TASKS]),
+        decisions=int(state.clock[cols.DECISIONS]),
+        tasks=int(state.clock[cols.FINISHED_TASKS]),
         trace=trace,
     )

@@ -1,4 +1,4 @@
-"""What a user may set about a DAG scheduling episode."""
+"""Settings of a DAG scheduling episode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadmaster.envs.settings import Settings
 
 
 class ExecutorClass(Settings):
-    """Executors of one kind. A stage runs only where both its demands are met."""
+    """Executors of one kind; a stage runs only where both its demands are met."""
 
     count: PositiveInt
     cpu: PositiveFloat = 1.0
@@ -37,7 +37,7 @@ class DagSchedulingSettings(Settings):
     warmup_s: float = Field(default=1.0, ge=0)
     interpolation: Literal["corrected", "as-published"] = "corrected"
     objective: Literal["jct", "makespan"] = "jct"
-    estimates: Literal["known", "missing"] = "known"  # missing: all tasks are said to take as long
+    estimates: Literal["known", "missing"] = "known"  # missing: one mean for all tasks
     calibration: Path | None = None  # tuned heuristics' parameters; None: those shipped
 
     max_jobs: PositiveInt = 100  # rows for jobs in the observation
@@ -47,13 +47,13 @@ class DagSchedulingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _executors_follow(cls, values: Any) -> Any:
-        """From the classes, where they are not given: settings written out must read back."""
+        """Set `executors` from the classes where it is not given; dumped settings load again."""
         classes = values.get("executor_classes") if isinstance(values, dict) else None
         if not isinstance(classes, list | tuple) or "executors" in values:
             return values
         counts = [dict(c).get("count") for c in classes if isinstance(c, dict | ExecutorClass)]
         if not counts or not all(isinstance(count, int) and count > 0 for count in counts):
-            return values  # what is wrong there is said there
+            return values  # the fields' own validation reports it
         return {**values, "executors": sum(counts)}
 
     @model_validator(mode="after")
@@ -68,7 +68,7 @@ class DagSchedulingSettings(Settings):
 
     @property
     def cluster(self) -> tuple[ExecutorClass, ...]:
-        """The executor classes, also where there is only one."""
+        """Executor classes, one of all executors by default."""
         return self.executor_classes or (ExecutorClass(count=self.executors),)
 
     @property

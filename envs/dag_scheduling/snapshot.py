@@ -1,8 +1,8 @@
-"""A cluster at the moment of a decision, as somebody else tells it, in the simulator's own tables.
+"""Simulator states built from a description of a real cluster at a decision.
 
-Whoever runs a real cluster knows what is asked here. `state_at` makes of it a state that `observe`
-reads and that promises are made on, so that a decision there is the one made here. Events, luck
-and single executors are not told: such a state is asked about, never advanced.
+`state_from_snapshot` fills the tables that `observe` and `place` read, so that the decision
+service decides as the simulator does. Events, random keys and single executors are not part of a
+snapshot: such a state can be observed and acted on, but not advanced.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.dag_scheduling import state as at
-from loadmaster.envs.dag_scheduling.jobs import JobTemplates, lay_out
+from loadmaster.envs.dag_scheduling import state as cols
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates, build_templates
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
 from loadmaster.envs.dag_scheduling.profiles import Profiles
 from loadmaster.envs.dag_scheduling.rounds import place
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import NONE, SimState
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,13 +30,11 @@ class ClusterSnapshot:
     left: NDArray[np.int64]  # (C,) of these, the ones to place
     capacity: NDArray[np.float64]  # (C, 2) CPU and memory
     members: NDArray[np.int64]  # (J,) executors that belong to the job
-    committed_in: NDArray[np.int64]  # (J,) executors of others that are promised to it
+    committed_in: NDArray[np.int64]  # (J,) executors of others that are committed to it
     age_ms: NDArray[np.int64]  # (J,)
-    # (S, STAGE_COLUMNS) as in SimState, PROFILE, TASKS and WAITING included; 1 under CHOSEN: in
-    # this round
-    stages: NDArray[np.int64]
+    stages: NDArray[np.int64]  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
     source_job: int  # whose executors are to be placed, or NONE
-    more_to_come: bool  # jobs, or executors on their way to none
+    more_to_come: bool  # more jobs, or executors on their way to no job
 
 
 def templates_without_durations(
@@ -47,9 +45,9 @@ def templates_without_durations(
     parent_first: NDArray[np.int64],
     parent: NDArray[np.int64],
 ) -> JobTemplates:
-    """Jobs of which mean durations are known and no others: nobody simulates their tasks."""
+    """Build templates from mean durations alone; their tasks cannot be simulated."""
     waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
-    return lay_out(
+    return build_templates(
         first_stage=first_stage,
         tasks=tasks,
         demand=demand,
@@ -60,33 +58,34 @@ def templates_without_durations(
     )
 
 
-def state_from_snapshot(moment: ClusterSnapshot) -> SimState:
-    """The moment as a state in the middle of a round, on tables of its own."""
-    first_stage, stages = moment.bank.first_stage, moment.stages
+def state_from_snapshot(snapshot: ClusterSnapshot) -> SimState:
+    """Build a state in the middle of a round."""
+    first_stage, stages = snapshot.bank.first_stage, snapshot.stages
     starts = first_stage.tolist()
     jobs, stride = len(starts) - 1, max(map(int.__sub__, starts[1:], starts))
     state = SimState(
-        clock=np.zeros(at.CLOCK_SIZE, np.int64),
-        setup=np.zeros(at.SETUP_SIZE, np.int64),
-        arrivals=np.zeros((1, 2), np.int64),  # stands for all that is to come
-        completed_ms=np.array([at.NONE]),
+        clock=np.zeros(cols.CLOCK_SIZE, np.int64),
+        setup=np.zeros(cols.SETUP_SIZE, np.int64),
+        arrivals=np.zeros((1, 2), np.int64),  # stands for all later jobs
+        completed_ms=np.array([NONE]),
         order=np.arange(jobs),
-        jobs=np.zeros((jobs, at.JOB_COLUMNS), np.int64),
-        stages=np.zeros((jobs * stride, at.STAGE_COLUMNS), np.int64),
-        executors=np.zeros((sum(moment.amount.tolist()), at.EXECUTOR_COLUMNS), np.int64),
+        jobs=np.zeros((jobs, cols.JOB_COLUMNS), np.int64),
+        stages=np.zeros((jobs * stride, cols.STAGE_COLUMNS), np.int64),
+        executors=np.zeros((sum(snapshot.amount.tolist()), cols.EXECUTOR_COLUMNS), np.int64),
         tree=np.zeros(2, np.int64),
-        left=moment.left.copy(),
-        capacity=moment.capacity,
-        amount=moment.amount,
-        commit_first=np.array([at.NONE]),  # the one source, number 0
-        commitments=np.zeros((sum(moment.left.tolist()) + 1, 4), np.int64),
+        left=snapshot.left.copy(),
+        capacity=snapshot.capacity,
+        amount=snapshot.amount,
+        commit_first=np.array([NONE]),  # the one source, number 0
+        commitments=np.zeros((sum(snapshot.left.tolist()) + 1, 4), np.int64),
         levels=np.zeros((0, 3), np.int64),
-        trace=np.zeros((0, 6), np.int64),
+        trace=np.zeros((0, 4), np.int32),
+        trace_ms=np.zeros((0, 2), np.int64),
     )
-    state.setup[at.STRIDE] = stride
-    state.clock[at.NEXT_JOB] = 0 if moment.more_to_come else 1
-    state.clock[at.SOURCE_JOB] = moment.source_job
-    _fill(state, first_stage, stages, moment.members, moment.committed_in, moment.age_ms)
+    state.setup[cols.STRIDE] = stride
+    state.clock[cols.NEXT_JOB] = 0 if snapshot.more_to_come else 1
+    state.clock[cols.SOURCE_JOB] = snapshot.source_job
+    _fill(state, first_stage, stages, snapshot.members, snapshot.committed_in, snapshot.age_ms)
     return state
 
 
@@ -99,42 +98,42 @@ def _fill(
     committed_in: NDArray[np.int64],
     age_ms: NDArray[np.int64],
 ) -> None:
-    """The jobs and stages of a moment, which the others are fields of, on empty tables."""
-    clock, jobs, stride = state.clock, len(members), state.setup[at.STRIDE]
+    """Copy a snapshot's jobs and stages, its fields being the other arguments, into the state."""
+    clock, jobs, stride = state.clock, len(members), state.setup[cols.STRIDE]
     for job in range(jobs):
-        clock[at.NOW] = max(clock[at.NOW], age_ms[job])
-    clock[at.ACTIVE] = jobs
-    clock[at.ROUND] = 1
-    clock[at.IN_HAND] = at.NONE
+        clock[cols.NOW] = max(clock[cols.NOW], age_ms[job])
+    clock[cols.ACTIVE] = jobs
+    clock[cols.ROUND] = 1
+    clock[cols.HELD_EXECUTOR] = NONE
     chosen = False
     for job in range(jobs):
         facts, first, end = state.jobs[job], first_stage[job], first_stage[job + 1]
-        facts[at.TEMPLATE] = facts[at.NUMBER] = job
-        facts[at.ARRIVAL] = clock[at.NOW] - age_ms[job]
-        facts[at.STAGES] = end - first
-        facts[at.MEMBERS] = members[job]
-        facts[at.COMMITTED_IN] = committed_in[job]
+        facts[cols.TEMPLATE] = facts[cols.NUMBER] = job
+        facts[cols.ARRIVAL] = clock[cols.NOW] - age_ms[job]
+        facts[cols.STAGES] = end - first
+        facts[cols.MEMBERS] = members[job]
+        facts[cols.COMMITTED_IN] = committed_in[job]
         for stage in range(first, end):
-            told, row = stages[stage], job * stride + stage - first
-            for column in range(at.STAGE_COLUMNS):
-                state.stages[row, column] = told[column]
-            facts[at.INCOMING] += told[at.MOVING]
-            clock[at.PENDING] += told[at.STARTED] - told[at.FINISHED] + told[at.MOVING]
-            chosen |= told[at.CHOSEN] != 0
+            given, row = stages[stage], job * stride + stage - first
+            for column in range(cols.STAGE_COLUMNS):
+                state.stages[row, column] = given[column]
+            facts[cols.INCOMING] += given[cols.MOVING]
+            clock[cols.PENDING] += given[cols.STARTED] - given[cols.FINISHED] + given[cols.MOVING]
+            chosen |= given[cols.CHOSEN] != 0
     commitments = state.commitments
     for free in range(len(commitments)):
-        commitments[free, at.NEXT] = free + 1
-    commitments[len(commitments) - 1, at.NEXT] = at.NONE
+        commitments[free, cols.NEXT] = free + 1
+    commitments[len(commitments) - 1, cols.NEXT] = NONE
     if chosen:
-        # Some of the round's executors were placed before. To whom does not matter any more,
-        # but that there is a promise does: it allows the rest to idle.
-        state.commit_first[0], clock[at.FREE_COMMIT] = 0, 1
-        commitments[0, at.NEXT] = at.NONE
+        # Some of the round's executors are placed already. A commitment, to any stage, allows the
+        # rest to idle.
+        state.commit_first[0], clock[cols.FREE_COMMIT] = 0, 1
+        commitments[0, cols.NEXT] = NONE
 
 
 @compiled
 def placeable(state: SimState, bank: JobTemplates, stage: int) -> int:
-    """How many of the round's executors the stage may be given; 0: it may not be chosen."""
+    """Count the round's executors that may be placed at the stage; 0 if it is not schedulable."""
     fitting = 0
     for kind in range(len(state.left)):
         if fits(state, bank, kind, stage):
@@ -144,9 +143,9 @@ def placeable(state: SimState, bank: JobTemplates, stage: int) -> int:
 
 @compiled
 def place_all(state: SimState, bank: JobTemplates, given: NDArray[np.int64]) -> int:
-    """Make the promises `given` (G, 2) of executors to stages: (row of the stage, amount).
+    """Place executors by `given` (G, 2), rows of (stage row, amount).
 
-    How many could be made; the first that cannot leaves the state as it found it.
+    Stop at the first placement that is not possible; return how many were made.
     """
     for number in range(len(given)):
         stage, amount = given[number, 0], given[number, 1]

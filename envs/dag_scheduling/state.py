@@ -1,9 +1,8 @@
-"""The simulator's whole state: a handful of integer tables, one row per job, stage or executor.
+"""The simulator's whole state: integer tables with one row per job, stage or executor.
 
-Everything the simulator knows is in these arrays, so a snapshot is a copy of them and nothing
-else. Times are whole milliseconds. A job in the system holds a slot; its stages hold the rows
-`slot * stride ... slot * stride + stages - 1`. Slots are used again when jobs finish, so memory
-follows the jobs in the system, not the jobs of the episode.
+Copying the tables copies the simulation. Times are whole milliseconds. A job in the system holds
+a slot; its stages hold the rows `slot * stride ... slot * stride + stages - 1`. Slots are reused
+when jobs finish, so memory follows the jobs in the system, not the jobs of the episode.
 """
 
 from __future__ import annotations
@@ -20,33 +19,35 @@ from loadmaster.envs.errors import InputError
 NONE = -1
 NEVER = 1 << 62
 
-# `clock`: what there is one of.
+# `clock`: scalars.
 NOW, STATUS, SEQUENCE, NEXT_JOB, ACTIVE, FINISHED_JOBS = 0, 1, 2, 3, 4, 5
 FINISHED_TASKS, DECISIONS, JOB_MS, UNLOCKS, ROUND, SOURCE = 6, 7, 8, 9, 10, 11
-SOURCE_JOB, IN_HAND, POOLED, FREE_COMMIT, PENDING, RECALL = 12, 13, 14, 15, 16, 17
+SOURCE_JOB, HELD_EXECUTOR, POOLED, FREE_COMMIT, PENDING, REOFFER_POOL = 12, 13, 14, 15, 16, 17
 TRACE_ROWS = 18
 CLOCK_SIZE = 19
-# NOW          ms since the episode began
-# STATUS       one of the five below
-# SEQUENCE     numbers events, so that two at the same time happen in the order they were planned
-# NEXT_JOB     the next job of the sequence to arrive
-# JOB_MS       integral over time of the jobs in the system, ms
-# UNLOCKS      numbers the stages as they become runnable
-# ROUND        numbers decision rounds; a stage chosen in this round carries its number
-# SOURCE       whose executors the round is about: a stage's row, or a pool (see pool_of)
-# SOURCE_JOB   that source's job slot, or NONE
-# IN_HAND      the executor waiting for the round to end, or NONE if the source is a pool
-# POOLED       idle executors that belong to no job
-# FREE_COMMIT  head of the list of unused commitment rows
-# PENDING      executors with an event ahead of them (a task's end or an arrival)
-# RECALL       1: something unlocked, so the common pool is asked too (several classes only)
+# NOW            ms since the episode began
+# STATUS         RUNNING to GROW_TRACE
+# SEQUENCE       numbers events; simultaneous events happen in the order they were scheduled
+# NEXT_JOB       the next job of `arrivals`
+# JOB_MS         integral over time of the jobs in the system, ms
+# UNLOCKS        numbers the stages as they become runnable
+# ROUND          numbers decision rounds; a stage chosen in this round carries its number
+# SOURCE         whose executors the round places: a stage's row, or a pool (see pool_of)
+# SOURCE_JOB     that source's job slot, or NONE
+# HELD_EXECUTOR  the executor waiting for the round to end, or NONE if the source is a pool
+# POOLED         idle executors that belong to no job
+# FREE_COMMIT    head of the list of unused commitment rows
+# PENDING        executors with an event scheduled (a task's end or an arrival)
+# REOFFER_POOL   1: a stage unlocked, so the common pool gets a round (several classes only)
+# TRACE_ROWS     rows recorded so far
 
 RUNNING, DECIDE, DONE, HORIZON, GROW_JOBS, GROW_TRACE = 0, 1, 2, 3, 4, 5
+FULL = (GROW_JOBS, GROW_TRACE)  # a table is full: `enlarge` it and advance again
 
-# `setup`: what stays fixed in an episode.
+# `setup`: constants of an episode.
 SEED, STRIDE, MOVING_MS, WARMUP_MS, AS_PUBLISHED, HORIZON_MS, TYPICAL_MS = 0, 1, 2, 3, 4, 5, 6
 SETUP_SIZE = 7
-# TYPICAL_MS   what observations say of every task's duration; 0: what is known of each stage
+# TYPICAL_MS   duration that observations give for every task; 0: each stage's own mean
 
 # `jobs`, one row a slot. TEMPLATE is NONE in an empty slot.
 TEMPLATE, NUMBER, ARRIVAL, STAGES, STAGES_DONE = 0, 1, 2, 3, 4
@@ -54,32 +55,33 @@ MEMBERS, INCOMING, COMMITTED_IN, IDLE = 5, 6, 7, 8
 JOB_COLUMNS = 9
 # MEMBERS      executors that belong to the job, working or idle
 # INCOMING     executors moving to it
-# COMMITTED_IN executors of other jobs that are promised to it
+# COMMITTED_IN executors of other jobs that are committed to it
 # IDLE         members without a task
 
 # `stages`, one row a stage.
 PROFILE, TASKS, STARTED, FINISHED, COMMITTED, MOVING, WAITING, UNLOCKED = 0, 1, 2, 3, 4, 5, 6, 7
-CHOSEN, LUCK, ROW = 8, 9, 10
+CHOSEN, RNG_KEY, ROW = 8, 9, 10
 STAGE_COLUMNS = 11
-# PROFILE      the stage's row in the JobBank
-# COMMITTED    executors promised to it, MOVING executors on their way to it
-# WAITING      parents that are not finished
-# UNLOCKED     when it became runnable, as a count (0: not yet)
+# PROFILE      the stage's row in JobTemplates
+# COMMITTED    executors committed to it; MOVING: executors on their way to it
+# WAITING      unfinished parents
+# UNLOCKED     order in which it became runnable (0: not yet)
 # CHOSEN       the round it was last chosen in
-# LUCK         key of its random numbers: a task's luck is its own, whoever runs it and when
+# RNG_KEY      key of its task durations, which depend on no executor and no time
 # ROW          its row in the last observation
 
 # `executors`, one row each. A free executor has STAGE and DESTINATION NONE.
 JOB, STAGE, LAST, DESTINATION, CLASS, EVENT_MS, EVENT_NUMBER, ACTIVITY = 0, 1, 2, 3, 4, 5, 6, 7
 EXECUTOR_COLUMNS = 8
 FREE, WORKING, TRAVELLING = 0, 1, 2
-# LAST         the stage of its last task; NONE once it has moved or idled: then it starts fresh
+# LAST         the stage of its last task; NONE after a move or an idle time: the next is fresh
 
-# `commitments`: list nodes; executors promised ahead of the moment they come free.
+# `commitments`: linked-list nodes; executors committed before they come free.
 TO_STAGE, OF_CLASS, AMOUNT, NEXT = 0, 1, 2, 3
 
-# `trace`
-TRACE_EXECUTOR, TRACE_JOB, TRACE_STAGE, TRACE_START, TRACE_END, TRACE_MOVING = 0, 1, 2, 3, 4, 5
+# `trace` and `trace_ms`
+TRACE_EXECUTOR, TRACE_JOB, TRACE_STAGE, TRACE_MOVING = 0, 1, 2, 3
+TRACE_START, TRACE_END = 0, 1
 
 
 class SimState(NamedTuple):
@@ -87,9 +89,9 @@ class SimState(NamedTuple):
 
     clock: NDArray[np.int64]  # (CLOCK_SIZE,)
     setup: NDArray[np.int64]  # (SETUP_SIZE,)
-    arrivals: NDArray[np.int64]  # (N, 2) when each job arrives, and its template
+    arrivals: NDArray[np.int64]  # (N, 2) arrival time and template of each job
     completed_ms: NDArray[np.int64]  # (N,) NONE while unfinished
-    order: NDArray[np.int64]  # (J,) slots of the jobs in the system, first come first
+    order: NDArray[np.int64]  # (J,) slots of the jobs in the system, in order of arrival
     jobs: NDArray[np.int64]  # (J, JOB_COLUMNS)
     stages: NDArray[np.int64]  # (R, STAGE_COLUMNS)
     executors: NDArray[np.int64]  # (E, EXECUTOR_COLUMNS)
@@ -100,7 +102,8 @@ class SimState(NamedTuple):
     commit_first: NDArray[np.int64]  # (R + J + 1,) first commitment of each source
     commitments: NDArray[np.int64]  # (E + 1, 4)
     levels: NDArray[np.int64]  # (E + 1, 3) profile level below n executors, n - level, gap
-    trace: NDArray[np.int64]  # (rows, 6) what ran where; no rows: not recorded
+    trace: NDArray[np.int32]  # (rows, 4) tasks and moves of executors; no rows: not recorded
+    trace_ms: NDArray[np.int64]  # (rows, 2) their start and end
 
 
 def new_state(
@@ -112,9 +115,9 @@ def new_state(
     trace_rows: int = 0,
     slots: int = 0,
 ) -> SimState:
-    """An empty cluster at time 0, all executors idle; no job has arrived yet.
+    """Build an empty cluster at time 0 with all executors idle.
 
-    `slots` is the room for jobs in the system; 0 means enough for those that come first.
+    `slots` is the initial number of job slots; 0 means enough for the jobs at time 0.
     """
     cluster = settings.cluster
     _check_every_stage_fits(settings, workload)
@@ -138,7 +141,8 @@ def new_state(
         commit_first=np.full(slots * stride + slots + 1, NONE, np.int64),
         commitments=np.zeros((executors + 1, 4), np.int64),
         levels=_level_table(workload.bank, executors),
-        trace=np.zeros((trace_rows, 6), np.int64),
+        trace=np.zeros((trace_rows, 4), np.int32),
+        trace_ms=np.zeros((trace_rows, 2), np.int64),
     )
     state.setup[:] = (
         seed,
@@ -149,7 +153,7 @@ def new_state(
         horizon_ms,
         _typical_ms(workload.bank) if settings.estimates == "missing" else 0,
     )
-    state.clock[[SOURCE, SOURCE_JOB, IN_HAND]] = NONE
+    state.clock[[SOURCE, SOURCE_JOB, HELD_EXECUTOR]] = NONE
     state.clock[POOLED] = executors
     state.clock[ROUND] = 1
     state.jobs[:, TEMPLATE] = NONE
@@ -159,19 +163,19 @@ def new_state(
     state.commitments[:, NEXT] = np.arange(1, len(state.commitments) + 1)
     state.commitments[-1, NEXT] = NONE
     state.tree[leaves:] = np.minimum(np.arange(leaves), executors - 1)
-    while leaves > 1:  # nobody has an event: of two, the first stands for both
+    while leaves > 1:  # no events yet: the first of each pair wins
         state.tree[leaves // 2 : leaves] = state.tree[leaves : 2 * leaves : 2]
         leaves //= 2
     return state
 
 
-def snapshot(state: SimState) -> SimState:
-    """A copy that lives on its own: stepping one leaves the other as it was."""
+def clone_state(state: SimState) -> SimState:
+    """Copy all tables."""
     return SimState._make(table.copy() for table in state)
 
 
 def with_more_slots(state: SimState) -> SimState:
-    """The same state with room for twice the jobs in the system."""
+    """Double the job slots; call between rounds."""
     slots, stride = len(state.jobs), int(state.setup[STRIDE])
     jobs = np.zeros((2 * slots, JOB_COLUMNS), np.int64)
     jobs[:, TEMPLATE] = NONE
@@ -186,12 +190,20 @@ def with_more_slots(state: SimState) -> SimState:
 
 
 def with_more_trace(state: SimState) -> SimState:
-    """The same state with room for twice the recorded rows."""
-    return state._replace(trace=np.concatenate([state.trace, np.zeros_like(state.trace)]))
+    """Add half as many trace rows again. Zeroed pages take no memory before they are written."""
+    used, rows = len(state.trace), 1 + 3 * len(state.trace) // 2
+    trace, trace_ms = np.zeros((rows, 4), np.int32), np.zeros((rows, 2), np.int64)
+    trace[:used], trace_ms[:used] = state.trace, state.trace_ms
+    return state._replace(trace=trace, trace_ms=trace_ms)
+
+
+def enlarge(state: SimState, status: int) -> SimState:
+    """Enlarge the table that `status` reports as full."""
+    return with_more_slots(state) if status == GROW_JOBS else with_more_trace(state)
 
 
 def _level_table(bank: JobTemplates, executors: int) -> NDArray[np.int64]:
-    """For n executors at a job: the profile level at or below n, how far above it n is, the gap."""
+    """(executors + 1, 3) For n executors: the level at or below n, n - level, gap to the next."""
     table = np.zeros((executors + 1, 3), np.int64)
     for held in range(executors + 1):
         below = max(int(np.searchsorted(bank.levels, held, side="right")) - 1, 0)
@@ -203,7 +215,7 @@ def _level_table(bank: JobTemplates, executors: int) -> NDArray[np.int64]:
 
 
 def _typical_ms(bank: JobTemplates) -> int:
-    """The mean duration of all tasks of all templates."""
+    """Mean duration over all tasks of all templates."""
     return max(1, round(float(bank.work_ms.sum() / bank.tasks.sum())))
 
 

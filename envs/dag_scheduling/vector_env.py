@@ -1,4 +1,4 @@
-"""Many DAG scheduling environments stepped in one compiled call."""
+"""Vector environment: many DAG scheduling clusters stepped in one compiled call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
@@ -22,21 +22,28 @@ from loadmaster.envs.dag_scheduling.observation import (
     observe,
     too_large,
 )
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_rewards
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import SimState
+from loadmaster.envs.dag_scheduling.state import (
+    DECIDE,
+    DONE,
+    GROW_JOBS,
+    HORIZON,
+    SimState,
+    with_more_slots,
+)
 from loadmaster.envs.random import EpisodeSeeds
 
 _SKIP, _RUN, _ACT = 0, 1, 2
 
 
 class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
-    """`num_envs` clusters side by side, each as `DagSchedulingEnv`, whose page describes it.
+    """`num_envs` clusters, each with the rules, spaces and episodes of `DagSchedulingEnv`.
 
-    Environment i seeded with s lives through the same episodes as a single one seeded with s, so
-    equal seeds give rollouts that share their job sequences. A finished environment starts its
-    next episode in the step that follows; that step's action is ignored and its reward is 0.
-    With `copy=False` the observations are views that the next step overwrites.
+    Environment i seeded with s has the episodes of a single environment seeded with s. A finished
+    environment starts its next episode in the following step; that step's action is ignored and
+    its reward is 0. With `copy=False` the observations are views that the next step overwrites.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
@@ -64,10 +71,11 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         self._rows = np.zeros((num_envs, limits.max_stages), np.int64)
         start = initial_state(limits, self.workload, seed=0, slots=limits.max_jobs)
         self._states = SimState._make(np.stack([table] * num_envs) for table in start)
-        self._status = np.full(num_envs, at.DONE, np.int64)
+        self._status = np.full(num_envs, DONE, np.int64)
         self._legal = np.ones(num_envs, np.bool_)
         self._fit = np.zeros(num_envs, np.int64)
-        self._rewarded = np.zeros(num_envs, np.int64)
+        self._cost_column = COST_COLUMN[limits.objective]
+        self._cost_ms = np.zeros(num_envs, np.int64)  # that rewards have accounted for
         self._seeds = EpisodeSeeds(num_envs)
 
     def reset(
@@ -79,6 +87,7 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         """Start an episode in every environment; an integer seed counts upwards over them."""
         for i, own in enumerate(self._seeds.begin(seed)):
             self._start(i, own)
+        self._cost_ms[:] = 0
         self._run(np.zeros((self.num_envs, 2), np.int64), np.zeros(self.num_envs, np.bool_))
         return self._observation(), {"seed": self._seeds.now.copy()}
 
@@ -87,34 +96,31 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
     ) -> tuple[
         ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
-        deciding = self._status == at.DECIDE
+        deciding = self._status == DECIDE
         for i in np.flatnonzero(~deciding):
             self._start(int(i), None)
         self._run(np.ascontiguousarray(actions, np.int64), deciding)
-        counter = at.JOB_MS if self.settings.objective == "jct" else at.NOW
-        passed = self._states.clock[:, counter]
-        # What passes before an episode's first decision joins that decision's reward.
-        rewards = np.where(deciding, self._rewarded - passed, 0) / 1000
-        self._rewarded = np.where(deciding, passed, 0)
-        info = {"legal": self._legal.copy(), "time_s": self._states.clock[:, at.NOW] / 1000}
-        terminated, truncated = self._status == at.DONE, self._status == at.HORIZON
+        cost_ms = self._states.clock[:, self._cost_column]
+        rewards = step_rewards(self._cost_ms, cost_ms, deciding)
+        self._cost_ms = np.where(deciding, cost_ms, 0)
+        info = {"legal": self._legal.copy(), "time_s": self._states.clock[:, cols.NOW] / 1000}
+        terminated, truncated = self._status == DONE, self._status == HORIZON
         return self._observation(), rewards, terminated, truncated, info
 
     def result(self, index: int) -> EpisodeResult:
-        """The outcome of environment `index` as it stands."""
+        """Return the outcome so far of environment `index`."""
         state = SimState._make(table[index] for table in self._states)
         seed = int(self._seeds.now[index])
         return episode_result(state, self.workload, self.settings, "environment", seed)
 
     def _start(self, index: int, seed: int | None) -> None:
         seed = self._seeds.next(index, seed)
-        self._rewarded[index] = 0
         slots = self._states.jobs.shape[1]
         start = initial_state(self.settings, self.workload, seed, slots=slots)
-        for tables, table in zip(self._states, start, strict=True):
-            tables[index] = table
-        for seen in self._views:
-            seen[index] = 0
+        for name, tables in self._states._asdict().items():
+            tables[index] = getattr(start, name)
+        for view in self._views:
+            view[index] = 0
 
     def _run(self, actions: NDArray[np.int64], deciding: NDArray[np.bool_]) -> None:
         todo = np.where(deciding, _ACT, _RUN)
@@ -123,17 +129,17 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
                 self._states, self.workload.bank, self._views, self._rows, actions, todo,
                 self._legal, self._status, self._fit,
             )  # fmt: skip
-            # Between decisions there may be more jobs than an observation holds, as in a single
-            # environment; all get the room that one needs.
-            todo = np.where(self._status == at.GROW_JOBS, _RUN, _SKIP)
+            # Between decisions there may be more jobs than an observation holds. The slots of all
+            # environments grow together.
+            todo = np.where(self._status == GROW_JOBS, _RUN, _SKIP)
             if todo.any():
                 each = (SimState._make(t[i] for t in self._states) for i in range(self.num_envs))
-                grown = zip(*(at.with_more_slots(state) for state in each), strict=True)
+                grown = zip(*(with_more_slots(state) for state in each), strict=True)
                 self._states = SimState._make(np.stack(tables) for tables in grown)
         if self._fit.any():
             index = int(np.flatnonzero(self._fit != FITS)[0])
-            self._status[self._fit != FITS] = at.DONE  # what was not seen cannot be decided on
-            now_s = float(self._states.clock[index, at.NOW]) / 1000
+            self._status[self._fit != FITS] = DONE  # without an observation there is no decision
+            now_s = float(self._states.clock[index, cols.NOW]) / 1000
             raise too_large(int(self._fit[index]), self.settings, now_s)
 
     def _observation(self) -> ObservationDict:
@@ -153,7 +159,7 @@ def run_all(
     status: NDArray[np.int64],
     fit: NDArray[np.int64],
 ) -> None:
-    """Apply the actions where one was asked for; run every environment to its next decision."""
+    """Apply the actions of environments to act in; run all to their next decision."""
     for i in range(len(rows)):
         if todo[i] == _SKIP:
             continue
@@ -163,24 +169,25 @@ def run_all(
             row, limit = actions[i, 0], actions[i, 1]
             legal[i] = apply_action(state, bank, view, rows[i], row, limit)
         status[i] = advance(state, bank)
-        if status[i] != at.GROW_JOBS:
+        if status[i] != GROW_JOBS:
             fit[i] = observe(state, bank, view, rows[i])
 
 
 @njit_internal
 def state_of(states: SimState, i: int) -> SimState:
-    """Environment i's tables, without copying."""
+    """Return views of environment i's tables."""
     return SimState(
         states.clock[i], states.setup[i], states.arrivals[i], states.completed_ms[i],
         states.order[i], states.jobs[i], states.stages[i], states.executors[i], states.tree[i],
         states.left[i], states.capacity[i], states.amount[i], states.commit_first[i],
         states.commitments[i], states.levels[i], states.trace[i],
+        states.trace_ms[i],
     )  # fmt: skip
 
 
 @njit_internal
 def view_of(views: Observation, i: int) -> Observation:
-    """Environment i's observation, without copying."""
+    """Return views of environment i's observation."""
     return Observation(
         views.stages[i], views.stage_job[i], views.schedulable[i], views.jobs[i], views.edges[i],
         views.cluster[i],

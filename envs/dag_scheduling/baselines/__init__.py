@@ -1,4 +1,4 @@
-"""The heuristics a learned scheduler has to beat, by name."""
+"""Baseline heuristics by name."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ FIFO, FAIR, WEIGHTED, SHORTEST, PACK, TROUBLESOME, RANDOM = 0, 1, 2, 3, 4, 5, 6
 
 @dataclass(frozen=True)
 class Baseline:
-    """A heuristic: which rule it follows (`decide.py`) and, where it has any, its parameters."""
+    """A heuristic: its rule (`rules.py`) and that rule's parameters."""
 
     name: str
     summary: str
     rule: int
     alpha: float = 0.0  # exponent of a job's work in its share
-    threshold: float = 1.0  # Graphene*'s: what counts as troublesome
+    threshold: float = 1.0  # Graphene*: share of the longest task that makes a stage troublesome
     release: bool = False  # executors beyond their job's share leave it when their stage ends
     calibrated: bool = False  # parameters come from `loadmaster calibrate`
 

@@ -1,10 +1,10 @@
-"""The workloads an episode can draw its jobs from."""
+"""Registry of workloads."""
 
 from __future__ import annotations
 
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import alibaba, toy, tpch, tpch_like
+from loadmaster.envs.dag_scheduling.workloads import alibaba, synthetic, tpch
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 WORKLOADS: dict[str, WorkloadSpec[DagSchedulingSettings, Workload]] = {
@@ -13,7 +13,7 @@ WORKLOADS: dict[str, WorkloadSpec[DagSchedulingSettings, Workload]] = {
         WorkloadSpec(
             "tpch-like",
             "154 generated jobs, 22 query shapes x 7 sizes, calibrated to TPC-H on Spark (no data)",
-            tpch_like.load,
+            lambda settings: synthetic.tpch_like(),
         ),
         WorkloadSpec(
             "tpch",
@@ -28,12 +28,12 @@ WORKLOADS: dict[str, WorkloadSpec[DagSchedulingSettings, Workload]] = {
         WorkloadSpec(
             "toy",
             "three tiny jobs with constant durations, to compute by hand",
-            toy.load,
+            lambda settings: synthetic.toy(),
         ),
     )
 }
 
 
 def load_workload(settings: DagSchedulingSettings) -> Workload:
-    """The workload that `settings` names."""
+    """Load the workload that `settings` names."""
     return find_workload(WORKLOADS, settings.workload).load(settings)

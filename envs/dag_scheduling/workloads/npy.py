@@ -1,9 +1,8 @@
-"""Reads npy files from strangers: arrays and plain containers, and nothing that runs.
+"""Reader for untrusted npy files: arrays and plain containers, without code execution.
 
-`numpy.load(allow_pickle=True)` runs whatever a file asks for. Published profiles are pickles inside
-npy files, so they need an unpickler; this one never hands a class or a function of numpy's, or of
-anybody's, to the file. The few names that array pickles use are answered by stand-ins that keep
-the numbers.
+`numpy.load(allow_pickle=True)` runs whatever a file names. Published profiles are pickles inside
+npy files, so they need an unpickler; this one resolves no class or function for the file. The few
+names that array pickles use map to stand-ins that keep the numbers.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from numpy.typing import NDArray
 from loadmaster.envs.errors import InputError
 
 _MAGIC = b"\x93NUMPY"
-_HEADER_MAX = 10_000  # numpy's own limit for files it does not trust
+_HEADER_MAX = 10_000  # numpy's limit for untrusted files
 
 
 def read_npy(path: Path) -> Any:
-    """The array in the file; for an array of objects, its single object."""
+    """Return the array in the file; for an array of objects, its single object."""
     try:
         content = path.read_bytes()
     except OSError as fault:
@@ -45,7 +44,7 @@ def read_npy(path: Path) -> Any:
 
 
 def _split(path: Path, content: bytes) -> tuple[Any, bool, tuple[int, ...], bytes]:
-    """Element type, order and shape from the header, and what follows it."""
+    """Split into element type, order and shape from the header, and the data after it."""
     major = content[6] if len(content) > 6 else 0
     width = 2 if major == 1 else 4
     start = 8 + width
@@ -65,7 +64,7 @@ def _split(path: Path, content: bytes) -> tuple[Any, bool, tuple[int, ...], byte
 
 
 def _number_type(code: Any) -> np.dtype[Any] | None:
-    """The dtype of a plain number type, given as text; None for anything else."""
+    """Return the dtype of a plain number type given as text; None for anything else."""
     if not isinstance(code, str) or code.lstrip("<>=|")[:1] not in tuple("biuf"):
         return None
     try:
@@ -108,12 +107,12 @@ class _PlainType:
 
 
 class _RefusedError(Exception):
-    """The file asked for a name that arrays do not need."""
+    """The file names something that arrays do not need."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        # Bound methods, made afresh: a pickle can call them but cannot set attributes on them.
+        # Bound methods: a pickle can call them but cannot set attributes on them.
         match module.replace("numpy._core", "numpy.core"), name:
             case "numpy.core.multiarray", "_reconstruct":
                 return self._array
@@ -122,7 +121,7 @@ class _PlainUnpickler(pickle.Unpickler):
             case "numpy", "dtype":
                 return self._type
             case "numpy", "ndarray":
-                return "ndarray"  # only ever passed on to _reconstruct
+                return "ndarray"  # an argument of _reconstruct
             case "_codecs", "encode":
                 return self._encode
         raise _RefusedError(f"{module}.{name}")
@@ -145,9 +144,9 @@ def _unpickle(path: Path, payload: bytes) -> Any:
         array = _PlainUnpickler(io.BytesIO(payload), encoding="latin1").load()
     except _RefusedError as refused:
         raise InputError(
-            f"{path}: its pickle asks for {refused}; expected arrays and plain containers alone"
+            f"{path}: its pickle names {refused}; expected only arrays and plain containers"
         ) from None
-    except Exception:  # a damaged pickle can fail in any way at all
+    except Exception:  # a damaged pickle can raise any exception
         raise InputError(f"{path}: its pickle is truncated or malformed") from None
     if not isinstance(array, PlainArray) or len(array.items) != 1:
         raise InputError(f"{path}: expected an array that holds one object")

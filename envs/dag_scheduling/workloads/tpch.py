@@ -1,8 +1,8 @@
-"""Imports the published TPC-H stage profiles: 22 queries x 7 sizes, measured on Spark.
+"""Import of the published TPC-H stage profiles: 22 queries x 7 sizes, measured on Spark.
 
-A query's folder `<size>g` holds adj_mat_<query>.npy (entry i, j is 1: stage i is a parent of j)
-and task_duration_<query>.npy (by stage: first_wave, rest_wave and fresh_durations, each a list of
-task durations in ms by the number of executors the job ran on).
+A folder `<size>g` holds adj_mat_<query>.npy (entry i, j is 1: stage i is a parent of j) and
+task_duration_<query>.npy (by stage: first_wave, rest_wave and fresh_durations, each a list of task
+durations in ms by the number of executors the job ran on).
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from numpy.typing import NDArray
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads.npy import PlainArray, read_npy
-from loadmaster.envs.dag_scheduling.workloads.sources import data_path, stage_memory
+from loadmaster.envs.dag_scheduling.workloads.tpch_plans import stage_memory
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.traces import trace_path
 
 SIZES_GB = (2, 5, 10, 20, 50, 80, 100)
 QUERIES = range(1, 23)
-# The profiles also hold 2 executors, and a few odd counts where a query has no more tasks. Only
-# these levels are drawn from; the others count in a stage's mean, as in the published simulator.
+# The profiles have more levels: 2 executors, and the task count of small queries. Only these are
+# drawn from; the others count in a stage's mean, as in the published simulator.
 LEVELS = (5, 10, 20, 40, 50, 60, 80, 100)
 
 Lists = dict[int, Sequence[int]]  # executors -> durations, ms
 
 
 def load(settings: DagSchedulingSettings) -> Workload:
-    path = data_path(settings)
+    path = trace_path(settings.workload, settings.data)
     for folder in (path / "tpch", path):
         if (folder / f"{SIZES_GB[0]}g").is_dir():
             return _load(folder)
@@ -48,7 +49,7 @@ def _load(folder: Path) -> Workload:
 
 
 def read_job(folder: Path, size_gb: int, query: int) -> Job:
-    """One query at one size."""
+    """Read one query at one size."""
     name = f"tpch-{size_gb}g-q{query}"
     adjacency = read_adjacency(folder / f"{size_gb}g" / f"adj_mat_{query}.npy")
     profiles = read_profiles(folder / f"{size_gb}g" / f"task_duration_{query}.npy")
@@ -67,7 +68,7 @@ def read_job(folder: Path, size_gb: int, query: int) -> Job:
 
 
 def read_adjacency(path: Path) -> NDArray[Any]:
-    """(stages, stages) with 1 at parent, child."""
+    """(stages, stages) Read the matrix with 1 at parent, child."""
     matrix = read_npy(path)
     shape = getattr(matrix, "shape", "no matrix")
     if not isinstance(matrix, np.ndarray) or matrix.ndim != 2 or shape[0] != shape[1]:
@@ -78,7 +79,7 @@ def read_adjacency(path: Path) -> NDArray[Any]:
 
 
 def read_profiles(path: Path) -> list[tuple[Lists, Lists, Lists]]:
-    """By stage: first wave (fresh executors' tasks among them), rest wave, fresh durations."""
+    """Read by stage: first wave (with fresh executors' tasks), rest wave, fresh durations."""
     table = read_npy(path)
     if not isinstance(table, dict) or set(table) != set(range(len(table))):
         raise InputError(f"{path}: expected a dict of stage profiles numbered from 0")
@@ -106,7 +107,7 @@ def _lists(path: Path, number: int, profile: Any, wave: str) -> Lists:
         plain = durations
         if isinstance(durations, PlainArray):
             plain = np.asarray(durations.items).tolist()
-        # A set of types is quicker than a look at each of a million numbers.
+        # A set of types is faster than checking each of a million numbers.
         known = isinstance(plain, list) and set(map(type, plain)) <= {int, float}
         if not known or type(executors) is not int or executors < 1:
             raise InputError(f"{path}: stage {number}, {wave}: expected lists of durations in ms")
@@ -136,10 +137,9 @@ def _stage(
 
 
 def _without_fresh(first: Mapping[int, Sequence[int]], fresh: Lists) -> Lists:
-    """The first wave of executors that had worked for the job before.
+    """Remove fresh executors' tasks from the first waves, which list them as well, each once.
 
-    A measured first wave also lists the tasks of fresh executors: each is taken out once. A level
-    that had no others takes the next smaller level's list.
+    A level that has no others takes the next smaller level's list.
     """
     clean: Lists = {}
     smaller: Sequence[int] = []

@@ -1,26 +1,25 @@
 """Execution plans of the 22 TPC-H queries, as stages of a Spark-like engine.
 
 They follow the queries' text: every table is scanned, every join and every grouping is a shuffle,
-ORDER BY costs two more (a sort by range, then the ordered output), LIMIT and totals end in a single
-task. A plan is one stage after another, numbered from 0, each as
+ORDER BY adds two (a sort by range, then the ordered output), LIMIT and totals end in a single
+task. A plan is a list of stages, numbered from 0, each as
 
     KIND [parents] [> megabytes]
 
 KIND is a table's name for a scan (with a parent where it waits for a subquery's total), else join,
-group, sort, total, or out/N for an ordered output of N tasks. The megabytes are what the stage
-hands on, for each gigabyte of the database: estimates, set so that shuffles take about as long as
-in published measurements.
+group, sort, total, or out/N for an ordered output of N tasks. The megabytes are the stage's output
+for each gigabyte of the database: estimates, set so that shuffles take about as long as in
+published measurements.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import NamedTuple
 
 
 class Table(NamedTuple):
-    """A table of the database."""
-
     blocks_per_gb: float  # blocks of 128 MB, for each gigabyte of the database
     block_ms: float  # to parse one
 
@@ -88,7 +87,7 @@ class PlanStage(NamedTuple):
 
 
 def query_plans() -> list[tuple[PlanStage, ...]]:
-    """The 22 plans in order."""
+    """Parse the 22 plans."""
     return [_plan(text) for text in re.split(r"^q\d+", _PLANS, flags=re.MULTILINE)[1:]]
 
 
@@ -104,3 +103,9 @@ def _plan(plan: str) -> tuple[PlanStage, ...]:
         mb_in = 0.0 if table else sum(stages[parent].mb_out for parent in parents)
         stages.append(PlanStage(table, parents, tasks, mb_in, float(volume or 0)))
     return tuple(stages)
+
+
+def stage_memory(job: str, stage: int) -> float:
+    """Return a stage's memory demand: uniform in (0, 1], fixed by a hash of job name and stage."""
+    digest = hashlib.sha256(f"{job}/{stage}".encode()).digest()
+    return (int.from_bytes(digest[:4], "big") + 1) / 2**32

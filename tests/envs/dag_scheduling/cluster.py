@@ -1,4 +1,4 @@
-"""For tests: tiny workloads, and a cluster that is driven by hand, one decision at a time."""
+"""Test helpers: tiny workloads, and a cluster driven one decision at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.episode import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.dag_scheduling.state import DECIDE, FULL, NEVER, enlarge, new_state
 from loadmaster.envs.settings import build_settings
 
-NO_HORIZON = int(at.NEVER) - 1
+NO_HORIZON = int(NEVER) - 1
 
 
 def constant(tasks: int, duration_ms: int, *parents: int, **demand: float) -> Stage:
-    """A stage whose tasks take the same time wherever and whenever they run."""
+    """Build a stage whose tasks all take the same time."""
     always = {1: [duration_ms]}
     return Stage(tasks, parents, first=always, rest=always, fresh=always, **demand)
 
@@ -32,7 +33,7 @@ def workload_of(*jobs: Sequence[Stage]) -> Workload:
 
 
 class Cluster:
-    """The bare simulator on a job sequence of one's own: (arrival in ms, template) pairs."""
+    """The bare simulator on given (arrival in ms, template) pairs."""
 
     def __init__(
         self,
@@ -48,32 +49,29 @@ class Cluster:
         self.settings = build_settings(DagSchedulingSettings, settings)
         self.workload, self.bank = workload, workload.bank
         jobs = np.array(sequence, np.int64)
-        self.state = at.new_state(
-            self.settings, workload, jobs, seed, horizon_ms, trace_rows, slots
-        )
+        self.state = new_state(self.settings, workload, jobs, seed, horizon_ms, trace_rows, slots)
         rows = len(jobs) * workload.stages_max
         self.view = blank_observation(rows, len(jobs), len(jobs) * max(1, len(self.bank.child)))
         self.rows = np.zeros(rows, np.int64)
 
     @property
     def now_ms(self) -> int:
-        return int(self.state.clock[at.NOW])
+        return int(self.state.clock[cols.NOW])
 
     def decision(self) -> bool:
-        """Run until somebody has to decide; False when the episode is over instead."""
-        while (status := advance(self.state, self.bank)) in (at.GROW_JOBS, at.GROW_TRACE):
-            grow = at.with_more_slots if status == at.GROW_JOBS else at.with_more_trace
-            self.state = grow(self.state)
+        """Run to the next decision; return False when the episode is over instead."""
+        while (status := advance(self.state, self.bank)) in FULL:
+            self.state = enlarge(self.state, status)
         assert observe(self.state, self.bank, self.view, self.rows) == FITS
-        return status == at.DECIDE
+        return status == DECIDE
 
     def where(self, row: int) -> tuple[int, int]:
-        """Job (its number in the sequence) and stage (its number in the job) behind a row."""
-        slot, stage = divmod(int(self.rows[row]), int(self.state.setup[at.STRIDE]))
-        return int(self.state.jobs[slot, at.NUMBER]), stage
+        """Return the (job, stage) of a row: number in order of arrival, number in the job."""
+        slot, stage = divmod(int(self.rows[row]), int(self.state.setup[cols.STRIDE]))
+        return int(self.state.jobs[slot, cols.NUMBER]), stage
 
     def options(self) -> set[tuple[int, int]]:
-        """What may be chosen, as (job, stage)."""
+        """Return the schedulable (job, stage) pairs."""
         return {self.where(int(row)) for row in np.flatnonzero(self.view.schedulable[:-1])}
 
     @property
@@ -85,16 +83,22 @@ class Cluster:
         return next(row for row in rows if self.where(row) == (job, stage))
 
     def act(self, row: int, limit: int) -> tuple[bool, int]:
-        """Decide; whether that was legal, and how many executors it placed."""
+        """Act; return whether that was legal, and how many executors it placed."""
         before = int(self.state.left.sum())
         legal = apply_action(self.state, self.bank, self.view, self.rows, row, limit)
         return legal, before - int(self.state.left.sum())
 
     def choose(self, job: int, stage: int, limit: int) -> int:
-        """A legal decision; how many executors the stage was given."""
-        legal, given = self.act(self.row_of(job, stage), limit)
+        """Act legally; return how many executors were placed."""
+        legal, placed = self.act(self.row_of(job, stage), limit)
         assert legal
-        return given
+        return placed
+
+    def play(self, *choices: tuple[int, int, int, int]) -> None:
+        """Run through decisions of (job, stage, limit, executors expected to be placed)."""
+        for job, stage, limit, expected in choices:
+            assert self.decision()
+            assert self.choose(job, stage, limit) == expected
 
     def idle(self) -> int:
         legal, left_idle = self.act(len(self.rows), 1)
@@ -102,9 +106,33 @@ class Cluster:
         return left_idle
 
     def finish(self, policy: str) -> EpisodeResult:
-        """Let a baseline decide from here to the end."""
+        """Run a baseline from here to the end."""
         self.state = run_baseline(self.state, self.bank, BASELINES[policy])
         return self.result()
 
     def result(self) -> EpisodeResult:
         return episode_result(self.state, self.workload, self.settings, "by hand", 0)
+
+
+def jct_ms(result: EpisodeResult) -> list[int]:
+    return [round(seconds * 1000) for seconds in result.jct_s]
+
+
+def run(
+    policy: str, workload: Workload, arrivals: list[tuple[int, int]], **settings: Any
+) -> EpisodeResult:
+    return Cluster(workload, arrivals, **settings).finish(policy)
+
+
+def task_ms(result: EpisodeResult) -> list[int]:
+    """Durations of the tasks in order of start."""
+    assert result.trace is not None
+    task = result.trace.moving == 0
+    return (result.trace.end_ms - result.trace.start_ms)[task].tolist()
+
+
+def executors_of(result: EpisodeResult, job: int) -> set[int]:
+    """Executors that ran tasks of the job."""
+    assert result.trace is not None
+    ran = (result.trace.job == job) & (result.trace.moving == 0)
+    return set(result.trace.executor[ran].tolist())

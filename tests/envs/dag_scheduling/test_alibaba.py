@@ -1,4 +1,4 @@
-"""The import of Alibaba's batch tasks."""
+"""Import of the Alibaba 2018 batch trace."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write(path: Path, *rows: str, header: str = HEADER) -> Path:
     return path
 
 
-def test_names_become_dags_and_instances_tasks(tmp_path: Path) -> None:
+def test_names_give_dags_and_instances_give_tasks(tmp_path: Path) -> None:
     workload = load(write(tmp_path / "t.csv", *JOB_1, *JOB_2))
     bank = workload.bank
     assert workload.job_names == ("j_1", "j_2")
@@ -47,7 +47,7 @@ def test_names_become_dags_and_instances_tasks(tmp_path: Path) -> None:
         bank.parent[a:b].tolist()
         for a, b in zip(bank.parent_first[:-1], bank.parent_first[1:], strict=True)
     ]
-    # J3 stands first in the file, so M1 and M2 are stages 1 and 2; other names wait for nobody.
+    # J3 comes first in the file, so M1 and M2 are stages 1 and 2; other names have no parents.
     assert parents == [[1, 2], [], [], [0], [], []]
     assert bank.mean_ms.tolist() == [15000, 10000, 500, 1000, 7000, 2000]
     assert not bank.cold_start.any()
@@ -55,7 +55,7 @@ def test_names_become_dags_and_instances_tasks(tmp_path: Path) -> None:
     np.testing.assert_allclose(bank.demand[:, 1], [0.5, 0.2, 1, 0, 0.4, 0.4])
 
 
-def test_the_file_may_be_packed_in_a_folder_and_without_header(tmp_path: Path) -> None:
+def test_file_may_be_compressed_in_a_folder_and_without_header(tmp_path: Path) -> None:
     (tmp_path / "alibaba2018").mkdir()
     packed = tmp_path / "alibaba2018" / "batch_task_few.csv.gz"
     packed.write_bytes(gzip.compress("\n".join(JOB_1).encode()))
@@ -63,16 +63,7 @@ def test_the_file_may_be_packed_in_a_folder_and_without_header(tmp_path: Path) -
     assert load(tmp_path / "alibaba2018") is load(packed)  # read once a process
 
 
-def test_columns_are_found_by_name(tmp_path: Path) -> None:
-    names = HEADER.split(",")
-    rows = [",".join(reversed(row.split(","))) for row in JOB_1]
-    turned = write(tmp_path / "turned.csv", *rows, header=",".join(reversed(names)))
-    straight = load(write(tmp_path / "t.csv", *JOB_1)).bank
-    for field, expected in zip(load(turned).bank, straight, strict=True):
-        np.testing.assert_array_equal(field, expected)
-
-
-def test_jobs_whose_dag_or_duration_is_not_known_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_jobs_without_known_dag_or_durations_are_left_out_and_counted(tmp_path: Path) -> None:
     cut = ("J30_" + "_".join(str(n) for n in range(1, 30)))[:50]
     workload = load(
         write(
@@ -95,19 +86,17 @@ def test_jobs_whose_dag_or_duration_is_not_known_are_left_out_and_counted(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("rows", "header", "complaint"),
+    ("rows", "header", "problem"),
     [
         (JOB_1, HEADER.replace(",plan_mem", ""), "no column 'plan_mem'"),
-        (JOB_1, HEADER.replace("status", "state"), "no column 'status'"),
-        ((*JOB_1, "M1,2.0,j_3"), HEADER, "line 6: 3 fields; expected 9"),
-        (("nonsense",), "", "line 1: 1 fields; expected 9"),
-        ((*JOB_1, "M1,two,j_3,1,Terminated,0,1,1,1"), HEADER, "line 6: .* instance_num 'two'"),
-        ((*JOB_1, "M1,2,j_3,1,Terminated,0,soon,1,1"), HEADER, "line 6: .* end_time 'soon'"),
-        ((*JOB_1, "M1,2,j_3,1,Terminated,0,nan,1,1"), HEADER, "line 6: .* end_time 'nan'"),
-        ((*JOB_1, "M1,inf,j_3,1,Terminated,0,1,1,1"), HEADER, "line 6: .* instance_num 'inf'"),
-        ((*JOB_1, "M1,2,j_3,1,Terminated,0,1,-1,1"), HEADER, "line 6: .* plan_cpu '-1'"),
+        (("nonsense",), "", "line 1: 1 fields"),
+        ((*JOB_1, "M1,two,j_3,1,Terminated,0,1,1,1"), HEADER, "line 6: instance_num 'two'"),
+        ((*JOB_1, "M1,2,j_3,1,Terminated,0,soon,1,1"), HEADER, "line 6: end_time 'soon'"),
+        ((*JOB_1, "M1,2,j_3,1,Terminated,0,1,-1,1"), HEADER, "line 6: plan_cpu '-1'"),
         (("M1,0.0,j_3,1,Terminated,0,1,1,1",), HEADER, "'j_3': stage 0 has 0 tasks"),
+        (("M1,1e300,j_3,1,Terminated,0,1,1,1",), HEADER, "'j_3': stage 0 has 1"),
         (("M1,1,j_3,1,Terminated,0,9999999,1,1",), HEADER, "'j_3': stage 0 has a task duration"),
+        (("M1,1,j_3,1,Terminated,0,1e308,1,1",), HEADER, "'j_3': stage 0 has a task duration"),
         (
             ("R1_2,1,j_3,1,Terminated,0,1,1,1", "R2_1,1,j_3,1,Terminated,0,1,1,1"),
             HEADER,
@@ -118,38 +107,29 @@ def test_jobs_whose_dag_or_duration_is_not_known_are_left_out_and_counted(tmp_pa
     ],
 )
 def test_malformed_files_are_refused_in_one_line(
-    tmp_path: Path, rows: tuple[str, ...], header: str, complaint: str
+    tmp_path: Path, rows: tuple[str, ...], header: str, problem: str
 ) -> None:
-    with pytest.raises(InputError, match=complaint) as refusal:
+    with pytest.raises(InputError, match=problem) as refusal:
         load(write(tmp_path / "trace.csv", *rows, header=header))
     assert "\n" not in str(refusal.value)
 
 
-def test_damaged_and_missing_files_are_named(tmp_path: Path) -> None:
-    whole = gzip.compress("\n".join(JOB_1).encode())
-    for name, content in {
-        "cut.csv.gz": whole[:-12],
-        "plain.csv.gz": b"not packed at all",
-        "latin.csv": b"M1,2,\xe9,1,Terminated,0,1,1,1\n",
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name}: unreadable or damaged"):
-            load(tmp_path / name)
+def test_missing_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no trace found"):
         load(tmp_path)
     with pytest.raises(InputError, match="no file or folder"):
         load(tmp_path / "nowhere.csv")
 
 
-def test_several_traces_in_a_folder_need_a_choice(tmp_path: Path) -> None:
+def test_several_traces_in_a_folder_are_refused(tmp_path: Path) -> None:
     for name in ("batch_task_a.csv", "batch_task_b.csv"):
         write(tmp_path / name, *JOB_1)
-    with pytest.raises(InputError, match="holds 2 traces; name one as --set data=FILE"):
+    with pytest.raises(InputError, match="2 traces"):
         load(tmp_path)
 
 
 @needs_traces
-def test_the_real_trace_loads() -> None:
+def test_real_trace_loads() -> None:
     workload = load_workload(DagSchedulingSettings(workload="alibaba"))
     assert len(workload.job_names) == 1881  # of 2,120
     assert "197 with names cut" in workload.description

@@ -1,4 +1,4 @@
-"""What arrives when: the part of an episode that no policy can change."""
+"""Arrivals, horizons and durations, which no policy can change."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def gaps_s(**values: float) -> np.ndarray:
     return np.diff(jobs[:, 0]) / 1000
 
 
-def test_a_batch_is_there_at_once() -> None:
+def test_batch_arrives_at_time_zero() -> None:
     jobs = draw_jobs(DagSchedulingSettings(jobs=30_000), TOY, np.random.default_rng(0))
     assert not jobs[:, 0].any()
     counts = np.bincount(jobs[:, 1], minlength=3)  # templates are uniform: 2 degrees of freedom
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 13.8  # exceeded once in a thousand
 
 
-def test_a_stream_has_exponential_gaps() -> None:
+def test_poisson_gaps_are_exponential() -> None:
     gaps = gaps_s(interarrival_s=25.0)
     # Mean and standard deviation of an exponential are equal; errors of 25 / sqrt(20,000) = 0.18.
     assert gaps.mean() == pytest.approx(25, abs=0.7)
@@ -38,29 +38,29 @@ def test_a_stream_has_exponential_gaps() -> None:
     assert (gaps > 25).mean() == pytest.approx(np.exp(-1), abs=0.014)
 
 
-def test_load_sets_the_gap() -> None:
+def test_load_sets_the_mean_gap() -> None:
     # Mean work 20/3 s on 10 executors: at load 0.5 a job every (20/3) / (0.5 * 10) = 4/3 s.
     assert gaps_s(load=0.5, executors=10).mean() == pytest.approx(4 / 3, rel=0.03)
 
 
-def test_a_stream_may_start_with_several_jobs() -> None:
+def test_stream_may_start_with_several_jobs() -> None:
     settings = DagSchedulingSettings(arrivals="poisson", jobs=5, initial_jobs=3)
     jobs = draw_jobs(settings, TOY, np.random.default_rng(0))
     assert len(jobs) == 8
     assert (jobs[:, 0] == 0).tolist() == [True] * 3 + [False] * 5
 
 
-def test_the_horizon_is_geometric() -> None:
+def test_horizon_is_geometric() -> None:
     rng, settings = np.random.default_rng(0), DagSchedulingSettings(horizon_s=50)
     drawn = np.array([draw_horizon_ms(settings, rng) for _ in range(20_000)])
     assert (drawn % 1000 == 0).all()
     assert drawn.min() == 1000
     assert drawn.mean() / 1000 == pytest.approx(50, rel=0.03)
-    # Memoryless: having come as far as 50 s changes nothing about what is left.
+    # Memoryless: beyond 50 s, the rest has the same mean.
     assert (drawn[drawn > 50_000] - 50_000).mean() == pytest.approx(drawn.mean(), rel=0.05)
 
 
-def test_all_policies_meet_the_same_jobs() -> None:
+def test_all_policies_get_the_same_jobs() -> None:
     settings = DagSchedulingSettings(arrivals="poisson", jobs=10, executors=10)
     results = [run_episode(policy, settings, 4) for policy in BASELINES]
     for result in results:
@@ -69,8 +69,7 @@ def test_all_policies_meet_the_same_jobs() -> None:
     assert len({result.mean_jct_s for result in results}) > 1
 
 
-def test_a_job_meets_the_same_luck_whoever_decides() -> None:
-    """On one executor nothing but luck tells task durations apart."""
+def test_all_policies_get_the_same_task_durations() -> None:
     drawn = {1: list(range(1000))}
     workload = workload_of([Stage(9, (), first=drawn, rest=drawn, fresh=drawn)] * 3)
     settings = DagSchedulingSettings(jobs=6, executors=1, moving_delay_s=0)

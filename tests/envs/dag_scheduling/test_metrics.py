@@ -1,18 +1,18 @@
-"""The metrics of an episode, against figures worked out by hand on the toy workload."""
+"""Metrics against figures computed by hand on the toy workload."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling.episode import EpisodeResult
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, ideal_s, job_columns
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.dag_scheduling.workloads.synthetic import toy
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 
-TOY = load_workload(DagSchedulingSettings(workload="toy"))
+TOY = toy()
 SINGLE, CHAIN, DIAMOND = 0, 1, 2
 
 
@@ -40,14 +40,14 @@ def figures(result: EpisodeResult, **values: object) -> dict[str, float]:
     return {metric.name: metric.of(result) for metric in episode_metrics(settings, TOY)}
 
 
-def test_least_possible_time_is_the_longer_bound() -> None:
+def test_ideal_time_is_the_larger_bound() -> None:
     # One executor: the work. Two: 4/2, the chain's path of 4, 10/2. A hundred: critical paths.
     assert list(ideal_s(TOY, 1)) == [4, 6, 10]
     assert list(ideal_s(TOY, 2)) == [2, 4, 5]
     assert list(ideal_s(TOY, 100)) == [1, 4, 4]
 
 
-def test_whole_episode() -> None:
+def test_metrics_and_job_columns_of_a_finished_episode() -> None:
     result = episode([0, 0, 10], [4, 12, 30], [SINGLE, CHAIN, DIAMOND], end_s=30)
     found = figures(result)
     assert list(found) == ["jct", "jct_p95", "makespan", "slowdown", "decisions"]
@@ -56,15 +56,20 @@ def test_whole_episode() -> None:
     assert found["makespan"] == 30
     assert found["slowdown"] == (4 / 2 + 12 / 4 + 20 / 5) / 3
     assert found["decisions"] == 7
+    columns = job_columns(result, TOY, 2)
+    assert list(columns["template"]) == ["single", "chain", "diamond"]
+    assert list(columns["jct_s"]) == [4, 12, 20]
+    assert list(columns["work_s"]) == [4, 6, 10]
+    assert list(columns["slowdown"]) == [2, 3, 4]
 
 
-def test_the_objective_comes_first() -> None:
+def test_objective_is_the_first_metric() -> None:
     result = episode([0, 0], [4, 12], [SINGLE, CHAIN], end_s=12)
     assert next(iter(figures(result, objective="makespan"))) == "makespan"
     assert next(iter(figures(result, objective="jct"))) == "jct"
 
 
-def test_horizon_counts_the_jobs_it_cut_off() -> None:
+def test_horizon_metrics_count_unfinished_jobs() -> None:
     # Ended at 20 s: one finished, one was cut off after 15 s, one would have come at 25 s.
     result = episode([0, 5, 25], [8, np.nan, np.nan], [SINGLE, CHAIN, CHAIN], end_s=20)
     found = figures(result, horizon_s=20, arrivals="poisson")
@@ -80,8 +85,7 @@ def test_horizon_counts_the_jobs_it_cut_off() -> None:
     assert list(columns["end_s"]) == [20, 20]
 
 
-def test_starving_the_long_jobs_does_not_pay() -> None:
-    """Over finished jobs alone, the policy that never finishes the long one would look better."""
+def test_jobs_in_system_penalises_starvation_that_finished_jct_rewards() -> None:
     starves = episode([0, 0], [2, np.nan], [SINGLE, DIAMOND], end_s=50)
     serves = episode([0, 0], [4, 20], [SINGLE, DIAMOND], end_s=50)
     starved, served = (figures(r, horizon_s=50, arrivals="poisson") for r in (starves, serves))
@@ -89,22 +93,13 @@ def test_starving_the_long_jobs_does_not_pay() -> None:
     assert starved["jobs_in_system"] > served["jobs_in_system"]
 
 
-def test_nothing_finished() -> None:
+def test_metrics_without_finished_jobs_are_nan() -> None:
     found = figures(episode([0], [np.nan], [SINGLE], 3), horizon_s=3, arrivals="poisson")
     assert np.isnan([found["jct"], found["jct_p95"], found["slowdown"]]).all()
     assert found["jobs_in_system"] == 1
 
 
-def test_makespan_with_a_horizon_is_refused() -> None:
+def test_makespan_objective_with_horizon_is_refused() -> None:
     settings = DagSchedulingSettings(objective="makespan", horizon_s=100, arrivals="poisson")
-    with pytest.raises(InputError, match="expected only one of the two"):
+    with pytest.raises(InputError, match="horizon_s"):
         episode_metrics(settings, TOY)
-
-
-def test_job_columns() -> None:
-    result = episode([0, 0, 10], [4, 12, 30], [SINGLE, CHAIN, DIAMOND], end_s=30)
-    columns = job_columns(result, TOY, 2)
-    assert list(columns["template"]) == ["single", "chain", "diamond"]
-    assert list(columns["jct_s"]) == [4, 12, 20]
-    assert list(columns["work_s"]) == [4, 6, 10]
-    assert list(columns["slowdown"]) == [2, 3, 4]

@@ -1,4 +1,4 @@
-"""The npy reader: what numpy wrote comes back; what would run, or is damaged, is refused."""
+"""The npy reader: round trips, refusal of code and of damaged files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Calls:
         np.array([True, False]),
     ],
 )
-def test_numbers_come_back(tmp_path: Path, matrix: Any) -> None:
+def test_numeric_arrays_round_trip(tmp_path: Path, matrix: Any) -> None:
     np.save(tmp_path / "a.npy", matrix)
     read = read_npy(tmp_path / "a.npy")
     assert read.shape == matrix.shape
@@ -61,7 +61,7 @@ def test_numbers_come_back(tmp_path: Path, matrix: Any) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_plain_containers_come_back(tmp_path: Path, protocol: int) -> None:
+def test_plain_containers_round_trip(tmp_path: Path, protocol: int) -> None:
     value = {0: {"wave": {5: [1, 2.5], 10: []}, "text": ("a", None, True)}}
     array = np.empty((), object)
     array[()] = value
@@ -69,7 +69,7 @@ def test_plain_containers_come_back(tmp_path: Path, protocol: int) -> None:
     assert read_npy(tmp_path / "a.npy") == value
 
 
-def test_arrays_and_scalars_inside_become_plain(tmp_path: Path) -> None:
+def test_nested_arrays_and_scalars_become_plain(tmp_path: Path) -> None:
     value = {
         "list": np.array([3, 4], np.int32),
         "one": np.float64(2.5),
@@ -94,7 +94,7 @@ def test_arrays_and_scalars_inside_become_plain(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_a_pickle_that_would_run_something_is_refused_and_does_not_run(
+def test_pickle_with_a_call_is_refused_without_running_it(
     tmp_path: Path, function: Any, arguments: Any, named: str, wrapped: bool
 ) -> None:
     mark = tmp_path / "ran"
@@ -112,8 +112,7 @@ def test_a_pickle_that_would_run_something_is_refused_and_does_not_run(
     assert not mark.exists()
 
 
-def test_the_same_pickle_does_run_in_numpy(tmp_path: Path) -> None:
-    """The attack above is real: without our reader it would have run."""
+def test_same_pickle_runs_in_numpy(tmp_path: Path) -> None:
     mark = tmp_path / "ran"
     (tmp_path / "evil.npy").write_bytes(npy_bytes({0: Calls(os.system, f"touch {mark}")}))
     np.load(tmp_path / "evil.npy", allow_pickle=True)
@@ -155,13 +154,13 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -
     assert "\n" not in str(refusal.value)
 
 
-def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "missing.npy", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
             read_npy(path)
 
 
-# Not the two opcodes that store under an index: CPython allocates as far as a huge index says.
+# Without the two opcodes that store under an index: CPython allocates up to a huge index.
 BYTES = st.integers(0, 255).filter(lambda byte: byte not in b"pr")
 
 
@@ -169,7 +168,7 @@ BYTES = st.integers(0, 255).filter(lambda byte: byte not in b"pr")
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data(), good=st.sampled_from([GOOD_MATRIX, GOOD_OBJECT]))
-def test_any_damage_ends_in_a_value_or_an_input_error(
+def test_random_damage_gives_a_value_or_an_input_error(
     tmp_path: Path, data: st.DataObject, good: bytes
 ) -> None:
     content = bytearray(good[: data.draw(st.integers(0, len(good)))])

@@ -1,8 +1,11 @@
-"""Generates jobs like TPC-H on Spark: 22 query plans x 7 database sizes, no data needed.
+"""Generated workloads, which need no data: `tpch-like` and `toy`.
 
-Every job is "measured" as the published ones were: it runs alone on 5 to 100 executors, and each
-task's duration goes to a list by what its executor had done before. docs/workloads.md compares the
-outcome with the published statistics.
+`tpch-like` has the 22 TPC-H query plans at 7 database sizes. Each job is "measured" as the
+published ones were: it runs alone on 5 to 100 executors, and each task's duration goes to a list
+by what its executor ran before. A scan parses one block a task; a shuffle task opens its files and
+reads its share of the data. Tasks slow down as the job holds more executors, short shuffle tasks
+most. An executor's first task in a stage pays for set-up, its first in the job for warm-up. The
+constants were fitted to the published statistics, with which docs/workloads.md compares.
 """
 
 from __future__ import annotations
@@ -15,28 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
-from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads.sources import stage_memory
-from loadmaster.envs.dag_scheduling.workloads.tpch_plans import TABLES, PlanStage, query_plans
+from loadmaster.envs.dag_scheduling.workloads.tpch_plans import (
+    TABLES,
+    PlanStage,
+    query_plans,
+    stage_memory,
+)
 
-# What the stages of a query cost: the model behind the tpch-like durations.
-#
-# A scan parses one block a task; a shuffle task pays for opening its files and for its share of the
-# data. Everything slows down as the job holds more executors, short shuffle tasks most. An
-# executor's
-# first task in a stage also pays for setting the stage up, and its first in the job for warming up.
-# The constants were fitted to the statistics that docs/workloads.md compares.
-
-
-# Executors a job may hold, each with durations of its own.
-LEVELS = np.array([5, 10, 20, 40, 50, 60, 80, 100])
+SIZES_GB = (2, 5, 10, 20, 50, 80, 100)
+_SEED = 2019  # fixes all jobs
+# The published profiles list a fresh executor's task under the first wave as well, so it counts
+# twice in their means. Two samples for each here give the same weights.
+_FRESH_SAMPLES = 2
+LEVELS = np.array([5, 10, 20, 40, 50, 60, 80, 100])  # executors of the job, with own durations
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
+Lists = list[list[NDArray[np.int32]]]  # by stage, then by level
 
 
 class Costs(NamedTuple):
-    """What sets the stages of the plans apart, the same at every size. All (stages, 1)."""
+    """Cost parameters of each stage, the same at every size. All (stages, 1)."""
 
     is_scan: NDArray[np.bool_]
     blocks_per_gb: Floats
@@ -45,14 +47,14 @@ class Costs(NamedTuple):
     data_ms_per_gb: Floats  # a shuffle task's share of the data
     setup_ms: Floats  # an executor's first task in the stage
     warmup_ms: Floats  # an executor's first task in the job
-    contention: Floats  # how soon a shuffle task loses time to the job's other executors
-    contention_ms: Floats  # and how much at most
-    strain: Floats  # what many executors cost a scan of a large database
-    spread: Floats  # how uneven the tasks are
+    contention: Floats  # rate at which a shuffle task loses time to the job's other executors
+    contention_ms: Floats  # the most it loses
+    strain: Floats  # slowdown of a scan of a large database by many executors
+    spread: Floats  # factor of the tasks' variation
 
 
 def draw_costs(stages: Sequence[PlanStage], random: np.random.Generator) -> Costs:
-    """One draw a stage."""
+    """Draw the parameters of each stage."""
     each = (len(stages), 1)
     lognormal, uniform = random.lognormal, random.uniform
     tables = [TABLES.get(stage.table) for stage in stages]
@@ -61,7 +63,7 @@ def draw_costs(stages: Sequence[PlanStage], random: np.random.Generator) -> Cost
     mb_in = np.array([stage.mb_in for stage in stages]).reshape(each)
     block_ms = np.array([table.block_ms if table else 0.0 for table in tables]).reshape(each)
     blocks = np.array([table.blocks_per_gb if table else 0.0 for table in tables]).reshape(each)
-    # New code for the executor: its first task compiles it. Large scans have less that is new.
+    # An executor's first task compiles new code; large scans have less of it.
     compiles = random.random(each) < np.where(large, 0.3, 0.65)
     open_ms = uniform(6, 12, each) + np.where(mb_in > 2, uniform(5, 32, each), 0.0)
     scan_setup = np.where(compiles, uniform(700, 1600, each), uniform(100, 300, each))
@@ -102,21 +104,35 @@ def variation(c: Costs, rest_ms: Floats) -> Floats:
     return np.stack([fresh, first, rest]) * c.spread
 
 
-SIZES_GB = (2, 5, 10, 20, 50, 80, 100)
-_SEED = 2019  # fixes the bank: the same jobs for everybody
-# The published profiles list a fresh executor's task under the first wave as well, so it counts
-# twice in their means. Two samples for each here give the same weights.
-_FRESH_SAMPLES = 2
+@lru_cache(maxsize=1)
+def toy() -> Workload:
+    """Build three jobs with constant durations, to compute schedules by hand.
 
-Lists = list[list[NDArray[np.int32]]]  # by stage, then by level
+    | job     | stages                                               | work | critical path |
+    |---------|------------------------------------------------------|------|---------------|
+    | single  | 0: 4 tasks x 1 s                                     |  4 s |           1 s |
+    | chain   | 0: 2 x 1 s -> 1: 1 x 2 s -> 2: 2 x 1 s               |  6 s |           4 s |
+    | diamond | 0: 1 x 1 s -> (1: 2 x 2 s, 2: 4 x 1 s) -> 3: 1 x 1 s | 10 s |           4 s |
+    """
 
+    def stage(tasks: int, duration_ms: int, *parents: int) -> Stage:
+        always = {1: [duration_ms]}
+        return Stage(tasks, parents, first=always, rest=always, fresh=always)
 
-def load(settings: DagSchedulingSettings) -> Workload:
-    return _generate()
+    jobs = (
+        Job("single", (stage(4, 1000),)),
+        Job("chain", (stage(2, 1000), stage(1, 2000, 0), stage(2, 1000, 1))),
+        Job(
+            "diamond",
+            (stage(1, 1000), stage(2, 2000, 0), stage(4, 1000, 0), stage(1, 1000, 1, 2)),
+        ),
+    )
+    return build_workload("toy", jobs, "constant durations, no waves, no warm-up")
 
 
 @lru_cache(maxsize=1)
-def _generate() -> Workload:
+def tpch_like() -> Workload:
+    """Generate the 154 jobs."""
     random = np.random.default_rng(_SEED)
     plans = query_plans()
     stages = [stage for plan in plans for stage in plan]
@@ -142,7 +158,7 @@ def _job(
     for number, planned in enumerate(plan):
         known: list[NDArray[np.int32]] = []
         for durations in first[number]:
-            # Where all executors were fresh, those that are not resemble a smaller level's.
+            # Where all executors were fresh, the next smaller level's list serves.
             known.append(durations if len(durations) or not known else known[-1])
         stage = Stage(
             int(tasks[number]),
@@ -157,7 +173,7 @@ def _job(
 
 
 def _tasks(stages: Sequence[PlanStage], gb: int) -> Counts:
-    """(stages, 1) One task a block of a scanned table, two at least; shuffles have their own."""
+    """(stages, 1) Tasks: one a block of a scanned table, at least two; a shuffle's own number."""
     tasks = [
         max(2, round(TABLES[stage.table].blocks_per_gb * gb)) if stage.table else stage.tasks
         for stage in stages
@@ -166,10 +182,10 @@ def _tasks(stages: Sequence[PlanStage], gb: int) -> Counts:
 
 
 def _counts(plans: Sequence[Sequence[PlanStage]], tasks: Counts) -> Counts:
-    """(3, stages, levels) How many tasks are fresh, first and rest when the job runs alone."""
+    """(3, stages, levels) Numbers of fresh, first and rest tasks when the job runs alone."""
     ends = np.cumsum([len(plan) for plan in plans])[:-1]
     earlier = [np.cumsum(each, axis=0) - each for each in np.split(tasks, ends)]
-    # Stages start in order; each fresh executor is taken by the first stage with a task to spare.
+    # Stages start in order; a fresh executor goes to the first stage with a task for it.
     fresh = np.clip(LEVELS - np.concatenate(earlier), 0, tasks)
     started = np.minimum(LEVELS, tasks)
     return np.stack([_FRESH_SAMPLES * fresh, started - fresh, tasks - started])
@@ -178,7 +194,7 @@ def _counts(plans: Sequence[Sequence[PlanStage]], tasks: Counts) -> Counts:
 def _draw(
     mean: Floats, cv: Floats, count: Counts, random: np.random.Generator
 ) -> tuple[Lists, Lists, Lists]:
-    """All lists at once, log-normal around their means. Arguments are (3, stages, levels)."""
+    """Draw all lists, log-normal around their means. Arguments are (3, stages, levels)."""
     sigma = np.sqrt(np.log1p(cv**2)).ravel()
     centre = np.log(mean).ravel() - sigma**2 / 2
     each = count.ravel()
