@@ -1,4 +1,4 @@
-"""Both clients against the server that the service runs on, uvicorn, and the load generator too."""
+"""Both clients and the load generator against uvicorn, the server that the service uses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def url() -> Iterator[str]:
         thread.join()
 
 
-def test_calls(make_client: MakeClient, url: str) -> None:
+def test_calls_against_uvicorn(make_client: MakeClient, url: str) -> None:
     client = make_client(url)
     ids = set()
     for count in range(5):
@@ -60,14 +60,14 @@ def test_calls(make_client: MakeClient, url: str) -> None:
         ids.add(decision.id)
     assert len(ids) == 5
     assert client.example("decima", "large") == {"name": "large"}
-    with pytest.raises(ServiceError, match=r"^state.jobs: is missing$"):
+    with pytest.raises(ServiceError, match=r"state\.jobs"):
         client.decide("decima", {})
     with pytest.raises(ServiceError) as raised:
         client.status("decima")
     assert raised.value.status == 404
 
 
-def test_load(url: str) -> None:
+def test_load_generator_against_uvicorn(url: str) -> None:
     load = Load(f"{url}/v1/decima/example?name=x", concurrency=4, seconds=0.5, rate=100)
     told = report(load, drive(load))
     assert told["requests"] == 50
