@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass
-class Exchange:
+class Talk:
     """A request and the means to respond."""
 
     socket: socket.socket
@@ -58,7 +58,7 @@ class Exchange:
     over: threading.Event  # the test has ended
 
 
-Behaviour = Callable[[Exchange], bool]  # returns whether the connection stays open
+Behaviour = Callable[[Talk], bool]  # returns whether the connection stays open
 
 
 def answer(
@@ -74,14 +74,14 @@ def answer(
     else:
         data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
-    def behave(exchange: Exchange) -> bool:
+    def behave(exchange: Talk) -> bool:
         exchange.socket.sendall(data)
         return headers.get("Connection") != "close"
 
     return behave
 
 
-def echo(exchange: Exchange) -> bool:
+def echo(exchange: Talk) -> bool:
     """Decide what the state is."""
     return answer({**DECISION, "decision": exchange.seen.json["state"]})(exchange)
 
@@ -89,31 +89,31 @@ def echo(exchange: Exchange) -> bool:
 def raw(data: bytes) -> Behaviour:
     """Send exactly these bytes and close."""
 
-    def behave(exchange: Exchange) -> bool:
+    def behave(exchange: Talk) -> bool:
         exchange.socket.sendall(data)
         return False
 
     return behave
 
 
-def reset(exchange: Exchange) -> bool:
+def reset(exchange: Talk) -> bool:
     """Reset the connection without a response."""
     exchange.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return False
 
 
-def silence(exchange: Exchange) -> bool:
+def silence(exchange: Talk) -> bool:
     exchange.over.wait(10)
     return False
 
 
-def close_unannounced(exchange: Exchange) -> bool:
+def close_unannounced(exchange: Talk) -> bool:
     """Respond without a Connection header, then close."""
     answer()(exchange)
     return False
 
 
-def trickle(exchange: Exchange) -> bool:
+def trickle(exchange: Talk) -> bool:
     """Send a byte at a time without end."""
     with suppress(OSError):
         exchange.socket.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -183,12 +183,12 @@ class FakeService:
                     with self._lock:
                         self.seen.append(seen)
                         behave = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-                    if not behave(Exchange(accepted, seen, self.over)):
+                    if not behave(Talk(accepted, seen, self.over)):
                         return
 
     def _refuse(self, accepted: socket.socket, seen: Seen) -> None:
         """Respond 413 after the headers, then discard the body."""
-        answer({"error": "too large"}, 413, Connection="close")(Exchange(accepted, seen, self.over))
+        answer({"error": "too large"}, 413, Connection="close")(Talk(accepted, seen, self.over))
         accepted.shutdown(socket.SHUT_WR)
         self.seen.append(seen)
         while self.patient and accepted.recv(100_000):
