@@ -99,7 +99,8 @@ def comparison(better: bool = True) -> ComparisonResult:
 
 
 def poll(retraining: Retraining, now: float) -> RetrainingState:
-    state = poll(retraining, now)
+    state = retraining.poll(now)
+    assert state is not None
     return state
 
 
