@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,7 +20,6 @@ SUFFIX = ".parquet"
 UNFINISHED = ".partial"  # suffix of atomic_binary_file's temporary files
 
 TIME = pa.timestamp("us", tz="UTC")
-TEXT = pa.string()
 
 
 class DecisionRow(NamedTuple):
@@ -50,52 +49,28 @@ class FeedbackRow(NamedTuple):
     reward: float
 
 
-Row = TypeVar("Row", DecisionRow, FeedbackRow)
+COLUMNS = {  # Python type -> column type, nullable
+    str: (pa.string(), False),
+    str | None: (pa.string(), True),
+    float: (pa.float64(), False),
+    Sequence[str]: (pa.list_(pa.string()), False),
+}
 
 
-class Kind(NamedTuple):
-    """The kind of a file's rows."""
+class Kind:
+    """The kind of a file's rows. `name` is the prefix of its files."""
 
-    name: str  # prefix of the file names
-    row: type[Any]
-    schema: pa.Schema
+    def __init__(self, name: str, row: type[Any]) -> None:
+        self.name, self.row = name, row
+        types = {column: COLUMNS[hint] for column, hint in get_type_hints(row).items()}
+        types["time"] = (TIME, False)
+        self.schema = pa.schema(
+            [pa.field(column, kind, nullable) for column, (kind, nullable) in types.items()]
+        )
 
 
-DECISIONS = Kind(
-    "decisions",
-    DecisionRow,
-    pa.schema(
-        [
-            pa.field("id", TEXT, nullable=False),
-            pa.field("time", TIME, nullable=False),
-            pa.field("system", TEXT, nullable=False),
-            pa.field("mode", TEXT, nullable=False),
-            pa.field("source", TEXT, nullable=False),
-            pa.field("cause", TEXT),
-            pa.field("policy", TEXT, nullable=False),
-            pa.field("version", TEXT, nullable=False),
-            pa.field("state", TEXT, nullable=False),
-            pa.field("decision", TEXT, nullable=False),
-            pa.field("shadow", TEXT),
-            pa.field("reason", TEXT, nullable=False),
-            pa.field("guard", pa.list_(TEXT), nullable=False),
-            pa.field("latency_ms", pa.float64(), nullable=False),
-        ]
-    ),
-)
-FEEDBACK = Kind(
-    "feedback",
-    FeedbackRow,
-    pa.schema(
-        [
-            pa.field("id", TEXT),
-            pa.field("time", TIME, nullable=False),
-            pa.field("system", TEXT, nullable=False),
-            pa.field("outcome", TEXT, nullable=False),
-            pa.field("reward", pa.float64(), nullable=False),
-        ]
-    ),
-)
+DECISIONS = Kind("decisions", DecisionRow)
+FEEDBACK = Kind("feedback", FeedbackRow)
 
 
 def write_part(folder: Path, kind: Kind, rows: Sequence[Any], serial: int) -> tuple[Path, int]:
