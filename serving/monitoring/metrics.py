@@ -110,10 +110,10 @@ class Metrics:
         if agreement is not None:
             record("loadmaster_shadow_agreement", agreement, self._system)
 
-    def reward(self, who: str, mean: float | None) -> None:
-        """`who`: "policy" or "rule"; None: the window is empty."""
+    def reward(self, actor: str, mean: float | None) -> None:
+        """`actor`: "policy" or "rule"; None: the window is empty."""
         if mean is not None:
-            record("loadmaster_reward_mean", mean, self._system, who)
+            record("loadmaster_reward_mean", mean, self._system, actor)
 
     def log_dropped(self, rows: int) -> None:
         if rows > 0:

@@ -65,10 +65,10 @@ class Monitor:
         self._by_cause: dict[str, int] = {}
         self._shadow = {"decisions": 0, "agreed": 0, "faults": 0}
         window = settings.lifecycle.window
-        self._rewards: dict[Actor, deque[float]] = {who: deque(maxlen=window) for who in ACTORS}
+        self._rewards: dict[Actor, deque[float]] = {actor: deque(maxlen=window) for actor in ACTORS}
         self._reward_detectors = {
-            who: StreamDetector("rewards", who, settings.delta, settings.reward_block)
-            for who in ACTORS
+            actor: StreamDetector("rewards", actor, settings.delta, settings.reward_block)
+            for actor in ACTORS
         }
         self._inputs = FeatureDetectors(settings.delta, settings.input_block)
         self._drifts: deque[Drift] = deque(maxlen=MAX_EVENTS)
@@ -87,7 +87,7 @@ class Monitor:
     ) -> Sequence[Drift]:
         """Count a decision; return the drifts that it revealed.
 
-        `agrees` is None unless a shadow policy decided too, `shadow_fault` says that it failed to.
+        `agrees` is None unless a shadow policy decided too, `shadow_fault` means that it failed.
         """
         interval = self._history.at(time)
         interval.decisions += 1
@@ -109,16 +109,16 @@ class Monitor:
             self._add_drifts(interval, drifts)
         return drifts
 
-    def record_feedback(self, time: float, reward: float, who: Actor) -> Sequence[Drift]:
+    def record_feedback(self, time: float, reward: float, actor: Actor) -> Sequence[Drift]:
         """Count the reward of a decision of the policy or the rule; return drifts."""
         if not abs(reward) <= MAX_VALUE:
             raise InputError(f"reward {reward}; expected a finite number")
         interval = self._history.at(time)
         interval.add_reward(reward)
-        self._rewards[who].append(reward)
-        if who == "policy":
+        self._rewards[actor].append(reward)
+        if actor == "policy":
             self._evidence.add_reward(self.settings.lifecycle.window)
-        drift = self._reward_detectors[who].add(time, reward)
+        drift = self._reward_detectors[actor].add(time, reward)
         if drift is None:
             return ()
         self._add_drifts(interval, [drift])
@@ -193,8 +193,8 @@ class Monitor:
             "decisions": dict(self._decisions),
             "by_cause": dict(self._by_cause),
             "shadow": dict(self._shadow),
-            "rewards": {who: list(rewards) for who, rewards in self._rewards.items()},
-            "watches": {who: each.record() for who, each in self._reward_detectors.items()},
+            "rewards": {actor: list(rewards) for actor, rewards in self._rewards.items()},
+            "watches": {actor: each.record() for actor, each in self._reward_detectors.items()},
             "inputs": self._inputs.record(),
             "drifts": [list(drift) for drift in self._drifts],
             "evidence": self._evidence.record(),
@@ -216,9 +216,9 @@ class Monitor:
             ):
                 counts.update({name: int(kept[name]) for name in counts})
             monitor._by_cause = {str(k): int(v) for k, v in record["by_cause"].items()}
-            for who, rewards in monitor._rewards.items():
-                rewards.extend(_finite(record["rewards"][who]))
-                monitor._reward_detectors[who].restore(record["watches"][who])
+            for actor, rewards in monitor._rewards.items():
+                rewards.extend(_finite(record["rewards"][actor]))
+                monitor._reward_detectors[actor].restore(record["watches"][actor])
             monitor._inputs.restore(record["inputs"])
             monitor._drifts.extend(Drift(*drift) for drift in record["drifts"])
             monitor._evidence = Evidence.from_record(record["evidence"])
@@ -241,9 +241,9 @@ class Monitor:
 
     def _reward_status(self) -> dict[str, Any]:
         status: dict[str, Any] = {}
-        for who, rewards in self._rewards.items():
+        for actor, rewards in self._rewards.items():
             stats = summarize(rewards) if rewards else None
-            status[who] = {
+            status[actor] = {
                 "mean": stats.mean if stats else None,
                 "std": stats.std if stats else None,
                 "count": len(rewards),

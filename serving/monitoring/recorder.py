@@ -55,19 +55,19 @@ class DecisionRecorder:
         self._state, self._since, self._why = state, now, why
         self._metrics.lifecycle(self._state.value)
 
-    def decided(self, found: DecisionResult, answer: dict[str, Any], now: float) -> None:
-        """Count a decision; `answer` is its response, with the shadow's part."""
-        shadow = answer["shadow"] or {}
+    def decided(self, found: DecisionResult, response: dict[str, Any], now: float) -> None:
+        """Count a decision; `response` also has the decision of the shadow policy."""
+        shadow = response["shadow"] or {}
         drifts = self.monitor.record_decision(
             now,
             source=found.source,  # type: ignore[arg-type]
             cause=found.cause,
-            latency_ms=answer["latency_ms"],
+            latency_ms=response["latency_ms"],
             features=found.features,
             agrees=shadow.get("agrees"),
             shadow_fault=shadow.get("fault") is not None,
         )
-        self._metrics.decided(found.source, found.cause, answer["latency_ms"])
+        self._metrics.decided(found.source, found.cause, response["latency_ms"])
         for kind in found.guarded:
             self._guarded[kind] += 1
             self._metrics.guarded(kind)
@@ -80,15 +80,15 @@ class DecisionRecorder:
         self,
         raw: bytes,
         options: RequestOptions,
-        answer: dict[str, Any],
+        response: dict[str, Any],
         found: DecisionResult,
         now: float,
     ) -> None:
         """Write a decision and its request to the log."""
-        shadow = answer["shadow"]
+        shadow = response["shadow"]
         self._log.put_decision(
             DecisionRow(
-                id=answer["id"],
+                id=response["id"],
                 time=now,
                 system=self.system,
                 mode=options.mode,
@@ -97,11 +97,11 @@ class DecisionRecorder:
                 policy=found.policy["name"],
                 version=found.policy["version"],
                 state=state_text(raw),
-                decision=to_json(answer["decision"]).decode(),
+                decision=to_json(response["decision"]).decode(),
                 shadow=None if shadow is None else to_json(shadow).decode(),
-                reason=to_json(answer["reason"]).decode(),
+                reason=to_json(response["reason"]).decode(),
                 guard=found.guard,
-                latency_ms=answer["latency_ms"],
+                latency_ms=response["latency_ms"],
             )
         )
 
@@ -109,8 +109,8 @@ class DecisionRecorder:
         self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
     ) -> None:
         """Count a reward; raise InputError if it is not finite."""
-        who: Actor = "policy" if source == POLICY else "rule"
-        drifts = self.monitor.record_feedback(now, reward, who)
+        actor: Actor = "policy" if source == POLICY else "rule"
+        drifts = self.monitor.record_feedback(now, reward, actor)
         for drift in drifts:
             self._metrics.drifted(drift.what)
         row = FeedbackRow(decision_id, now, self.system, to_json(outcome).decode(), reward)
@@ -141,8 +141,8 @@ class DecisionRecorder:
         self._metrics.lifecycle(self._state.value)
         status = self.monitor.status()
         self._metrics.shadow(status["shadow"]["agreement"])
-        for who in ("policy", "rule"):
-            self._metrics.reward(who, status["rewards"][who]["mean"])
+        for actor in ("policy", "rule"):
+            self._metrics.reward(actor, status["rewards"][actor]["mean"])
         dropped = self._log.status().dropped
         self._metrics.log_dropped(dropped - self._dropped)
         self._dropped = dropped

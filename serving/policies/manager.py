@@ -145,11 +145,11 @@ class PolicyManager:
 
     async def _check_loads(self, version: Version) -> None:
         try:
-            answer = from_json(await asyncio.wait_for(self._worker.load(version.folder), LOAD_S))
+            reply = from_json(await asyncio.wait_for(self._worker.load(version.folder), LOAD_S))
         except Exception as fault:
             raise Conflict(f"the worker does not respond: {line_of(fault)}") from None
-        if "refused" in answer:
-            raise RequestError(answer["refused"], "bundle")
+        if "refused" in reply:
+            raise RequestError(reply["refused"], "bundle")
 
     def _change(self, slots: PolicySlots) -> None:
         self.roles = slots

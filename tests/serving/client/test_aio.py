@@ -14,7 +14,7 @@ from tests.serving.client.fake_service import echo, fake_service, silence
 
 
 def test_concurrent_tasks_get_their_own_responses() -> None:
-    async def ask(url: str) -> list[object]:
+    async def call(url: str) -> list[object]:
         async with AsyncClient(url, deadline_s=20) as client:
             states = [{"count": count} for count in range(100)]
             decisions = await asyncio.gather(*(client.decide("das", state) for state in states))
@@ -26,12 +26,12 @@ def test_concurrent_tasks_get_their_own_responses() -> None:
             ]
 
     with fake_service(echo) as service:
-        assert asyncio.run(ask(service.url)) == []
+        assert asyncio.run(call(service.url)) == []
         assert service.connections <= 100
 
 
 def test_cancelled_call_drops_its_connection() -> None:
-    async def ask(url: str) -> object:
+    async def call(url: str) -> object:
         async with AsyncClient(url, deadline_s=20) as client:
             await client.decide("das", {"count": 0})
             with pytest.raises(TimeoutError):
@@ -39,7 +39,7 @@ def test_cancelled_call_drops_its_connection() -> None:
             return (await client.decide("das", {"count": 2})).decision
 
     with fake_service(echo, silence, echo) as service:
-        assert asyncio.run(ask(service.url)) == {"count": 2}
+        assert asyncio.run(call(service.url)) == {"count": 2}
         assert [seen.connection for seen in service.seen] == [0, 0, 1]
 
 
@@ -56,17 +56,17 @@ def test_client_reconnects_in_another_event_loop() -> None:
 
 
 def test_event_loop_is_not_blocked() -> None:
-    async def ask(url: str) -> int:
+    async def call(url: str) -> int:
         ticks = 0
         async with AsyncClient(url, deadline_s=0.2, fallback=lambda *_: {}) as client:
-            asked = asyncio.create_task(client.decide("das", {}))
-            while not asked.done():
+            task = asyncio.create_task(client.decide("das", {}))
+            while not task.done():
                 await asyncio.sleep(0.01)
                 ticks += 1
-            assert asked.result().cause == "deadline"
+            assert task.result().cause == "deadline"
         return ticks
 
     with fake_service(silence) as service:
         began = time.monotonic()
-        assert asyncio.run(ask(service.url)) >= 5
+        assert asyncio.run(call(service.url)) >= 5
         assert time.monotonic() - began < 2

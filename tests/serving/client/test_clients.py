@@ -235,7 +235,7 @@ def test_refused_connection_is_retried_for_every_call(
 
 def test_unknown_host_is_unreachable(make_client: MakeClient, clock: Clock) -> None:
     with pytest.raises(Unreachable):
-        make_client("http://nobody.invalid:1", clock=clock, retries=0).systems()
+        make_client("http://unknown.invalid:1", clock=clock, retries=0).systems()
 
 
 @pytest.mark.parametrize("slow", [silence, trickle])
@@ -327,10 +327,10 @@ def test_large_state_may_be_refused_before_it_was_sent(make_client: MakeClient) 
 def test_fallback_decides_during_an_outage_and_logs_its_ends(
     make_client: MakeClient, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = []
+    calls = []
 
     def fair(system: str, state: Any) -> Mapping[str, Any]:
-        asked.append((system, state))
+        calls.append((system, state))
         return {"stage": 0}
 
     refused = answer({"error": "wrong", "field": "state.jobs"}, 422)
@@ -343,7 +343,7 @@ def test_fallback_decides_during_an_outage_and_logs_its_ends(
     assert (local.decision, local.cause) == ({"stage": 0}, "refused")
     assert local.reason.summary == "state.jobs: wrong"
     assert local.policy.name == "fair"
-    assert asked == [("decima", STATE)] * 2
+    assert calls == [("decima", STATE)] * 2
     assert [record.getMessage() for record in caplog.records] == [
         "decima is decided locally: state.jobs: wrong",
         "decima is decided by the service again",

@@ -52,20 +52,20 @@ def test_submit_sends_entrypoint_code_and_metadata(
     )
     assert re.fullmatch(r"loadmaster-train-decima-\d{8}-\d{6}-[0-9a-f]{4}", job)
     assert dashboard.packages == {code.name: b"a wheel"}
-    (asked,) = dashboard.submitted
-    assert asked["submission_id"] == job
-    assert asked["entrypoint"].endswith(
+    (submitted,) = dashboard.submitted
+    assert submitted["submission_id"] == job
+    assert submitted["entrypoint"].endswith(
         f"cd /mnt/runs/{job} && exec python -m loadmaster.platform.cli.main train decima "
         "--set training.iterations=3"
     )
-    assert asked["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
-    assert asked["runtime_env"]["env_vars"]["A"] == "1"
-    assert asked["metadata"] == {
+    assert submitted["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
+    assert submitted["runtime_env"]["env_vars"]["A"] == "1"
+    assert submitted["metadata"] == {
         "why": "drift",
         "loadmaster": "train decima --set training.iterations=3",
         "folder": f"/mnt/runs/{job}",
     }
-    assert asked["entrypoint_num_gpus"] == 1
+    assert submitted["entrypoint_num_gpus"] == 1
     assert jobs.get(job).status == "queued"
 
 
@@ -74,7 +74,7 @@ def test_code_is_uploaded_once(jobs: Jobs, dashboard: Dashboard, code: Path) -> 
     dashboard.packages[code.name] = b"as it was"
     jobs.submit(["list"], name="again", code=code)
     assert dashboard.packages[code.name] == b"as it was"
-    assert [asked["submission_id"].split("-")[1] for asked in dashboard.submitted] == [
+    assert [submitted["submission_id"].split("-")[1] for submitted in dashboard.submitted] == [
         "list",
         "again",
     ]
@@ -111,8 +111,8 @@ def test_stop_logs_and_wait(jobs: Jobs, dashboard: Dashboard) -> None:
 
 @pytest.mark.parametrize("method", ["get", "logs", "stop", "follow"])
 def test_unknown_job_is_refused(method: str, jobs: Jobs) -> None:
-    with pytest.raises(UnknownJobError, match="nobody"):
-        list(getattr(jobs, method)("nobody"))
+    with pytest.raises(UnknownJobError, match="missing"):
+        list(getattr(jobs, method)("missing"))
 
 
 def test_follow_reconnects_without_repeating_output(

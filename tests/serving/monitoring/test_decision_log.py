@@ -278,7 +278,7 @@ def test_files_of_an_earlier_run_count(make: OpenLog) -> None:
         first.put_feedback(FeedbackRow("d", NOW + number, "tiny", "{}", 1.0))
         first.flush()
     first.close()
-    (first.folder / "notes.txt").write_text("of somebody else")
+    (first.folder / "notes.txt").write_text("not a log")
     second = make(small)
     for number in range(6, 14):
         second.put_decision(decision(number, state=json.dumps(os.urandom(4000).hex())))
@@ -410,10 +410,10 @@ def test_put_takes_little_time(make: OpenLog) -> None:
     rows = [decision(number) for number in range(5000)]
     seconds = []
     for start in range(0, 5000, 1000):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         for row in rows[start : start + 1000]:
             log.put_decision(row)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start_s)
     assert min(seconds) / 1000 < 50e-6
 
 

@@ -40,16 +40,18 @@ def decide(
     )
 
 
-def earn(monitor: Monitor, who: Actor, mean: float, count: int, seed: int = 0) -> int:
+def add_rewards(monitor: Monitor, actor: Actor, mean: float, count: int, seed: int = 0) -> int:
     """Add rewards around a mean; return their number until a drift, 0 if there is none."""
     noise = random.Random(seed)
     for number in range(1, count + 1):
-        if monitor.record_feedback(NOW + number, noise.gauss(mean, 1.0), who):
+        if monitor.record_feedback(NOW + number, noise.gauss(mean, 1.0), actor):
             return number
     return 0
 
 
-def see(monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int = 0) -> list[Any]:
+def add_inputs(
+    monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int = 0
+) -> list[Any]:
     noise = random.Random(seed)
     return [
         drift
@@ -145,11 +147,11 @@ def test_clock_set_back_counts_in_the_latest_interval() -> None:
 
 def test_fall_below_the_rules_recommends_fallback() -> None:
     monitor = Monitor(QUICKLY)
-    earn(monitor, "rule", -12.0, 20)
-    assert not earn(monitor, "policy", -8.0, 100)
+    add_rewards(monitor, "rule", -12.0, 20)
+    assert not add_rewards(monitor, "policy", -8.0, 100)
     assert monitor.recommendation(SERVING).action == "keep"
     assert monitor.recommendation(ONLINE)[:2] == ("keep", SERVING)
-    soon = earn(monitor, "policy", -20.0, 40, seed=1)
+    soon = add_rewards(monitor, "policy", -20.0, 40, seed=1)
     assert 0 < soon < 20  # before a window of bad rewards was full
     found = monitor.recommendation(SERVING)
     assert found[:2] == ("fall back", OFFLINE)
@@ -183,9 +185,9 @@ def test_change_of_rewards_recommends(
 ) -> None:
     monitor = Monitor(settings)
     if rules is not None:
-        earn(monitor, "rule", rules, 20)
-    earn(monitor, "policy", before, 100)
-    earn(monitor, "policy", after, 20)
+        add_rewards(monitor, "rule", rules, 20)
+    add_rewards(monitor, "policy", before, 100)
+    add_rewards(monitor, "policy", after, 20)
     assert monitor.recommendation(SERVING)[:2] == expected
     monitor.policy_changed()
     assert monitor.recommendation(SERVING).action == "keep"
@@ -193,9 +195,9 @@ def test_change_of_rewards_recommends(
 
 def test_rise_cancels_a_fall() -> None:
     monitor = Monitor(QUICKLY)
-    earn(monitor, "policy", -8.0, 100)
-    assert earn(monitor, "policy", -16.0, 40)
-    while not earn(monitor, "policy", -4.0, 10):
+    add_rewards(monitor, "policy", -8.0, 100)
+    assert add_rewards(monitor, "policy", -16.0, 40)
+    while not add_rewards(monitor, "policy", -4.0, 10):
         pass
     assert monitor.recommendation(SERVING).action == "keep"
     assert monitor.status()["drift"]["rewards"]["count"] == 2
@@ -212,13 +214,13 @@ def test_small_fall_is_counted_only() -> None:
 
 def test_input_drift_is_named_with_a_fall() -> None:
     monitor = Monitor(QUICKLY)
-    see(monitor, 12.0, 1000)
-    earn(monitor, "rule", -12.0, 20)
-    earn(monitor, "policy", -8.0, 100)
-    (drift,) = see(monitor, 40.0, 200, start=NOW + 2000)
+    add_inputs(monitor, 12.0, 1000)
+    add_rewards(monitor, "rule", -12.0, 20)
+    add_rewards(monitor, "policy", -8.0, 100)
+    (drift,) = add_inputs(monitor, 40.0, 200, start=NOW + 2000)
     assert (drift.what, drift.name) == ("inputs", "jobs")
     assert monitor.recommendation(SERVING).action == "keep"
-    assert earn(monitor, "policy", -20.0, 40)
+    assert add_rewards(monitor, "policy", -20.0, 40)
     assert "input 'jobs' drifted from 12" in monitor.recommendation(SERVING).why
     status = monitor.status()["drift"]["inputs"]["jobs"]
     assert status["count"] == 1
@@ -230,26 +232,26 @@ def test_input_drift_is_named_with_a_fall() -> None:
 def test_newer_rewards_supersede_an_input_drift() -> None:
     settings = MonitorSettings(lifecycle=QUICK, on_input_drift="retrain")
     monitor = Monitor(settings)
-    earn(monitor, "rule", -12.0, 20)
-    earn(monitor, "policy", -8.0, 100)
-    see(monitor, 12.0, 1000)
-    assert see(monitor, 40.0, 200)
+    add_rewards(monitor, "rule", -12.0, 20)
+    add_rewards(monitor, "policy", -8.0, 100)
+    add_inputs(monitor, 12.0, 1000)
+    assert add_inputs(monitor, 40.0, 200)
     assert monitor.recommendation(SERVING).action == "keep"
-    earn(monitor, "policy", -8.0, 21)
+    add_rewards(monitor, "policy", -8.0, 21)
     monitor.policy_changed()
     assert monitor.recommendation(SERVING).action == "keep"
 
 
-@pytest.mark.parametrize(("wish", "action"), [("retrain", "retrain"), ("note", "keep")])
+@pytest.mark.parametrize(("setting", "action"), [("retrain", "retrain"), ("note", "keep")])
 def test_on_input_drift_applies_without_rewards(
-    wish: Literal["retrain", "note"], action: str
+    setting: Literal["retrain", "note"], action: str
 ) -> None:
-    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=wish))
-    see(monitor, 12.0, 1000)
-    assert see(monitor, 40.0, 200)
+    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=setting))
+    add_inputs(monitor, 12.0, 1000)
+    assert add_inputs(monitor, 40.0, 200)
     found = monitor.recommendation(SERVING)
     assert found[:2] == (action, None)
-    if wish == "retrain":
+    if setting == "retrain":
         assert "input 'jobs' drifted from 12" in found.why
         assert monitor.recommendation(OFFLINE).action == "keep"
         monitor.acted_on()
@@ -258,8 +260,8 @@ def test_on_input_drift_applies_without_rewards(
 
 def test_small_input_drift_recommends_nothing() -> None:
     monitor = Monitor(MonitorSettings(on_input_drift="retrain"))
-    see(monitor, 12.0, 5000)
-    assert see(monitor, 13.0, 2000)
+    add_inputs(monitor, 12.0, 5000)
+    assert add_inputs(monitor, 13.0, 2000)
     assert monitor.recommendation(SERVING).action == "keep"
 
 
@@ -317,8 +319,8 @@ def test_restored_monitor_continues_identically() -> None:
     monitor = busy_monitor()
     again = Monitor.from_record(json.loads(json.dumps(monitor.record(), allow_nan=False)))
     for each in (monitor, again):
-        assert earn(each, "policy", -60.0, 60)
-        see(each, 90.0, 500)
+        assert add_rewards(each, "policy", -60.0, 60)
+        add_inputs(each, 90.0, 500)
     assert again.record() == monitor.record()
     assert again.status() == monitor.status()
     assert again.history(NOW + 1100) == monitor.history(NOW + 1100)

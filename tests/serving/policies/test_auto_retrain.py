@@ -78,7 +78,7 @@ def tick(here: Here) -> None:
     here.run(here.service.systems["toy"].look_after())
 
 
-def earn(here: Here, reward: float, times: int, mode: str = "active") -> None:
+def send_rewards(here: Here, reward: float, times: int, mode: str = "active") -> None:
     for step in range(times):
         decision = here.decide(load=40 + step % 5, mode=mode)["id"]
         feedback = {"id": decision, "outcome": {"reward": reward + 0.01 * (step % 3)}}
@@ -88,10 +88,10 @@ def earn(here: Here, reward: float, times: int, mode: str = "active") -> None:
 def degraded(start: Start) -> Here:
     """A service whose policy earned more than the rule, and then less."""
     here = start(toy=SETTINGS)
-    earn(here, 1.0, 12, mode="shadow")
-    earn(here, 2.0, 20)
+    send_rewards(here, 1.0, 12, mode="shadow")
+    send_rewards(here, 2.0, 20)
     assert here.status()["acting"] == "policy"
-    earn(here, 0.1, 20)
+    send_rewards(here, 0.1, 20)
     return here
 
 

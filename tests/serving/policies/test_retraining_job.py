@@ -130,8 +130,8 @@ def test_settings_and_variables_reach_the_job(
     cluster: FakeCluster, bundle: Path, tmp_path: Path
 ) -> None:
     more = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
-    asked = Retraining("decima", cluster, tmp_path, more, env={"LOADMASTER_DATA": "/traces"})
-    command = cluster.jobs[asked.submit(bundle, {}, "", 0.0).job].command
+    retraining = Retraining("decima", cluster, tmp_path, more, env={"LOADMASTER_DATA": "/traces"})
+    command = cluster.jobs[retraining.submit(bundle, {}, "", 0.0).job].command
     assert "--iterations 3 --minutes 0.5" in command
     assert "--set rollouts.workers=4" in command
     assert cluster.env == {"LOADMASTER_DATA": "/traces"}
@@ -270,8 +270,8 @@ def test_unreachable_cluster_is_polled_until_the_limit(
     silent = poll(retraining, 10.0)
     assert (silent.status, silent.error) == ("queued", "no Ray cluster answers")
     cluster.fault = None
-    heard = poll(retraining, 20.0)
-    assert (heard.status, heard.error) == ("running", None)
+    found = poll(retraining, 20.0)
+    assert (found.status, found.error) == ("running", None)
     cluster.fault = UnreachableError("no Ray cluster answers")
     lost = poll(retraining, LIMITS.patience_s + 1)
     assert lost.status == "failed"
