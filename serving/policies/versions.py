@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from loadmaster.serving.decisions.request import (
@@ -32,7 +32,6 @@ class PolicySlots:
     shadow: Version | None = None
     previous: Version | None = None
     paused: str | None = None  # reason; None: not paused
-    refused: frozenset[str] = field(default_factory=frozenset)  # rolled back versions
 
     def cast(self, mode: str, rules_act: bool) -> Routing:
         """Route a request. `rules_act`: the lifecycle lets the rule act."""
@@ -71,14 +70,9 @@ class PolicySlots:
         return replace(self, serving=replace(version, since=now), shadow=shadow, previous=previous)
 
     def rolled_back(self, now: str) -> PolicySlots:
-        """Swap the serving and the previous version; the former is marked as refused."""
+        """Swap the serving and the previous version."""
         assert self.previous is not None
-        return replace(
-            self,
-            serving=replace(self.previous, since=now),
-            previous=self.serving,
-            refused=self.refused | {self.serving.version},
-        )
+        return replace(self, serving=replace(self.previous, since=now), previous=self.serving)
 
     @property
     def versions(self) -> set[str]:
@@ -91,7 +85,6 @@ class PolicySlots:
             "shadow": version_record(self.shadow),
             "previous": version_record(self.previous),
             "paused": self.paused,
-            "refused": sorted(self.refused),
         }
 
 
@@ -99,13 +92,10 @@ def restore_slots(record: Any, configured: Version) -> PolicySlots:
     """Restore slots from `record()`; unreadable parts take the configured version or None."""
     if not isinstance(record, dict):
         return PolicySlots(configured)
-    paused, refused = record.get("paused"), record.get("refused")
+    paused = record.get("paused")
     return PolicySlots(
         serving=restore_version(record.get("serving")) or configured,
         shadow=restore_version(record.get("shadow")),
         previous=restore_version(record.get("previous")),
         paused=paused if isinstance(paused, str) else None,
-        refused=frozenset(v for v in refused if isinstance(v, str))
-        if isinstance(refused, list)
-        else frozenset(),
     )

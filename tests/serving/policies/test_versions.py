@@ -49,7 +49,6 @@ def test_promote_and_roll_back() -> None:
     assert (back.serving.name, back.serving.since) == ("a", "later")
     assert back.previous is not None
     assert back.previous.name == "b"
-    assert back.refused == {"b-1"}
     assert back.versions == {"a-1", "b-1"}
 
 
@@ -68,7 +67,7 @@ def test_pause_keeps_the_slots() -> None:
 
 def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:
     versions = [version(name, tmp_path) for name in "abc"]
-    slots = PolicySlots(*versions, paused="night", refused=frozenset({"x"}))
+    slots = PolicySlots(*versions, paused="night")
     record = json.loads(json.dumps(slots.record()))
     assert restore_slots(record, A) == slots
 
@@ -86,8 +85,7 @@ def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:
         {"serving": {"name": "a", "version": "1", "folder": "/nowhere", "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": 3, "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": "/a\0b", "since": ""}},
-        {"shadow": 7, "previous": [], "paused": 3, "refused": 5},
-        {"refused": [3, None, {}]},
+        {"shadow": 7, "previous": [], "paused": 3},
     ],
 )
 def test_damaged_record_gives_the_configured_version(record: Any) -> None:
