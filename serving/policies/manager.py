@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ class PolicyManager:
 
     async def put_in_shadow(self, folder: Path) -> str:
         version = await self.accept(folder)
-        self._change(self.roles.with_shadow(version))
+        self._change(replace(self.roles, shadow=version))
         self._recorder.monitor.shadow_changed()
         return version.version
 
@@ -100,7 +101,7 @@ class PolicyManager:
         self._recorder.replaced(why, now)
 
     def drop_shadow(self) -> None:
-        self._change(self.roles.with_shadow(None))
+        self._change(replace(self.roles, shadow=None))
         self._recorder.monitor.shadow_changed()
 
     async def order(self, verb: str, raw: bytes) -> None:
@@ -108,9 +109,9 @@ class PolicyManager:
         order: Any = read(PromoteOrder if verb == PROMOTE else VerbOrder, raw or b"{}")
         now = iso(self._clock())
         if verb == PAUSE:
-            self._change(self.roles.with_pause(order.reason or "by an operator"))
+            self._change(replace(self.roles, paused=order.reason or "by an operator"))
         elif verb == RESUME:
-            self._change(self.roles.with_pause(None))
+            self._change(replace(self.roles, paused=None))
         elif verb == ROLLBACK:
             if self.roles.previous is None:
                 raise Conflict("there is no previous bundle")

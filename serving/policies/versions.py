@@ -51,12 +51,6 @@ class PolicySlots:
             return FALLBACK, "the lifecycle lets the rule act"
         return POLICY, f"the bundle {self.serving.name} {self.serving.version} serves"
 
-    def with_pause(self, why: str | None) -> PolicySlots:
-        return replace(self, paused=why)
-
-    def with_shadow(self, version: Version | None) -> PolicySlots:
-        return replace(self, shadow=version)
-
     def promoted(self, now: str) -> PolicySlots:
         """Move the shadow version to the serving slot."""
         assert self.shadow is not None

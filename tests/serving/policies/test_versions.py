@@ -59,12 +59,6 @@ def test_serving_now_keeps_the_other_slots() -> None:
     assert PolicySlots(A, shadow=B).serving_now(B, "now").shadow is None
 
 
-def test_pause_keeps_the_slots() -> None:
-    slots = PolicySlots(A, shadow=B, previous=C)
-    assert slots.with_pause("x").with_pause(None) == slots
-    assert slots.with_shadow(None).shadow is None
-
-
 def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:
     versions = [version(name, tmp_path) for name in "abc"]
     slots = PolicySlots(*versions, paused="night")
