@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -418,9 +420,6 @@ def test_put_takes_little_time(make: OpenLog) -> None:
 
 
 def test_log_and_monitor_import_no_heavy_package() -> None:
-    import subprocess
-    import sys
-
     code = (
         "import sys\n"
         "import loadmaster.serving.monitoring.decision_log\n"
