@@ -1,9 +1,9 @@
 #!/bin/sh
-# What an image holds, put into a virtual environment. The Dockerfile runs these steps, so do the tests.
-#   install.sh dependencies VENV   what pyproject.toml asks for, in the versions of constraints.txt
-#   install.sh project VENV        Loadmaster, from the checkout this script lies in
-#   install.sh check VENV          whether it starts and finds itself in order
-# PYTHON names the interpreter (python3); TORCH_INDEX, if set, is where torch alone comes from.
+# Installs the contents of an image into a virtual environment. The Dockerfile and the tests run it.
+#   install.sh dependencies VENV   dependencies of pyproject.toml, in the versions of constraints.txt
+#   install.sh project VENV        Loadmaster, from the checkout of this script
+#   install.sh check VENV          run `loadmaster doctor`
+# PYTHON is the interpreter (default python3); TORCH_INDEX, if set, the package index of torch alone.
 set -eu
 
 usage() {
@@ -15,7 +15,7 @@ step=$1
 venv=$(mkdir -p "$2" && cd "$2" && pwd -P)
 cd "$(dirname "$0")/.."
 
-# Wheels only: an image needs no compiler, and no stranger's set-up code runs.
+# Wheels only: no compiler is needed, and no set-up code of packages runs.
 install() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --constraint constraints.txt "$@"
 }
@@ -23,7 +23,7 @@ install() {
 case $step in
 dependencies)
     "${PYTHON:-python3}" -m venv --clear "$venv"
-    # From an index of its own, so that no other package can come from there.
+    # A separate call, so that no other package comes from that index.
     if [ -n "${TORCH_INDEX:-}" ]; then
         install --only-binary :all: --no-deps --index-url "$TORCH_INDEX" torch
     fi
@@ -33,14 +33,14 @@ with open("pyproject.toml", "rb") as file:
     project = tomllib.load(file)["project"]
 extras = project["optional-dependencies"]
 print(*project["dependencies"], *extras["train"], *extras["serve"], "setuptools", sep="\n")
-' >"$venv/asked-for.txt"
-    install --only-binary :all: --requirement "$venv/asked-for.txt"
+' >"$venv/dependencies.txt"
+    install --only-binary :all: --requirement "$venv/dependencies.txt"
     ;;
 project)
     install --no-deps --no-build-isolation .
     ;;
 check)
-    cd / # not in the checkout: what was installed is to be found, not what lies here
+    cd / # not in the checkout: test the installed package
     "$venv/bin/loadmaster" --version
     "$venv/bin/loadmaster" doctor
     ;;

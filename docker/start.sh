@@ -1,12 +1,12 @@
 #!/bin/sh
-# What a container does: `serve`, `head` or `worker`; further words are options of the command behind.
+# Entrypoint of a container: `serve`, `head` or `worker`, followed by options of the command.
 set -eu
 
 fail() {
     echo "start.sh: $1" >&2
     exit 2
 }
-# Without a token Ray runs the code of anybody who reaches it.
+# Without a token Ray runs code of anyone who can reach it.
 with_token() {
     if [ -z "${RAY_AUTH_TOKEN:-}" ]; then
         export RAY_AUTH_TOKEN_PATH="${RAY_AUTH_TOKEN_PATH:-/run/secrets/ray_token}"

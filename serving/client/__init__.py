@@ -1,7 +1,6 @@
-"""A typed client of the decision service: `Client`, and `AsyncClient` for asyncio.
+"""Typed clients of the decision service: `Client`, and `AsyncClient` for asyncio.
 
-It stands in the user's scheduler, so it needs nothing but the standard library, is imported in a
-moment, and never takes longer than its deadline.
+They run inside a scheduler: they need the standard library only, and no call exceeds its deadline.
 """
 
 from loadmaster.serving.client.aio import AsyncClient

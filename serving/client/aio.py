@@ -1,4 +1,4 @@
-"""The client for asyncio: the same calls, awaited. Tasks of one event loop may share one."""
+"""The asyncio client. Tasks of one event loop may share one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
 from loadmaster.serving.client import calls
-from loadmaster.serving.client.async_connection import Channel, open_channel
-from loadmaster.serving.client.base import Frame
+from loadmaster.serving.client.base import BaseClient
 from loadmaster.serving.client.calls import Call, Mode, Payload
+from loadmaster.serving.client.connection import AsyncConnection, open_async_connection
 from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Answer, Request
+from loadmaster.serving.client.http1 import Request, Response
 from loadmaster.serving.client.responses import (
     Accepted,
     Decision,
@@ -20,13 +20,13 @@ from loadmaster.serving.client.responses import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.retry import FAULTS
+from loadmaster.serving.client.retry import ATTEMPT_ERRORS
 
 T = TypeVar("T")
 
 
-class AsyncClient(Frame[Channel]):
-    """As `Client`, whose methods say what each call is; `sleep`, where given, is awaited."""
+class AsyncClient(BaseClient[AsyncConnection]):
+    """`Client` with awaitable methods; `sleep`, if given, is awaited."""
 
     _pause = staticmethod(asyncio.sleep)
     _owner = staticmethod(asyncio.get_running_loop)
@@ -41,12 +41,12 @@ class AsyncClient(Frame[Channel]):
         mode: Mode = "active",
         deadline_ms: float | None = None,
     ) -> Decision:
-        began, request_id = self._clock(), self._new_id()
+        start, request_id = self._clock(), self._new_id()
         try:
             found = await self.ask(calls.decide(system, state, mode, deadline_ms, request_id))
         except ServiceError as fault:
-            return self._decided_here(system, state, fault, request_id, began)
-        return self._decided(system, found)
+            return self._decide_locally(system, state, fault, request_id, start)
+        return self._service_decided(system, found)
 
     async def feedback(self, system: str, outcome: Payload, id: str | None = None) -> Accepted:
         return await self.ask(calls.feedback(system, outcome, id))
@@ -81,39 +81,39 @@ class AsyncClient(Frame[Channel]):
         return await self.ask(calls.admin("rollback", system))
 
     async def ask(self, call: Call[T]) -> T:
-        """Any call, with the attempts it may have."""
-        attempts = self._attempts(call.request)
+        """Send a call, with retries, and decode its response."""
+        retry = self._retry_policy(call.request)
         data = self._address.encode(call.request)
         while True:
             try:
-                async with asyncio.timeout(attempts.left_s()):
-                    answer = await self._exchange(call.request, data)
-            except FAULTS as fault:
-                pause = attempts.after_fault(fault)
+                async with asyncio.timeout(retry.remaining_s()):
+                    response = await self._exchange(call.request, data)
+            except ATTEMPT_ERRORS as fault:
+                pause = retry.after_error(fault)
             else:
-                again = attempts.after_answer(answer)
-                if again is None:
-                    return call.result(answer)
-                pause = again
+                retry_pause = retry.after_response(response)
+                if retry_pause is None:
+                    return call.result(response)
+                pause = retry_pause
             await self._sleep(pause)
 
-    async def _exchange(self, request: Request, data: bytes) -> Answer:
-        kept = None if request.fresh else self._idle.take()
-        channel = kept or await open_channel(self._address, self._max_answer)
+    async def _exchange(self, request: Request, data: bytes) -> Response:
+        kept = None if request.fresh else self._pool.take()
+        connection = kept or await open_async_connection(self._address, self._max_body)
         try:
-            answer = await channel.exchange(data)
+            response = await connection.exchange(data)
         except BaseException:
-            channel.close()
+            connection.close()
             raise
-        if answer.keep:
-            self._idle.keep(channel)
+        if response.keep:
+            self._pool.put(connection)
         else:
-            channel.close()
-        return answer
+            connection.close()
+        return response
 
     async def close(self) -> None:
-        """End the connections. A later call opens new ones."""
-        self._idle.clear()
+        """Close the connections. A later call opens new ones."""
+        self._pool.clear()
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""What the blocking client and the asyncio one have in common: everything but the waiting."""
+"""Settings and state shared by the blocking and the asyncio client."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic
 
-from loadmaster.serving.client.address import address
+from loadmaster.serving.client.connection import C, ConnectionPool
 from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import MAX_ANSWER, Request
-from loadmaster.serving.client.local_fallback import Fallback, Standby
-from loadmaster.serving.client.pool import C, Idle
+from loadmaster.serving.client.http1 import MAX_BODY, Request, parse_address
 from loadmaster.serving.client.responses import Decision
-from loadmaster.serving.client.retry import Attempts
+from loadmaster.serving.client.retry import Fallback, LocalFallback, RetryPolicy
 
 URL = "http://127.0.0.1:8700"
 
 
-class Frame(Generic[C]):
+class BaseClient(Generic[C]):
     """Settings of a client.
 
-    url         where the service is; https for TLS
-    token       as the service gave it out; by default the environment's LOADMASTER_TOKEN
-    deadline_s  the longest that a call takes, all attempts and pauses together
-    retries     how many times a call is repeated at most, where that is safe
-    fallback    fallback(system, state) decides where the service does not; source is then "local"
-    tls         whom to trust, where that is not what the machine trusts
-    max_answer  bytes of an answer
+    url         URL of the service; https for TLS
+    token       bearer token; by default the environment variable LOADMASTER_TOKEN
+    deadline_s  limit of a whole call, all attempts and pauses included
+    retries     maximum number of repetitions of a call, where repeating is safe
+    fallback    fallback(system, state) decides if the service does not; source is then "local"
+    tls         TLS context, if not the default one
+    max_answer  limit of a response body, bytes
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class Frame(Generic[C]):
         *,
         fallback: Fallback | None = None,
         tls: ssl.SSLContext | None = None,
-        max_answer: int = MAX_ANSWER,
+        max_answer: int = MAX_BODY,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] | None = None,
         rng: random.Random | None = None,
@@ -50,41 +48,41 @@ class Frame(Generic[C]):
             raise ValueError(f"deadline_s is {deadline_s}; expected more than 0")
         if retries < 0:
             raise ValueError(f"retries is {retries}; expected 0 or more")
-        self._address = address(url, token, tls)
+        self._address = parse_address(url, token, tls)
         self._deadline_s = deadline_s
         self._retries = retries
-        self._standby = None if fallback is None else Standby(fallback)
-        self._max_answer = max_answer
+        self._fallback = None if fallback is None else LocalFallback(fallback)
+        self._max_body = max_answer
         self._clock = clock
         self._sleep = sleep or self._pause
-        self._idle: Idle[C] = Idle(self._owner)
-        # The system's, not a seeded one: forked processes would draw the same request ids.
+        self._pool: ConnectionPool[C] = ConnectionPool(self._owner)
+        # Not seeded: forked processes would draw the same request ids.
         self._rng = rng or random.SystemRandom()
 
-    _pause: Callable[[float], Any]  # how a client waits, unless told otherwise
-    _owner: Callable[[], object]  # to whom its connections belong: see Idle
+    _pause: Callable[[float], Any]  # default of `sleep`
+    _owner: Callable[[], object]  # see ConnectionPool
 
     def __repr__(self) -> str:
         name, url = type(self).__name__, self._address.url
         return f"{name}({url!r}, deadline_s={self._deadline_s:g}, retries={self._retries})"
 
-    def _attempts(self, request: Request) -> Attempts:
-        return Attempts(
+    def _retry_policy(self, request: Request) -> RetryPolicy:
+        return RetryPolicy(
             self._address.url, request, self._deadline_s, self._retries, self._clock, self._rng
         )
 
     def _new_id(self) -> str:
         return f"{self._rng.getrandbits(96):024x}"
 
-    def _decided(self, system: str, decision: Decision) -> Decision:
-        if self._standby is not None:
-            self._standby.answered(system)
+    def _service_decided(self, system: str, decision: Decision) -> Decision:
+        if self._fallback is not None:
+            self._fallback.service_decided(system)
         return decision
 
-    def _decided_here(
-        self, system: str, state: Any, fault: ServiceError, request_id: str, began: float
+    def _decide_locally(
+        self, system: str, state: Any, fault: ServiceError, request_id: str, start: float
     ) -> Decision:
-        """By the fallback; where there is none, the fault is the caller's."""
-        if self._standby is None:
+        """Use the fallback; without one, raise the fault."""
+        if self._fallback is None:
             raise fault
-        return self._standby.decide(system, state, fault, request_id, self._clock() - began)
+        return self._fallback.decide(system, state, fault, request_id, self._clock() - start)

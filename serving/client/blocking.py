@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
 from loadmaster.serving.client import calls
-from loadmaster.serving.client.base import Frame
+from loadmaster.serving.client.base import BaseClient
 from loadmaster.serving.client.calls import Call, Mode, Payload
 from loadmaster.serving.client.connection import Connection
 from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Answer, Request
+from loadmaster.serving.client.http1 import Request, Response
 from loadmaster.serving.client.responses import (
     Accepted,
     Decision,
@@ -21,19 +21,19 @@ from loadmaster.serving.client.responses import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.retry import FAULTS, Attempts
+from loadmaster.serving.client.retry import ATTEMPT_ERRORS, RetryPolicy
 
 T = TypeVar("T")
 
 
-class Client(Frame[Connection]):
-    """Asks a decision service and waits; a ServiceError tells why there is no answer."""
+class Client(BaseClient[Connection]):
+    """Client of a decision service. Calls raise ServiceError without a usable response."""
 
     _pause = staticmethod(time.sleep)
     _owner = staticmethod(os.getpid)
 
     def systems(self) -> Systems:
-        """The service and the systems it decides for."""
+        """Describe the service and its systems."""
         return self.ask(calls.systems())
 
     def decide(
@@ -43,40 +43,40 @@ class Client(Frame[Connection]):
         mode: Mode = "active",
         deadline_ms: float | None = None,
     ) -> Decision:
-        """What to do in `state`: a mapping, a pydantic model or JSON as bytes.
+        """Decide in `state`: a mapping, a pydantic model or JSON as bytes.
 
-        In mode "shadow" the service's rule decides and `.shadow` tells what the policy would have
-        done. `deadline_ms` is the policy's within the service; the client's own covers the call.
+        In mode "shadow" the service's rule decides, and `.shadow` has the policy's decision.
+        `deadline_ms` bounds the policy within the service, `deadline_s` the whole call.
         """
-        began, request_id = self._clock(), self._new_id()
+        start, request_id = self._clock(), self._new_id()
         try:
             found = self.ask(calls.decide(system, state, mode, deadline_ms, request_id))
         except ServiceError as fault:
-            return self._decided_here(system, state, fault, request_id, began)
-        return self._decided(system, found)
+            return self._decide_locally(system, state, fault, request_id, start)
+        return self._service_decided(system, found)
 
     def feedback(self, system: str, outcome: Payload, id: str | None = None) -> Accepted:
-        """What came of the decision `id`, or of the latest ones."""
+        """Report the outcome of the decision `id`, or of the latest ones."""
         return self.ask(calls.feedback(system, outcome, id))
 
     def status(self, system: str) -> Status:
-        """Lifecycle, policies, counts, rewards and drift of a system."""
+        """Return lifecycle, policies, counts, rewards and drift of a system."""
         return self.ask(calls.status(system))
 
     def decisions(self, system: str, limit: int = 50) -> tuple[LoggedDecision, ...]:
-        """The latest decisions, newest first."""
+        """Return the latest decisions, newest first."""
         return self.ask(calls.decisions(system, limit))
 
     def history(self, system: str) -> History:
-        """Counts and latencies by interval, oldest first."""
+        """Return counts and latencies by interval, oldest first."""
         return self.ask(calls.history(system))
 
     def example(self, system: str, name: str = "small") -> Mapping[str, Any]:
-        """A state that the service understands."""
+        """Return an example of a valid state."""
         return self.ask(calls.example(system, name))
 
     def pause(self, system: str, reason: str | None = None) -> Status:
-        """Let the rule decide until `resume`. This and what follows need an admin's token."""
+        """Let the rule decide until `resume`. This and the methods below need an admin token."""
         return self.ask(calls.admin("pause", system, reason=reason))
 
     def resume(self, system: str, reason: str | None = None) -> Status:
@@ -88,46 +88,46 @@ class Client(Frame[Connection]):
         bundle: str | None = None,
         to: Literal["shadow", "serving"] | None = None,
     ) -> Status:
-        """The policy in shadow serves; or `bundle` goes into shadow, or serves."""
+        """Let the shadow policy serve; with `bundle`, put that into shadow or let it serve."""
         return self.ask(calls.admin("promote", system, bundle=bundle, to=to))
 
     def rollback(self, system: str) -> Status:
-        """The policy that served before serves again."""
+        """Let the previously serving policy serve again."""
         return self.ask(calls.admin("rollback", system))
 
     def ask(self, call: Call[T]) -> T:
-        """Any call, with the attempts it may have."""
-        attempts = self._attempts(call.request)
+        """Send a call, with retries, and decode its response."""
+        retry = self._retry_policy(call.request)
         data = self._address.encode(call.request)
         while True:
             try:
-                answer = self._exchange(call.request, data, attempts)
-            except FAULTS as fault:
-                pause = attempts.after_fault(fault)
+                response = self._exchange(call.request, data, retry)
+            except ATTEMPT_ERRORS as fault:
+                pause = retry.after_error(fault)
             else:
-                again = attempts.after_answer(answer)
-                if again is None:
-                    return call.result(answer)
-                pause = again
+                retry_pause = retry.after_response(response)
+                if retry_pause is None:
+                    return call.result(response)
+                pause = retry_pause
             self._sleep(pause)
 
-    def _exchange(self, request: Request, data: bytes, attempts: Attempts) -> Answer:
-        kept = None if request.fresh else self._idle.take()
-        connection = kept or Connection(self._address, attempts.left_s)
+    def _exchange(self, request: Request, data: bytes, retry: RetryPolicy) -> Response:
+        kept = None if request.fresh else self._pool.take()
+        connection = kept or Connection(self._address, retry.remaining_s)
         try:
-            answer = connection.exchange(data, attempts.left_s, self._max_answer)
+            response = connection.exchange(data, retry.remaining_s, self._max_body)
         except BaseException:
             connection.close()
             raise
-        if answer.keep:
-            self._idle.keep(connection)
+        if response.keep:
+            self._pool.put(connection)
         else:
             connection.close()
-        return answer
+        return response
 
     def close(self) -> None:
-        """End the connections. A later call opens new ones."""
-        self._idle.clear()
+        """Close the connections. A later call opens new ones."""
+        self._pool.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -1,7 +1,4 @@
-"""What can be asked of the service: each call as a request and a way to read its answer.
-
-Both clients send these; how is their affair.
-"""
+"""The calls of the service's API: each is a request and the decoder of its response."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
-from loadmaster.serving.client.decode import read
 from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Answer, Request
+from loadmaster.serving.client.http1 import Request, Response
 from loadmaster.serving.client.responses import (
     Accepted,
     Decision,
@@ -23,6 +19,7 @@ from loadmaster.serving.client.responses import (
     LoggedDecisions,
     Status,
     Systems,
+    decode,
 )
 
 T = TypeVar("T")
@@ -33,63 +30,62 @@ Payload = Any  # a mapping, a pydantic model (whatever has model_dump_json), or 
 @dataclass(frozen=True)
 class Call(Generic[T]):
     request: Request
-    read: Callable[[Any], T]  # from parsed JSON; a ValueError where it is not as expected
+    decode: Callable[[Any], T]  # of parsed JSON; raises ValueError
 
-    def result(self, answer: Answer) -> T:
-        """What was answered; a ServiceError where that is a refusal or cannot be read."""
+    def result(self, response: Response) -> T:
+        """Decode a response; raise ServiceError for an error status or unexpected content."""
         try:
-            data = json.loads(answer.body)
+            data = json.loads(response.body)
         except (ValueError, RecursionError):
             data = None
-        if not 200 <= answer.status < 300:
-            _refuse(answer.status, data)
+        if not 200 <= response.status < 300:
+            raise _error(response.status, data)
         try:
-            return self.read(data)
+            return self.decode(data)
         except ValueError as fault:
-            message = f"the service's answer is not as expected: {fault}"
-            raise ServiceError(message, answer.status) from None
+            raise ServiceError(f"unexpected response: {fault}", response.status) from None
 
 
 def with_original(call: Call[T]) -> Call[tuple[T, Mapping[str, Any]]]:
-    """The same call; its answer also as the service wrote it, fields unknown here included."""
-    return Call(call.request, lambda data: (call.read(data), data))
+    """The same call; its result also has the parsed JSON, with fields unknown to this client."""
+    return Call(call.request, lambda data: (call.decode(data), data))
 
 
 def systems() -> Call[Systems]:
-    return Call(Request("GET", "/v1/systems"), partial(read, Systems))
+    return Call(Request("GET", "/v1/systems"), partial(decode, Systems))
 
 
 def decide(
     system: str, state: Payload, mode: Mode, deadline_ms: float | None, request_id: str
 ) -> Call[Decision]:
-    """Safe to repeat: the service knows the request again by its id."""
-    rest: dict[str, Any] = {"mode": mode, "request_id": request_id}
+    """Idempotent: the service recognises a repeated request by its id."""
+    options: dict[str, Any] = {"mode": mode, "request_id": request_id}
     if deadline_ms is not None:
-        rest["deadline_ms"] = deadline_ms
-    # The state stands first: whatever given bytes hold, the mode that counts is the last one.
-    body = b'{"state":%b,%b' % (_json(state, "state"), _json(rest, "request")[1:])
-    return Call(Request("POST", _path(system, "decide"), body), partial(read, Decision))
+        options["deadline_ms"] = deadline_ms
+    # The state comes first: of duplicate fields the last counts, so given bytes cannot set mode.
+    body = b'{"state":%b,%b' % (_json(state, "state"), _json(options, "request")[1:])
+    return Call(Request("POST", _path(system, "decide"), body), partial(decode, Decision))
 
 
 def feedback(system: str, outcome: Payload, decision_id: str | None) -> Call[Accepted]:
-    """Never sent twice: the outcome would count twice."""
+    """Not idempotent: a repeated outcome would count twice."""
     start = b"{" if decision_id is None else b'{"id":%b,' % json.dumps(decision_id).encode()
     body = b'%b"outcome":%b}' % (start, _json(outcome, "outcome"))
-    request = Request("POST", _path(system, "feedback"), body, repeat=False)
-    return Call(request, partial(read, Accepted))
+    request = Request("POST", _path(system, "feedback"), body, idempotent=False)
+    return Call(request, partial(decode, Accepted))
 
 
 def status(system: str) -> Call[Status]:
-    return Call(Request("GET", _path(system, "status")), partial(read, Status))
+    return Call(Request("GET", _path(system, "status")), partial(decode, Status))
 
 
 def decisions(system: str, limit: int) -> Call[tuple[LoggedDecision, ...]]:
     target = _path(system, "decisions", limit=limit)
-    return Call(Request("GET", target), lambda data: read(LoggedDecisions, data).decisions)
+    return Call(Request("GET", target), lambda data: decode(LoggedDecisions, data).decisions)
 
 
 def history(system: str) -> Call[History]:
-    return Call(Request("GET", _path(system, "history")), partial(read, History))
+    return Call(Request("GET", _path(system, "history")), partial(decode, History))
 
 
 def example(system: str, name: str) -> Call[Mapping[str, Any]]:
@@ -99,16 +95,16 @@ def example(system: str, name: str) -> Call[Mapping[str, Any]]:
 def admin(verb: str, system: str, **content: str | None) -> Call[Status]:
     """pause, resume, promote or rollback."""
     body = _json({name: value for name, value in content.items() if value is not None}, "request")
-    request = Request("POST", _path(system, verb), body, repeat=False, fresh=True)
-    return Call(request, partial(read, Status))
+    request = Request("POST", _path(system, verb), body, idempotent=False, fresh=True)
+    return Call(request, partial(decode, Status))
 
 
 def _path(system: str, verb: str, **query: str | int) -> str:
-    question = f"?{urlencode(query)}" if query else ""
-    return f"/v1/{quote(system, safe='')}/{verb}{question}"
+    suffix = f"?{urlencode(query)}" if query else ""
+    return f"/v1/{quote(system, safe='')}/{verb}{suffix}"
 
 
-def _json(value: Payload, what: str) -> bytes:
+def _json(value: Payload, field: str) -> bytes:
     if isinstance(value, bytes):
         return value
     if hasattr(value, "model_dump_json"):
@@ -116,26 +112,26 @@ def _json(value: Payload, what: str) -> bytes:
         return text.encode()
     if not isinstance(value, Mapping):
         raise ServiceError(
-            f"it is a {type(value).__name__}; expected a mapping, a pydantic model or JSON bytes",
-            field=what,
+            f"got {type(value).__name__}; expected a mapping, a pydantic model or JSON bytes",
+            field=field,
         )
     try:
         return json.dumps(dict(value), allow_nan=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError) as fault:
-        raise ServiceError(f"it is not JSON: {fault}", field=what) from None
+        raise ServiceError(f"not JSON: {fault}", field=field) from None
 
 
 def _object(data: Any) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError("no JSON object")
+        raise ValueError("expected a JSON object")
     return data
 
 
-def _refuse(status: int, data: Any) -> NoReturn:
-    """By the service's own words; something between may answer too, in words of its own."""
+def _error(status: int, data: Any) -> ServiceError:
+    """The service's error; a proxy's response may lack the message."""
     message, field = None, None
     if isinstance(data, dict):
         message, field = data.get("error"), data.get("field")
     if not isinstance(message, str) or not message:
-        message = f"the request was answered with HTTP status {status}"
-    raise ServiceError(message, status, field if isinstance(field, str) else None)
+        message = f"HTTP status {status}"
+    return ServiceError(message, status, field if isinstance(field, str) else None)

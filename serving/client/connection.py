@@ -1,85 +1,92 @@
-"""A connection that blocks, but never beyond the deadline it is given."""
+"""Connections of the two clients, and the pool that keeps them open between calls."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from loadmaster.serving.client.address import Address
-from loadmaster.serving.client.http1 import Answer, BrokenError, ResponseParser
+from loadmaster.serving.client.http1 import (
+    Address,
+    BrokenError,
+    MalformedError,
+    Response,
+    ResponseParser,
+)
 
-Left = Callable[[], float]  # seconds until the deadline; raises when it is over
+Remaining = Callable[[], float]  # seconds until the deadline; raises once it has passed
 
-ENDED = "the connection ended before the answer did"
-AT_ONCE = 256 * 1024  # bytes
-
-
-class HasFile(Protocol):
-    def fileno(self) -> int: ...
+CLOSED = "the connection closed before the response was complete"
+CHUNK = 256 * 1024  # bytes of one send or receive
+POOL_SIZE = 16
 
 
 class Connection:
-    """Raises BrokenError where the connection fails, TimeoutError where time is up."""
+    """A blocking connection. Raises BrokenError if it fails, TimeoutError at the deadline."""
 
-    def __init__(self, address: Address, left: Left) -> None:
+    def __init__(self, address: Address, remaining: Remaining) -> None:
         try:
-            self._socket = _connected(address, left)
+            self._socket = _connect(address, remaining)
         except TimeoutError:
             raise
         except OSError as fault:
-            raise BrokenError(told(fault), sent=False) from None
+            raise BrokenError(_reason(fault), sent=False) from None
 
-    def exchange(self, data: bytes, left: Left, max_answer: int) -> Answer:
-        """Send a request, receive its answer."""
+    def exchange(self, data: bytes, remaining: Remaining, max_body: int) -> Response:
+        """Send an encoded request and receive the response."""
         sent = 0
         try:
             try:
                 while sent < len(data):
-                    self._socket.settimeout(left())
-                    sent += self._socket.send(data[sent : sent + AT_ONCE])
+                    self._socket.settimeout(remaining())
+                    sent += self._socket.send(data[sent : sent + CHUNK])
             except (BrokenPipeError, ConnectionResetError):
                 if not sent:
                     raise
-                # A service that refuses a large request may answer and hang up in the midst of it.
-            return self._receive(ResponseParser(max_answer), left)
+                # A service may reject a large request, and close, before all of it was sent.
+            return self._receive(ResponseParser(max_body), remaining)
         except TimeoutError:
             raise
         except OSError as fault:
-            raise BrokenError(told(fault), sent > 0) from None
+            raise BrokenError(_reason(fault), sent > 0) from None
 
-    def _receive(self, parser: ResponseParser, left: Left) -> Answer:
+    def _receive(self, parser: ResponseParser, remaining: Remaining) -> Response:
         while True:
-            self._socket.settimeout(left())
-            data = self._socket.recv(AT_ONCE)
-            answer = parser.feed(data) if data else parser.end()
-            if answer is not None:
-                return answer
+            self._socket.settimeout(remaining())
+            data = self._socket.recv(CHUNK)
+            response = parser.feed(data) if data else parser.end()
+            if response is not None:
+                return response
             if not data:
-                raise BrokenError(ENDED, sent=True)
+                raise BrokenError(CLOSED, sent=True)
 
-    def stale(self) -> bool:
-        return has_news(self._socket)
+    def is_stale(self) -> bool:
+        return _is_readable(self._socket)
 
     def close(self) -> None:
         self._socket.close()
 
 
-def _connected(address: Address, left: Left) -> socket.socket:
-    """To the first of the host's addresses that answers. Their lookup alone knows no deadline."""
+def _connect(address: Address, remaining: Remaining) -> socket.socket:
+    """Connect to the first of the host's addresses that accepts.
+
+    The name lookup is not bounded by the deadline.
+    """
     fault: OSError | None = None
     kind = socket.SOCK_STREAM
     for family, _, protocol, _, where in socket.getaddrinfo(address.host, address.port, type=kind):
         opened = socket.socket(family, kind, protocol)
         try:
-            opened.settimeout(left())
+            opened.settimeout(remaining())
             opened.connect(where)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if address.tls is None:
                 return opened
-            opened.settimeout(left())
+            opened.settimeout(remaining())
             return address.tls.wrap_socket(opened, server_hostname=address.host)
         except BaseException as failed:
             opened.close()
@@ -89,15 +96,136 @@ def _connected(address: Address, left: Left) -> socket.socket:
     raise fault or OSError(f"{address.host} has no address")
 
 
-def has_news(connection: HasFile) -> bool:
-    """Between two requests there is nothing to read, unless the other side has hung up."""
+class AsyncConnection(asyncio.Protocol):
+    """A connection on asyncio's event loop. Raises BrokenError if it fails; has no timeout."""
+
+    def __init__(self, max_body: int) -> None:
+        self._max_body = max_body
+        self._parser = ResponseParser(max_body)
+        self._transport: asyncio.Transport | None = None
+        self._response: asyncio.Future[Response] | None = None  # None between two requests
+
+    async def exchange(self, data: bytes) -> Response:
+        """Send an encoded request and receive the response."""
+        if self._transport is None:
+            raise BrokenError(CLOSED, sent=False)
+        self._parser = ResponseParser(self._max_body)
+        self._response = asyncio.get_running_loop().create_future()
+        self._transport.write(data)
+        try:
+            return await self._response
+        finally:
+            self._response = None
+
+    def is_stale(self) -> bool:
+        # A busy event loop may not have processed the end of the connection yet.
+        return self._transport is None or _is_readable(self._transport.get_extra_info("socket"))
+
+    def close(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop is closed already
+                transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if self._response is None or self._response.done():
+            self.close()  # data without a request: out of step
+            return
+        try:
+            response = self._parser.feed(data)
+        except MalformedError as fault:
+            self._response.set_exception(fault)
+        else:
+            if response is not None:
+                self._response.set_result(response)
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        self._transport = None
+        if self._response is None or self._response.done():
+            return
+        response = self._parser.end()
+        if response is not None:
+            self._response.set_result(response)
+        else:
+            reason = _reason(fault) if isinstance(fault, OSError) else CLOSED
+            self._response.set_exception(BrokenError(reason, sent=True))
+
+
+async def open_async_connection(address: Address, max_body: int) -> AsyncConnection:
+    try:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: AsyncConnection(max_body), address.host, address.port, ssl=address.tls
+        )
+    except TimeoutError:
+        raise
+    except OSError as fault:
+        raise BrokenError(_reason(fault), sent=False) from None
+    return connection
+
+
+class _HasFile(Protocol):
+    def fileno(self) -> int: ...
+
+
+def _is_readable(connection: _HasFile) -> bool:
+    """Whether an idle connection has input: only if the service closed it or is out of step."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))
 
 
-def told(fault: OSError) -> str:
-    """In words, without numbers and addresses."""
+def _reason(fault: OSError) -> str:
+    """The error's text without numbers and addresses."""
     if isinstance(fault, ConnectionError) and fault.errno:
         return os.strerror(fault.errno).lower()
     return (fault.strerror or str(fault) or type(fault).__name__).lower()
+
+
+class _Poolable(Protocol):
+    def is_stale(self) -> bool: ...
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Poolable)
+
+
+class ConnectionPool(Generic[C]):
+    """Idle connections, last in first out, so that surplus ones become stale and are dropped.
+
+    Connections belong to the process or event loop that opened them, as `owner` identifies it: a
+    forked process must not read its parent's responses. List append and pop are atomic, so threads
+    need no lock.
+    """
+
+    def __init__(self, owner: Callable[[], object]) -> None:
+        self._current_owner = owner
+        self._owner: object = None
+        self._idle: list[C] = []
+
+    def take(self) -> C | None:
+        """Return a usable connection, or None."""
+        if self._owner != (owner := self._current_owner()):
+            self.clear()
+            self._owner = owner
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if not connection.is_stale():
+                return connection
+            connection.close()
+
+    def put(self, connection: C) -> None:
+        if len(self._idle) < POOL_SIZE and self._owner == self._current_owner():
+            self._idle.append(connection)
+        else:
+            connection.close()
+
+    def clear(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

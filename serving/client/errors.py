@@ -1,15 +1,15 @@
-"""What can go wrong between a client and the service: one family, each told in one line."""
+"""Errors of a call; the text of each is one line."""
 
 from __future__ import annotations
 
-LONGEST = 500  # characters of a message: a log line, whatever a stranger answered
+MAX_MESSAGE = 500  # characters: it goes into logs, whatever a proxy responded
 
 
 class ServiceError(Exception):
-    """The service refused a request, or answered what nobody can read.
+    """The service refused the request, or its response is unreadable.
 
-    `status` is the answer's, None where there was none; `field` names the part of the request
-    that was wrong, where the service could tell.
+    `status` is the HTTP status, None without a response; `field` is the invalid part of the
+    request, if the service named one.
     """
 
     def __init__(self, message: str, status: int | None = None, field: str | None = None) -> None:
@@ -25,15 +25,15 @@ class ServiceError(Exception):
 
 
 class DeadlineExceeded(ServiceError):  # noqa: N818
-    """No answer in time. The service may have acted on the request."""
+    """No response in time. The service may have acted on the request."""
 
 
 class Unreachable(ServiceError):  # noqa: N818
-    """No connection, or one that broke before the answer."""
+    """No connection, or one that broke before the response."""
 
 
 def one_line(text: str) -> str:
-    """For logs and terminals: no line ends, no control characters, not endless."""
-    line = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * LONGEST])
+    """Replace line ends and control characters by blanks, and shorten the text."""
+    line = "".join(char if char.isprintable() else " " for char in text[: 4 * MAX_MESSAGE])
     line = " ".join(line.split())
-    return line if len(line) <= LONGEST else line[: LONGEST - 3] + "..."
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 3] + "..."

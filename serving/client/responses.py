@@ -1,10 +1,20 @@
-"""What the service answers. Times are ISO 8601 in UTC, as the service writes them."""
+"""Responses of the service as dataclasses, and their decoding from JSON.
+
+Times are ISO 8601 in UTC, as the service writes them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+Decoder = Callable[[Any, str], Any]  # (value, path) -> decoded; raises DecodeError
+
+_EXPECTED = {float: "a number", int: "an integer", str: "a string", bool: "true or false"}
 
 
 @dataclass(frozen=True)
@@ -16,7 +26,7 @@ class PolicyName:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the options a decision had."""
+    """An option of a decision."""
 
     name: str
     score: float | None = None
@@ -27,12 +37,12 @@ class Choice:
 @dataclass(frozen=True)
 class Reason:
     summary: str
-    choices: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)  # the best ones first
+    choices: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)  # best first
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """What the policy would have done that does not act."""
+    """The decision of the policy that does not act."""
 
     decision: Mapping[str, Any] | None = None
     agrees: bool | None = None
@@ -41,15 +51,15 @@ class Shadow:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """`source` is "policy", "fallback" (the service's rule) or "local" (this client's own)."""
+    """`source` is "policy", "fallback" (the service's rule) or "local" (this client's fallback)."""
 
     id: str
     decision: Mapping[str, Any]
     source: str
-    cause: str | None = None  # why it is not the policy's
+    cause: str | None = None  # why the policy did not decide
     reason: Reason
     policy: PolicyName
-    guard: tuple[str, ...] = ()  # what the guard changed, in words
+    guard: tuple[str, ...] = ()  # descriptions of what the guard changed
     shadow: Shadow | None = None
     latency_ms: float
 
@@ -67,7 +77,7 @@ class LoggedDecisions:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The service took note of an outcome, and judged it."""
+    """Receipt for an outcome, with the reward computed from it."""
 
     accepted: bool
     reward: float | None = None
@@ -78,7 +88,7 @@ class Service:
     version: str
     started_at: str
     uptime_s: float
-    tokens: bool  # whether it asks for any
+    tokens: bool  # whether they are required
 
 
 @dataclass(frozen=True)
@@ -130,13 +140,13 @@ class Latency:
 @dataclass(frozen=True)
 class ShadowCounts:
     decisions: int = 0
-    agreement: float | None = None  # share of the decisions in which both were the same
+    agreement: float | None = None  # share of equal decisions
     faults: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """How a system fares. Parts that only people read stay as the service wrote them."""
+    """State of a system. Untyped parts are as the service wrote them."""
 
     system: str
     summary: str = ""
@@ -175,3 +185,101 @@ class Interval:
 class History:
     interval_s: float
     intervals: tuple[Interval, ...]  # oldest first
+
+
+class DecodeError(ValueError):
+    """A value that does not match its annotation; the message has its path."""
+
+    def __init__(self, path: str, expected: str, found: object) -> None:
+        super().__init__(f"{path or 'the response'} is {_shown(found)}; expected {expected}")
+
+
+def decode(record: type[T], data: object) -> T:
+    """Build the dataclass `record` from parsed JSON.
+
+    Unknown fields are ignored, so that an older client understands a newer service. Missing ones
+    take their default.
+    """
+    hint: Any = record
+    found: T = _decoder(hint)(data, "")
+    return found
+
+
+@cache
+def _decoder(hint: Any) -> Decoder:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return lambda value, path: value
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _record(hint)
+    if origin in (Union, types.UnionType):
+        (other,) = (kind for kind in inner if kind is not types.NoneType)
+        decoder = _decoder(other)
+        return lambda value, path: None if value is None else decoder(value, path)
+    if origin is tuple:
+        return _sequence(_decoder(inner[0]))
+    if origin is Mapping:
+        return _mapping(_decoder(inner[1]))
+    return _scalar(hint)
+
+
+def _record(record: type[Any]) -> Decoder:
+    hints = get_type_hints(record)
+    decoders = {field.name: _decoder(hints[field.name]) for field in fields(record)}
+    required = {
+        field.name
+        for field in fields(record)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+
+    def decode_record(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise DecodeError(path, "an object", value)
+        if missing := required - value.keys():
+            raise DecodeError(path, f"{min(missing)!r} in it", value)
+        prefix = f"{path}." if path else ""
+        return record(
+            **{
+                name: decoder(value[name], prefix + name)
+                for name, decoder in decoders.items()
+                if name in value
+            }
+        )
+
+    return decode_record
+
+
+def _sequence(decoder: Decoder) -> Decoder:
+    def decode_sequence(value: Any, path: str) -> Any:
+        if not isinstance(value, list):
+            raise DecodeError(path, "a list", value)
+        return tuple(decoder(item, f"{path}[{index}]") for index, item in enumerate(value))
+
+    return decode_sequence
+
+
+def _mapping(decoder: Decoder) -> Decoder:
+    def decode_mapping(value: Any, path: str) -> Any:
+        if not isinstance(value, dict):
+            raise DecodeError(path, "an object", value)
+        return {name: decoder(item, f"{path}.{name}") for name, item in value.items()}
+
+    return decode_mapping
+
+
+def _scalar(kind: type[Any]) -> Decoder:
+    accepted = (int, float) if kind is float else kind
+
+    def decode_scalar(value: Any, path: str) -> Any:
+        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+            raise DecodeError(path, _EXPECTED[kind], value)
+        return kind(value)
+
+    return decode_scalar
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict):
+        return "an object with " + (", ".join(sorted(map(str, value))[:8]) or "no fields")
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

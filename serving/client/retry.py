@@ -1,21 +1,28 @@
-"""When a request is sent again: jittered pauses within one deadline, only where it is safe."""
+"""Retries within one deadline, and the local fallback once they have failed."""
 
 from __future__ import annotations
 
+import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
-from loadmaster.serving.client.http1 import Answer, BrokenError, MalformedError, Request
+from loadmaster.serving.client.http1 import BrokenError, MalformedError, Request, Response
+from loadmaster.serving.client.responses import Decision, PolicyName, Reason
 
-REFUSED_FOR_NOW = frozenset({429, 502, 503, 504})
-FAULTS = (BrokenError, MalformedError, TimeoutError)  # what an attempt may end with
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 1.0
+RETRIED_STATUS = frozenset({429, 502, 503, 504})
+ATTEMPT_ERRORS = (BrokenError, MalformedError, TimeoutError)
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.02, 1.0
+
+Fallback = Callable[[str, Any], Mapping[str, Any]]  # (system, state) -> decision
+
+_log = logging.getLogger("loadmaster.client")
 
 
-class Attempts:
-    """One call's attempts. It only decides; whoever holds it sends and waits."""
+class RetryPolicy:
+    """Decide after each attempt of one call whether, and after which pause, to try again."""
 
     def __init__(
         self,
@@ -32,58 +39,94 @@ class Attempts:
         self._retries = retries
         self._clock = clock
         self._rng = rng
-        self._began = clock()
-        self._made = 0  # pauses so far
+        self._start = clock()
+        self._retried = 0
 
-    def elapsed_s(self) -> float:
-        return self._clock() - self._began
+    def remaining_s(self) -> float:
+        """Seconds until the deadline; raises DeadlineExceeded once it has passed."""
+        remaining = self._deadline_s - (self._clock() - self._start)
+        if remaining <= 0:
+            raise self._deadline_exceeded()
+        return remaining
 
-    def left_s(self) -> float:
-        """Seconds until the deadline; raises once it is over."""
-        left = self._deadline_s - self.elapsed_s()
-        if left <= 0:
-            raise self._too_late()
-        return left
+    def _deadline_exceeded(self) -> DeadlineExceeded:
+        return DeadlineExceeded(f"no response from {self._url} within {self._deadline_s:g} s")
 
-    def _too_late(self) -> DeadlineExceeded:
-        return DeadlineExceeded(f"no answer from {self._url} within {self._deadline_s:g} s")
-
-    def after_answer(self, answer: Answer) -> float | None:
-        """Seconds to wait before the next attempt; None: this answer is the one."""
-        if answer.status not in REFUSED_FOR_NOW or not self._request.repeat:
+    def after_response(self, response: Response) -> float | None:
+        """Seconds to pause before the next attempt; None: return this response."""
+        if response.status not in RETRIED_STATUS or not self._request.idempotent:
             return None
-        return self._pause(_retry_after_s(answer))
+        return self._pause(_retry_after_s(response))
 
-    def after_fault(self, fault: Exception) -> float:
-        """Seconds to wait before the next attempt; raises where there is none."""
+    def after_error(self, fault: Exception) -> float:
+        """Seconds to pause before the next attempt; raises ServiceError if there is none."""
         if isinstance(fault, TimeoutError):
-            raise self._too_late() from None
+            raise self._deadline_exceeded() from None
         if not isinstance(fault, BrokenError):
-            raise ServiceError(f"{self._url} answered what cannot be read: {fault}") from None
-        safe = self._request.repeat or not fault.sent
-        pause = self._pause(0.0) if safe else None
+            raise ServiceError(f"unreadable response from {self._url}: {fault}") from None
+        is_safe = self._request.idempotent or not fault.sent
+        pause = self._pause(0.0) if is_safe else None
         if pause is None:
-            doubt = "" if safe else "; whether the request was carried out is not known"
-            raise Unreachable(f"cannot reach {self._url}: {fault}{doubt}") from None
+            note = "" if is_safe else "; the request may have been carried out"
+            raise Unreachable(f"cannot reach {self._url}: {fault}{note}") from None
         return pause
 
     def _pause(self, at_least: float) -> float | None:
-        """None where no attempt is left, or the wait would outlast the deadline."""
-        if self._made >= self._retries:
+        """None if no attempt is left or the pause would exceed the deadline."""
+        if self._retried >= self._retries:
             return None
-        longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._made, 20))
-        # Between half and all of it: clients that failed together do not come back together.
+        longest = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._retried, 20))
+        # Jitter: clients that failed together do not retry together.
         pause = at_least + longest * (1 + self._rng.random()) / 2
-        if pause >= self._deadline_s - self.elapsed_s():
+        if pause >= self._deadline_s - (self._clock() - self._start):
             return None
-        self._made += 1
+        self._retried += 1
         return pause
 
 
-def _retry_after_s(answer: Answer) -> float:
-    """As the service asks for. Dates, the header's other form, are left to the ordinary pause."""
+def _retry_after_s(response: Response) -> float:
+    """The header Retry-After in seconds; 0 for its other form, a date."""
     try:
-        seconds = float(answer.headers.get("retry-after", "0"))
+        seconds = float(response.headers.get("retry-after", "0"))
     except ValueError:
         return 0.0
     return max(0.0, seconds) if math.isfinite(seconds) else 0.0
+
+
+class LocalFallback:
+    """Local decisions while the service does not decide; logs the start and end of an outage."""
+
+    def __init__(self, fallback: Fallback) -> None:
+        self._fallback = fallback
+        self._causes: dict[str, str] = {}  # by system, during an outage
+
+    def decide(
+        self, system: str, state: Any, fault: ServiceError, request_id: str, elapsed_s: float
+    ) -> Decision:
+        cause = _cause(fault)
+        if cause != self._causes.get(system):
+            _log.warning("%s is decided locally: %s", system, fault)
+        self._causes[system] = cause
+        return Decision(
+            id=request_id,
+            decision=self._fallback(system, state),
+            source="local",
+            cause=cause,
+            reason=Reason(str(fault)),
+            policy=PolicyName(getattr(self._fallback, "__name__", "local")),
+            latency_ms=1000 * elapsed_s,
+        )
+
+    def service_decided(self, system: str) -> None:
+        """End the outage of a system, if there was one."""
+        if self._causes.pop(system, None) is not None:
+            _log.warning("%s is decided by the service again", system)
+
+
+def _cause(fault: ServiceError) -> str:
+    match fault:
+        case DeadlineExceeded():
+            return "deadline"
+        case Unreachable():
+            return "unreachable"
+    return "refused"

@@ -1,4 +1,4 @@
-"""A job: its name, what the cluster runs for it, and how it is doing. Nothing here asks Ray."""
+"""A job: its id, entrypoint, environment and state. Nothing here calls Ray."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, Literal
 
 from loadmaster.envs.errors import InputError
 
-MODULE = "loadmaster.platform.cli.main"  # the command line, by name: the service imports none of it
-HOME_FOLDER = "loadmaster-jobs"  # in the home of whoever runs the cluster
-COMMAND, FOLDER = "loadmaster", "folder"  # what we note down about a job
+MODULE = "loadmaster.platform.cli.main"  # by name: serving must not import platform
+HOME_FOLDER = "loadmaster-jobs"  # in the home of the cluster's user
+COMMAND, FOLDER = "loadmaster", "folder"  # keys of a job's metadata
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_MAX = 60
-SAID = re.compile(r"last available logs \(truncated to [\d,]+ chars\):\n")
+LOG_HEADER = re.compile(r"last available logs \(truncated to [\d,]+ chars\):\n")
 
 Status = Literal["queued", "running", "succeeded", "failed", "stopped"]
-STATUS: Mapping[str, Status] = {  # Ray's words and ours
+STATUS: Mapping[str, Status] = {  # Ray's status -> ours
     "PENDING": "queued",
     "RUNNING": "running",
     "SUCCEEDED": "succeeded",
@@ -32,29 +32,29 @@ STATUS: Mapping[str, Status] = {  # Ray's words and ours
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the cluster knows it. Times are in seconds since 1970."""
+    """State of a job on the cluster. Times are in seconds since 1970."""
 
     id: str
     status: Status
     command: str  # "train decima --workers 8"
-    folder: str  # on the cluster, where relative paths of the command are
+    folder: str  # working directory on the cluster
     submitted_at: float | None
     ended_at: float | None
-    exit_code: int | None  # of the command, where it came to an end
-    message: str  # Ray's; of a failed job with the last lines it wrote
+    exit_code: int | None  # of the command, if it ended
+    message: str  # Ray's; with the last log lines of a failed job
 
     @property
     def ended(self) -> bool:
         return self.status in ("succeeded", "failed", "stopped")
 
     def last_lines(self, count: int = 10) -> list[str]:
-        """Of what a failed job wrote; of one that never started, why."""
-        text = SAID.split(self.message, maxsplit=1)[-1]
+        """Last log lines of a failed job; the reason if it never started."""
+        text = LOG_HEADER.split(self.message, maxsplit=1)[-1]
         return [line for line in text.splitlines() if line.strip()][-count:]
 
     @property
     def ending(self) -> str:
-        """How it ended, in a few words."""
+        """Description of how it ended."""
         if self.status == "failed":
             code = "before it began" if self.exit_code is None else f"exit code {self.exit_code}"
             return f"failed ({code})"
@@ -62,14 +62,14 @@ class Job:
 
 
 def job_from(details: Mapping[str, Any]) -> Job:
-    """From what Ray's API tells about one."""
-    noted = details.get("metadata") or {}
+    """Build a Job from the details of Ray's API."""
+    metadata = details.get("metadata") or {}
     started, ended = details.get("start_time"), details.get("end_time")
     return Job(
         id=str(details.get("submission_id") or details.get("job_id")),
         status=STATUS[str(getattr(details["status"], "value", details["status"]))],
-        command=str(noted.get(COMMAND) or details.get("entrypoint") or ""),
-        folder=str(noted.get(FOLDER) or ""),
+        command=str(metadata.get(COMMAND) or details.get("entrypoint") or ""),
+        folder=str(metadata.get(FOLDER) or ""),
         submitted_at=started / 1000 if started else None,
         ended_at=ended / 1000 if ended else None,
         exit_code=details.get("driver_exit_code"),
@@ -78,48 +78,44 @@ def job_from(details: Mapping[str, Any]) -> Job:
 
 
 def job_id(name: str, now: datetime.datetime, salt: str) -> str:
-    """loadmaster-train-decima-20261115-171200-ab12"""
+    """Return an id such as loadmaster-train-decima-20261115-171200-ab12."""
     words = re.sub(r"[^a-z0-9]+", "-", name.lower())[:NAME_MAX].strip("-")
     if not words:
-        raise InputError(f"job name {name!r} has no letter or digit; expected one that tells it")
+        raise InputError(f"job name {name!r} has no letter or digit; expected at least one")
     return f"loadmaster-{words}-{now:%Y%m%d-%H%M%S}-{salt}"
 
 
 def usual_name(arguments: Sequence[str]) -> str:
-    """What a command is called by: its verb, and what it is about."""
+    """Default name of a command: its verb and first argument."""
     if not arguments:
-        raise InputError("no command given; expected one of loadmaster's, as `train decima`")
-    about = [Path(word).stem for word in arguments[1:2] if not word.startswith("-")]
-    return "-".join([arguments[0], *about])
+        raise InputError("no command given; expected a loadmaster command such as `train decima`")
+    subject = [Path(word).stem for word in arguments[1:2] if not word.startswith("-")]
+    return "-".join([arguments[0], *subject])
 
 
 def job_folder(storage: str | None, job: str) -> str:
-    """The job's own folder on the cluster, for a shell; `$HOME` is the cluster's."""
+    """Working directory of a job, for the cluster's shell, which expands `$HOME`."""
     if storage is None:
         return f"$HOME/{HOME_FOLDER}/{job}"
     if not PurePosixPath(storage).is_absolute():
         raise InputError(
-            f"storage {storage!r} is relative; expected an absolute path, as the cluster's "
-            "machines see it"
+            f"storage {storage!r} is relative; expected an absolute path on the cluster"
         )
     return str(PurePosixPath(storage) / job)
 
 
 def entrypoint(arguments: Sequence[str], folder: str) -> str:
-    """What the cluster's shell runs: the command, in a folder that stays when the job is gone."""
-    if folder.startswith("$HOME/"):
-        place = f'"{folder}"'
-    else:
-        place = shlex.quote(folder)
+    """Shell command of a job: create its folder, enter it and run `loadmaster`."""
+    quoted = f'"{folder}"' if folder.startswith("$HOME/") else shlex.quote(folder)
     command = shlex.join(["python", "-m", MODULE, *arguments])
-    return f"mkdir -p {place} && cd {place} && exec {command}"
+    return f"mkdir -p {quoted} && cd {quoted} && exec {command}"
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Variables of the job and its workers.
+    """Environment variables of the job and its workers.
 
-    Where this command's own virtual environment lies on the machine that runs the job, it is the
-    one to use: Ray may have been started without activating it. Elsewhere the entry is idle.
+    This process's virtual environment comes first in PATH: it may exist on the node, and Ray may
+    have been started without activating it. Elsewhere the entry has no effect.
     """
     for name in given:
         if not VARIABLE.fullmatch(name):
@@ -129,5 +125,5 @@ def environment(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def venv_first(path: str) -> str:
-    """A PATH that finds this interpreter's programs first: `python`, and the pip that Ray calls."""
+    """Put the folder of this interpreter, its `python` and pip, before the given PATH."""
     return f"{Path(sys.executable).parent}:{path}"

@@ -1,8 +1,8 @@
-"""The decision log of an endpoint: rows are taken at once, and written by a thread of its own.
+"""The decision log of an endpoint: rows are queued and written by a thread.
 
-Whoever decides never waits for the disk. A queue that is full drops rows and counts them; a disk
-that is full, or a folder that is gone, is told in `fault` while rows wait for it to come back.
-No request's headers come here, so no token can be logged.
+Decisions never wait for the disk. A full queue drops rows and counts them. While the disk is full
+or the folder cannot be written, rows stay in the queue and `fault` has the reason. Request headers
+do not get here, so no token can be logged.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.monitoring.log_files import (
     DECISIONS,
@@ -29,32 +30,32 @@ from loadmaster.serving.monitoring.log_files import (
     write_part,
 )
 
-MOST_FILES = 20_000  # a folder with more is slow to list
-ABANDONED_S = 600.0  # age of an unfinished file that nobody writes any more
-ROW_BYTES = 500  # of a row in memory, beside its texts
+MAX_FILES = 20_000  # a folder with more is slow to list
+ABANDONED_S = 600.0  # age from which an unfinished file is removed
+ROW_BYTES = 500  # memory of a row without its texts
 KINDS = (DECISIONS, FEEDBACK)
-NAME = rf"({DECISIONS.name}|{FEEDBACK.name})-(?P<begun>\d{{8}}T[\d.]+Z)-\d+-\d+\{SUFFIX}"
+NAME = rf"({DECISIONS.name}|{FEEDBACK.name})-(?P<start>\d{{8}}T[\d.]+Z)-\d+-\d+\{SUFFIX}"
 PART = re.compile(NAME)
-UNFINISHED_PART = re.compile(rf"\.{NAME}\{UNFINISHED}")
+UNFINISHED_PART = re.compile(rf"\.{NAME}(\.\d+)?\{UNFINISHED}")
 
 
 class LogSettings(Settings):
-    most_bytes: int = Field(default=512 << 20, ge=1 << 16)  # on disk; then the oldest files go
-    part_rows: int = Field(default=2000, ge=1)  # that are written at once
-    part_bytes: int = Field(default=8 << 20, ge=1 << 10)  # of rows in memory, the same
-    flush_s: float = Field(default=10.0, gt=0)  # after which fewer are written too
-    queue_rows: int = Field(default=20_000, ge=1)  # that may wait
+    most_bytes: int = Field(default=512 << 20, ge=1 << 16)  # on disk; the oldest files go
+    part_rows: int = Field(default=2000, ge=1)  # rows of a file
+    part_bytes: int = Field(default=8 << 20, ge=1 << 10)  # rows of a file, by their size in memory
+    flush_s: float = Field(default=10.0, gt=0)  # longest time that rows wait
+    queue_rows: int = Field(default=20_000, ge=1)  # capacity of the queue
     queue_bytes: int = Field(default=64 << 20, ge=1 << 10)
 
 
 class LogStatus(NamedTuple):
     rows: int  # written since the start
     bytes: int  # on disk
-    dropped: int  # not written, and not going to be
-    fault: str | None  # why rows wait now
+    dropped: int
+    fault: str | None  # why rows cannot be written now
 
 
-class _Waiting(NamedTuple):
+class _QueuedRow(NamedTuple):
     row: Any
     size: int
 
@@ -65,7 +66,7 @@ class _Part(NamedTuple):
 
 
 class DecisionLog:
-    """Takes rows from any thread. `close` writes what waits."""
+    """Accepts rows from any thread. `close` writes those in the queue."""
 
     def __init__(
         self,
@@ -75,13 +76,13 @@ class DecisionLog:
     ) -> None:
         self.folder = folder
         self.settings = settings or LogSettings()
-        self._clock = clock  # what unfinished files are aged by
+        self._clock = clock  # for the age of unfinished files
         self._queue_lock = threading.Lock()
-        self._queues: dict[str, deque[_Waiting]] = {kind.name: deque() for kind in KINDS}
-        self._waiting_rows = self._waiting_bytes = 0
+        self._queues: dict[str, deque[_QueuedRow]] = {kind.name: deque() for kind in KINDS}
+        self._queued_rows = self._queued_bytes = 0
         self._dropped = 0
         self._disk_lock = threading.RLock()  # one writer at a time
-        self._parts: deque[_Part] | None = None  # on disk, the oldest first; None: look again
+        self._parts: deque[_Part] | None = None  # on disk, oldest first; None: not listed yet
         self._bytes = self._rows = self._serial = 0
         self._fault: str | None = None
         self._closed = threading.Event()
@@ -90,35 +91,35 @@ class DecisionLog:
         self._thread.start()
 
     def put_decision(self, row: DecisionRow) -> bool:
-        """Take a row; False if there is no room for it."""
+        """Queue a decision; False if the queue is full."""
         texts = len(row.state) + len(row.decision) + len(row.reason) + len(row.shadow or "")
         return self._put(DECISIONS, row, ROW_BYTES + texts + sum(map(len, row.guard)))
 
     def put_feedback(self, row: FeedbackRow) -> bool:
-        """The same for feedback."""
+        """Queue feedback; False if the queue is full."""
         return self._put(FEEDBACK, row, ROW_BYTES + len(row.outcome))
 
     def status(self) -> LogStatus:
         return LogStatus(self._rows, self._bytes, self._dropped, self._fault)
 
     def flush(self) -> bool:
-        """Write what waits, now; False if it cannot be written, then `status` says why."""
+        """Write the queue now; False if that fails, with the reason in `status`."""
         with self._disk_lock:
             try:
-                self._look()
+                self._list_parts()
                 for kind in KINDS:
                     while rows := self._next_rows(kind):
                         self._write(kind, rows)
                 self._trim()
-            except Exception as fault:  # whatever it is, decisions go on
-                said = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-                self._fault = f"cannot write to {self.folder}: {said}"
+            except Exception as fault:  # must not stop the thread
+                reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+                self._fault = f"cannot write to {self.folder}: {reason}"
                 return False
             self._fault = None
             return True
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Take no more, write what waits; what cannot be written counts as dropped."""
+        """Stop accepting rows and write the queue; rows that cannot be written count as dropped."""
         self._closed.set()
         self._wake.set()
         self._thread.join(timeout_s)
@@ -128,17 +129,16 @@ class DecisionLog:
         with self._queue_lock:
             if (
                 self._closed.is_set()
-                or self._waiting_rows >= settings.queue_rows
-                or self._waiting_bytes + size > settings.queue_bytes
+                or self._queued_rows >= settings.queue_rows
+                or self._queued_bytes + size > settings.queue_bytes
             ):
                 self._dropped += 1
                 return False
-            self._queues[kind.name].append(_Waiting(row, size))
-            self._waiting_rows += 1
-            self._waiting_bytes += size
+            self._queues[kind.name].append(_QueuedRow(row, size))
+            self._queued_rows += 1
+            self._queued_bytes += size
             enough = (
-                self._waiting_rows >= settings.part_rows
-                or self._waiting_bytes >= settings.part_bytes
+                self._queued_rows >= settings.part_rows or self._queued_bytes >= settings.part_bytes
             )
         if enough:
             self._wake.set()
@@ -148,36 +148,36 @@ class DecisionLog:
         while not self._closed.is_set():
             self._wake.wait(self.settings.flush_s)
             self._wake.clear()
-            if not self.flush():  # no hurry then, however many rows come
+            if not self.flush():  # retry after a pause, however many rows arrive
                 self._closed.wait(self.settings.flush_s)
         self.flush()
         with self._queue_lock:
-            self._dropped += self._waiting_rows
-            self._waiting_rows = self._waiting_bytes = 0
+            self._dropped += self._queued_rows
+            self._queued_rows = self._queued_bytes = 0
             for queue in self._queues.values():
                 queue.clear()
 
     def _next_rows(self, kind: Kind) -> list[Any]:
-        """Those of the next part. They wait until they are written."""
+        """Rows of the next file. They leave the queue once they are written."""
         rows: list[Any] = []
         size = 0
         with self._queue_lock:
-            for waiting in self._queues[kind.name]:
-                size += waiting.size
+            for queued in self._queues[kind.name]:
+                size += queued.size
                 if rows and (
                     len(rows) >= self.settings.part_rows or size > self.settings.part_bytes
                 ):
                     break
-                rows.append(waiting.row)
+                rows.append(queued.row)
         return rows
 
     def _write(self, kind: Kind, rows: list[Any]) -> None:
         self._serial += 1
         try:
             path, size = write_part(self.folder, kind, rows, self._serial)
-        except OSError:
+        except (OSError, InputError):
             raise
-        except Exception:  # a row that no file can hold must not keep the others waiting
+        except Exception:  # an invalid row: write the others
             if len(rows) > 1:
                 half = len(rows) // 2
                 self._write(kind, rows[:half])
@@ -187,15 +187,15 @@ class DecisionLog:
         else:
             self._rows += len(rows)
             self._bytes += size
-            assert self._parts is not None  # looked before
+            assert self._parts is not None  # listed before
             self._parts.append(_Part(path, size))
         with self._queue_lock:
             for _ in rows:
-                self._waiting_bytes -= self._queues[kind.name].popleft().size
-            self._waiting_rows -= len(rows)
+                self._queued_bytes -= self._queues[kind.name].popleft().size
+            self._queued_rows -= len(rows)
 
-    def _look(self) -> None:
-        """Which parts there are, from earlier starts too; unfinished ones are cleared away."""
+    def _list_parts(self) -> None:
+        """List the files, also those of earlier runs; delete abandoned unfinished ones."""
         if self._parts is not None and self.folder.is_dir():
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ class DecisionLog:
         for file in self.folder.iterdir():
             named = PART.fullmatch(file.name)
             if named:
-                found.append((named["begun"], _Part(file, file.stat().st_size)))
+                found.append((named["start"], _Part(file, file.stat().st_size)))
             elif UNFINISHED_PART.fullmatch(file.name) and self._is_abandoned(file):
                 file.unlink(missing_ok=True)
         self._parts = deque(part for _, part in sorted(found))
@@ -213,9 +213,9 @@ class DecisionLog:
         return self._clock() - file.stat().st_mtime > ABANDONED_S
 
     def _trim(self) -> None:
-        assert self._parts is not None  # looked before
+        assert self._parts is not None  # listed before
         while self._parts and (
-            self._bytes > self.settings.most_bytes or len(self._parts) > MOST_FILES
+            self._bytes > self.settings.most_bytes or len(self._parts) > MAX_FILES
         ):
             self._parts[0].path.unlink(missing_ok=True)
             self._bytes -= self._parts.popleft().size

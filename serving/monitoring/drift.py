@@ -1,4 +1,13 @@
-"""Whether rewards and inputs are still what they were: an ADWIN window on each."""
+"""Drift detection: an ADWIN window on each stream of rewards and of input features.
+
+ADWIN is that of Bifet and Gavaldà, "Learning from Time-Changing Data with Adaptive Windowing" (SDM
+2007): ADWIN2, whose window is an exponential histogram. It is implemented here because the ADWIN of
+the library `river` misses changes in streams of small scale. Two things differ from the paper:
+- A bucket also keeps its extremes, and the window's range replaces 1 in the paper's bound, so that
+  units do not matter.
+- Everything before the most significant cut is dropped, where the paper drops the oldest bucket
+  until no cut is left. So one change is reported once, and the window's mean is that after it.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +18,17 @@ from typing import Any, NamedTuple
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.timestamps import iso
 
-# ADWIN: a window over a stream of numbers that shrinks when their mean has changed.
-#
-# After Bifet and Gavaldà, "Learning from Time-Changing Data with Adaptive Windowing" (SDM 2007):
-# their ADWIN2, whose window is an exponential histogram. Two things are ours. Their bound is for
-# numbers between 0 and 1; since a bucket also knows its extremes, the window's range stands in our
-# bound where theirs has 1, and a change of units changes nothing. And where they drop the oldest
-# bucket until no cut is left, we drop all that lies before the plainest cut, so that one change is
-# told once and the window's mean is that of what came after.
-
-
-LARGEST = 1e100  # of a number: squares of larger ones would not fit
+MAX_VALUE = 1e100  # the square of a larger number overflows
 BUCKETS = 5  # of one size, as in the paper
-LEVELS = 24  # sizes of buckets, 1 to 2^23: a window of 80 million numbers, and no memory beyond
-LEAST = 5  # numbers on either side of a cut
-ROUNDING = 1e-12  # of the largest number: means that differ by less are the same
+LEVELS = 24  # bucket sizes 1 to 2^23: at most 80 million numbers in a window
+MIN_SIDE = 5  # numbers on either side of a cut
+ROUNDING = 1e-12  # relative to the largest number: smaller differences of means are ignored
+MAX_FEATURES = 64
+CHECK_EVERY = 4  # numbers: a check costs more than an insertion
 
 
 class Bucket(NamedTuple):
-    """What is kept of some successive numbers, 2^level of them."""
+    """Summary of 2^level successive numbers."""
 
     mean: float
     squares: float  # sum of squared distances from the mean
@@ -36,47 +37,47 @@ class Bucket(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Where the window fell apart."""
+    """A split of the window whose two means differ significantly."""
 
     before: float  # mean of the older part
-    after: float  # mean of the newer one
+    after: float  # mean of the newer part
     deviation: float  # standard deviation within the parts
-    older: int  # numbers in the older part
+    older: int  # count of the older part
 
 
 class Adwin:
-    """`update` takes a number and says whether the mean has changed; the window then forgets."""
+    """A window over a stream of numbers that shrinks when their mean changes."""
 
     def __init__(self, delta: float = 0.002, every: int = 1, buckets: int = BUCKETS) -> None:
-        """A change is looked for at every `every`-th number; each look is wrong with probability
-        `delta` at most, as far as the numbers do not depend on each other."""
+        """Check every `every`-th number; each check has a false positive rate of at most `delta`
+        for independent numbers."""
         if not 0 < delta < 1 or every < 1 or buckets < 2:
             raise InputError(
-                f"ADWIN with delta {delta:g}, every {every}, buckets {buckets}; expected delta "
-                "between 0 and 1, every from 1, buckets from 2"
+                f"ADWIN with delta {delta:g}, every {every}, buckets {buckets}; expected "
+                "0 < delta < 1, every >= 1, buckets >= 2"
             )
         self.delta = delta
         self.every = every
         self.buckets = buckets
         self.width = 0  # numbers in the window
         self.seen = 0
-        self.cut: Cut | None = None  # the last one
-        self._levels: list[list[Bucket]] = [[]]  # [level]: buckets of 2^level, the oldest first
+        self.cut: Cut | None = None  # latest
+        self._levels: list[list[Bucket]] = [[]]  # [level]: buckets of 2^level, oldest first
 
     @property
     def mean(self) -> float | None:
-        """Of the window; None while it is empty."""
+        """Mean of the window; None while it is empty."""
         if not self.width:
             return None
         return math.fsum(size / self.width * bucket.mean for size, bucket in self.parts())
 
     def update(self, value: float) -> bool:
-        """Take the next number; whether the mean has changed, then `cut` tells how."""
-        if not abs(value) <= LARGEST:  # nan too
-            raise InputError(f"{value} cannot be watched; expected a finite number")
+        """Insert a number; return whether the mean has changed, as described by `cut`."""
+        if not abs(value) <= MAX_VALUE:  # also NaN
+            raise InputError(f"value {value}; expected a finite number")
         self._append(float(value))
         self.seen += 1
-        if self.seen % self.every or self.width < 2 * LEAST:
+        if self.seen % self.every or self.width < 2 * MIN_SIDE:
             return False
         found = self._find_cut()
         if found is None:
@@ -86,12 +87,12 @@ class Adwin:
             kept = self.width - cut.older
             while self.width > kept:
                 self._drop_oldest()
-            if kept < 2 * LEAST or (found := self._find_cut()) is None:
+            if kept < 2 * MIN_SIDE or (found := self._find_cut()) is None:
                 return True
             cut = found
 
     def parts(self) -> list[tuple[int, Bucket]]:
-        """The window from old to new: how many numbers, and their bucket."""
+        """Sizes and buckets of the window, oldest first."""
         levels = self._levels
         return [(1 << n, each) for n in range(len(levels) - 1, -1, -1) for each in levels[n]]
 
@@ -104,11 +105,11 @@ class Adwin:
             older, newer = levels[level][0], levels[level][1]
             del levels[level][:2]
             if level + 1 == len(levels):
-                if level + 1 == LEVELS:  # as wide as it gets
+                if level + 1 == LEVELS:  # the window is full
                     self.width -= 2 << level
                     return
                 levels.append([])
-            levels[level + 1].append(_merged(older, newer, 1 << level))
+            levels[level + 1].append(_merge(older, newer, 1 << level))
             level += 1
 
     def _drop_oldest(self) -> None:
@@ -118,9 +119,9 @@ class Adwin:
         self.width -= 1 << (len(self._levels) - 1)
 
     def _find_cut(self) -> Cut | None:
-        """The split between buckets whose means lie furthest beyond what chance explains."""
+        """Find the split between buckets whose difference of means exceeds the bound most."""
         parts, width = self.parts(), self.width
-        origin = parts[0][1].mean  # sums of distances from it lose fewer digits than plain ones
+        origin = parts[0][1].mean  # sums of differences from it lose fewer digits
         total = squares = 0.0
         low = high = origin
         for size, (mean, within, least, most) in parts:
@@ -134,8 +135,8 @@ class Adwin:
         variance = max(squares - total * total / width, 0.0) / width
         # Section 4 of the paper: delta' = delta / ln n, and with the harmonic m of the two sides
         # eps = sqrt(2/m * variance * ln(2/delta')) + 2/(3m) * ln(2/delta'), here times the range
-        doubt = math.log(2 * math.log(width) / self.delta)
-        spread, reach = 2 * variance * doubt, 2 / 3 * (high - low) * doubt
+        log_term = math.log(2 * math.log(width) / self.delta)
+        spread, reach = 2 * variance * log_term, 2 / 3 * (high - low) * log_term
         furthest = ROUNDING * max(abs(low), abs(high))
         found = None
         count, sum_ = 0, 0.0
@@ -143,9 +144,9 @@ class Adwin:
             count += size
             sum_ += size * (bucket.mean - origin)
             rest = width - count
-            if count < LEAST:
+            if count < MIN_SIDE:
                 continue
-            if rest < LEAST:
+            if rest < MIN_SIDE:
                 break
             older, newer = sum_ / count, (total - sum_) / rest
             share = 1 / count + 1 / rest  # 1/m
@@ -160,7 +161,7 @@ class Adwin:
         return Cut(origin + older, origin + newer, deviation, count)
 
     def record(self) -> dict[str, Any]:
-        """Everything, as JSON can hold it."""
+        """Return the complete state for JSON."""
         return {
             "delta": self.delta,
             "every": self.every,
@@ -172,7 +173,7 @@ class Adwin:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Adwin:
-        """The same as it was; an InputError if the record is none."""
+        """Restore from `record()`; raise InputError if it is damaged."""
         try:
             adwin = cls(float(record["delta"]), int(record["every"]), int(record["buckets"]))
             adwin.seen = int(record["seen"])
@@ -181,17 +182,17 @@ class Adwin:
                 [Bucket(*map(_finite, bucket)) for bucket in level] for level in record["levels"]
             ]
         except (KeyError, TypeError, ValueError, OverflowError) as fault:
-            raise InputError(f"the record of an ADWIN window is damaged: {fault!r}") from None
+            raise InputError(f"damaged ADWIN record: {fault!r}") from None
         if not 0 < len(adwin._levels) <= LEVELS or any(
             len(level) > adwin.buckets for level in adwin._levels
         ):
-            raise InputError("the record of an ADWIN window is damaged: too many buckets, or none")
+            raise InputError("damaged ADWIN record: too many buckets, or none")
         adwin.width = sum(size for size, _ in adwin.parts())
         return adwin
 
 
-def _merged(older: Bucket, newer: Bucket, size: int) -> Bucket:
-    """Two buckets of `size` numbers each as one."""
+def _merge(older: Bucket, newer: Bucket, size: int) -> Bucket:
+    """Merge two buckets of `size` numbers each."""
     distance = newer.mean - older.mean
     return Bucket(
         older.mean + distance / 2,
@@ -208,22 +209,18 @@ def _finite(value: Any) -> float:
     return number
 
 
-MOST_INPUTS = 64  # figures of a state that are watched
-LOOK_EVERY = 4  # numbers: a look costs more than taking one in
-
-
 class Drift(NamedTuple):
-    """A change that was noticed."""
+    """A detected change."""
 
     time: float
     what: str  # "rewards" or "inputs"
-    name: str  # who earned them, or which input
+    name: str  # the actor, or the input feature
     before: float
     after: float
     deviation: float
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         change = f"from {self.before:.4g} to {self.after:.4g}"
         if self.what == "inputs":
             return f"input {self.name!r} drifted {change}"
@@ -234,36 +231,37 @@ class Drift(NamedTuple):
         return self.after < self.before
 
     def exceeds(self, share: float) -> bool:
-        """Whether it is more than a share of what was there before: of the mean's size, or of the
-        deviation where that is larger. A wide window notices changes that matter to nobody."""
+        """Whether it exceeds a share of max(|mean before|, standard deviation).
+
+        A wide window detects changes that are too small to matter."""
         return abs(self.after - self.before) > share * max(abs(self.before), self.deviation)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         return {**self._asdict(), "time": iso(self.time)}
 
 
 class StreamDetector:
-    """One stream of numbers, seen as means of `block` successive ones.
+    """Detect drift in a stream of numbers, by means of `block` successive ones.
 
-    ADWIN supposes that numbers do not depend on each other. Successive states do; means of a few
-    of them depend less, and say as much about a lasting change.
+    ADWIN assumes independent numbers. Successive states are correlated; means of blocks are less so
+    and show a lasting change as well.
     """
 
     __slots__ = ("_adwin", "_block", "_count", "_left", "_total", "drifts", "last", "name", "what")
 
     def __init__(self, what: str, name: str, delta: float, block: int = 1, early: int = 0) -> None:
-        """`early` shortens the first block, so that several streams are not looked at at once."""
+        """`early` shortens the first block, so that streams are not all checked at once."""
         self.what, self.name = what, name
         self.drifts = 0
-        self.last: float | None = None  # when it drifted
-        self._adwin = Adwin(delta, LOOK_EVERY)
+        self.last: float | None = None  # time of the latest drift
+        self._adwin = Adwin(delta, CHECK_EVERY)
         self._block = block
         self._left = block - early % block
         self._total, self._count = 0.0, 0  # of the block so far
 
     @property
     def mean(self) -> float | None:
-        """Lately: of the window, which is cut where the stream changed."""
+        """Mean since the stream last changed."""
         if self._adwin.width:
             return self._adwin.mean
         return self._total / self._count if self._count else None
@@ -282,12 +280,12 @@ class StreamDetector:
         self.last = time
         return Drift(time, self.what, self.name, cut.before, cut.after, cut.deviation)
 
-    def forget(self) -> None:
-        """What comes now is another stream; how often the old one drifted is still told."""
-        self._adwin = Adwin(self._adwin.delta, LOOK_EVERY)
+    def reset(self) -> None:
+        """Start a new stream; the count of drifts is kept."""
+        self._adwin = Adwin(self._adwin.delta, CHECK_EVERY)
         self._left, self._total, self._count = self._block, 0.0, 0
 
-    def told(self) -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         return {"count": self.drifts, "last": None if self.last is None else iso(self.last)}
 
     def record(self) -> dict[str, Any]:
@@ -301,7 +299,7 @@ class StreamDetector:
         }
 
     def restore(self, record: Mapping[str, Any]) -> None:
-        """As it was; the settings are today's."""
+        """Restore from `record()` under the present settings."""
         adwin = Adwin.from_record({**record["adwin"], "delta": self._adwin.delta})
         last = record["last"]
         self.drifts, self.last = int(record["drifts"]), None if last is None else float(last)
@@ -311,44 +309,44 @@ class StreamDetector:
 
 
 class FeatureDetectors:
-    """The figures of the states that come in, by name."""
+    """A StreamDetector for each input feature, by name."""
 
     def __init__(self, delta: float, block: int) -> None:
         self._delta, self._block = delta, block
-        self._watches: dict[str, StreamDetector] = {}
+        self._detectors: dict[str, StreamDetector] = {}
 
     def add(self, time: float, features: Mapping[str, float]) -> list[Drift]:
         found = []
         for name, value in features.items():
-            if not abs(value) <= LARGEST:
-                continue  # no figure: nan, or beyond what can be squared
-            watch = self._watches.get(name) or self._watch(name)
-            drift = watch.add(time, value) if watch is not None else None
+            if not abs(value) <= MAX_VALUE:
+                continue  # NaN, infinite or too large
+            detector = self._detectors.get(name) or self._add_detector(name)
+            drift = detector.add(time, value) if detector is not None else None
             if drift is not None:
                 found.append(drift)
         return found
 
     def means(self) -> dict[str, float]:
-        """What the inputs are like lately, by name."""
-        means = ((name, watch.mean) for name, watch in self._watches.items())
+        """Mean of each feature since it last changed."""
+        means = ((name, each.mean) for name, each in self._detectors.items())
         return {name: mean for name, mean in means if mean is not None}
 
-    def told(self) -> dict[str, Any]:
-        return {name: {**watch.told(), "mean": watch.mean} for name, watch in self._watches.items()}
+    def status(self) -> dict[str, Any]:
+        return {n: {**each.status(), "mean": each.mean} for n, each in self._detectors.items()}
 
     def record(self) -> dict[str, Any]:
-        return {name: watch.record() for name, watch in self._watches.items()}
+        return {name: each.record() for name, each in self._detectors.items()}
 
     def restore(self, record: Mapping[str, Any]) -> None:
         for name, kept in record.items():
-            watch = self._watch(name)
-            if watch is not None:
-                watch.restore(kept)
+            detector = self._add_detector(name)
+            if detector is not None:
+                detector.restore(kept)
 
-    def _watch(self, name: str) -> StreamDetector | None:
-        known = len(self._watches)
-        if known >= MOST_INPUTS:
+    def _add_detector(self, name: str) -> StreamDetector | None:
+        known = len(self._detectors)
+        if known >= MAX_FEATURES:
             return None
-        return self._watches.setdefault(
+        return self._detectors.setdefault(
             name, StreamDetector("inputs", name, self._delta, self._block, early=known)
         )

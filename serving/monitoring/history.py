@@ -1,9 +1,9 @@
-"""What happened lately, in bounded memory: latencies by size, and intervals for charts."""
+"""Counts of the last hour by interval, and latency histograms, in bounded memory."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -13,65 +13,63 @@ from loadmaster.serving.timestamps import iso
 
 INTERVAL_S = 10
 INTERVALS = 360  # an hour
-RECENT = 6  # intervals that "lately" means
-MOST_CAUSES = 32  # names that are counted; further ones as "other"
+RECENT = 6  # intervals that the status covers
+MAX_CAUSES = 32  # counted by name; further ones as "other"
 
-STEP = math.log(1.04)  # a latency is known to 2%
-SHORTEST_MS, LONGEST_MS = 1e-3, 1e6
+BUCKET_WIDTH = math.log(1.04)  # percentiles are right within 2%
+MIN_MS, MAX_MS = 1e-3, 1e6
 
 
-class Latencies:
-    """How many decisions took how long."""
+class LatencyHistogram:
+    """Counts of latencies in logarithmic buckets."""
 
     def __init__(self, counts: Mapping[int, int] | None = None) -> None:
-        self.counts: dict[int, int] = dict(counts or {})  # by the logarithm
+        self.counts: dict[int, int] = dict(counts or {})  # by bucket
 
     def add(self, ms: float) -> None:
-        ms = min(max(ms, SHORTEST_MS), LONGEST_MS)
-        place = math.floor(math.log(ms) / STEP)
-        self.counts[place] = self.counts.get(place, 0) + 1
+        bucket = math.floor(math.log(min(max(ms, MIN_MS), MAX_MS)) / BUCKET_WIDTH)
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
 
     @staticmethod
-    def percentiles(parts: Iterable[Latencies]) -> tuple[float | None, float | None]:
-        """p50 and p99 of all of them; None without any."""
-        counts: dict[int, int] = {}
+    def percentiles(parts: Iterable[LatencyHistogram]) -> tuple[float | None, float | None]:
+        """p50 and p99 of the merged histograms; None if they are empty."""
+        counts: Counter[int] = Counter()
         for part in parts:
-            for place, count in part.counts.items():
-                counts[place] = counts.get(place, 0) + count
-        total = sum(counts.values())
-        return (_ranked(counts, 0.50 * total), _ranked(counts, 0.99 * total))
+            counts.update(part.counts)
+        total = counts.total()
+        return (_at_rank(counts, 0.50 * total), _at_rank(counts, 0.99 * total))
 
 
-def _ranked(counts: Mapping[int, int], rank: float) -> float | None:
+def _at_rank(counts: Mapping[int, int], rank: float) -> float | None:
     passed = 0
-    for place in sorted(counts):
-        passed += counts[place]
+    for bucket in sorted(counts):
+        passed += counts[bucket]
         if passed >= rank:
-            return float(f"{math.exp((place + 0.5) * STEP):.4g}")
+            return float(f"{math.exp((bucket + 0.5) * BUCKET_WIDTH):.4g}")
     return None
 
 
 @dataclass
-class Interval:
-    """Ten seconds."""
+class IntervalCounts:
+    """Counts of ten seconds."""
 
-    number: int  # since 1970
+    number: int  # intervals since 1970
     decisions: int = 0
     fallbacks: int = 0
     by_cause: dict[str, int] = field(default_factory=dict)
     rewards: int = 0
     reward_mean: float = 0.0
     drift: int = 0
-    shadowed: int = 0  # decisions that a policy in shadow was asked about too
+    shadowed: int = 0  # decisions that a shadow policy made too
     agreed: int = 0
-    latencies: Latencies = field(default_factory=Latencies)
+    latencies: LatencyHistogram = field(default_factory=LatencyHistogram)
 
     def add_reward(self, reward: float) -> None:
         self.rewards += 1
         self.reward_mean += (reward - self.reward_mean) / self.rewards
 
-    def told(self) -> dict[str, Any]:
-        p50, p99 = Latencies.percentiles([self.latencies])
+    def as_json(self) -> dict[str, Any]:
+        p50, p99 = LatencyHistogram.percentiles([self.latencies])
         return {
             "time": iso(self.number * INTERVAL_S),
             "decisions": self.decisions,
@@ -85,57 +83,57 @@ class Interval:
         }
 
     def record(self) -> dict[str, Any]:
-        counts = {str(place): count for place, count in self.latencies.counts.items()}
+        counts = {str(bucket): count for bucket, count in self.latencies.counts.items()}
         return {**vars(self), "by_cause": dict(self.by_cause), "latencies": counts}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Interval:
-        kept: dict[str, Any] = {name: int(record[name]) for name in COUNTED}
+    def from_record(cls, record: Mapping[str, Any]) -> IntervalCounts:
+        kept: dict[str, Any] = {name: int(record[name]) for name in COUNTERS}
         return cls(
             **kept,
             by_cause={str(cause): int(times) for cause, times in record["by_cause"].items()},
             reward_mean=float(record["reward_mean"]),
-            latencies=Latencies({int(k): int(v) for k, v in record["latencies"].items()}),
+            latencies=LatencyHistogram({int(k): int(v) for k, v in record["latencies"].items()}),
         )
 
 
-COUNTED = ("number", "decisions", "fallbacks", "rewards", "drift", "shadowed", "agreed")
+COUNTERS = ("number", "decisions", "fallbacks", "rewards", "drift", "shadowed", "agreed")
 
 
 class _Finished(NamedTuple):
-    """An interval that nothing is counted in any more."""
+    """The encoded forms of an interval that no longer changes."""
 
     number: int
-    told: dict[str, Any]
+    as_json: dict[str, Any]
     record: dict[str, Any]
 
 
-class History:
-    """The last hour. Intervals in which nothing happened are not kept, but they are told."""
+class IntervalHistory:
+    """The intervals of the last hour. Empty ones are not stored but shown."""
 
-    def __init__(self, intervals: Iterable[Interval] = ()) -> None:
-        self._kept: deque[Interval] = deque(maxlen=INTERVALS)  # by number
-        # All but the latest, which alone still changes: to put an hour in words takes a while.
+    def __init__(self, intervals: Iterable[IntervalCounts] = ()) -> None:
+        self._kept: deque[IntervalCounts] = deque(maxlen=INTERVALS)  # by number
+        # All but the latest interval: encoding a whole hour at once takes too long.
         self._finished: deque[_Finished] = deque(maxlen=INTERVALS - 1)
         for interval in intervals:
             self._begin(interval)
 
-    def at(self, time: float) -> Interval:
-        """The interval to count in. A clock that was set back counts in the latest there is."""
+    def at(self, time: float) -> IntervalCounts:
+        """Return the interval of `time`; the latest one if the clock was set back."""
         number = int(time // INTERVAL_S)
         if not self._kept or number > self._kept[-1].number:
-            self._begin(Interval(number))
+            self._begin(IntervalCounts(number))
         return self._kept[-1]
 
-    def _begin(self, interval: Interval) -> None:
+    def _begin(self, interval: IntervalCounts) -> None:
         if self._kept:
             last = self._kept[-1]
-            self._finished.append(_Finished(last.number, last.told(), last.record()))
+            self._finished.append(_Finished(last.number, last.as_json(), last.record()))
         self._kept.append(interval)
 
     def latency_ms(self) -> dict[str, float | None]:
-        """Over the last intervals in which anything was decided."""
-        p50, p99 = Latencies.percentiles(interval.latencies for interval in self._recent())
+        """Percentiles over the latest intervals with decisions."""
+        p50, p99 = LatencyHistogram.percentiles(interval.latencies for interval in self._recent())
         return {"p50": p50, "p99": p99}
 
     def fallback_rate(self) -> float | None:
@@ -143,27 +141,27 @@ class History:
         fallbacks = sum(interval.fallbacks for interval in self._recent())
         return fallbacks / decisions if decisions else None
 
-    def told(self, now: float) -> dict[str, Any]:
-        """The oldest first, without gaps."""
+    def as_json(self, now: float) -> dict[str, Any]:
+        """All intervals up to `now`, oldest first, without gaps."""
         if not self._kept:
             return {"interval_s": INTERVAL_S, "intervals": []}
         last = max(int(now // INTERVAL_S), self._kept[-1].number)
         first = max(last - INTERVALS + 1, self._kept[0].number)
-        told = {each.number: each.told for each in self._finished}
-        told[self._kept[-1].number] = self._kept[-1].told()
-        intervals = [told.get(n) or Interval(n).told() for n in range(first, last + 1)]
+        stored = {each.number: each.as_json for each in self._finished}
+        stored[self._kept[-1].number] = self._kept[-1].as_json()
+        intervals = [stored.get(n) or IntervalCounts(n).as_json() for n in range(first, last + 1)]
         return {"interval_s": INTERVAL_S, "intervals": intervals}
 
     def record(self) -> list[dict[str, Any]]:
-        """It stays as it is, whatever is counted later."""
+        """A copy for JSON that later counts do not change."""
         latest = [self._kept[-1].record()] if self._kept else []
         return [*(each.record for each in self._finished), *latest]
 
-    def _recent(self) -> Iterator[Interval]:
+    def _recent(self) -> Iterator[IntervalCounts]:
         return islice((each for each in reversed(self._kept) if each.decisions), RECENT)
 
 
 def count(counts: dict[str, int], name: str) -> None:
-    """One more of `name`, of which there may be too many."""
-    name = name if name in counts or len(counts) < MOST_CAUSES else "other"
+    """Increment `name`, or "other" once there are too many names."""
+    name = name if name in counts or len(counts) < MAX_CAUSES else "other"
     counts[name] = counts.get(name, 0) + 1

@@ -1,53 +1,64 @@
-"""A learned policy's life: rules act while it learns, it acts while it proves itself, it serves.
+"""The lifecycle of a learned policy, and what drifts and rewards recommend for it.
 
-Algorithm 1 of AWARE (Qiu et al., USENIX ATC 2023) as a pure function of a window of rewards; what
-an entry of the window is, an episode's reward or one decision's, is the caller's to say.
+`next_state` is Algorithm 1 of AWARE (Qiu et al., USENIX ATC 2023) as a pure function of a window of
+rewards. An entry of the window is an episode's reward or one decision's, as the caller chooses.
 
     INITIALIZED -> OFFLINE (bootstrap) or ONLINE
     OFFLINE -> ONLINE     mean >= online
     ONLINE  -> SERVING    mean >= serving and deviation in bounds
     SERVING -> ONLINE     mean < serving or deviation out of bounds
 
-The thresholds are what the rules were measured to earn, see `measure`. Two things are ours. A
-policy is only sent back where its mean is below the threshold by more than luck explains (`doubt`;
-0 is the paper's rule). And where the stakes are high (`retrain_offline`), a policy whose mean falls
-goes back to OFFLINE, from ONLINE too, so that the rules act while it learns again. One that only
-varies too much is on trial again; the rules would earn less.
+The thresholds are measured on the rules, see `measure_thresholds`. Differences from the paper:
+- A policy is demoted only if its mean is below the threshold by more than `doubt` standard errors;
+  `doubt` 0 is the paper's rule.
+- With `retrain_offline` a policy whose mean degrades goes to OFFLINE, from ONLINE too, so that the
+  rules act while it is retrained. A policy whose rewards only vary too much goes to ONLINE.
+
+`recommend` adds the detected drifts:
+- Rewards come first: `next_state` compares them with those of the rules.
+- A fall of rewards that ADWIN detects is faster than a full window. The rules take over if they are
+  known to earn more than the policy does after the fall, or if their rewards are unknown. Otherwise
+  the policy goes on while it is retrained.
+- A drift of inputs alone does no harm. With rewards, a window of them that is newer than the drift
+  decides. Without rewards the policy is retrained if `on_input_drift` is "retrain", and goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import mul
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from loadmaster.envs.settings import Settings
+from loadmaster.serving.monitoring.drift import Drift
+
+SHOWN_INPUTS = 3  # drifts in one reason
 
 
 class LifecycleState(StrEnum):
     INITIALIZED = "INITIALIZED"
-    OFFLINE = "OFFLINE"  # rules act, the policy learns from what they do
+    OFFLINE = "OFFLINE"  # the rules act; the policy learns
     ONLINE = "ONLINE"  # the policy acts, on trial
-    SERVING = "SERVING"  # the policy acts, and is only watched
+    SERVING = "SERVING"  # the policy acts and is monitored
 
 
 class LifecycleSettings(Settings):
-    window: int = Field(default=10, ge=2, le=10_000)  # rewards judged, of policy and rules
-    degradation: float = Field(default=0.026, ge=0, lt=1)  # share of reward that it may lack
-    deviation: float = Field(default=2.0, gt=0)  # allowed, times that of the rules
-    doubt: float = Field(default=2.0, ge=0)  # standard errors that count as luck
+    window: int = Field(default=10, ge=2, le=10_000)  # rewards compared, of policy and rules
+    degradation: float = Field(default=0.026, ge=0, lt=1)  # tolerated loss, share of reward
+    deviation: float = Field(default=2.0, gt=0)  # tolerated, times that of the rules
+    doubt: float = Field(default=2.0, ge=0)  # z threshold: standard errors that count as noise
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
-    retrain_offline: bool = False  # a policy that falls acts no longer
+    retrain_offline: bool = False  # a degraded policy does not act
 
 
 @dataclass(frozen=True)
-class Rewards:
-    """A window of rewards in three figures."""
+class RewardStats:
+    """Statistics of a window of rewards."""
 
     count: int
     mean: float
@@ -55,128 +66,227 @@ class Rewards:
 
     @property
     def scale(self) -> float:
-        """What a share of the reward is a share of. See `measure`."""
+        """The reference of relative degradation, see `measure_thresholds`."""
         return max(abs(self.mean), self.std)
 
 
 class Thresholds(NamedTuple):
-    online: float  # mean at least
-    serving: float  # mean at least
-    deviation: float  # standard deviation at most
+    online: float  # minimum mean
+    serving: float  # minimum mean
+    deviation: float  # maximum standard deviation
 
 
-class Judgement(NamedTuple):
-    to: LifecycleState | None  # None: it stays where it is
+class Transition(NamedTuple):
+    to: LifecycleState | None  # None: no change
     why: str
-    fallen: bool = False  # it acts, and the rules would earn more
+    degraded: bool = False  # the policy acts, and the rules would earn more
 
 
-def summary(rewards: Sequence[float]) -> Rewards:
-    """Mean and deviation of at least one reward."""
+def summarize(rewards: Sequence[float]) -> RewardStats:
+    """Mean and standard deviation of at least one reward."""
     count = len(rewards)
     mean = math.fsum(rewards) / count
     squares = math.fsum((reward - mean) * (reward - mean) for reward in rewards)
-    return Rewards(count, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
+    return RewardStats(count, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
 
 
 def standard_error(rewards: Sequence[float]) -> float:
-    """Of their mean: how far luck moves it, of at least two rewards in the order they came.
+    """Standard error of the mean of at least two autocorrelated rewards, in order of time.
 
-    Jobs that share a cluster are slow together, so fifty rewards in a row may tell no more than ten
-    from different days. So many rewards as the integrated autocorrelation says, summed until it is
-    first lost in noise, count as one.
+    Jobs that share a cluster are slow together, so successive rewards are correlated. The sample
+    size is divided by the integrated autocorrelation time, summed up to the first lag whose
+    autocorrelation is not positive.
     """
-    earned = summary(rewards)
-    around = [reward - earned.mean for reward in rewards]
-    squares = math.fsum(map(mul, around, around))
+    stats = summarize(rewards)
+    centred = [reward - stats.mean for reward in rewards]
+    squares = math.fsum(map(mul, centred, centred))
     if squares == 0.0:
         return 0.0
-    as_one = 1.0
-    for lag in range(1, len(around) // 2):
-        together = math.fsum(map(mul, around[lag:], around)) / squares
-        if together <= 0.0:
+    correlation_time = 1.0
+    for lag in range(1, len(centred) // 2):
+        correlation = math.fsum(map(mul, centred[lag:], centred)) / squares
+        if correlation <= 0.0:
             break
-        as_one += 2.0 * together
-    return earned.std * math.sqrt(as_one / earned.count)
+        correlation_time += 2.0 * correlation
+    return stats.std * math.sqrt(correlation_time / stats.count)
 
 
-def measure(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
-    """The thresholds that the rules' latest rewards set; None until a window of them is full.
+def measure_thresholds(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
+    """Thresholds from the latest rewards of the rules; None until their window is full.
 
-    A degradation of 2.6% has to mean "worse" whatever the sign of a reward: it is 2.6% of the
-    size of the rules' mean, taken off it (a mean of -100 allows -102.6). Where that mean is smaller
-    than the rules' own standard deviation, a share of it says little, and of 0 nothing: there it is
-    a share of the deviation. A policy whose rewards vary by no more than the allowed degradation is
-    steady in any case, also where the rules earn the same every time.
+    The degradation is a share of |mean|, subtracted from the mean, so that it means "worse" for
+    either sign (2.6% of a mean of -100 allow -102.6). Where |mean| is smaller than the standard
+    deviation, it is a share of the deviation. The tolerated deviation is at least the degradation,
+    also where the rules always earn the same.
     """
     if len(rules) < settings.window:
         return None
-    earned = summary(rules[-settings.window :])
-    allowed = settings.degradation * earned.scale
+    stats = summarize(rules[-settings.window :])
+    allowed = settings.degradation * stats.scale
     return Thresholds(
-        online=earned.mean,
-        serving=earned.mean - allowed,
-        deviation=max(settings.deviation * earned.std, allowed),
+        online=stats.mean,
+        serving=stats.mean - allowed,
+        deviation=max(settings.deviation * stats.std, allowed),
     )
 
 
-def judge(
+def next_state(
     state: LifecycleState,
     rewards: Sequence[float],
     rules: Sequence[float],
     settings: LifecycleSettings,
-) -> Judgement:
-    """Where a policy in `state` goes, by its own latest rewards and by those of the rules."""
+) -> Transition:
+    """Transition of a policy in `state`, from its latest rewards and those of the rules."""
     if state is LifecycleState.INITIALIZED:
         if settings.bootstrap:
-            return Judgement(LifecycleState.OFFLINE, "the rules act while the policy learns")
-        return Judgement(LifecycleState.ONLINE, "the policy learns while it acts")
-    thresholds = measure(rules, settings)
+            return Transition(LifecycleState.OFFLINE, "the rules act while the policy learns")
+        return Transition(LifecycleState.ONLINE, "the policy learns while it acts")
     for whose, measured in (("policy", rewards), ("rules", rules)):
         if len(measured) < settings.window:
-            told = f"{len(measured)} of {settings.window} rewards of the {whose} measured"
-            return Judgement(None, f"not judged yet: {told}")
+            progress = f"{len(measured)} of {settings.window} rewards of the {whose}"
+            return Transition(None, f"too few rewards: {progress}")
+    thresholds = measure_thresholds(rules, settings)
     assert thresholds is not None  # the rules' window is full
-    earned = summary(rewards[-settings.window :])
-    mean = f"the mean {earned.mean:.4g} of the last {earned.count} rewards"
+    stats = summarize(rewards[-settings.window :])
     if state is LifecycleState.OFFLINE:
-        if earned.mean >= thresholds.online:
-            told = f"reaches the {thresholds.online:.4g} of the rules"
-            return Judgement(LifecycleState.ONLINE, f"{mean} {told}")
-        return Judgement(None, f"{mean} is below the {thresholds.online:.4g} of the rules")
-    luck = 0.0
-    if earned.mean < thresholds.serving:
+        mean, bar = _mean_text(stats), f"the {thresholds.online:.4g} of the rules"
+        if stats.mean >= thresholds.online:
+            return Transition(LifecycleState.ONLINE, f"{mean} reaches {bar}")
+        return Transition(None, f"{mean} is below {bar}")
+    margin = 0.0
+    if stats.mean < thresholds.serving:
         errors = [standard_error(window[-settings.window :]) for window in (rewards, rules)]
-        luck = settings.doubt * math.hypot(*errors)
-    return _acting(state, earned, luck, thresholds, settings)
+        margin = settings.doubt * math.hypot(*errors)
+    return _next_acting_state(state, stats, margin, thresholds, settings)
 
 
-def _acting(
+def _next_acting_state(
     state: LifecycleState,
-    earned: Rewards,
-    luck: float,
+    stats: RewardStats,
+    margin: float,
     thresholds: Thresholds,
     settings: LifecycleSettings,
-) -> Judgement:
-    """ONLINE and SERVING: the policy acts. `luck`: how far below the threshold that explains."""
-    mean = f"the mean {earned.mean:.4g} of the last {earned.count} rewards"
-    bar = f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
-    spread = f"their deviation {earned.std:.4g}"
+) -> Transition:
+    """Transition from ONLINE or SERVING. `margin`: shortfall that noise explains."""
+    mean, bar = _mean_text(stats), _bar_text(thresholds, settings)
+    spread = f"their deviation {stats.std:.4g}"
     most = f"the {thresholds.deviation:.4g} allowed"
     down = LifecycleState.OFFLINE if settings.retrain_offline else LifecycleState.ONLINE
-    fallen = earned.mean + luck < thresholds.serving
-    steady = earned.std <= thresholds.deviation
-    if fallen:
-        return Judgement(None if down is state else down, f"{mean} is below {bar}", fallen)
+    steady = stats.std <= thresholds.deviation
+    if stats.mean + margin < thresholds.serving:
+        return Transition(None if down is state else down, f"{mean} is below {bar}", degraded=True)
     if state is LifecycleState.SERVING:
         if not steady:
-            return Judgement(LifecycleState.ONLINE, f"{spread} is above {most}, at {mean}")
-        if earned.mean < thresholds.serving:
-            return Judgement(None, f"{mean} may be below {bar}, by luck alone")
-        return Judgement(None, f"{mean} holds against {bar}")
-    if earned.mean >= thresholds.serving and steady:
-        told = f"{mean} reaches {bar}, {spread} stays within {most}"
-        return Judgement(LifecycleState.SERVING, told)
+            return Transition(LifecycleState.ONLINE, f"{spread} is above {most}, at {mean}")
+        if stats.mean < thresholds.serving:
+            return Transition(None, f"{mean} is below {bar}, within noise")
+        return Transition(None, f"{mean} holds against {bar}")
+    if stats.mean >= thresholds.serving and steady:
+        why = f"{mean} reaches {bar}, {spread} stays within {most}"
+        return Transition(LifecycleState.SERVING, why)
     if steady:
-        return Judgement(None, f"{mean} is below {bar}")
-    return Judgement(None, f"{spread} is above {most}, at {mean}")
+        return Transition(None, f"{mean} is below {bar}")
+    return Transition(None, f"{spread} is above {most}, at {mean}")
+
+
+def _mean_text(stats: RewardStats) -> str:
+    return f"the mean {stats.mean:.4g} of the last {stats.count} rewards"
+
+
+def _bar_text(thresholds: Thresholds, settings: LifecycleSettings) -> str:
+    return f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
+
+
+class Recommendation(NamedTuple):
+    """`keep`: no change of actor. `retrain`: the policy acts while another is trained.
+    `fall back`: the rules act meanwhile."""
+
+    action: Literal["keep", "retrain", "fall back"]
+    to: LifecycleState | None  # the next state, if it changes
+    why: str
+
+
+@dataclass
+class Evidence:
+    """Drifts that no recommendation has been carried out for yet."""
+
+    fall: Drift | None = None  # of the policy's rewards
+    inputs: dict[str, Drift] = field(default_factory=dict)
+    rewards_since: int = 0  # rewards of the policy since the latest drift of an input
+
+    def add_input_drift(self, drift: Drift) -> None:
+        self.inputs[drift.name] = drift
+        self.rewards_since = 0
+
+    def add_reward(self, window: int) -> None:
+        """Count a reward; a full window of newer rewards supersedes drifts of inputs."""
+        self.rewards_since += 1
+        if self.rewards_since > window:
+            self.inputs.clear()
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "fall": None if self.fall is None else list(self.fall),
+            "inputs": {name: list(drift) for name, drift in self.inputs.items()},
+            "rewards_since": self.rewards_since,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Evidence:
+        return cls(
+            fall=None if record["fall"] is None else Drift(*record["fall"]),
+            inputs={name: Drift(*drift) for name, drift in record["inputs"].items()},
+            rewards_since=int(record["rewards_since"]),
+        )
+
+
+def recommend(
+    state: LifecycleState,
+    rewards: Sequence[float],
+    rules: Sequence[float],
+    evidence: Evidence,
+    settings: LifecycleSettings,
+    retrain_on_inputs: bool,
+) -> Recommendation:
+    """Recommend an action from rewards of the policy and of the rules (latest last) and drifts."""
+    transition = next_state(state, rewards, rules, settings)
+    if state in (LifecycleState.ONLINE, LifecycleState.SERVING):
+        fall = evidence.fall
+        if transition.degraded and transition.to is not None:
+            cause = "" if fall is None else f"{fall.description}; "
+            return _retrain(transition.to, f"{cause}{transition.why}", evidence)
+        if fall is not None:
+            return _after_fall(fall, measure_thresholds(rules, settings), evidence, settings)
+        if evidence.inputs and retrain_on_inputs and len(rewards) < settings.window:
+            why = f"{_input_drifts(evidence)}; no rewards show its effect"
+            return Recommendation("retrain", None, why)
+    return Recommendation("keep", transition.to, transition.why)
+
+
+def _after_fall(
+    fall: Drift, thresholds: Thresholds | None, evidence: Evidence, settings: LifecycleSettings
+) -> Recommendation:
+    offline = LifecycleState.OFFLINE if settings.retrain_offline else None
+    if thresholds is None:
+        why = f"{fall.description}, the rewards of the rules are not known"
+        return _retrain(offline, why, evidence)
+    bar = _bar_text(thresholds, settings)
+    if fall.after >= thresholds.serving:
+        return _retrain(None, f"{fall.description}, not below {bar}", evidence)
+    return _retrain(offline, f"{fall.description}, below {bar}", evidence)
+
+
+def _retrain(to: LifecycleState | None, why: str, evidence: Evidence) -> Recommendation:
+    """Only in OFFLINE do the rules act."""
+    action: Literal["retrain", "fall back"]
+    action = "fall back" if to is LifecycleState.OFFLINE else "retrain"
+    drifted = f"; {_input_drifts(evidence)}" if evidence.inputs else ""
+    return Recommendation(action, to, f"{why}{drifted}")
+
+
+def _input_drifts(evidence: Evidence) -> str:
+    """Describe the latest drifts of inputs."""
+    latest = sorted(evidence.inputs.values(), key=lambda drift: -drift.time)
+    more = len(latest) - SHOWN_INPUTS
+    shown = "; ".join(drift.description for drift in latest[:SHOWN_INPUTS])
+    return f"{shown}; and {more} more" if more > 0 else shown

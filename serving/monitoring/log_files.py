@@ -1,4 +1,4 @@
-"""Files of the decision log: Parquet, one part after the other, each there whole or not at all."""
+"""Parquet files of the decision log, each written atomically, and their readers."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.files import atomic_binary_file
 from loadmaster.models.manifest import visible
 
 SUFFIX = ".parquet"
-UNFINISHED = ".partial"
+UNFINISHED = ".partial"  # suffix of atomic_binary_file's temporary files
 
 TIME = pa.timestamp("us", tz="UTC")
-TEXT = pa.string()
 
 
 class DecisionRow(NamedTuple):
-    """A decision as it was answered. Policy and version are those of whoever decided: the bundle,
-    or the rule where the source is the fallback."""
+    """A decision. Policy and version are the bundle's, or the rule's if the source is fallback."""
 
     id: str
     time: float  # seconds since 1970
@@ -34,7 +33,7 @@ class DecisionRow(NamedTuple):
     cause: str | None
     policy: str
     version: str
-    state: str  # JSON, as it was asked
+    state: str  # JSON, as received
     decision: str  # JSON
     shadow: str | None  # JSON: decision, agrees, policy
     reason: str  # JSON
@@ -43,83 +42,53 @@ class DecisionRow(NamedTuple):
 
 
 class FeedbackRow(NamedTuple):
-    id: str | None  # of the decision, where the client told it
+    id: str | None  # of the decision, if the client sent it
     time: float
     system: str
     outcome: str  # JSON
     reward: float
 
 
-Row = TypeVar("Row", DecisionRow, FeedbackRow)
+COLUMNS = {  # Python type -> column type, nullable
+    str: (pa.string(), False),
+    str | None: (pa.string(), True),
+    float: (pa.float64(), False),
+    Sequence[str]: (pa.list_(pa.string()), False),
+}
 
 
-class Kind(NamedTuple):
-    """What a file's rows are."""
+class Kind:
+    """The kind of a file's rows. `name` is the prefix of its files."""
 
-    name: str  # files begin with it
-    row: type[Any]
-    schema: pa.Schema
+    def __init__(self, name: str, row: type[Any]) -> None:
+        self.name, self.row = name, row
+        types = {column: COLUMNS[hint] for column, hint in get_type_hints(row).items()}
+        types["time"] = (TIME, False)
+        self.schema = pa.schema(
+            [pa.field(column, kind, nullable) for column, (kind, nullable) in types.items()]
+        )
 
 
-DECISIONS = Kind(
-    "decisions",
-    DecisionRow,
-    pa.schema(
-        [
-            pa.field("id", TEXT, nullable=False),
-            pa.field("time", TIME, nullable=False),
-            pa.field("system", TEXT, nullable=False),
-            pa.field("mode", TEXT, nullable=False),
-            pa.field("source", TEXT, nullable=False),
-            pa.field("cause", TEXT),
-            pa.field("policy", TEXT, nullable=False),
-            pa.field("version", TEXT, nullable=False),
-            pa.field("state", TEXT, nullable=False),
-            pa.field("decision", TEXT, nullable=False),
-            pa.field("shadow", TEXT),
-            pa.field("reason", TEXT, nullable=False),
-            pa.field("guard", pa.list_(TEXT), nullable=False),
-            pa.field("latency_ms", pa.float64(), nullable=False),
-        ]
-    ),
-)
-FEEDBACK = Kind(
-    "feedback",
-    FeedbackRow,
-    pa.schema(
-        [
-            pa.field("id", TEXT),
-            pa.field("time", TIME, nullable=False),
-            pa.field("system", TEXT, nullable=False),
-            pa.field("outcome", TEXT, nullable=False),
-            pa.field("reward", pa.float64(), nullable=False),
-        ]
-    ),
-)
+DECISIONS = Kind("decisions", DecisionRow)
+FEEDBACK = Kind("feedback", FeedbackRow)
 
 
 def write_part(folder: Path, kind: Kind, rows: Sequence[Any], serial: int) -> tuple[Path, int]:
-    """Rows as the next file of a folder, which is made if it is gone; its path and bytes.
+    """Write rows as a new file of a folder; return its path and size in bytes.
 
-    Only a whole file ever has its final name: it is written under another, and synced before it is
-    renamed, so that neither a crash nor a power cut leaves a broken one.
+    It is synced before it gets its name, so that neither a crash nor a power cut leaves a broken
+    file. A missing folder is created.
     """
     table = _table(kind, rows)
     folder.mkdir(parents=True, exist_ok=True)
-    begun = datetime.fromtimestamp(min(row.time for row in rows), UTC)
-    # Names sort by time; process and serial number keep two writers apart.
-    name = f"{kind.name}-{begun:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}-{serial:06d}{SUFFIX}"
-    scratch, path = folder / f".{name}{UNFINISHED}", folder / name
-    try:
-        with scratch.open("wb") as file:
-            pq.write_table(table, file, compression="zstd")
-            file.flush()
-            os.fsync(file.fileno())
-            size = file.tell()
-        scratch.replace(path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
+    start = datetime.fromtimestamp(min(row.time for row in rows), UTC)
+    # Names sort by time; process id and serial number make them unique.
+    path = folder / f"{kind.name}-{start:%Y%m%dT%H%M%S.%fZ}-{os.getpid()}-{serial:06d}{SUFFIX}"
+    with atomic_binary_file(path, "the log file") as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+        size = file.tell()
     return path, size
 
 
@@ -128,7 +97,7 @@ def _table(kind: Kind, rows: Sequence[Any]) -> pa.Table:
     columns["time"] = [round(time * 1e6) for time in columns["time"]]
     try:
         return pa.Table.from_pydict(columns, kind.schema)
-    except UnicodeEncodeError:  # half a surrogate pair, which JSON can write and UTF-8 cannot
+    except UnicodeEncodeError:  # lone surrogates: valid JSON, not valid UTF-8
         return pa.Table.from_pydict(
             {k: [_utf8(v) for v in c] for k, c in columns.items()}, kind.schema
         )
@@ -146,10 +115,10 @@ def read_log(
     until: float | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[DecisionRow]:
-    """Decisions logged in a folder and those below it, from `since` up to before `until`.
+    """Yield the decisions logged in a folder and its subfolders, with since <= time < until.
 
-    Files come in order of their time, rows in the order they were written. A file that is damaged
-    or of somebody else is passed over, and named in a warning.
+    Files are read in order of time. Files that are damaged or not of this log are skipped with a
+    warning.
     """
     return _rows(folder, DECISIONS, since, until, warn or _warn)
 
@@ -160,7 +129,7 @@ def read_feedback(
     until: float | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> Iterator[FeedbackRow]:
-    """The same for feedback."""
+    """Yield the logged feedback, as `read_log` does the decisions."""
     return _rows(folder, FEEDBACK, since, until, warn or _warn)
 
 
@@ -172,12 +141,12 @@ def _rows(
     warn: Callable[[str], None],
 ) -> Iterator[Any]:
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}; expected the folder of a decision log")
+        problem = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {problem}; expected the folder of a decision log")
     bounds = [
-        ("time", sign, pa.scalar(round(moment * 1e6), TIME))
-        for sign, moment in ((">=", since), ("<", until))
-        if moment is not None
+        ("time", operator, pa.scalar(round(time * 1e6), TIME))
+        for operator, time in ((">=", since), ("<", until))
+        if time is not None
     ]
     others = {each.name for each in (DECISIONS, FEEDBACK) if each is not kind}
     for file in sorted(folder.rglob(f"*{SUFFIX}"), key=lambda file: (file.name, file)):
@@ -194,11 +163,11 @@ def _rows(
 
 
 def _check(found: pa.Schema, kind: Kind) -> None:
-    """Columns that a later version adds do no harm; one that is missing does."""
+    """Refuse a file without the expected columns; further ones are ignored."""
     for field in kind.schema:
-        place = found.get_field_index(field.name)
-        if place < 0 or found.field(place).type != field.type:
-            raise ValueError(f"no log of {kind.name}; expected {field.type} under {field.name!r}")
+        index = found.get_field_index(field.name)
+        if index < 0 or found.field(index).type != field.type:
+            raise ValueError(f"expected {field.type} in column {field.name!r} of {kind.name}")
 
 
 def _records(table: pa.Table, kind: Kind) -> Iterator[Any]:
@@ -206,9 +175,9 @@ def _records(table: pa.Table, kind: Kind) -> Iterator[Any]:
         column.cast(pa.int64()).to_pylist() if name == "time" else column.to_pylist()
         for name, column in zip(table.column_names, table.columns, strict=True)
     ]
-    place = kind.row._fields.index("time")
+    time = kind.row._fields.index("time")
     for row in zip(*columns, strict=True):
-        yield kind.row(*row[:place], row[place] / 1e6, *row[place + 1 :])
+        yield kind.row(*row[:time], row[time] / 1e6, *row[time + 1 :])
 
 
 def _warn(line: str) -> None:

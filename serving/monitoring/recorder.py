@@ -1,32 +1,26 @@
-"""What the gateway keeps of a system's decisions: counts, rewards, the lifecycle, the log, metrics.
-
-Whatever goes wrong here is no reason for a decision to fail.
-"""
+"""Records the decisions and feedback of a system: monitor, lifecycle, log and metrics."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.decisions import request as said
 from loadmaster.serving.decisions.decide import DecisionResult, RequestOptions
 from loadmaster.serving.decisions.guard import KINDS
-from loadmaster.serving.decisions.request import from_json, to_json
+from loadmaster.serving.decisions.request import POLICY, from_json, is_state_alone, to_json
 from loadmaster.serving.monitoring.decision_log import DecisionLog
 from loadmaster.serving.monitoring.lifecycle import LifecycleState
 from loadmaster.serving.monitoring.log_files import DecisionRow, FeedbackRow
 from loadmaster.serving.monitoring.metrics import Metrics
-from loadmaster.serving.monitoring.monitor import Monitor, MonitorSettings
-from loadmaster.serving.monitoring.recommendation import Verdict
+from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSettings
+from loadmaster.serving.policies.auto_retrain import AutoRetrainer
+from loadmaster.serving.policies.store import StateWriter
 from loadmaster.serving.timestamps import iso
-
-KEEP, FALL_BACK = "keep", "fall back"
 
 
 class DecisionRecorder:
-    """Of one system. `on_verdict` hears of what the monitor wants done beyond the lifecycle."""
+    """Recorder of one system; also holds its lifecycle state."""
 
     def __init__(
         self,
@@ -36,16 +30,18 @@ class DecisionRecorder:
         metrics: Metrics,
         start: str,
         now: float,
-        on_verdict: Callable[[Verdict], None] = lambda verdict: None,
     ) -> None:
         self.system, self._settings, self._log, self._metrics = system, settings, log, metrics
-        self.on_verdict = on_verdict
         self.monitor = Monitor(settings)
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
-        self.save_fault: Callable[[], str | None] = lambda: None
-        self.retraining: Callable[[], dict[str, Any] | None] = lambda: None
+        self._retrainer: AutoRetrainer | None = None
+        self._state_writer: StateWriter | None = None
+
+    def connect(self, retrainer: AutoRetrainer, state_writer: StateWriter) -> None:
+        """Send recommendations to the retrainer, and show both in the status."""
+        self._retrainer, self._state_writer = retrainer, state_writer
 
     @property
     def state(self) -> str:
@@ -55,99 +51,98 @@ class DecisionRecorder:
     def rules_act(self) -> bool:
         return self._state is LifecycleState.OFFLINE
 
-    def go_to(self, state: LifecycleState, why: str, now: float) -> None:
+    def _set_state(self, state: LifecycleState, why: str, now: float) -> None:
         self._state, self._since, self._why = state, now, why
         self._metrics.lifecycle(self._state.value)
 
-    def decided(self, found: DecisionResult, told: dict[str, Any], now: float) -> None:
-        """Count a decision, when all is known about it."""
-        shadow = told["shadow"] or {}
+    def decided(self, found: DecisionResult, response: dict[str, Any], now: float) -> None:
+        """Count a decision; `response` also has the decision of the shadow policy."""
+        shadow = response["shadow"] or {}
         drifts = self.monitor.record_decision(
             now,
             source=found.source,  # type: ignore[arg-type]
             cause=found.cause,
-            latency_ms=told["latency_ms"],
+            latency_ms=response["latency_ms"],
             features=found.features,
             agrees=shadow.get("agrees"),
             shadow_fault=shadow.get("fault") is not None,
         )
-        self._metrics.decided(found.source, found.cause, told["latency_ms"])
+        self._metrics.decided(found.source, found.cause, response["latency_ms"])
         for kind in found.guarded:
             self._guarded[kind] += 1
             self._metrics.guarded(kind)
         for drift in drifts:
             self._metrics.drifted(drift.name)
         if drifts:
-            self._judge(now)
+            self._apply_recommendation(now)
 
     def logged(
         self,
         raw: bytes,
-        frame: RequestOptions,
-        told: dict[str, Any],
+        options: RequestOptions,
+        response: dict[str, Any],
         found: DecisionResult,
         now: float,
     ) -> None:
-        shadow = told["shadow"]
+        """Write a decision and its request to the log."""
+        shadow = response["shadow"]
         self._log.put_decision(
             DecisionRow(
-                id=told["id"],
+                id=response["id"],
                 time=now,
                 system=self.system,
-                mode=frame.mode,
+                mode=options.mode,
                 source=found.source,
                 cause=found.cause,
                 policy=found.policy["name"],
                 version=found.policy["version"],
                 state=state_text(raw),
-                decision=to_json(told["decision"]).decode(),
+                decision=to_json(response["decision"]).decode(),
                 shadow=None if shadow is None else to_json(shadow).decode(),
-                reason=to_json(told["reason"]).decode(),
+                reason=to_json(response["reason"]).decode(),
                 guard=found.guard,
-                latency_ms=told["latency_ms"],
+                latency_ms=response["latency_ms"],
             )
         )
 
     def fed_back(
         self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
     ) -> None:
-        """An InputError where the reward is no number."""
-        who = "policy" if source == said.POLICY else "rule"
-        drifts = self.monitor.record_feedback(now, reward, who)  # type: ignore[arg-type]
+        """Count a reward; raise InputError if it is not finite."""
+        actor: Actor = "policy" if source == POLICY else "rule"
+        drifts = self.monitor.record_feedback(now, reward, actor)
         for drift in drifts:
             self._metrics.drifted(drift.what)
         row = FeedbackRow(decision_id, now, self.system, to_json(outcome).decode(), reward)
         self._log.put_feedback(row)
-        self._judge(now)
+        self._apply_recommendation(now)
 
-    def _judge(self, now: float) -> None:
-        verdict = self.monitor.verdict(self._state)
-        if verdict.to is not None and verdict.to is not self._state:
-            self.go_to(verdict.to, verdict.why, now)
-        if verdict.action == KEEP:
+    def _apply_recommendation(self, now: float) -> None:
+        found = self.monitor.recommendation(self._state)
+        if found.to is not None and found.to is not self._state:
+            self._set_state(found.to, found.why, now)
+        if found.action == "keep":
             return
-        if verdict.action == FALL_BACK:
-            self.monitor.policy_changed()  # its rewards say nothing about its successor
+        if found.action == "fall back":
+            self.monitor.policy_changed()
         self.monitor.acted_on()
-        self.on_verdict(verdict)
+        if self._retrainer is not None:
+            self._retrainer.request(found.why)
 
     def replaced(self, why: str, now: float) -> None:
-        """Another bundle serves."""
+        """Start monitoring another serving bundle."""
         self.monitor.policy_changed()
         self.monitor.shadow_changed()
-        self.go_to(LifecycleState.SERVING, why, now)
-
-    def shadow_begins(self) -> None:
-        self.monitor.shadow_changed()
+        self._set_state(LifecycleState.SERVING, why, now)
 
     def report(self, *, paused: bool) -> None:
-        """To the metrics: what is no event but a state. Called every few seconds."""
+        """Set the gauges. Called every few seconds."""
         self._metrics.paused(paused)
         self._metrics.lifecycle(self._state.value)
-        told = self.monitor.status()
-        self._metrics.shadow(told["shadow"]["agreement"])
-        for who in ("policy", "rule"):
-            self._metrics.reward(who, told["rewards"][who]["mean"])
+        status = self.monitor.status()
+        self._metrics.shadow(status["shadow"]["agreement"])
+        for actor in ("policy", "rule"):
+            self._metrics.reward(actor, status["rewards"][actor]["mean"])
         dropped = self._log.status().dropped
         self._metrics.log_dropped(dropped - self._dropped)
         self._dropped = dropped
@@ -162,8 +157,11 @@ class DecisionRecorder:
             "lifecycle": {"state": self.state, "since": iso(self._since), "why": self._why},
             "guard": {kind: self._guarded[kind] for kind in KINDS},
             **self.monitor.status(),
-            "retraining": self.retraining(),
-            "log": {**self._log.status()._asdict(), "state": self.save_fault()},
+            "retraining": None if self._retrainer is None else self._retrainer.status(),
+            "log": {
+                **self._log.status()._asdict(),
+                "state": None if self._state_writer is None else self._state_writer.fault,
+            },
         }
 
     def record(self) -> dict[str, Any]:
@@ -175,8 +173,8 @@ class DecisionRecorder:
             "monitor": self.monitor.record(),
         }
 
-    def recall(self, record: Any) -> None:
-        """As it was written down; what cannot be read begins anew."""
+    def restore(self, record: Any) -> None:
+        """Restore from `record()`; a damaged record is ignored."""
         try:
             self.monitor = Monitor.from_record(record["monitor"], self._settings)
             self._state = LifecycleState(record["state"])
@@ -190,7 +188,7 @@ class DecisionRecorder:
 
 
 def state_text(raw: bytes) -> str:
-    """The state in a request that was read without a fault, as it came where that is all of it."""
-    if said.is_state_alone(raw) and raw.count(b'"state"') == 1:
+    """The state of a valid request: the bytes as received if there is nothing else in it."""
+    if is_state_alone(raw) and raw.count(b'"state"') == 1:
         return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
     return to_json(from_json(raw)["state"]).decode()

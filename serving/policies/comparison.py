@@ -1,6 +1,6 @@
-"""Whether a retrained policy is better than the one that serves: what `loadmaster retrain` leaves.
+"""Comparison of a retrained policy with the serving one.
 
-The command writes it and the service reads it; neither imports the other.
+`loadmaster retrain` writes it to a file, and the service reads that.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from loadmaster.envs.errors import InputError
 from loadmaster.serving.system import Record
 
 FILE, BUNDLE = "verdict.json", "bundle"  # in a retraining's folder
-Interval = tuple[float | None, float | None]  # None: too few sequences to tell
+ConfidenceInterval = tuple[float | None, float | None]  # None: too few sequences
 
 
 class PolicyScore(Record):
-    """One of the two, and its metric."""
+    """One of the two policies and its metric."""
 
     name: str
     version: str  # first 12 digits of its weights' sha256
     folder: str
     mean: float | None
-    ci95: Interval
+    ci95: ConfidenceInterval
 
 
 class ComparisonResult(Record):
-    """Two policies on the same sequences, which neither has learnt from."""
+    """Result of two policies on the same sequences, none of them used in training."""
 
     system: str
     metric: str
@@ -36,23 +36,23 @@ class ComparisonResult(Record):
     lower_is_better: bool
     sequences: int
     first_seed: int
-    environment: dict[str, Any]  # its settings, where they are not the defaults
+    environment: dict[str, Any]  # settings that differ from the defaults
     candidate: PolicyScore
     serving: PolicyScore
-    difference_percent: float | None  # of the candidate's metric from the serving one's
-    ci95: Interval  # of that
-    better: bool  # beyond chance: the interval lies on the good side of 0
+    difference_percent: float | None  # of the candidate's metric, relative to the serving one's
+    ci95: ConfidenceInterval  # of difference_percent
+    better: bool  # significantly: the interval lies on the better side of 0
 
 
 def read_comparison(folder: Path) -> ComparisonResult:
-    """The one a retraining left in its folder."""
+    """Read the comparison in a retraining's folder."""
     file = folder / FILE
     try:
         return ComparisonResult.model_validate_json(file.read_bytes())
     except OSError as fault:
         raise InputError(
-            f"cannot read {file}: {fault.strerror}; expected a folder that the service and the "
-            "cluster share"
+            f"cannot read {file}: {fault.strerror}; expected a folder shared by the service and "
+            "the cluster"
         ) from None
     except ValidationError as fault:
         first = fault.errors()[0]

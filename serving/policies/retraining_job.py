@@ -1,8 +1,7 @@
-"""Retraining: a job, submitted by name, that trains a policy for what its endpoint sees now.
+"""Retraining jobs: train a policy on a cluster, for the present inputs of its endpoint.
 
-One at a time for a system, with a pause after each; failures make the pause longer. The clock is
-passed in. All it knows goes through `record()`, so that a service that was restarted finds its job
-again.
+A system has one job at a time, with a pause after each that grows with failures. Times are passed
+in. `record()` has the whole state, so that a restarted service finds its job again.
 """
 
 from __future__ import annotations
@@ -27,36 +26,35 @@ from loadmaster.serving.system import Record
 
 COMMAND = "retrain"
 HOUR_S = 3600.0
-KEPT = 3  # folders of earlier retrainings, to look into; their bundles were copied if they serve
+KEPT_FOLDERS = 3  # of earlier retrainings; serving bundles are copies
 
 
 class RetrainingSettings(Record):
-    """How far a retraining may go, and how often one may be."""
+    """Limits of a retraining, and pauses between them."""
 
     iterations: PositiveInt = 200
-    minutes: PositiveFloat = 20.0  # of training; judging comes on top
-    sequences: int = Field(default=32, ge=2)  # to judge on
-    patience_s: PositiveFloat = 4 * HOUR_S  # a job that takes longer in all is stopped
-    cool_down_s: NonNegativeFloat = 6 * HOUR_S  # after one that came to its verdict
-    back_off_s: PositiveFloat = 600.0  # after one that failed; doubles with every further one
+    minutes: PositiveFloat = 20.0  # of training, without the comparison
+    sequences: int = Field(default=32, ge=2)  # of the comparison
+    patience_s: PositiveFloat = 4 * HOUR_S  # a longer job is stopped
+    cool_down_s: NonNegativeFloat = 6 * HOUR_S  # after a finished job
+    back_off_s: PositiveFloat = 600.0  # after a failed job; doubles with each further failure
     back_off_max_s: PositiveFloat = 24 * HOUR_S
-    settings: Mapping[str, Any] = Field(
-        default_factory=dict
-    )  # of `loadmaster train --set`: {"rollouts.workers": 4}
+    # Those of `loadmaster train --set`: {"rollouts.workers": 4}
+    settings: Mapping[str, Any] = Field(default_factory=dict)
 
 
 class RetrainingState(Record):
-    """A retraining, the latest of its system. Times are in seconds since 1970."""
+    """The latest retraining of a system. Times are in seconds since 1970."""
 
-    job: str  # its id; "": the cluster did not take it
+    job: str  # id; "": the cluster did not accept it
     status: Literal["queued", "running", "failed", "done"]
     submitted_at: float
     why: str
-    serving: str  # version of the bundle it began with
+    serving: str  # version of the initial bundle
     folder: str
     ended_at: float | None = None
     verdict: ComparisonResult | None = None
-    error: str | None = None  # why it failed, or why nothing is heard of it at the moment
+    error: str | None = None  # why it failed, or why it cannot be polled now
 
     @property
     def ended(self) -> bool:
@@ -64,11 +62,11 @@ class RetrainingState(Record):
 
     @property
     def bundle(self) -> str | None:
-        """The folder of the new policy, once there is a verdict on it."""
+        """Folder of the new policy, once it has been compared."""
         return str(Path(self.folder) / BUNDLE) if self.verdict is not None else None
 
-    def shown(self) -> dict[str, Any]:
-        """For an endpoint's status."""
+    def as_json(self) -> dict[str, Any]:
+        """Return the state for an endpoint's status."""
         return {
             "job": self.job,
             "status": self.status,
@@ -82,15 +80,15 @@ class RetrainingState(Record):
 
 
 class RetrainingRecord(Record):
-    """What outlives the service."""
+    """Persistent state."""
 
     state: RetrainingState | None = None
     failures: NonNegativeInt = 0  # in a row
-    next_at: float = 0.0  # none before
+    next_at: float = 0.0  # earliest time of the next
 
 
 class Cluster(Protocol):
-    """As much of `Jobs` as is needed here."""
+    """The part of `Jobs` that is used here."""
 
     def submit(
         self, arguments: Sequence[str], *, name: str | None = None, env: Mapping[str, str] | None
@@ -101,7 +99,7 @@ class Cluster(Protocol):
 
 
 class Retraining:
-    """A system's retrainings. Calls block while the cluster answers; one thread at a time."""
+    """Retrainings of a system. Calls block, and must come from one thread at a time."""
 
     def __init__(
         self,
@@ -112,8 +110,8 @@ class Retraining:
         record: Mapping[str, Any] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder`: for runs and bundles, as the cluster's machines see it too. `record`: what
-        `record()` gave. `env`: variables for the job, such as LOADMASTER_DATA."""
+        """`folder`: for runs and bundles, shared with the cluster. `record`: from `record()`.
+        `env`: environment variables of the job, such as LOADMASTER_DATA."""
         self._system, self._cluster, self._folder = system, cluster, folder.absolute()
         self._settings = settings or RetrainingSettings()
         self._env = dict(env or {})
@@ -124,56 +122,53 @@ class Retraining:
         return self._known.state
 
     def record(self) -> dict[str, Any]:
-        """For a JSON file."""
+        """Return the complete state for JSON."""
         return self._known.model_dump(mode="json")
 
-    def refusal(self, now: float) -> str | None:
-        """Why no retraining can be asked for now; None: one can."""
+    def blocked_reason(self, now: float) -> str | None:
+        """Why no retraining can be submitted now; None: one can."""
         state = self.state
         if state is not None and not state.ended:
             return f"job {state.job} is {state.status} already"
         if now < self._known.next_at:
             after = "failed" if state is not None and state.status == "failed" else "ended"
-            return f"the last retraining {after} not long ago; the next may be at " + _iso(
-                self._known.next_at
-            )
+            return f"the last retraining {after} recently; next at {_iso(self._known.next_at)}"
         return None
 
     def submit(
         self, bundle: Path, environment: Mapping[str, Any], why: str, now: float
     ) -> RetrainingState:
-        """Train the policy in that folder further, in an environment with these settings.
+        """Submit a job that trains the bundle further in an environment with these settings.
 
-        An InputError if that may not be now. A cluster that does not take the job makes a failed
-        retraining, to be tried again later.
+        Raises InputError if none can be submitted now. If the cluster does not accept the job, the
+        retraining counts as failed.
         """
-        if (refusal := self.refusal(now)) is not None:
-            raise InputError(f"no retraining of {self._system}: {refusal}")
+        if (blocked := self.blocked_reason(now)) is not None:
+            raise InputError(f"no retraining of {self._system}: {blocked}")
         version = read_manifest(bundle).version
-        wanted = self._arguments(_named(bundle), environment)
-        # The same request gets the same folder, and goes on where an earlier attempt ended.
-        digest = hashlib.sha256(json.dumps([version, *wanted]).encode()).hexdigest()[:8]
+        request = self._arguments(_bundle_spec(bundle), environment)
+        # The same request gets the same folder, and resumes an earlier attempt there.
+        digest = hashlib.sha256(json.dumps([version, *request]).encode()).hexdigest()[:8]
         folder = self._folder / f"{self._system}-{version}-{digest}"
-        arguments = [*wanted, "--output", str(folder)]
-        begun = RetrainingState(
+        arguments = [*request, "--output", str(folder)]
+        state = RetrainingState(
             job="", status="queued", submitted_at=now, why=why, serving=version, folder=str(folder)
         )
         try:
             job = self._orphan()
             if job is None:
-                self._clear_away(but={folder, *bundle.absolute().parents})
+                self._delete_old_folders(but={folder, *bundle.absolute().parents})
                 name = f"{COMMAND}-{self._system}"
-                begun = _changed(
-                    begun, job=self._cluster.submit(arguments, name=name, env=self._env)
-                )
+                submitted = self._cluster.submit(arguments, name=name, env=self._env)
+                state = _changed(state, job=submitted)
             else:
-                begun = _changed(begun, job=job.id, folder=_output_of(job))
+                state = _changed(state, job=job.id, folder=_output_of(job))
         except InputError as fault:
-            return self._end(_changed(begun, status="failed", error=str(fault)), now)
-        return self._keep(begun)
+            return self._fail(state, str(fault), now)
+        return self._update(state)
 
     def poll(self, now: float) -> RetrainingState | None:
-        """How the latest one is doing, asked anew while it goes on."""
+        """Return the state of the latest retraining, updated from the cluster while it runs."""
         state = self.state
         if state is None or state.ended:
             return state
@@ -182,17 +177,17 @@ class Retraining:
             if not job.ended:
                 if now - state.submitted_at > self._settings.patience_s:
                     self._cluster.stop(state.job)
-                    return self._fail(state, "it took too long and was stopped", now)
-                going = "queued" if job.status == "queued" else "running"
-                return self._keep(_changed(state, status=going, error=None))
+                    return self._fail(state, f"stopped after {self._settings.patience_s:g} s", now)
+                status = "queued" if job.status == "queued" else "running"
+                return self._update(_changed(state, status=status, error=None))
         except UnknownJobError as fault:
             if (Path(state.folder) / FILE).exists():
                 return self._done(state, now)
-            return self._fail(state, f"{fault}; was the cluster started anew?", now)
-        except InputError as fault:  # it may be heard of again
+            return self._fail(state, f"{fault}; was the cluster restarted?", now)
+        except InputError as fault:  # perhaps only for now
             if now - state.submitted_at > self._settings.patience_s:
                 return self._fail(state, str(fault), now)
-            return self._keep(_changed(state, error=str(fault)))
+            return self._update(_changed(state, error=str(fault)))
         if job.status == "succeeded":
             return self._done(state, now)
         return self._fail(state, "\n".join([f"the job {job.ending}", *job.last_lines()]), now)
@@ -201,35 +196,36 @@ class Retraining:
         limits = self._settings
         values = {f"environment.{name}": value for name, value in environment.items()}
         values |= limits.settings
+        assignments = [assignment(name, values[name]) for name in sorted(values)]
         return [
             COMMAND, self._system, "--from", bundle,
             "--iterations", str(limits.iterations), "--minutes", f"{limits.minutes:g}",
             "--seeds", str(limits.sequences),
-            *(part for name in sorted(values) for part in ("--set", _assigned(name, values[name]))),
+            *(part for each in assignments for part in ("--set", each)),
         ]  # fmt: skip
 
     def _orphan(self) -> Job | None:
-        """A job of ours that goes on though we know nothing of it: the service died just then."""
+        """Find a running job that is not recorded: the service died after submitting it."""
         for job in self._cluster.list():
             ours = shlex.split(job.command)[:2] == [COMMAND, self._system]
             if ours and not job.ended and Path(_output_of(job)).parent == self._folder:
                 return job
         return None
 
-    def _clear_away(self, but: set[Path]) -> None:
-        """The oldest folders, while no job is at work in any of them."""
+    def _delete_old_folders(self, but: set[Path]) -> None:
+        """Delete the oldest folders. Called while no job uses any of them."""
         ours = [each for each in self._folder.glob(f"{self._system}-*-*") if each not in but]
         ours.sort(key=lambda each: each.stat().st_mtime)
-        for each in ours[: max(0, len(ours) - KEPT)]:
+        for each in ours[: max(0, len(ours) - KEPT_FOLDERS)]:
             shutil.rmtree(each, ignore_errors=True)
 
     def _done(self, state: RetrainingState, now: float) -> RetrainingState:
         try:
-            verdict = read_comparison(Path(state.folder))
+            comparison = read_comparison(Path(state.folder))
             read_manifest(Path(state.folder) / BUNDLE)
         except InputError as fault:
             return self._fail(state, str(fault), now)
-        return self._end(_changed(state, status="done", verdict=verdict, error=None), now)
+        return self._end(_changed(state, status="done", verdict=comparison, error=None), now)
 
     def _fail(self, state: RetrainingState, error: str, now: float) -> RetrainingState:
         return self._end(_changed(state, status="failed", error=error), now)
@@ -244,7 +240,7 @@ class Retraining:
         self._known = RetrainingRecord(state=ended, failures=failures, next_at=now + pause)
         return ended
 
-    def _keep(self, state: RetrainingState) -> RetrainingState:
+    def _update(self, state: RetrainingState) -> RetrainingState:
         self._known = self._known.model_copy(update={"state": state})
         return state
 
@@ -253,14 +249,14 @@ def _changed(state: RetrainingState, **values: Any) -> RetrainingState:
     return state.model_copy(update=values)
 
 
-def _named(bundle: Path) -> str:
-    """One that ships by its name: the cluster's machines may have it elsewhere."""
+def _bundle_spec(bundle: Path) -> str:
+    """The name of a pretrained bundle, whose path may differ on the cluster; else the path."""
     inside = bundle.resolve().parent == pretrained_folder().resolve()
     return bundle.name if inside else str(bundle.absolute())
 
 
-def _assigned(name: str, value: Any) -> str:
-    """For --set, which reads YAML, as JSON is."""
+def assignment(name: str, value: Any) -> str:
+    """An argument of --set, whose values are YAML; JSON is a subset."""
     return f"{name}={json.dumps(value)}"
 
 
@@ -270,5 +266,5 @@ def _output_of(job: Job) -> str:
 
 
 def _iso(time_s: float) -> str:
-    """To the second: a job takes minutes."""
+    """ISO 8601 in UTC, to the second."""
     return datetime.datetime.fromtimestamp(time_s, datetime.UTC).isoformat(timespec="seconds")

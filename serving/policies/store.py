@@ -1,7 +1,7 @@
-"""What must survive a restart: the bundles that were accepted, and what is known of a system.
+"""Persistent state of a system: copies of accepted bundles, and a JSON record.
 
-Bundles are copied, each into a folder named after its version: whatever becomes of the folder that
-somebody exported to, a version that serves stays what it was.
+Bundles are copied into folders named after their version, so that a serving version does not depend
+on the folder it was exported to.
 """
 
 from __future__ import annotations
@@ -18,32 +18,58 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loadmaster.envs.errors import InputError
-from loadmaster.models.manifest import DIGEST, Manifest, read_bounded, read_manifest
+from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.models.files import atomic_binary_file
+from loadmaster.models.manifest import (
+    DIGEST,
+    MANIFEST_FILE,
+    Manifest,
+    pretrained_folder,
+    pretrained_policies,
+    read_bounded,
+    read_manifest,
+)
 from loadmaster.serving.decisions.request import to_json
 
 log = logging.getLogger(__name__)
 
-LARGEST = 64 << 20  # bytes that are read of what was written down
-FILES = ("manifest.json", "weights.safetensors", "README.md")
-LARGEST_FILE = 256 << 20  # bytes that are copied of any of them
+MAX_RECORD = 64 << 20  # bytes
+WEIGHTS_FILE = "weights.safetensors"
+BUNDLE_FILES = (MANIFEST_FILE, WEIGHTS_FILE, "README.md")
+MAX_BUNDLE_FILE = 256 << 20  # bytes
+
+
+def resolve_bundle(spec: str) -> Path:
+    """Return the folder of a bundle, given as a pretrained bundle's name or as a path."""
+    known = pretrained_policies()
+    if spec in known:
+        return pretrained_folder() / spec
+    folder = Path(spec)
+    try:
+        if os.sep not in spec and not folder.exists():
+            raise unknown_name("bundle", spec[:200], known)
+        if (folder / MANIFEST_FILE).is_file():
+            return folder
+    except OSError as fault:  # name too long, or no permission
+        raise InputError(f"cannot read {spec[:200]!r}: {fault.strerror}") from None
+    raise InputError(f"{spec[:200]!r} is no policy bundle; expected a folder with {MANIFEST_FILE}")
 
 
 @dataclass(frozen=True)
 class Version:
-    """A bundle that was accepted."""
+    """An accepted bundle."""
 
     name: str
     version: str
     folder: str
-    since: str  # when it took its present place: ISO, UTC
+    since: str  # start of its time in its slot: ISO, UTC
 
     def told(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "since": self.since}
 
 
 class Store:
-    """A folder for one system."""
+    """Bundles and record of one system in a folder. Calls block."""
 
     def __init__(self, folder: Path, system: str) -> None:
         self.system = system
@@ -53,60 +79,55 @@ class Store:
             self._bundles.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
             raise InputError(
-                f"folder {folder}: {fault.strerror}; expected one to write to"
+                f"folder {folder}: {fault.strerror}; expected a writable one"
             ) from None
 
     def accept(self, source: Path, now: str) -> Version:
-        """Copy a bundle, whole or not at all; what the weights are, who loads them will check."""
+        """Copy a bundle atomically. The weights themselves are checked when they are loaded."""
         manifest = read_manifest(source)
         if manifest.system != self.system:
             raise InputError(
-                f"{source} holds a policy of {manifest.system}; expected one of {self.system}"
+                f"{source} is a bundle of {manifest.system}; expected one of {self.system}"
             )
         version = manifest.version
-        assert DIGEST.fullmatch(manifest.sha256)  # it becomes a folder's name
+        assert DIGEST.fullmatch(manifest.sha256)  # it is used as a folder's name
         kept = self._bundles / version
         if not self._is_whole(kept, manifest):
             if not self._is_whole(source, manifest):
                 raise InputError(
-                    f"{source} is damaged; expected {FILES[1]} with {manifest.size:,} bytes"
+                    f"{source} is damaged; expected {WEIGHTS_FILE} with {manifest.size:,} bytes"
                 )
             self._copy(source, kept)
         return Version(manifest.name, version, str(kept), now)
 
     def remembered(self) -> dict[str, Any]:
-        """What was written down last; nothing where there is nothing, or nothing that can be read.
+        """Load the record; an empty one if there is none or it is damaged.
 
-        A file that is damaged is put aside, not deleted: the service must start.
+        A damaged file is renamed, so that the service can start.
         """
         if not self._file.exists():
             return {}
         try:
-            record = json.loads(read_bounded(self._file, LARGEST))
+            record = json.loads(read_bounded(self._file, MAX_RECORD))
             if isinstance(record, dict):
                 return record
-            fault: Exception | str = "no record"
+            fault: Exception | str = "not a JSON object"
         except (InputError, ValueError, RecursionError) as found:
             fault = found
         aside = self._file.with_suffix(".damaged")
-        log.warning("%s cannot be read (%s); it is kept as %s", self._file, fault, aside)
+        log.warning("%s cannot be read (%s); renamed to %s", self._file, fault, aside)
         self._file.replace(aside)
         return {}
 
-    def remember(self, record: Mapping[str, Any]) -> None:
-        """Whole or not at all; an OSError is the caller's to count."""
-        scratch = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        try:
-            with scratch.open("wb") as file:
-                file.write(to_json(record))
-                file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(self._file)
-        finally:
-            scratch.unlink(missing_ok=True)
+    def save(self, record: Mapping[str, Any]) -> None:
+        """Write the record atomically and durably; raise OSError or InputError if that fails."""
+        with atomic_binary_file(self._file, "the record") as file:
+            file.write(to_json(record))
+            file.flush()
+            os.fsync(file.fileno())
 
     def discard_all_but(self, kept: set[str]) -> None:
-        """Bundles of versions that have no place any more."""
+        """Delete the copies of all other versions."""
         for folder in self._bundles.iterdir():
             if folder.name not in kept:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -115,9 +136,9 @@ class Store:
         try:
             if read_manifest(kept).sha256 != manifest.sha256:
                 return False
-            weights = (kept / FILES[1]).stat()
+            weights = (kept / WEIGHTS_FILE).stat()
             return stat.S_ISREG(weights.st_mode) and (
-                weights.st_size == manifest.size <= LARGEST_FILE
+                weights.st_size == manifest.size <= MAX_BUNDLE_FILE
             )
         except (InputError, OSError):
             return False
@@ -126,84 +147,81 @@ class Store:
         scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
         try:
             scratch.mkdir()
-            for name in FILES:
+            for name in BUNDLE_FILES:
                 file = source / name
-                if file.is_file() and file.stat().st_size <= LARGEST_FILE:
+                if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
                     shutil.copyfile(file, scratch / name)
             shutil.rmtree(kept, ignore_errors=True)
             scratch.rename(kept)
         except OSError as fault:
-            raise InputError(f"cannot keep the bundle {source}: {fault.strerror}") from None
+            raise InputError(f"cannot copy the bundle {source}: {fault.strerror}") from None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
 
-def as_record(version: Version | None) -> dict[str, str] | None:
+def version_record(version: Version | None) -> dict[str, str] | None:
     return None if version is None else asdict(version)
 
 
-def from_record(record: Any) -> Version | None:
-    """None where it is none, or not one that can be used any more."""
+def restore_version(record: Any) -> Version | None:
+    """Restore a version; None if the record is damaged or its folder is gone."""
     try:
         version = Version(**record)
-        there = Path(version.folder).is_dir()
+        return version if Path(version.folder).is_dir() else None
     except (TypeError, OSError):
         return None
-    return version if there else None
-
-
-# A system's store behind a thread of its own: requests never wait for the disk.
-#
-# A hundred kilobytes that are made durable take tens of milliseconds where the disk is busy, a
-# bundle that is copied takes longer, and meanwhile the event loop would answer nobody.
 
 
 class StateWriter:
-    """Everything is done in the order it was asked for. Only the event loop calls it."""
+    """Runs the calls of a Store in a thread, in order. Only the event loop calls it.
+
+    Syncing a record to a busy disk takes tens of milliseconds and copying a bundle takes longer:
+    the event loop must not wait for either.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="books")
-        self._under_trial = 0
-        self.fault: str | None = None  # why the last record could not be written
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="state-writer")
+        self._trials = 0  # bundles being accepted
+        self.fault: str | None = None  # why the latest record could not be written
 
-    def remembered(self) -> dict[str, Any]:
+    def load(self) -> dict[str, Any]:
         return self._store.remembered()
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Begin to write it down; nobody may change it any more."""
+        """Start writing a record, which must not be changed afterwards."""
         self._thread.submit(self._write, record)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
-            self._store.remember(record)
-        except OSError as fault:
-            self.fault = fault.strerror or str(fault)
+            self._store.save(record)
+        except (OSError, InputError) as fault:
+            self.fault = getattr(fault, "strerror", None) or str(fault)
         else:
             self.fault = None
 
-    async def written(self) -> None:
-        """When all that was asked for is done."""
+    async def flush(self) -> None:
+        """Wait until all calls so far are done."""
         await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
 
     async def accept(
-        self, folder: Path, now: str, try_out: Callable[[Version], Awaitable[None]]
+        self, folder: Path, now: str, check: Callable[[Version], Awaitable[None]]
     ) -> Version:
-        """A copy of a bundle that passed `try_out`; an InputError says what is wrong with it."""
+        """Copy a bundle and run `check` on the copy; raise InputError for a bad bundle."""
         loop = asyncio.get_running_loop()
-        self._under_trial += 1
+        self._trials += 1
         try:
             version = await loop.run_in_executor(self._thread, self._store.accept, folder, now)
-            await try_out(version)
+            await check(version)
         finally:
-            self._under_trial -= 1
+            self._trials -= 1
         return version
 
     def discard_all_but(self, kept: set[str]) -> None:
-        """Later, where a bundle is on trial: it has no place among those kept yet."""
-        if not self._under_trial:
+        """Delete other versions; not while a bundle is being accepted, as it has no slot yet."""
+        if not self._trials:
             self._thread.submit(self._store.discard_all_but, kept)
 
     async def close(self) -> None:
-        await self.written()
+        await self.flush()
         self._thread.shutdown()

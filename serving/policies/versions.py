@@ -1,58 +1,58 @@
-"""Who acts and who only watches: the policy that serves, one in its shadow, the rule."""
+"""Policy slots of a system (serving, shadow, previous), and routing of requests to them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from loadmaster.serving.decisions import request as said
-from loadmaster.serving.policies.store import Version, as_record, from_record
+from loadmaster.serving.decisions.request import (
+    FALLBACK,
+    IN_SHADOW,
+    LIFECYCLE,
+    PAUSED,
+    POLICY,
+    SHADOW,
+)
+from loadmaster.serving.policies.store import Version, restore_version, version_record
 
 
 class Routing(NamedTuple):
-    """The parts in one decision."""
+    """Versions that decide on one request."""
 
     acting: Version | None  # None: the rule
     cause: str | None  # why the rule acts
-    beside: Version | None  # decides as well, and nobody acts on it
+    beside: Version | None  # decides too, without effect
 
 
 @dataclass(frozen=True)
 class PolicySlots:
-    """The bundles of a system by their place. Every change makes a new one."""
+    """Bundles of a system by slot; immutable."""
 
     serving: Version
     shadow: Version | None = None
     previous: Version | None = None
-    paused: str | None = None  # why; None: it is not
-    refused: frozenset[str] = field(default_factory=frozenset)  # versions that were rolled back
+    paused: str | None = None  # reason; None: not paused
 
     def cast(self, mode: str, rules_act: bool) -> Routing:
-        """For one request. `rules_act`: the lifecycle keeps the policy from acting."""
+        """Route a request. `rules_act`: the lifecycle lets the rule act."""
         if self.paused is not None:
-            return Routing(None, said.PAUSED, None)
-        if mode == said.SHADOW:
-            return Routing(None, said.IN_SHADOW, self.serving)
+            return Routing(None, PAUSED, None)
+        if mode == SHADOW:
+            return Routing(None, IN_SHADOW, self.serving)
         if rules_act:
-            return Routing(None, said.LIFECYCLE, self.shadow or self.serving)
+            return Routing(None, LIFECYCLE, self.shadow or self.serving)
         return Routing(self.serving, None, self.shadow)
 
     def acts(self, rules_act: bool) -> tuple[str, str]:
-        """Who acts on a plain request now, and why."""
+        """Source of the decision on a plain request, and why."""
         if self.paused is not None:
-            return said.FALLBACK, f"paused: {self.paused}"
+            return FALLBACK, f"paused: {self.paused}"
         if rules_act:
-            return said.FALLBACK, "the lifecycle lets the rule act"
-        return said.POLICY, f"the bundle {self.serving.name} {self.serving.version} serves"
-
-    def with_pause(self, why: str | None) -> PolicySlots:
-        return replace(self, paused=why)
-
-    def with_shadow(self, version: Version | None) -> PolicySlots:
-        return replace(self, shadow=version)
+            return FALLBACK, "the lifecycle lets the rule act"
+        return POLICY, f"the bundle {self.serving.name} {self.serving.version} serves"
 
     def promoted(self, now: str) -> PolicySlots:
-        """The shadow takes the place of the one that serves."""
+        """Move the shadow version to the serving slot."""
         assert self.shadow is not None
         return self.serving_now(self.shadow, now)
 
@@ -64,41 +64,32 @@ class PolicySlots:
         return replace(self, serving=replace(version, since=now), shadow=shadow, previous=previous)
 
     def rolled_back(self, now: str) -> PolicySlots:
-        """The previous one serves again; the one that served is remembered as refused."""
+        """Swap the serving and the previous version."""
         assert self.previous is not None
-        return replace(
-            self,
-            serving=replace(self.previous, since=now),
-            previous=self.serving,
-            refused=self.refused | {self.serving.version},
-        )
+        return replace(self, serving=replace(self.previous, since=now), previous=self.serving)
 
     @property
     def versions(self) -> set[str]:
-        places = (self.serving, self.shadow, self.previous)
-        return {place.version for place in places if place is not None}
+        slots = (self.serving, self.shadow, self.previous)
+        return {slot.version for slot in slots if slot is not None}
 
     def record(self) -> dict[str, Any]:
         return {
-            "serving": as_record(self.serving),
-            "shadow": as_record(self.shadow),
-            "previous": as_record(self.previous),
+            "serving": version_record(self.serving),
+            "shadow": version_record(self.shadow),
+            "previous": version_record(self.previous),
             "paused": self.paused,
-            "refused": sorted(self.refused),
         }
 
 
-def roles_from(record: Any, configured: Version) -> PolicySlots:
-    """As they were written down, or with what is configured where that cannot be read."""
+def restore_slots(record: Any, configured: Version) -> PolicySlots:
+    """Restore slots from `record()`; unreadable parts take the configured version or None."""
     if not isinstance(record, dict):
         return PolicySlots(configured)
-    paused, refused = record.get("paused"), record.get("refused")
+    paused = record.get("paused")
     return PolicySlots(
-        serving=from_record(record.get("serving")) or configured,
-        shadow=from_record(record.get("shadow")),
-        previous=from_record(record.get("previous")),
+        serving=restore_version(record.get("serving")) or configured,
+        shadow=restore_version(record.get("shadow")),
+        previous=restore_version(record.get("previous")),
         paused=paused if isinstance(paused, str) else None,
-        refused=frozenset(v for v in refused if isinstance(v, str))
-        if isinstance(refused, list)
-        else frozenset(),
     )

@@ -1,4 +1,4 @@
-"""What the tests of docker/ share: the files, read."""
+"""The parsed files of docker/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import yaml
 
 
 class Instruction(NamedTuple):
-    """One of a Dockerfile, its continued lines joined."""
+    """An instruction of a Dockerfile, continued lines joined."""
 
     stage: str
     word: str
@@ -20,13 +20,13 @@ class Instruction(NamedTuple):
 
 
 class Dockerfile:
-    """As far as we use the language: no heredocs, no escapes but the one at a line's end."""
+    """A parsed Dockerfile without heredocs; the only escapes are those at line ends."""
 
     def __init__(self, text: str) -> None:
         lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
         joined = "\n".join(lines).replace("\\\n", " ")
         self.instructions: list[Instruction] = []
-        self.parents: dict[str, str] = {}  # of each stage: an image or another stage
+        self.parents: dict[str, str] = {}  # stage -> image or other stage
         stage = ""
         for line in filter(str.strip, joined.splitlines()):
             word, rest = line.split(maxsplit=1)
@@ -36,7 +36,7 @@ class Dockerfile:
             self.instructions.append(Instruction(stage, word, " ".join(rest.split())))
 
     def lineage(self, target: str) -> list[str]:
-        """The stages that a target's image consists of, the first one first."""
+        """Stages of a target's image, first one first."""
         found: list[str] = []
         while target in self.parents:
             found.insert(0, target)
@@ -70,7 +70,7 @@ def project(root: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def pins(root: Path) -> dict[str, str]:
-    """The versions of constraints.txt, by normalised name."""
+    """Versions of constraints.txt by normalised name."""
     lines = (root / "constraints.txt").read_text().splitlines()
     pairs = [line.split("==") for line in lines if line and not line.startswith("#")]
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in pairs}

@@ -1,4 +1,4 @@
-"""The compose file: closed to the outside, without root, everything it names is there."""
+"""The compose file: ports, users, limits, secrets, and existence of all files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = {
 }
 
 
-def test_its_parts(compose: Any) -> None:
+def test_services_and_secrets(compose: Any) -> None:
     assert set(compose) - {"x-careful", "x-ray"} == {"name", "services", "secrets", "volumes"}
     assert set(compose["services"]) == set(SERVICES)
     used = {name for service in compose["services"].values() for name in service.get("secrets", [])}
@@ -28,7 +28,7 @@ def test_its_parts(compose: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_a_service_is_closed(name: str, compose: Any) -> None:
+def test_service_is_restricted(name: str, compose: Any) -> None:
     service = compose["services"][name]
     assert set(service) <= KEYS
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
@@ -43,12 +43,12 @@ def test_a_service_is_closed(name: str, compose: Any) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_an_image_is_pinned(
+def test_image_is_pinned(
     name: str, compose: Any, project: dict[str, Any], dockerfile: Dockerfile
 ) -> None:
     service = compose["services"][name]
     image, _, tag = service["image"].partition(":")
-    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), "an exact version, never latest"
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag)
     if image.startswith("loadmaster-"):
         assert tag == project["project"]["version"]
         target = image.removeprefix("loadmaster-")
@@ -70,7 +70,7 @@ def test_secrets_are_files(name: str, compose: Any, root: Path) -> None:
     assert "/docker/secrets/" in (root / ".gitignore").read_text().splitlines()
 
 
-def test_what_is_mounted_exists(compose: Any, docker: Path) -> None:
+def test_mounted_files_exist(compose: Any, docker: Path) -> None:
     for service in compose["services"].values():
         for volume in service.get("volumes", []):
             source, target, *options = volume.split(":")
@@ -82,7 +82,9 @@ def test_what_is_mounted_exists(compose: Any, docker: Path) -> None:
                 assert source in compose["volumes"]
 
 
-def test_builds_from_here(compose: Any, docker: Path, dockerfile: Dockerfile) -> None:
+def test_build_context_is_the_repository(
+    compose: Any, docker: Path, dockerfile: Dockerfile
+) -> None:
     for service in compose["services"].values():
         if build := service.get("build"):
             context = (docker / build["context"]).resolve()
@@ -90,14 +92,14 @@ def test_builds_from_here(compose: Any, docker: Path, dockerfile: Dockerfile) ->
             assert build["target"] in dockerfile.parents
 
 
-def test_prometheus_asks_the_service(docker: Path, compose: Any, dockerfile: Dockerfile) -> None:
+def test_prometheus_scrapes_the_service(docker: Path, compose: Any, dockerfile: Dockerfile) -> None:
     config = yaml.safe_load((docker / "prometheus.yml").read_text())
     (job,) = config["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
     host, _, port = target.partition(":")
     assert host in compose["services"]
     assert f"LOADMASTER_METRICS_PORT={port}" in " ".join(dockerfile.all("ENV", "serve"))
-    assert port not in " ".join(compose["services"]["serve"]["ports"]), "not for the outside"
+    assert port not in " ".join(compose["services"]["serve"]["ports"])
 
 
 def test_prometheus_keeps_every_metric(docker: Path) -> None:

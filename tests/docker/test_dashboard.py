@@ -1,4 +1,4 @@
-"""The dashboard and the docs speak of the metrics that there are, all of them."""
+"""The Grafana dashboard and the docs cover exactly the existing metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dashboard(docker: Path) -> Any:
 
 
 def metrics_in(text: str) -> set[str]:
-    """Names as Prometheus knows them, less Ray's prefix and a histogram's endings."""
+    """Names of metrics in a query, without Ray's prefix and the suffixes of histograms."""
     names = re.findall(r"\bray_(loadmaster_\w+)", text)
     return {re.sub(r"_(bucket|sum|count)$", "", name) for name in names}
 
@@ -29,12 +29,12 @@ def targets(dashboard: Any) -> list[dict[str, str]]:
     return [target for panel in dashboard["panels"] for target in panel["targets"]]
 
 
-def test_shows_every_metric_and_no_other(dashboard: Any) -> None:
+def test_dashboard_shows_every_metric_and_no_other(dashboard: Any) -> None:
     shown = {name for target in targets(dashboard) for name in metrics_in(target["expr"])}
     assert shown == set(METRICS)
 
 
-def test_queries_use_the_labels_there_are(dashboard: Any) -> None:
+def test_queries_use_existing_labels(dashboard: Any) -> None:
     for target in targets(dashboard):
         query = target["expr"]
         (name,) = metrics_in(query)
@@ -44,17 +44,17 @@ def test_queries_use_the_labels_there_are(dashboard: Any) -> None:
             label for found in re.findall(r"by \(([^)]*)\)", query) for label in found.split(", ")
         }
         matched = set(re.findall(r"(\w+)=~?\"", query))
-        told = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
-        assert grouped, "Ray adds labels of its own: each query must sum them away"
+        shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+        assert grouped, "sum over the labels that Ray adds"
         assert grouped | matched <= known, query
-        assert told == grouped - {"le"}, query
+        assert shown == grouped - {"le"}, query
         assert ('system=~"$system"' in query) == ("system" in metric.labels), query
         assert query.count("(") == query.count(")")
         assert metric.kind != "gauge" or "rate(" not in query
         assert metric.kind != "histogram" or "_bucket{" in query
 
 
-def test_panels_do_not_collide(dashboard: Any) -> None:
+def test_panels_do_not_overlap(dashboard: Any) -> None:
     ids = [panel["id"] for panel in dashboard["panels"]]
     titles = [panel["title"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
@@ -70,27 +70,27 @@ def test_panels_do_not_collide(dashboard: Any) -> None:
         assert beside or below
 
 
-def test_asks_the_provisioned_source(dashboard: Any, docker: Path) -> None:
+def test_dashboard_uses_the_provisioned_source(dashboard: Any, docker: Path) -> None:
     file = docker / "grafana" / "provisioning" / "datasources" / "prometheus.yaml"
     (source,) = yaml.safe_load(file.read_text())["datasources"]
-    wanted = {"type": source["type"], "uid": source["uid"]}
+    source_ref = {"type": source["type"], "uid": source["uid"]}
     (variable,) = dashboard["templating"]["list"]
     assert variable["name"] == "system"
     assert metrics_in(variable["definition"]) <= set(METRICS)
     assert all(
-        asking["datasource"] == wanted
-        for asking in (variable, *dashboard["panels"], *targets(dashboard))
+        each["datasource"] == source_ref
+        for each in (variable, *dashboard["panels"], *targets(dashboard))
     )
 
 
-def test_lifecycle_states_have_their_names(dashboard: Any) -> None:
+def test_lifecycle_panel_names_the_states(dashboard: Any) -> None:
     (panel,) = [panel for panel in dashboard["panels"] if panel["title"] == "Lifecycle"]
     (mapping,) = panel["fieldConfig"]["defaults"]["mappings"]
     names = {number: state["text"] for number, state in mapping["options"].items()}
     assert names == {str(level): state for level, state in enumerate(STATES)}
 
 
-def test_the_docs_explain_every_metric(root: Path) -> None:
+def test_docs_list_every_metric(root: Path) -> None:
     text = (root / "docs" / "operations.md").read_text()
     rows = re.findall(r"^\| `(loadmaster_\w+)` \| `?([\w, ]*)`? \|", text, flags=re.MULTILINE)
     assert {name: tuple(labels.split(", ")) for name, labels in rows} == {

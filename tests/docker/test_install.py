@@ -1,4 +1,4 @@
-"""The image's install steps, run in a clean virtual environment, and its start steps."""
+"""install.sh in a clean virtual environment, and start.sh with fake commands."""
 
 from __future__ import annotations
 
@@ -15,20 +15,17 @@ import pytest
 from tests.docker.conftest import Dockerfile
 
 
-def test_the_dockerfile_runs_the_script(dockerfile: Dockerfile) -> None:
-    """All of its steps, in order, into the folder that the images copy."""
+def test_dockerfile_runs_all_install_steps(dockerfile: Dockerfile) -> None:
     steps = re.findall(r"docker/install\.sh (\w+) (\S+)", " ".join(dockerfile.all("RUN", "build")))
     assert steps == [(step, "/opt/loadmaster") for step in ("dependencies", "project", "check")]
     for target in ("train", "serve"):
         assert "--from=build /opt/loadmaster /opt/loadmaster" in dockerfile.all("COPY", target)
 
 
-def test_installs_and_finds_itself_in_order(
-    dockerfile: Dockerfile, root: Path, tmp_path: Path
-) -> None:
-    """Steps `project` and `check`. The step before them takes four minutes and 2 GB; here the
-    environment sees the packages of this one instead, which .ci/set-up installed by the same
-    constraints."""
+@pytest.mark.slow
+def test_install_steps_succeed(dockerfile: Dockerfile, root: Path, tmp_path: Path) -> None:
+    """Steps `project` and `check`; instead of the step `dependencies`, which takes minutes, the
+    environment uses the packages of this one."""
     checkout, venv = tmp_path / "src", tmp_path / "venv"
     for rest in dockerfile.all("COPY", "build"):
         *sources, _ = rest.split()
@@ -47,16 +44,16 @@ def test_installs_and_finds_itself_in_order(
     environment["PIP_NO_INDEX"] = "1"
     environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     for step in ("project", "check"):
-        answer = subprocess.run(
+        run = subprocess.run(
             [checkout / "docker" / "install.sh", step, venv],
             env=environment,
             capture_output=True,
             text=True,
             check=False,
         )
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert answer.stdout.startswith("loadmaster ")
-    assert "platform is Python's own" in answer.stdout
+        assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.startswith("loadmaster ")
+    assert "platform is Python's own" in run.stdout
     where = subprocess.run(
         [venv / "bin" / "python", "-c", "import loadmaster.serving as s; print(s.__file__)"],
         env=environment,
@@ -68,25 +65,25 @@ def test_installs_and_finds_itself_in_order(
     assert Path(where.stdout.strip()).is_relative_to(packages)
 
 
-def test_a_broken_install_is_noticed(docker: Path, tmp_path: Path) -> None:
+def test_broken_installation_fails(docker: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     install = [docker / "install.sh"]
     for words in (["check", tmp_path / "venv"], ["project", tmp_path / "venv"]):
-        answer = subprocess.run([*install, *words], capture_output=True, check=False)
-        assert answer.returncode != 0
+        run = subprocess.run([*install, *words], capture_output=True, check=False)
+        assert run.returncode != 0
     for wrong in (["dependencies"], ["everything", tmp_path / "venv"]):
-        answer = subprocess.run([*install, *wrong], capture_output=True, text=True, check=False)
-        assert answer.returncode == 2
-        assert "expected dependencies, project or check" in answer.stderr
+        run = subprocess.run([*install, *wrong], capture_output=True, text=True, check=False)
+        assert run.returncode == 2
+        assert "expected dependencies" in run.stderr
 
 
 def start(docker: Path, folder: Path, *words: str, **environment: str) -> tuple[int, str]:
-    """Run start.sh where `loadmaster` and `ray` say what they were asked for; (code, output)."""
+    """Run start.sh with `loadmaster` and `ray` that print their arguments; (code, output)."""
     for name in ("loadmaster", "ray"):
         command = folder / name
         command.write_text('#!/bin/sh\necho "$(basename "$0") $*, mode ${RAY_AUTH_MODE:-none}"\n')
         command.chmod(0o755)
-    answer = subprocess.run(
+    run = subprocess.run(
         [docker / "start.sh", *words],
         env={"PATH": f"{folder}:{os.environ['PATH']}", **environment},
         stdout=subprocess.PIPE,
@@ -94,10 +91,10 @@ def start(docker: Path, folder: Path, *words: str, **environment: str) -> tuple[
         text=True,
         check=False,
     )
-    return answer.returncode, answer.stdout.strip()
+    return run.returncode, run.stdout.strip()
 
 
-def test_starts_the_service(docker: Path, tmp_path: Path) -> None:
+def test_start_serve(docker: Path, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("read 0123456789abcdef\n")
     found = start(docker, tmp_path, "serve", "--config", "x", LOADMASTER_TOKENS_FILE=str(tokens))
@@ -105,36 +102,36 @@ def test_starts_the_service(docker: Path, tmp_path: Path) -> None:
     assert found == (0, f"{expected}, mode none")
 
 
-def test_starts_ray_with_a_token_only(docker: Path, tmp_path: Path) -> None:
+def test_start_ray_requires_a_token(docker: Path, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("0123456789abcdef")
     with_token = {"RAY_AUTH_TOKEN_PATH": str(token)}
-    code, said = start(docker, tmp_path, "head", "--num-cpus", "1", **with_token)
+    code, output = start(docker, tmp_path, "head", "--num-cpus", "1", **with_token)
     assert code == 0
     assert re.match(
-        r"ray start --head --block .*--metrics-export-port 8790 --num-cpus 1, mode", said
+        r"ray start --head --block .*--metrics-export-port 8790 --num-cpus 1, mode", output
     )
-    assert said.endswith("mode token")
-    code, said = start(docker, tmp_path, "worker", RAY_AUTH_TOKEN="x", RAY_HEAD="head:6379")
-    assert (code, "ray start --address head:6379" in said) == (0, True)
-    assert said.endswith("mode token")
+    assert output.endswith("mode token")
+    code, output = start(docker, tmp_path, "worker", RAY_AUTH_TOKEN="x", RAY_HEAD="head:6379")
+    assert (code, "ray start --address head:6379" in output) == (0, True)
+    assert output.endswith("mode token")
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "message"),
+    ("words", "environment", "part"),
     [
-        (["serve"], {"LOADMASTER_TOKENS_FILE": "/nowhere"}, "no tokens in /nowhere; expected"),
-        (["serve"], {"LOADMASTER_TOKENS_FILE": "/dev/null"}, "no tokens in /dev/null; expected"),
-        (["head"], {"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "no Ray token in /nowhere; expected"),
-        (["worker"], {"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "no Ray token in /nowhere; expected"),
-        (["worker"], {"RAY_AUTH_TOKEN": "x"}, "RAY_HEAD is not set; expected"),
-        (["bash"], {}, "unknown role 'bash'; expected serve, head or worker"),
-        ([], {}, "unknown role 'nothing'; expected"),
+        (["serve"], {"LOADMASTER_TOKENS_FILE": "/nowhere"}, "no tokens in /nowhere"),
+        (["serve"], {"LOADMASTER_TOKENS_FILE": "/dev/null"}, "no tokens in /dev/null"),
+        (["head"], {"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "no Ray token in /nowhere"),
+        (["worker"], {"RAY_AUTH_TOKEN_PATH": "/nowhere"}, "no Ray token in /nowhere"),
+        (["worker"], {"RAY_AUTH_TOKEN": "x"}, "RAY_HEAD"),
+        (["bash"], {}, "unknown role 'bash'"),
+        ([], {}, "unknown role 'nothing'"),
     ],
 )
-def test_refuses_to_start(
-    words: list[str], environment: dict[str, str], message: str, docker: Path, tmp_path: Path
+def test_start_is_refused(
+    words: list[str], environment: dict[str, str], part: str, docker: Path, tmp_path: Path
 ) -> None:
-    code, said = start(docker, tmp_path, *words, **environment)
+    code, output = start(docker, tmp_path, *words, **environment)
     assert code == 2
-    assert said.startswith(f"start.sh: {message}")
+    assert output.startswith(f"start.sh: {part}")

@@ -1,4 +1,4 @@
-"""The manifests for KubeRay: of the right kinds and versions, careful, whole."""
+"""The KubeRay manifests: kinds, versions, security settings, Serve configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def manifests(docker: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def clusters(manifests: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Specs of Ray clusters, by the target whose image they run."""
+    """Specs of Ray clusters by image target."""
     return {
         "train": manifests["RayCluster"]["spec"],
         "serve": manifests["RayService"]["spec"]["rayClusterConfig"],
@@ -37,7 +37,7 @@ def pods(cluster: dict[str, Any]) -> list[dict[str, Any]]:
     return [group["template"]["spec"] for group in groups]
 
 
-def test_kinds(manifests: dict[str, dict[str, Any]]) -> None:
+def test_kinds_and_versions(manifests: dict[str, dict[str, Any]]) -> None:
     kinds = {kind: one["apiVersion"] for kind, one in manifests.items()}
     expected = {"RayCluster": "ray.io/v1", "RayService": "ray.io/v1", "PersistentVolumeClaim": "v1"}
     assert kinds == expected
@@ -50,7 +50,9 @@ def test_kinds(manifests: dict[str, dict[str, Any]]) -> None:
     assert manifests["RayService"]["spec"]["upgradeStrategy"] == {"type": "None"}
 
 
-def test_a_cluster(target: str, clusters: dict[str, Any], pins: dict[str, str]) -> None:
+def test_cluster_has_token_and_metrics_port(
+    target: str, clusters: dict[str, Any], pins: dict[str, str]
+) -> None:
     cluster = clusters[target]
     assert cluster["rayVersion"] == pins["ray"]
     assert cluster["authOptions"] == {"mode": "token"}
@@ -61,7 +63,7 @@ def test_a_cluster(target: str, clusters: dict[str, Any], pins: dict[str, str]) 
         assert str(ports["metrics"]) == group["rayStartParams"]["metrics-export-port"]
 
 
-def test_a_pod_is_careful(
+def test_pod_is_restricted(
     target: str, clusters: dict[str, Any], dockerfile: Dockerfile, project: dict[str, Any]
 ) -> None:
     user, group = map(int, dockerfile.all("USER", target)[-1].split(":"))
@@ -80,7 +82,7 @@ def test_a_pod_is_careful(
             "capabilities": {"drop": ["ALL"]},
         }
         assert container["resources"]["requests"] == container["resources"]["limits"]
-        assert "env" not in container, "secrets are files"
+        assert "env" not in container
         volumes = {volume["name"] for volume in pod["volumes"]}
         assert {mount["name"] for mount in container["volumeMounts"]} == volumes
         assert {mount["mountPath"] for mount in container["volumeMounts"]} >= {
@@ -89,7 +91,8 @@ def test_a_pod_is_careful(
         }
 
 
-def test_the_service_is_one_that_ray_takes(
+@pytest.mark.slow
+def test_service_matches_the_schema_of_ray(
     manifests: dict[str, dict[str, Any]], clusters: dict[str, Any]
 ) -> None:
     from ray.serve.schema import ServeDeploySchema
@@ -108,7 +111,7 @@ def test_the_service_is_one_that_ray_takes(
     assert secret["secretName"] == "loadmaster-tokens"
 
 
-def test_its_state_outlives_the_pod(
+def test_state_is_on_a_persistent_volume(
     manifests: dict[str, dict[str, Any]], clusters: dict[str, Any]
 ) -> None:
     (pod,) = pods(clusters["serve"])
@@ -116,9 +119,10 @@ def test_its_state_outlives_the_pod(
     assert claim["claimName"] == manifests["PersistentVolumeClaim"]["metadata"]["name"]
 
 
-def test_the_application_is_there(manifests: dict[str, dict[str, Any]]) -> None:
-    """What the manifest names can be imported, and takes the arguments it is given."""
-    app = pytest.importorskip("loadmaster.serving.app", reason="the service is not there yet")
+def test_application_can_be_imported_with_its_arguments(
+    manifests: dict[str, dict[str, Any]],
+) -> None:
+    from loadmaster.serving import app
     from loadmaster.serving.settings import ServeSettings
 
     (application,) = yaml.safe_load(manifests["RayService"]["spec"]["serveConfigV2"])[

@@ -1,7 +1,4 @@
-"""The load shifts: the service notices, lets the rule act, has a policy retrained, and promotes it.
-
-On a real cluster, by the real commands: `loadmaster serve`, its job, and a client.
-"""
+"""A shift of the load: drift, fallback to the rule, retraining job and promotion."""
 
 from __future__ import annotations
 
@@ -27,20 +24,21 @@ from loadmaster.serving.client import Client
 from tests.e2e.operator import operate
 from tests.e2e.test_jobs import free_ports
 
-PATIENCE_S = 240.0
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 240.0
 WINDOW = 12
 CALM = DagSchedulingSettings(arrivals="poisson", interarrival_s=200, jobs=200)
 BUSY = CALM.model_copy(update={"interarrival_s": 14})
 
 
-def backwards(folder: Path) -> Path:
-    """A policy that starts with the stage it should start last. With one job at a time that does
-    little harm; with many it does."""
+def make_reversed_policy(folder: Path) -> Path:
+    """A policy with negated scores: harmless with one job at a time, bad with many."""
     good = load_bundle(pretrained_folder() / "decima-batch")
-    turned = ("score_stage.6.weight", "score_stage.6.bias", "tilt_stage.weight")
-    weights = {name: -w if name in turned else w for name, w in good.weights.items()}
+    negated = ("score_stage.6.weight", "score_stage.6.bias", "tilt_stage.weight")
+    weights = {name: -w if name in negated else w for name, w in good.weights.items()}
     save_bundle(
-        folder, name="backwards", system="decima", network=good.network, weights=weights,
+        folder, name="reversed", system="decima", network=good.network, weights=weights,
         trained=good.trained,
     )  # fmt: skip
     return folder
@@ -50,7 +48,7 @@ def backwards(folder: Path) -> Path:
 def service(tmp_path: Path) -> Iterator[Client]:
     (port,) = free_ports(1)
     decima = {
-        "bundle": str(backwards(tmp_path / "backwards")),
+        "bundle": str(make_reversed_policy(tmp_path / "reversed")),
         "deadline_ms": 5000,
         "monitor": {"lifecycle": {"window": WINDOW, "degradation": 0.5}},
         "renewal": {"shadow_decisions": 40, "poll_s": 1},
@@ -97,56 +95,62 @@ def is_ready(client: Client, running: subprocess.Popen[bytes]) -> bool:
         return False
 
 
-def wait_for(reached: Any) -> None:
+def wait_for(condition: Any) -> None:
     began = time.monotonic()
-    while not reached():
-        assert time.monotonic() - began < PATIENCE_S
+    while not condition():
+        assert time.monotonic() - began < TIMEOUT_S
         time.sleep(0.5)
 
 
-def told_by(client: Client) -> dict[str, Any]:
+def status_of(client: Client) -> dict[str, Any]:
     return asdict(client.status("decima"))
 
 
-def live(client: Client, settings: DagSchedulingSettings, seed: int, mode: str, until: Any) -> None:
-    """Ask and tell until something is reached, looked for every few decisions."""
+def run_until(
+    client: Client, settings: DagSchedulingSettings, seed: int, mode: str, condition: Any
+) -> None:
+    """Run episodes until the status meets a condition, checked every 20 decisions."""
     episodes = (operate(client, settings, seed + more, mode) for more in itertools.count())
     began = time.monotonic()
     for count, _ in enumerate(itertools.chain.from_iterable(episodes)):
-        if count % 20 == 0 and until(told_by(client)):
+        if count % 20 == 0 and condition(status_of(client)):
             return
-        assert time.monotonic() - began < PATIENCE_S, json.dumps(told_by(client), indent=1)
+        assert time.monotonic() - began < TIMEOUT_S, json.dumps(status_of(client), indent=1)
 
 
-def test_from_drift_to_another_policy(service: Client) -> None:
-    live(service, CALM, 0, "shadow", lambda told: told["rewards"]["rule"]["count"] >= WINDOW)
-    live(service, CALM, 100, "active", lambda told: told["rewards"]["policy"]["count"] >= WINDOW)
-    told = told_by(service)
-    assert told["acting"] == "policy"
-    assert told["lifecycle"]["state"] in ("ONLINE", "SERVING"), "rewards of jobs vary much"
+def test_drift_leads_to_a_retrained_policy(service: Client) -> None:
+    run_until(
+        service, CALM, 0, "shadow", lambda status: status["rewards"]["rule"]["count"] >= WINDOW
+    )
+    run_until(
+        service, CALM, 100, "active", lambda status: status["rewards"]["policy"]["count"] >= WINDOW
+    )
+    status = status_of(service)
+    assert status["acting"] == "policy"
+    assert status["lifecycle"]["state"] in ("ONLINE", "SERVING")
 
-    # The load shifts.
-    live(service, BUSY, 200, "active", lambda told: told["acting"] == "fallback")
-    told = told_by(service)
-    assert told["lifecycle"]["state"] == "OFFLINE"
-    assert "below" in told["lifecycle"]["why"]
-    assert sum(one["count"] for one in told["drift"]["inputs"].values()) > 0
+    # Shift of the load.
+    run_until(service, BUSY, 200, "active", lambda status: status["acting"] == "fallback")
+    status = status_of(service)
+    assert status["lifecycle"]["state"] == "OFFLINE"
+    assert "below" in status["lifecycle"]["why"]
+    assert sum(one["count"] for one in status["drift"]["inputs"].values()) > 0
 
-    # A job retrains; meanwhile the rule decides.
-    live(service, BUSY, 300, "active", lambda told: told["retraining"] is not None)
-    answer = service.decide("decima", service.example("decima", "small"))
-    assert (answer.source, answer.cause) == ("fallback", "lifecycle")
-    wait_for(lambda: told_by(service)["retraining"]["status"] in ("done", "failed"))
-    told = told_by(service)
-    assert told["retraining"]["status"] == "done", told["retraining"]["error"]
-    assert told["retraining"]["verdict"]["better"], told["retraining"]
-    wait_for(lambda: told_by(service)["policies"]["shadow"] is not None)
-    assert told_by(service)["acting"] == "fallback", "it only watches yet"
+    # Retraining; the rule decides meanwhile.
+    run_until(service, BUSY, 300, "active", lambda status: status["retraining"] is not None)
+    decision = service.decide("decima", service.example("decima", "small"))
+    assert (decision.source, decision.cause) == ("fallback", "lifecycle")
+    wait_for(lambda: status_of(service)["retraining"]["status"] in ("done", "failed"))
+    status = status_of(service)
+    assert status["retraining"]["status"] == "done", status["retraining"]["error"]
+    assert status["retraining"]["verdict"]["better"], status["retraining"]
+    wait_for(lambda: status_of(service)["policies"]["shadow"] is not None)
+    assert status_of(service)["acting"] == "fallback"
 
-    # Its decisions in the shadow are sound: it takes the place.
-    live(service, BUSY, 400, "active", lambda told: told["acting"] == "policy")
-    told = told_by(service)
-    assert told["lifecycle"]["state"] == "SERVING"
-    assert told["policies"]["previous"]["name"] == "backwards"
-    assert told["policies"]["serving"]["version"] != told["policies"]["previous"]["version"]
+    # Promotion after enough decisions in shadow.
+    run_until(service, BUSY, 400, "active", lambda status: status["acting"] == "policy")
+    status = status_of(service)
+    assert status["lifecycle"]["state"] == "SERVING"
+    assert status["policies"]["previous"]["name"] == "reversed"
+    assert status["policies"]["serving"]["version"] != status["policies"]["previous"]["version"]
     assert service.decide("decima", service.example("decima", "small")).source == "policy"

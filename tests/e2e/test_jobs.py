@@ -1,4 +1,4 @@
-"""Jobs on a real cluster, one that was started the way people start it: `ray start --head`."""
+"""Jobs on a real cluster, started with `ray start --head`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ from loadmaster.envs.compiled import cache_root
 from loadmaster.models.bundle import load_bundle
 from loadmaster.serving.jobs.client import Jobs, UnreachableError
 
-PATIENCE_S = 120.0
-COMPILING_S = 300.0  # where nobody has compiled anything yet
+pytestmark = pytest.mark.slow
+
+TIMEOUT_S = 120.0
+COMPILE_S = 300.0  # with an empty cache of compiled code
 COMMAND = [sys.executable, "-P", "-m", "loadmaster.platform.cli.main"]
 TINY = {
     "environment.workload": "toy",
@@ -40,13 +42,13 @@ TINY = {
 
 class Cluster(NamedTuple):
     address: str
-    gcs: str  # where Ray's own processes meet
-    env: Mapping[str, str]  # of a user who may use it
+    gcs: str  # address of Ray's control service
+    env: Mapping[str, str]  # with the token
     storage: Path
 
 
 def free_ports(count: int) -> list[int]:
-    """Held until all are found, so that they differ."""
+    """Free ports, all different."""
     held = [socket.socket() for _ in range(count)]
     for each in held:
         each.bind(("127.0.0.1", 0))
@@ -58,9 +60,9 @@ def free_ports(count: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Its head was started outside of any virtual environment's PATH, as services are."""
+    """A cluster whose head has no virtual environment in its PATH."""
     home = tmp_path_factory.mktemp("home")
-    # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
+    # Directly under /tmp: paths of sockets are limited to 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
     gcs, dashboard, client, agent = free_ports(4)
     token = secrets.token_hex(32)
@@ -96,7 +98,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def wait_for(address: str, token: str, head: subprocess.Popen[bytes]) -> None:
-    limit = time.monotonic() + PATIENCE_S
+    limit = time.monotonic() + TIMEOUT_S
     while time.monotonic() < limit:
         assert head.poll() is None, "the head ended"
         with contextlib.suppress(UnreachableError):
@@ -106,19 +108,18 @@ def wait_for(address: str, token: str, head: subprocess.Popen[bytes]) -> None:
     pytest.fail("the head did not come up in time")
 
 
-def hear_ctrl_c() -> None:
-    """Who runs in the background of a shell, as tests may, is born deaf to it."""
+def restore_sigint() -> None:
+    """Processes in the background of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def end(head: subprocess.Popen[bytes]) -> None:
-    """It and what it started, by their ids: other people's Rays may run here. At once: how Ray
-    ends is its own affair."""
-    family = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
-    for process in family:
+    """Kill the head and its children, by id, as other Rays may run on this machine."""
+    processes = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(family, timeout=15)
+    psutil.wait_procs(processes, timeout=15)
     head.wait()
 
 
@@ -130,7 +131,7 @@ def begin(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hear_ctrl_c,
+        preexec_fn=restore_sigint,
     )
 
 
@@ -141,12 +142,12 @@ class Done(NamedTuple):
 
 
 def ended(process: subprocess.Popen[str]) -> Done:
-    out, err = process.communicate(timeout=PATIENCE_S)
+    out, err = process.communicate(timeout=TIMEOUT_S)
     return Done(process.returncode, out, err)
 
 
 def submit(*options: str, command: list[str]) -> list[str]:
-    """The node has what was compiled here already."""
+    """Arguments of `submit`, with this machine's cache of compiled code."""
     return ["submit", "--env", f"LOADMASTER_CACHE={cache_root().parent}", *options, "--", *command]
 
 
@@ -156,7 +157,7 @@ def settings(**changed: object) -> list[str]:
 
 
 class Submitted(NamedTuple):
-    """Three jobs at once, as a cluster has them; most of each is starting, on one core."""
+    """Three jobs at once."""
 
     checking: subprocess.Popen[str]
     failing: subprocess.Popen[str]
@@ -175,42 +176,40 @@ def submitted(cluster: Cluster) -> Submitted:
     )
 
 
-def test_code_and_command_arrive(cluster: Cluster, submitted: Submitted) -> None:
-    """Not what is installed on the node, if anything: the wheel of this checkout."""
+def test_job_runs_the_code_of_this_checkout(cluster: Cluster, submitted: Submitted) -> None:
     done = ended(submitted.checking)
     assert done.returncode == 0, done.stdout + done.stderr
     checks = json.loads(done.stdout[done.stdout.index('{\n  "checks"') :])["checks"]
     found = {check["name"]: check["status"] for check in checks}
     assert found["standard library"] == "ok"
-    assert found["torch"] == "ok"  # what a node must have is still known there
+    assert found["torch"] == "ok"  # the requirements are known on the node
     job = re.match(r"Job: (\S+), in \$HOME/loadmaster-jobs/\1 on", done.stdout)
     assert job is not None
     assert (Path(cluster.env["HOME"]) / "loadmaster-jobs" / job[1]).is_dir()
 
 
-def test_a_job_that_fails(submitted: Submitted) -> None:
+def test_failed_job_is_reported(submitted: Submitted) -> None:
     done = ended(submitted.failing)
     assert done.returncode == 1
     assert "error: unknown workload 'nonsense'" in done.stdout
     assert re.fullmatch(r"error: job \S+ failed \(exit code 2\)\n", done.stderr)
 
 
-def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster, submitted: Submitted) -> None:
-    """Followed until Ctrl-C, which leaves it alone; then found, stopped, and found again."""
+def test_training_survives_ctrl_c_and_is_stopped(cluster: Cluster, submitted: Submitted) -> None:
     process = submitted.training
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("iteration "):
             break
-    limit = time.monotonic() + COMPILING_S
-    while not list(cluster.storage.glob("*/run/best/manifest.json")):  # judging may compile first
+    limit = time.monotonic() + COMPILE_S
+    while not list(cluster.storage.glob("*/run/best/manifest.json")):
         assert time.monotonic() < limit
         assert process.poll() is None, process.communicate()
         time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 130, said
-    job = re.findall(r"loadmaster jobs stop (\S+)", said)[0]
+    _, stderr = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130, stderr
+    job = re.findall(r"loadmaster jobs stop (\S+)", stderr)[0]
     jobs = Jobs(cluster.address, cluster.env["RAY_AUTH_TOKEN"])
     assert {each.id: each.status for each in jobs.list()}[job] == "running"
     stopped = ended(begin(cluster, "jobs", "stop", job[-4:]))
@@ -221,18 +220,18 @@ def test_training_joins_the_cluster_and_is_stopped(cluster: Cluster, submitted: 
     assert "iteration " in jobs.logs(job)
 
 
-def test_a_wrong_token(cluster: Cluster) -> None:
-    stranger = cluster._replace(env={**cluster.env, "RAY_AUTH_TOKEN": "guessed"})
-    done = ended(begin(stranger, *submit("--no-wait", command=["list"])))
+def test_wrong_token_is_refused(cluster: Cluster) -> None:
+    other = cluster._replace(env={**cluster.env, "RAY_AUTH_TOKEN": "guessed"})
+    done = ended(begin(other, *submit("--no-wait", command=["list"])))
     assert (done.returncode, done.stdout) == (2, "")
     assert "refuses the token" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-IMPORTANCE = """
+PRIORITY = """
 import sys
-from loadmaster.platform.ray_session import before_loading_ray, ray_session
-before_loading_ray(sys.argv[1])
+from loadmaster.platform.ray.session import set_ray_env, ray_session
+set_ray_env(sys.argv[1])
 with ray_session(sys.argv[1]):
     import os, ray
     print(ray.get(ray.remote(lambda: os.nice(0)).remote()))
@@ -240,16 +239,15 @@ with ray_session(sys.argv[1]):
 
 
 @pytest.mark.parametrize("nice", [0, 19])
-def test_who_gives_way_has_workers_that_do(cluster: Cluster, nice: int) -> None:
-    """A retraining beside the service that asked for it."""
+def test_workers_inherit_a_low_priority(cluster: Cluster, nice: int) -> None:
     before = int(os.nice(0))
     done = subprocess.run(
-        ["nice", "-n", str(nice), sys.executable, "-P", "-c", IMPORTANCE, cluster.gcs],
+        ["nice", "-n", str(nice), sys.executable, "-P", "-c", PRIORITY, cluster.gcs],
         env=cluster.env,
         cwd=cluster.env["HOME"],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
-    own = 15  # what Ray gives the workers of this head
+    own = 15  # Ray's default for workers
     assert done.stdout.split() == [str(19 if nice + before >= 19 else own)], done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Both clients behind one face, and time that does not pass."""
+"""A fixture that makes either client, and a clock that only advances while sleeping."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmaster.serving.client import AsyncClient, Client
 
 
 class Clock:
-    """Time stands still but for the pauses that somebody makes."""
+    """Advances by the pauses that are slept."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -31,8 +31,8 @@ class Clock:
         self.sleep(seconds)
 
 
-class Awaiting:
-    """An AsyncClient whose calls are waited for, so that one test goes for both clients."""
+class BlockingAdapter:
+    """An AsyncClient with blocking methods, so that one test covers both clients."""
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
         self.client = client
@@ -66,7 +66,7 @@ def clock() -> Clock:
 def make_client(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeClient]:
-    """Client(...) or AsyncClient(...); `clock` is set by the tests that have one."""
+    """Make a Client or an AsyncClient, on a given clock or the real one."""
     monkeypatch.delenv("LOADMASTER_TOKEN", raising=False)
     made: list[Any] = []
     with asyncio.Runner() as runner:
@@ -80,7 +80,7 @@ def make_client(
             if request.param == "blocking":
                 made.append(Client(url, **settings))
             else:
-                made.append(Awaiting(AsyncClient(url, **settings), runner))
+                made.append(BlockingAdapter(AsyncClient(url, **settings), runner))
             return made[-1]
 
         yield make

@@ -1,4 +1,4 @@
-"""A service on a raw socket, which answers as a test tells it to: well, late, cut off, or not."""
+"""A fake service on a raw socket with scripted behaviour: normal, late, truncated or silent."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ DECISION: dict[str, Any] = {
 
 @dataclass
 class Seen:
-    """A request as it came."""
+    """A received request."""
 
     method: str
     target: str
     headers: Mapping[str, str]
     body: bytes
-    connection: int  # which of the connections, from 0
+    connection: int  # number of the connection, from 0
 
     @property
     def json(self) -> Any:
@@ -51,14 +51,14 @@ class Seen:
 
 @dataclass
 class Talk:
-    """What a behaviour has at hand."""
+    """A request and the means to respond."""
 
     socket: socket.socket
     seen: Seen
     over: threading.Event  # the test has ended
 
 
-Behaviour = Callable[[Talk], bool]  # whether the connection goes on
+Behaviour = Callable[[Talk], bool]  # returns whether the connection stays open
 
 
 def answer(
@@ -74,57 +74,62 @@ def answer(
     else:
         data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
-    def behave(talk: Talk) -> bool:
-        talk.socket.sendall(data)
+    def behave(exchange: Talk) -> bool:
+        exchange.socket.sendall(data)
         return headers.get("Connection") != "close"
 
     return behave
 
 
-def raw(data: bytes) -> Behaviour:
-    """Exactly these bytes, then the end of the connection."""
+def echo(exchange: Talk) -> bool:
+    """Decide what the state is."""
+    return answer({**DECISION, "decision": exchange.seen.json["state"]})(exchange)
 
-    def behave(talk: Talk) -> bool:
-        talk.socket.sendall(data)
+
+def raw(data: bytes) -> Behaviour:
+    """Send exactly these bytes and close."""
+
+    def behave(exchange: Talk) -> bool:
+        exchange.socket.sendall(data)
         return False
 
     return behave
 
 
-def reset(talk: Talk) -> bool:
-    """No answer; the other side sees the connection reset."""
-    talk.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+def reset(exchange: Talk) -> bool:
+    """Reset the connection without a response."""
+    exchange.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return False
 
 
-def silence(talk: Talk) -> bool:
-    talk.over.wait(10)
+def silence(exchange: Talk) -> bool:
+    exchange.over.wait(10)
     return False
 
 
-def hang_up_afterwards(talk: Talk) -> bool:
-    """A good answer that says nothing of the end of the connection, which follows."""
-    answer()(talk)
+def close_unannounced(exchange: Talk) -> bool:
+    """Respond without a Connection header, then close."""
+    answer()(exchange)
     return False
 
 
-def dripping(talk: Talk) -> bool:
-    """Never silent for long, never done."""
+def trickle(exchange: Talk) -> bool:
+    """Send a byte at a time without end."""
     with suppress(OSError):
-        talk.socket.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-        while not talk.over.wait(0.01):
-            talk.socket.sendall(b" ")
+        exchange.socket.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        while not exchange.over.wait(0.01):
+            exchange.socket.sendall(b" ")
     return False
 
 
 @dataclass
 class FakeService:
-    """Each request gets the next behaviour; the last one goes for all that follow."""
+    """Each request gets the next behaviour of the script; the last one repeats."""
 
     script: list[Behaviour]
     tls: ssl.SSLContext | None = None
-    largest: float = math.inf  # bytes of a body
-    patient: bool = True  # with a body that is too large
+    largest: float = math.inf  # limit of a request body, bytes
+    patient: bool = True  # reads the rest of a body that is too large
     seen: list[Seen] = field(default_factory=list)
     connections: int = 0
     over: threading.Event = field(default_factory=threading.Event)
@@ -154,9 +159,9 @@ class FakeService:
                 return
             self._open.append(accepted)
             number, self.connections = self.connections, self.connections + 1
-            threading.Thread(target=self._converse, args=(accepted, number), daemon=True).start()
+            threading.Thread(target=self._serve, args=(accepted, number), daemon=True).start()
 
-    def _converse(self, accepted: socket.socket, number: int) -> None:
+    def _serve(self, accepted: socket.socket, number: int) -> None:
         with suppress(OSError), accepted:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.tls is not None:
@@ -182,7 +187,7 @@ class FakeService:
                         return
 
     def _refuse(self, accepted: socket.socket, seen: Seen) -> None:
-        """By the headers alone; what still comes is thrown away, as a careful server does."""
+        """Respond 413 after the headers, then discard the body."""
         answer({"error": "too large"}, 413, Connection="close")(Talk(accepted, seen, self.over))
         accepted.shutdown(socket.SHUT_WR)
         self.seen.append(seen)
@@ -200,6 +205,6 @@ def fake_service(*script: Behaviour, tls: ssl.SSLContext | None = None) -> Itera
 
 
 def unused_url() -> str:
-    """Where nobody listens."""
+    """A URL whose port is closed."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What only the asyncio client has to stand: tasks at once, cancelling, several event loops."""
+"""The asyncio client: concurrent tasks, cancellation, several event loops."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import warnings
 import pytest
 
 from loadmaster.serving.client import AsyncClient
-from tests.serving.client.fake_service import DECISION, Talk, answer, fake_service, silence
+from tests.serving.client.fake_service import echo, fake_service, silence
 
 
-def echo(talk: Talk) -> bool:
-    return answer({**DECISION, "decision": talk.seen.json["state"]})(talk)
-
-
-def test_tasks_get_their_own_answers() -> None:
-    async def ask(url: str) -> list[object]:
+def test_concurrent_tasks_get_their_own_responses() -> None:
+    async def call(url: str) -> list[object]:
         async with AsyncClient(url, deadline_s=20) as client:
             states = [{"count": count} for count in range(100)]
             decisions = await asyncio.gather(*(client.decide("das", state) for state in states))
-            await client.decide("das", {})  # on one of the connections that were kept
+            await client.decide("das", {})  # on a reused connection
             return [
                 (state, decision.decision)
                 for state, decision in zip(states, decisions, strict=True)
@@ -30,12 +26,12 @@ def test_tasks_get_their_own_answers() -> None:
             ]
 
     with fake_service(echo) as service:
-        assert asyncio.run(ask(service.url)) == []
+        assert asyncio.run(call(service.url)) == []
         assert service.connections <= 100
 
 
-def test_a_cancelled_call_leaves_no_answer_behind() -> None:
-    async def ask(url: str) -> object:
+def test_cancelled_call_drops_its_connection() -> None:
+    async def call(url: str) -> object:
         async with AsyncClient(url, deadline_s=20) as client:
             await client.decide("das", {"count": 0})
             with pytest.raises(TimeoutError):
@@ -43,11 +39,11 @@ def test_a_cancelled_call_leaves_no_answer_behind() -> None:
             return (await client.decide("das", {"count": 2})).decision
 
     with fake_service(echo, silence, echo) as service:
-        assert asyncio.run(ask(service.url)) == {"count": 2}
+        assert asyncio.run(call(service.url)) == {"count": 2}
         assert [seen.connection for seen in service.seen] == [0, 0, 1]
 
 
-def test_one_client_in_two_event_loops() -> None:
+def test_client_reconnects_in_another_event_loop() -> None:
     with fake_service(echo) as service:
         client = AsyncClient(service.url, deadline_s=20)
         for count in range(2):
@@ -56,21 +52,21 @@ def test_one_client_in_two_event_loops() -> None:
         assert service.connections == 2
         del client
         with warnings.catch_warnings(action="ignore", category=ResourceWarning):
-            gc.collect()  # asyncio complains of connections that outlive their event loop
+            gc.collect()  # asyncio warns about connections that outlive their event loop
 
 
-def test_the_event_loop_goes_on_meanwhile() -> None:
-    async def ask(url: str) -> int:
+def test_event_loop_is_not_blocked() -> None:
+    async def call(url: str) -> int:
         ticks = 0
         async with AsyncClient(url, deadline_s=0.2, fallback=lambda *_: {}) as client:
-            asked = asyncio.create_task(client.decide("das", {}))
-            while not asked.done():
+            task = asyncio.create_task(client.decide("das", {}))
+            while not task.done():
                 await asyncio.sleep(0.01)
                 ticks += 1
-            assert asked.result().cause == "deadline"
+            assert task.result().cause == "deadline"
         return ticks
 
     with fake_service(silence) as service:
         began = time.monotonic()
-        assert asyncio.run(ask(service.url)) >= 5
+        assert asyncio.run(call(service.url)) >= 5
         assert time.monotonic() - began < 2

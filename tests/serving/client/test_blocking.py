@@ -1,10 +1,11 @@
-"""What only the blocking client has to stand: threads, forks, and TLS on plain sockets."""
+"""The blocking client: threads, forks, TLS, and import without other packages."""
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
 import os
+import shutil
 import ssl
 import subprocess
 import sys
@@ -15,17 +16,10 @@ import pytest
 
 from loadmaster.serving.client import Client, Unreachable
 from tests.serving.client.conftest import MakeClient
-from tests.serving.client.fake_service import DECISION, Talk, answer, fake_service
-
-LIGHT = "torch ray numba numpy gymnasium pydantic aiohttp fastapi pandas"
+from tests.serving.client.fake_service import echo, fake_service
 
 
-def echo(talk: Talk) -> bool:
-    """The decision is the state that was asked about."""
-    return answer({**DECISION, "decision": talk.seen.json["state"]})(talk)
-
-
-def test_threads_get_their_own_answers() -> None:
+def test_threads_get_their_own_responses() -> None:
     wrong: list[object] = []
     with fake_service(echo) as service, Client(service.url, deadline_s=20) as client:
 
@@ -47,23 +41,20 @@ def test_threads_get_their_own_answers() -> None:
     assert wrong == []
 
 
-def test_a_fork_opens_its_own_connection() -> None:
-    process = 1
-
-    class Forked(Client):
-        _owner = staticmethod(lambda: process)
-
-    with fake_service(echo) as service, Forked(service.url, deadline_s=20) as client:
-        client.decide("decima", {"who": "parent"})
-        process = 2
-        client.decide("decima", {"who": "child"})
-        client.decide("decima", {"who": "child"})
-        assert [seen.connection for seen in service.seen] == [0, 1, 1]
-    assert Client._owner() == os.getpid()
+def test_forked_process_opens_its_own_connection() -> None:
+    with fake_service(echo) as service, Client(service.url, deadline_s=20) as client:
+        client.decide("decima", {})
+        child = os.fork()
+        if child == 0:
+            client.decide("decima", {})
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        client.decide("decima", {})
+        assert [seen.connection for seen in service.seen] == [0, 1, 0]
 
 
 def certificate(folder: Path) -> Path:
-    """A key and a certificate of its own for 127.0.0.1, in one file."""
+    """Write a key and a self-signed certificate of 127.0.0.1 into one file."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -90,7 +81,9 @@ def certificate(folder: Path) -> Path:
     return file
 
 
-def test_tls(make_client: MakeClient, tmp_path: Path) -> None:
+def test_tls_certificate_is_verified_before_the_token_is_sent(
+    make_client: MakeClient, tmp_path: Path
+) -> None:
     file = certificate(tmp_path)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(file)
@@ -105,18 +98,32 @@ def test_tls(make_client: MakeClient, tmp_path: Path) -> None:
         seen = len(service.seen)
         with pytest.raises(Unreachable, match="certificate verify failed"):
             make_client(service.url, retries=0, token="s3cret").decide("decima", {})
-        assert len(service.seen) == seen, "a stranger must not get the token"
+        assert len(service.seen) == seen
 
 
-def test_it_is_light() -> None:
-    """A scheduler imports it: nothing heavy comes along, and it takes no time."""
-    code = (
-        "import sys, time; began = time.process_time()\n"
-        "from loadmaster.serving.client import Client, AsyncClient\n"
-        "took = time.process_time() - began\n"
-        f"print(took, *(name for name in {LIGHT.split()!r} if name in sys.modules))"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    took, *heavy = run.stdout.split()
-    assert heavy == []
-    assert float(took) < 0.3  # of CPU time, as the machine may be busy with something else
+STANDALONE = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+start = time.process_time()
+from loadmaster.serving.client import AsyncClient, Client
+took = time.process_time() - start
+with Client(sys.argv[2], deadline_s=20) as client:
+    print(client.decide("decima", {"jobs": 3}).decision["jobs"])
+print(took)
+print(*sorted(name for name in sys.modules if name.startswith("loadmaster.")))
+"""
+
+
+def test_client_needs_the_standard_library_only(root: Path, tmp_path: Path) -> None:
+    """As in the distribution `loadmaster-client`: no site-packages, nothing else of the project."""
+    package = tmp_path / "loadmaster" / "serving" / "client"
+    shutil.copytree(root / "serving" / "client", package)
+    with fake_service(echo) as service:
+        command = [sys.executable, "-I", "-S", "-c", STANDALONE, str(tmp_path), service.url]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    decided, took, modules = run.stdout.splitlines()
+    assert decided == "3"
+    assert float(took) < 0.3  # CPU seconds
+    names = {name.removeprefix("loadmaster.serving") for name in modules.split()}
+    assert all(name == "" or name.startswith(".client") for name in names)

@@ -1,4 +1,4 @@
-"""Both clients against a service that behaves, and one that does not."""
+"""Both clients against a fake service: requests, retries, errors, local fallback, tokens."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ import pytest
 from pydantic import BaseModel
 
 from loadmaster.serving.client import DeadlineExceeded, ServiceError, Unreachable
+from loadmaster.serving.client.http1 import parse_address
 from tests.serving.client.conftest import Clock, MakeClient
 from tests.serving.client.fake_service import (
     DECISION,
     answer,
-    dripping,
+    close_unannounced,
     fake_service,
-    hang_up_afterwards,
     raw,
     reset,
     silence,
+    trickle,
     unused_url,
 )
 
@@ -43,7 +44,7 @@ class Model(BaseModel):
     jobs: list[int] = []
 
 
-def test_decide(make_client: MakeClient) -> None:
+def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient) -> None:
     with fake_service() as service:
         decision = make_client(service.url).decide("decima", STATE, deadline_ms=20)
         (seen,) = service.seen
@@ -60,7 +61,7 @@ def test_decide(make_client: MakeClient) -> None:
 @pytest.mark.parametrize(
     "state", [STATE, MappingProxyType(STATE), Model(), json.dumps(STATE, indent=1).encode()]
 )
-def test_forms_of_a_state(make_client: MakeClient, state: Any) -> None:
+def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:
         make_client(service.url).decide("decima", state, mode="shadow")
         assert service.seen[0].json["state"] == STATE
@@ -68,35 +69,26 @@ def test_forms_of_a_state(make_client: MakeClient, state: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ["{}", [1], None, {"x": float("nan")}, {"x": object()}])
-def test_what_is_no_state(make_client: MakeClient, state: Any) -> None:
+def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:
-        with pytest.raises(ServiceError, match=r"^state: it is ") as raised:
+        with pytest.raises(ServiceError) as raised:
             make_client(service.url).decide("decima", state)
         assert service.seen == []
-    assert raised.value.status is None
+    assert (raised.value.status, raised.value.field) == (None, "state")
 
 
-def test_bytes_cannot_change_the_mode(make_client: MakeClient) -> None:
+def test_state_bytes_cannot_override_the_mode(make_client: MakeClient) -> None:
     with fake_service() as service:
         make_client(service.url).decide("decima", b'{},"mode":"active"', mode="shadow")
         assert service.seen[0].json["mode"] == "shadow"
 
 
-def test_every_other_call(make_client: MakeClient) -> None:
+def test_other_calls_send_their_requests(make_client: MakeClient) -> None:
     interval = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
     listed = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
-    systems = {
-        "service": {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False},
-        "systems": [
-            {
-                "system": "das",
-                "summary": "",
-                "lifecycle": "ONLINE",
-                "paused": False,
-                "acting": "policy",
-            }
-        ],
-    }
+    das = {"system": "das", "summary": "", "lifecycle": "ONLINE", "paused": False, "acting": "x"}
+    service_info = {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False}
+    systems = {"service": service_info, "systems": [das]}
     script = [
         answer(systems),
         answer({"accepted": True, "reward": -2.5}),
@@ -148,7 +140,7 @@ def test_every_other_call(make_client: MakeClient) -> None:
     ]
 
 
-def test_a_connection_is_kept(make_client: MakeClient) -> None:
+def test_connection_is_reused_until_close(make_client: MakeClient) -> None:
     with fake_service(answer(chunked=True), answer()) as service:
         client = make_client(service.url)
         for _ in range(5):
@@ -159,17 +151,17 @@ def test_a_connection_is_kept(make_client: MakeClient) -> None:
         assert service.seen[-1].connection == 1
 
 
-@pytest.mark.parametrize("end", [answer(Connection="close"), hang_up_afterwards])
-def test_a_connection_that_ended_is_not_used_again(make_client: MakeClient, end: Any) -> None:
+@pytest.mark.parametrize("end", [answer(Connection="close"), close_unannounced])
+def test_closed_connection_is_not_reused(make_client: MakeClient, end: Any) -> None:
     with fake_service(end) as service:
         client = make_client(service.url, retries=0)
         for _ in range(3):
             client.decide("decima", STATE)
-            time.sleep(0.02)  # so that the end has arrived
+            time.sleep(0.02)
         assert [seen.connection for seen in service.seen] == [0, 1, 2]
 
 
-def test_admin_verbs_have_a_connection_of_their_own(make_client: MakeClient) -> None:
+def test_admin_call_opens_a_new_connection(make_client: MakeClient) -> None:
     with fake_service(answer(), answer(STATUS)) as service:
         client = make_client(service.url)
         client.decide("decima", STATE)
@@ -177,11 +169,8 @@ def test_admin_verbs_have_a_connection_of_their_own(make_client: MakeClient) -> 
         assert [seen.connection for seen in service.seen] == [0, 1]
 
 
-# Faults: each is followed by a good answer, which the client must reach or must not ask for.
-
-
 CUT_SHORT = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}")
-PASSING = [
+TRANSIENT = [
     reset,
     raw(b""),
     raw(b"HTTP/1.1 200"),
@@ -194,19 +183,23 @@ PASSING = [
 ]
 
 
-@pytest.mark.parametrize("fault", PASSING)
-def test_decide_is_repeated(make_client: MakeClient, clock: Clock, fault: Any) -> None:
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_decide_is_retried_with_the_same_request_id(
+    make_client: MakeClient, clock: Clock, fault: Any
+) -> None:
     with fake_service(fault, fault, answer()) as service:
         decision = make_client(service.url, clock=clock).decide("decima", STATE)
         ids = {seen.json["request_id"] for seen in service.seen}
     assert decision.id == "d-1"
     assert len(service.seen) == 3
-    assert len(ids) == 1, "the service must know it again"
+    assert len(ids) == 1
     assert len(clock.pauses) == 2
 
 
-@pytest.mark.parametrize("fault", PASSING)
-def test_admin_verbs_are_not(make_client: MakeClient, clock: Clock, fault: Any) -> None:
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_admin_and_feedback_are_not_retried(
+    make_client: MakeClient, clock: Clock, fault: Any
+) -> None:
     with fake_service(fault, answer(STATUS)) as service:
         client = make_client(service.url, clock=clock)
         with pytest.raises(ServiceError):
@@ -218,7 +211,9 @@ def test_admin_verbs_are_not(make_client: MakeClient, clock: Clock, fault: Any) 
     assert clock.pauses == []
 
 
-def test_attempts_run_out(make_client: MakeClient, clock: Clock) -> None:
+def test_last_response_is_raised_when_retries_run_out(
+    make_client: MakeClient, clock: Clock
+) -> None:
     with fake_service(answer({"error": "starting"}, 503)) as service:
         client = make_client(service.url, clock=clock, retries=2)
         with pytest.raises(ServiceError, match=r"^starting$") as raised:
@@ -227,73 +222,62 @@ def test_attempts_run_out(make_client: MakeClient, clock: Clock) -> None:
     assert raised.value.status == 503
 
 
-def test_it_waits_as_long_as_the_service_asks(make_client: MakeClient, clock: Clock) -> None:
-    with fake_service(answer({"error": "too many"}, 429, Retry_After="2"), answer()) as service:
-        make_client(service.url, clock=clock).decide("decima", STATE)
-        assert 2.01 <= clock.pauses[0] <= 2.02
-        service.script.insert(0, answer({"error": "too many"}, 429, Retry_After="60"))
-        with pytest.raises(ServiceError, match="too many") as raised:
-            make_client(service.url, clock=clock).decide("decima", STATE)
-    assert raised.value.status == 429
-    assert len(clock.pauses) == 1, "a wait beyond the deadline is no use"
-
-
-def test_nobody_listens(make_client: MakeClient, clock: Clock) -> None:
+def test_refused_connection_is_retried_for_every_call(
+    make_client: MakeClient, clock: Clock
+) -> None:
     client = make_client(unused_url(), clock=clock)
-    with pytest.raises(
-        Unreachable, match=r"cannot reach http://127.0.0.1:\d+: .*refused"
-    ) as raised:
-        client.pause("decima")  # nothing was sent: this may be tried again
+    with pytest.raises(Unreachable, match="refused") as raised:
+        client.pause("decima")
     assert len(clock.pauses) == 3
     assert "\n" not in str(raised.value)
     assert raised.value.status is None
 
 
-def test_no_such_host(make_client: MakeClient, clock: Clock) -> None:
+def test_unknown_host_is_unreachable(make_client: MakeClient, clock: Clock) -> None:
     with pytest.raises(Unreachable):
-        make_client("http://nobody.invalid:1", clock=clock, retries=0).systems()
+        make_client("http://unknown.invalid:1", clock=clock, retries=0).systems()
 
 
-@pytest.mark.parametrize("slow", [silence, dripping])
-def test_a_slow_answer_ends_at_the_deadline(make_client: MakeClient, slow: Any) -> None:
+@pytest.mark.parametrize("slow", [silence, trickle])
+def test_slow_response_ends_at_the_deadline(make_client: MakeClient, slow: Any) -> None:
     with fake_service(slow) as service:
         client = make_client(service.url, deadline_s=0.15)
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=r"no answer from .* within 0.15 s"):
+        with pytest.raises(DeadlineExceeded, match=r"0\.15 s"):
             client.decide("decima", STATE)
         assert 0.14 <= time.monotonic() - began < 1.0
         service.script[:] = [answer()]
-        assert client.decide("decima", STATE).id == "d-1", "the late answer is nobody's"
+        assert client.decide("decima", STATE).id == "d-1"
         assert service.seen[-1].connection == 1
 
 
 @pytest.mark.parametrize(
-    ("broken", "said"),
+    ("broken", "part"),
     [
-        (answer(b"{not json"), "not as expected: the answer is None"),
-        (answer(b"[" * 100_000), "not as expected"),
+        (answer(b"{not json"), "the response is None"),
+        (answer(b"[" * 100_000), "unexpected"),
         (answer([1]), "expected an object"),
-        (answer({**DECISION, "source": 3}), "source is 3; expected a text"),
-        (raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "cannot be read"),
-        (answer(b" " * 200_000), "more than 100000 bytes"),
-        (answer(b" " * 200_000, chunked=True), "more than 100000 bytes"),
-        (raw(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000), "more than 100000 bytes"),
-        (answer({}, 307, Location="http://elsewhere"), "HTTP status 307"),
+        (answer({**DECISION, "source": 3}), "source is 3"),
+        (raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "unreadable"),
+        (answer(b" " * 200_000), "100000 bytes"),
+        (answer(b" " * 200_000, chunked=True), "100000 bytes"),
+        (raw(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000), "100000 bytes"),
+        (answer({}, 307, Location="http://elsewhere"), "307"),
     ],
 )
-def test_answers_nobody_can_use(
-    make_client: MakeClient, clock: Clock, broken: Any, said: str
+def test_unusable_response_is_not_retried(
+    make_client: MakeClient, clock: Clock, broken: Any, part: str
 ) -> None:
     with fake_service(broken, answer()) as service:
         client = make_client(service.url, clock=clock, max_answer=100_000)
-        with pytest.raises(ServiceError, match=said):
+        with pytest.raises(ServiceError, match=part):
             client.decide("decima", STATE)
         assert client.decide("decima", STATE).id == "d-1"
         assert len(service.seen) == 2
 
 
 @pytest.mark.parametrize(
-    ("status", "content", "said", "field"),
+    ("status", "content", "message", "field"),
     [
         (
             422,
@@ -304,18 +288,18 @@ def test_answers_nobody_can_use(
         (422, {"error": "state.x: no", "field": "state.x"}, "state.x: no", "state.x"),
         (401, {"error": "a token is needed", "field": None}, "a token is needed", None),
         (404, {"error": "two\nlines\x1b[2J", "field": 3}, "two lines [2J", None),
-        (500, b"oops", "the request was answered with HTTP status 500", None),
-        (409, [1], "the request was answered with HTTP status 409", None),
+        (500, b"oops", "HTTP status 500", None),
+        (409, [1], "HTTP status 409", None),
     ],
 )
-def test_refusals(
-    make_client: MakeClient, status: int, content: Any, said: str, field: str | None
+def test_error_response_is_raised_with_status_and_field(
+    make_client: MakeClient, status: int, content: Any, message: str, field: str | None
 ) -> None:
     with fake_service(answer(content, status)) as service:
         with pytest.raises(ServiceError) as raised:
             make_client(service.url).decide("decima", STATE)
         assert len(service.seen) == 1
-    assert str(raised.value) == said
+    assert str(raised.value) == message
     assert (raised.value.status, raised.value.field) == (status, field)
     assert type(raised.value) is ServiceError
 
@@ -323,30 +307,30 @@ def test_refusals(
 BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
 
 
-def test_a_large_state(make_client: MakeClient) -> None:
+def test_large_state_is_sent(make_client: MakeClient) -> None:
     with fake_service() as service:
         assert make_client(service.url).decide("decima", BIG).id == "d-1"
         assert len(service.seen[0].json["state"]["x"]) == 5_000_000
 
 
-def test_a_large_state_is_refused_before_it_was_all_sent(make_client: MakeClient) -> None:
+def test_large_state_may_be_refused_before_it_was_sent(make_client: MakeClient) -> None:
     with fake_service() as service:
         service.largest = 1000
         with pytest.raises(ServiceError, match="too large") as raised:
             make_client(service.url).decide("decima", BIG)
         assert raised.value.status == 413
-        service.patient = False  # its answer may be lost with the connection
+        service.patient = False  # the response may be lost with the connection
         with pytest.raises(ServiceError, match=r"too large|cannot reach"):
             make_client(service.url).decide("decima", BIG)
 
 
-def test_a_local_decision_where_there_is_no_other(
+def test_fallback_decides_during_an_outage_and_logs_its_ends(
     make_client: MakeClient, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asked = []
+    calls = []
 
     def fair(system: str, state: Any) -> Mapping[str, Any]:
-        asked.append((system, state))
+        calls.append((system, state))
         return {"stage": 0}
 
     refused = answer({"error": "wrong", "field": "state.jobs"}, 422)
@@ -359,14 +343,14 @@ def test_a_local_decision_where_there_is_no_other(
     assert (local.decision, local.cause) == ({"stage": 0}, "refused")
     assert local.reason.summary == "state.jobs: wrong"
     assert local.policy.name == "fair"
-    assert asked == [("decima", STATE)] * 2
+    assert calls == [("decima", STATE)] * 2
     assert [record.getMessage() for record in caplog.records] == [
         "decima is decided locally: state.jobs: wrong",
         "decima is decided by the service again",
     ]
 
 
-def test_causes_of_local_decisions(make_client: MakeClient, clock: Clock) -> None:
+def test_local_decision_has_a_cause(make_client: MakeClient, clock: Clock) -> None:
     def rule(system: str, state: Any) -> Mapping[str, Any]:
         return {}
 
@@ -381,7 +365,7 @@ def test_causes_of_local_decisions(make_client: MakeClient, clock: Clock) -> Non
     assert odd.cause == "refused"
 
 
-def test_the_token_is_sent_and_never_shown(
+def test_token_is_sent_and_never_shown(
     make_client: MakeClient,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -393,48 +377,36 @@ def test_the_token_is_sent_and_never_shown(
         make_client(service.url, fallback=lambda *_: {}).decide("decima", STATE)
         sent = [seen.headers["authorization"] for seen in service.seen]
     assert sent == ["Bearer s3cret-token", "Bearer from-outside"]
-    address = getattr(client, "client", client)._address
+    address = parse_address(service.url, "s3cret-token")
     for shown in (repr(client), repr(address), str(decision), caplog.text):
         assert "s3cret" not in shown
     assert service.url in repr(client)
 
 
-@pytest.mark.parametrize("token", ["", "two words", "line\r\nX-Admin: 1", "schlüssel"])
-def test_tokens_that_cannot_be_sent(make_client: MakeClient, token: str) -> None:
-    with pytest.raises(ValueError, match="token") as raised:
-        make_client("http://127.0.0.1:1", token=token)
-    assert not token or token not in str(raised.value)
+URL = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(
-    "url",
+    ("url", "settings", "part"),
     [
-        "127.0.0.1:8700",
-        "ftp://host",
-        "http://",
-        "http://host:port",
-        "http://host:99999",
-        "http://me:s3cret@host",
-        "http://host/?x=1",
-        "http://ho st",
-        "http://host\r\nX: 1",
+        *((URL, {"token": token}, "token") for token in ("", "two s3cret", "s3cret\r\nX: 1", "ü")),
+        *((url, {}, "url") for url in ("127.0.0.1:8700", "ftp://host", "http://", "http://ho st")),
+        *((f"http://host{rest}", {}, "url") for rest in (":port", ":99999", "/?x=1", "\r\nX: 1")),
+        ("http://me:s3cret@host", {}, "url"),
+        (URL, {"deadline_s": 0}, "deadline_s"),
+        (URL, {"deadline_s": float("nan")}, "deadline_s"),
+        (URL, {"retries": -1}, "retries"),
     ],
 )
-def test_urls_that_are_none(make_client: MakeClient, url: str) -> None:
-    with pytest.raises(ValueError, match="url") as raised:
-        make_client(url)
+def test_invalid_setting_is_refused(
+    make_client: MakeClient, url: str, settings: dict[str, Any], part: str
+) -> None:
+    with pytest.raises(ValueError, match=part) as raised:
+        make_client(url, **settings)
     assert "s3cret" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"deadline_s": 0}, {"deadline_s": float("nan")}, {"retries": -1}]
-)
-def test_settings_that_make_no_sense(make_client: MakeClient, settings: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="expected"):
-        make_client("http://127.0.0.1:1", **settings)
-
-
-def test_a_path_before_the_service(make_client: MakeClient) -> None:
+def test_path_prefix_is_kept(make_client: MakeClient) -> None:
     with fake_service() as service:
         make_client(f"{service.url}/behind/proxy/").decide("decima", STATE)
         assert service.seen[0].target == "/behind/proxy/v1/decima/decide"

@@ -1,4 +1,4 @@
-"""A dashboard that takes jobs, as far as our client and Ray's ask it."""
+"""A fake dashboard with the part of Ray's job API that the clients use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Dashboard:
-    """Its state is open to tests."""
+    """State of the dashboard, changed by tests."""
 
     def __init__(self, token: str | None = None) -> None:
         self.token = token
@@ -19,7 +19,7 @@ class Dashboard:
         self.logs: dict[str, str] = {}
         self.packages: dict[str, bytes] = {}
         self.submitted: list[dict[str, Any]] = []
-        self.broken: int | None = None  # what every request is answered with
+        self.broken: int | None = None  # status of every response
         self.address = ""
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
@@ -35,10 +35,10 @@ class Dashboard:
                 self.packages[name] = body
                 return 200, {}
             case "POST", ["jobs"]:
-                asked = json.loads(body)
-                self.submitted.append(asked)
-                self.add(asked["submission_id"], "PENDING", asked["metadata"])
-                return 200, {"submission_id": asked["submission_id"], "job_id": "1"}
+                job = json.loads(body)
+                self.submitted.append(job)
+                self.add(job["submission_id"], "PENDING", job["metadata"])
+                return 200, {"submission_id": job["submission_id"], "job_id": "1"}
             case "GET", ["jobs"]:
                 return 200, list(self.jobs.values())
             case _, ["jobs", name, *_] if name not in self.jobs:

@@ -1,4 +1,4 @@
-"""The client of a cluster's jobs, against a dashboard that answers as Ray's does."""
+"""The client of a cluster's jobs, against a fake dashboard."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.serving.jobs.dashboard import Dashboard, running
 
 
 @pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No address, no token, and a home without either."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Remove addresses and tokens."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(access, "_of_the_running_ray", lambda: None)
+    monkeypatch.setattr(access, "running_ray_address", lambda: None)
 
 
 @pytest.fixture
@@ -43,62 +43,64 @@ def code(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_job_is_submitted(jobs: Jobs, dashboard: Dashboard, code: Path) -> None:
+def test_submit_sends_entrypoint_code_and_metadata(
+    jobs: Jobs, dashboard: Dashboard, code: Path
+) -> None:
     arguments = ["train", "decima", "--set", "training.iterations=3"]
     job = jobs.submit(
         arguments, storage="/mnt/runs", metadata={"why": "drift"}, env={"A": "1"}, gpus=1, code=code
     )
     assert re.fullmatch(r"loadmaster-train-decima-\d{8}-\d{6}-[0-9a-f]{4}", job)
     assert dashboard.packages == {code.name: b"a wheel"}
-    (asked,) = dashboard.submitted
-    assert asked["submission_id"] == job
-    assert asked["entrypoint"].endswith(
+    (submitted,) = dashboard.submitted
+    assert submitted["submission_id"] == job
+    assert submitted["entrypoint"].endswith(
         f"cd /mnt/runs/{job} && exec python -m loadmaster.platform.cli.main train decima "
         "--set training.iterations=3"
     )
-    assert asked["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
-    assert asked["runtime_env"]["env_vars"]["A"] == "1"
-    assert asked["metadata"] == {
+    assert submitted["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
+    assert submitted["runtime_env"]["env_vars"]["A"] == "1"
+    assert submitted["metadata"] == {
         "why": "drift",
         "loadmaster": "train decima --set training.iterations=3",
         "folder": f"/mnt/runs/{job}",
     }
-    assert asked["entrypoint_num_gpus"] == 1
+    assert submitted["entrypoint_num_gpus"] == 1
     assert jobs.get(job).status == "queued"
 
 
-def test_code_travels_once(jobs: Jobs, dashboard: Dashboard, code: Path) -> None:
+def test_code_is_uploaded_once(jobs: Jobs, dashboard: Dashboard, code: Path) -> None:
     jobs.submit(["list"], code=code)
     dashboard.packages[code.name] = b"as it was"
     jobs.submit(["list"], name="again", code=code)
     assert dashboard.packages[code.name] == b"as it was"
-    assert [asked["submission_id"].split("-")[1] for asked in dashboard.submitted] == [
+    assert [submitted["submission_id"].split("-")[1] for submitted in dashboard.submitted] == [
         "list",
         "again",
     ]
 
 
-def test_the_list_is_ours_and_the_latest_first(jobs: Jobs, dashboard: Dashboard) -> None:
+def test_list_has_own_jobs_latest_first(jobs: Jobs, dashboard: Dashboard) -> None:
     for name in ("loadmaster-a", "loadmaster-b"):
         dashboard.add(name, "RUNNING", {"loadmaster": f"train {name}"})
     dashboard.add("raysubmit_1", "RUNNING", {})
     assert [job.id for job in jobs.list()] == ["loadmaster-b", "loadmaster-a"]
 
 
-def test_a_part_of_an_id_will_do(jobs: Jobs, dashboard: Dashboard) -> None:
-    with pytest.raises(UnknownJobError, match="has none of loadmaster's"):
+def test_find_accepts_a_unique_part_of_an_id(jobs: Jobs, dashboard: Dashboard) -> None:
+    with pytest.raises(UnknownJobError, match="no jobs"):
         jobs.find("ab12")
     for end in ("ab12", "cd34"):
         dashboard.add(f"loadmaster-train-das-{end}", "RUNNING", {"loadmaster": "train das"})
     assert jobs.find("ab12").id == "loadmaster-train-das-ab12"
     assert jobs.find("loadmaster-train-das-cd34").id == "loadmaster-train-das-cd34"
-    with pytest.raises(UnknownJobError, match="in 2 jobs' ids"):
+    with pytest.raises(UnknownJobError, match="2 jobs"):
         jobs.find("das")
-    with pytest.raises(UnknownJobError, match="unknown job 'zz'; expected one of: loadm"):
+    with pytest.raises(UnknownJobError, match="expected one of: loadm"):
         jobs.find("zz")
 
 
-def test_stop_and_logs(jobs: Jobs, dashboard: Dashboard) -> None:
+def test_stop_logs_and_wait(jobs: Jobs, dashboard: Dashboard) -> None:
     dashboard.add("loadmaster-a", "RUNNING", {"loadmaster": "list"})
     dashboard.logs["loadmaster-a"] = "one\ntwo\n"
     assert jobs.logs("loadmaster-a") == "one\ntwo\n"
@@ -107,13 +109,13 @@ def test_stop_and_logs(jobs: Jobs, dashboard: Dashboard) -> None:
     assert jobs.wait("loadmaster-a", patience_s=0).status == "stopped"
 
 
-@pytest.mark.parametrize("ask", ["get", "logs", "stop", "follow"])
-def test_an_unknown_job(ask: str, jobs: Jobs, dashboard: Dashboard) -> None:
-    with pytest.raises(UnknownJobError, match=f"{dashboard.address} has no job 'nobody'"):
-        list(getattr(jobs, ask)("nobody"))
+@pytest.mark.parametrize("method", ["get", "logs", "stop", "follow"])
+def test_unknown_job_is_refused(method: str, jobs: Jobs) -> None:
+    with pytest.raises(UnknownJobError, match="missing"):
+        list(getattr(jobs, method)("missing"))
 
 
-def test_a_broken_connection_repeats_nothing(
+def test_follow_reconnects_without_repeating_output(
     jobs: Jobs, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dashboard.add("loadmaster-a", "RUNNING", {"loadmaster": "list"})
@@ -130,17 +132,18 @@ def test_a_broken_connection_repeats_nothing(
 
 
 @pytest.mark.parametrize(
-    ("token", "said"),
-    [("wrong", "refuses the token"), (None, "asks for a token, and none is set")],
+    ("token", "part"), [("wrong", "refuses the token"), (None, "requires a token")]
 )
-def test_tokens(token: str | None, said: str, dashboard: Dashboard) -> None:
-    with pytest.raises(InputError, match=f"{said}; expected its own in RAY_AUTH_TOKEN") as told:
+def test_wrong_token_is_refused_and_not_shown(
+    token: str | None, part: str, dashboard: Dashboard
+) -> None:
+    with pytest.raises(InputError, match=f"{part}.*RAY_AUTH_TOKEN") as raised:
         Jobs(dashboard.address, token=token).list()
-    assert "\n" not in str(told.value)
-    assert "wrong" not in str(told.value)
+    assert "\n" not in str(raised.value)
+    assert "wrong" not in str(raised.value)
 
 
-def test_the_token_is_found(
+def test_token_is_read_from_variable_or_file(
     dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert cluster_token() is None
@@ -154,9 +157,9 @@ def test_the_token_is_found(
     assert cluster_token() == "from a variable"
 
 
-def test_a_token_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_token_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nothing"))
-    with pytest.raises(InputError, match=r"RAY_AUTH_TOKEN_PATH=.*does not exist"):
+    with pytest.raises(InputError, match="RAY_AUTH_TOKEN_PATH"):
         cluster_token()
 
 
@@ -167,35 +170,35 @@ def free_port() -> int:
         return port
 
 
-def test_nobody_answers() -> None:
+def test_closed_port_is_unreachable() -> None:
     address = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(UnreachableError, match=rf"answers at {address} \(Connection refused\)"):
+    with pytest.raises(UnreachableError, match="Connection refused"):
         Jobs(address).list()
 
 
-def test_a_silent_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmaster.serving.jobs.client.ANSWER_S", 0.1)
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
-        with pytest.raises(UnreachableError, match="no answer in time"):
+        with pytest.raises(UnreachableError, match="timeout"):
             Jobs(f"http://127.0.0.1:{server.getsockname()[1]}").list()
 
 
-def test_something_else_answers(dashboard: Dashboard) -> None:
+def test_other_server_is_refused(dashboard: Dashboard) -> None:
     dashboard.broken = 404
-    with pytest.raises(InputError, match="is no Ray dashboard"):
+    with pytest.raises(InputError, match="no Ray dashboard"):
         Jobs(dashboard.address, token="secret").list()
 
 
-def test_a_dashboard_that_fails(jobs: Jobs, dashboard: Dashboard) -> None:
+def test_error_of_the_dashboard_is_shown(jobs: Jobs, dashboard: Dashboard) -> None:
     assert jobs.list() == []
     dashboard.broken = 500
-    with pytest.raises(InputError, match="refused: Request failed with status code 500: boom"):
+    with pytest.raises(InputError, match="500: boom"):
         jobs.list()
 
 
-def test_a_dashboard_that_goes_away() -> None:
+def test_stopped_dashboard_is_unreachable() -> None:
     with running(Dashboard()) as opened:
         jobs = Jobs(opened.address)
         assert jobs.list() == []
@@ -204,20 +207,19 @@ def test_a_dashboard_that_goes_away() -> None:
 
 
 @pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
-def test_a_given_address_stands(
+def test_given_address_overrides_the_environment(
     variable: str, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray's own client would follow the variable."""
     monkeypatch.setenv(variable, "http://127.0.0.1:1")
     assert Jobs(dashboard.address, token="secret").list() == []
 
 
-def test_where_the_dashboard_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dashboard_address_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard_address() == "http://127.0.0.1:8265"
     assert dashboard_address("head:8265/") == "http://head:8265"
     monkeypatch.setenv("RAY_ADDRESS", "https://proxy.example/ray")
     assert dashboard_address() == "https://proxy.example/ray"
-    monkeypatch.setattr(access, "_of_the_running_ray", lambda: "http://10.0.0.1:8265")
+    monkeypatch.setattr(access, "running_ray_address", lambda: "http://10.0.0.1:8265")
     assert dashboard_address() == "http://10.0.0.1:8265"
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://chosen:1")
     assert dashboard_address() == "http://chosen:1"
@@ -226,19 +228,22 @@ def test_where_the_dashboard_is(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "address", ["ray://head:10001", "http://", "http://head:port", "http://head?x=1", "http://u@h"]
 )
-def test_no_address(address: str) -> None:
-    with pytest.raises(InputError, match="expected the dashboard's http://HOST:PORT"):
+def test_invalid_address_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT"):
         dashboard_address(address)
 
 
-def test_a_head_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
-    with pytest.raises(InputError, match=r"RAY_ADDRESS=127.* no cluster answers \(Connection ref"):
+    with pytest.raises(InputError, match=r"RAY_ADDRESS=127.*Connection refused"):
         dashboard_address()
 
 
-def test_a_ray_without_a_dashboard(ray_session: None, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_ray_without_a_dashboard_is_refused(
+    ray_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
-    with pytest.raises(InputError, match="has no dashboard, so it takes no jobs"):
+    with pytest.raises(InputError, match="no dashboard"):
         dashboard_address()

@@ -1,4 +1,4 @@
-"""The wheel that travels to a cluster: whole, of this very code, and asking pip for nothing."""
+"""The wheel for a cluster: complete, without requirements, cached; and its errors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.jobs import wheel as checkout
-from loadmaster.serving.jobs import wheel as installed
 from loadmaster.serving.jobs import wheel as module
-from loadmaster.serving.jobs.wheel import for_a_cluster, metadata_name, wheel
+from loadmaster.serving.jobs.wheel import metadata_name, wheel, without_requirements
 
-FLOORS = ("envs", "models", "serving", "platform")
+pytestmark = pytest.mark.slow
+
+PACKAGES = ("envs", "models", "serving", "platform")
 PROJECT = """
 [build-system]
 requires = ["setuptools"]
@@ -44,13 +44,13 @@ packages = ["loadmaster.envs", "loadmaster.platform"]
 
 @pytest.fixture(scope="module")
 def shipped(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of this checkout."""
+    """The wheel of this checkout."""
     return wheel(root, tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture(scope="module")
 def target(shipped: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has put it, as Ray's agent asks it to; without an index it can fetch nothing."""
+    """The folder into which pip has installed it, as Ray's agent does, without an index."""
     folder = tmp_path_factory.mktemp("node") / "py_modules"
     pip = [sys.executable, "-P", "-m", "pip", "install", "--quiet", "--no-index"]
     subprocess.run([*pip, str(shipped), f"--target={folder}"], check=True, cwd=folder.parent)
@@ -62,28 +62,28 @@ def contents(path: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def of_the_floors(root: Path) -> set[str]:
-    """What git has or would take of the four folders."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *FLOORS]
+def source_files(root: Path) -> set[str]:
+    """Tracked and untracked files of the four packages."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *PACKAGES]
     listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     return {f"loadmaster/{name}" for name in listed.stdout.split() if (root / name).exists()}
 
 
-def test_holds_every_file_of_the_floors_and_no_other(shipped: Path, root: Path) -> None:
+def test_wheel_has_every_source_file_and_no_other(shipped: Path, root: Path) -> None:
     found = {name for name in contents(shipped) if ".dist-info/" not in name}
-    assert found == of_the_floors(root)
+    assert found == source_files(root)
     assert any(name.endswith("pretrained/decima-stream/weights.safetensors") for name in found)
     assert "loadmaster/platform/__init__.py" not in found
 
 
-def test_it_names_its_contents(shipped: Path) -> None:
-    """Ray takes two wheels of one name for the same; pip has to understand the name."""
+def test_wheel_name_has_a_digest(shipped: Path) -> None:
+    """Ray identifies wheels by name, and pip must be able to parse it."""
     name, version, build, _ = parse_wheel_filename(shipped.name)
     assert (name, str(version)) == ("loadmaster", "0.1.0")
     assert len(str(build[1])) > 12
 
 
-def test_its_record_is_right(shipped: Path) -> None:
+def test_record_has_the_digests(shipped: Path) -> None:
     files = contents(shipped)
     (record,) = (name for name in files if name.endswith(".dist-info/RECORD"))
     rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(files[record].decode()))}
@@ -94,34 +94,34 @@ def test_its_record_is_right(shipped: Path) -> None:
             assert rows[name] == [f"sha256={digest.rstrip('=')}", str(len(content))]
 
 
-def test_nodes_install_no_library(shipped: Path) -> None:
+def test_wheel_requires_no_library(shipped: Path) -> None:
     files = contents(shipped)
     metadata = BytesParser().parsebytes(files[metadata_name(files)])
-    wanted = [Requirement(line) for line in metadata.get_all("Requires-Dist") or []]
-    assert {"ray", "torch", "numba"} <= {each.name for each in wanted}
-    for each in wanted:
+    requirements = [Requirement(line) for line in metadata.get_all("Requires-Dist") or []]
+    assert {"ray", "torch", "numba"} <= {each.name for each in requirements}
+    for each in requirements:
         assert each.marker is not None
         assert not each.marker.evaluate({"extra": ""})
         assert each.marker.evaluate({"extra": module.ON_THE_NODES})
     assert metadata.get_payload() == (Path(__file__).parents[3] / "README.md").read_text()
 
 
-def test_markers_of_libraries_stay() -> None:
+def test_markers_of_requirements_are_kept() -> None:
     lines = ["Metadata-Version: 2.4", "Name: loadmaster", "Version: 1", "Provides-Extra: dev"]
     lines += [
         'Requires-Dist: uvloop>=1; sys_platform == "linux"',
         'Requires-Dist: x; extra == "dev"',
     ]
-    once = for_a_cluster({"loadmaster-1.dist-info/METADATA": "\n".join(lines).encode()})
+    once = without_requirements({"loadmaster-1.dist-info/METADATA": "\n".join(lines).encode()})
     metadata = BytesParser().parsebytes(once["loadmaster-1.dist-info/METADATA"])
     assert metadata.get_all("Requires-Dist") == [
         'uvloop>=1; sys_platform == "linux" and extra == "cluster"'
     ]
     assert metadata.get_all("Provides-Extra") == ["cluster"]
-    assert for_a_cluster(once) == once
+    assert without_requirements(once) == once
 
 
-def test_nothing_is_built_twice(shipped: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_wheel_is_reused(shipped: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def never(files: object) -> dict[str, bytes]:
         raise AssertionError("built again")
 
@@ -129,30 +129,30 @@ def test_nothing_is_built_twice(shipped: Path, root: Path, monkeypatch: pytest.M
     assert wheel(root, shipped.parent) == shipped
 
 
-def test_an_installed_wheel_is_packed_again(shipped: Path, target: Path, tmp_path: Path) -> None:
+def test_installed_wheel_is_packed_again(shipped: Path, target: Path, tmp_path: Path) -> None:
     again = wheel(target / "loadmaster", tmp_path)
     assert contents(again) == contents(shipped)
     assert wheel(target / "loadmaster", tmp_path) == again
     assert [file.name for file in tmp_path.iterdir()] == [again.name]
 
 
-def test_the_standard_library_is_not_hidden(target: Path) -> None:
-    """The trap: a worker has the unpacked wheel first on its path."""
+def test_standard_library_platform_is_not_hidden(target: Path) -> None:
+    """A worker has the unpacked wheel first on its path."""
     script = (
         "import importlib, json, platform\n"
         "for name in ('numpy', 'ray'): importlib.import_module(name)\n"
         "import loadmaster.platform.cli.main as ours\n"
         "print(json.dumps([platform.__file__, platform.python_version(), ours.__file__]))"
     )
-    answer = subprocess.run(
+    run = subprocess.run(
         [sys.executable, "-c", script],
-        cwd=target / "loadmaster",  # the worst place to be: platform/ lies in it
+        cwd=target / "loadmaster",  # platform/ is in it
         env={**os.environ, "PYTHONPATH": str(target)},
         capture_output=True,
         text=True,
         check=True,
     )
-    library, version, ours = json.loads(answer.stdout)
+    library, version, ours = json.loads(run.stdout)
     assert Path(library).parent == Path(os.__file__).parent
     assert version == ".".join(map(str, sys.version_info[:3]))
     assert Path(ours).is_relative_to(target)
@@ -160,11 +160,11 @@ def test_the_standard_library_is_not_hidden(target: Path) -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A checkout of a few files."""
+    """A small checkout."""
     root = tmp_path / "checkout"
     written = {
         "pyproject.toml": PROJECT,
-        "README.md": "A house.",
+        "README.md": "A project.",
         "envs/__init__.py": "",
         "platform/main.py": "print(1)",
         "platform/__pycache__/main.pyc": "stale",
@@ -180,7 +180,7 @@ def git(root: Path, *arguments: str) -> None:
     subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True)
 
 
-def test_another_source_another_name(tree: Path, tmp_path: Path) -> None:
+def test_changed_source_gives_another_name(tree: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     first = wheel(tree, cache)
     assert first.name.startswith("loadmaster-7.0-0_")
@@ -195,21 +195,21 @@ def test_another_source_another_name(tree: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_new_modules_travel_and_ignored_files_do_not(tree: Path) -> None:
+def test_untracked_modules_are_included_and_ignored_files_are_not(tree: Path) -> None:
     git(tree, "init", "--quiet")
     (tree / ".gitignore").write_text("__pycache__/\n*.secret\n")
     git(tree, "add", "envs", "pyproject.toml", "README.md")
     (tree / "platform" / "keys.secret").write_text("no")
     (tree / "envs" / "new.py").write_text("")
-    files = checkout.sources(tree)
+    files = module.sources(tree)
     assert set(files) == {
         "pyproject.toml", "README.md", "envs/__init__.py", "envs/new.py", "platform/main.py",
     }  # fmt: skip
-    (tree / "envs" / "__init__.py").unlink()  # though git still lists it
-    assert "envs/__init__.py" not in checkout.sources(tree)
+    (tree / "envs" / "__init__.py").unlink()  # git still lists it
+    assert "envs/__init__.py" not in module.sources(tree)
 
 
-def test_only_some_wheels_are_kept(
+def test_old_wheels_are_deleted(
     tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT", 2)
@@ -224,52 +224,54 @@ def test_only_some_wheels_are_kept(
     assert set(cache.iterdir()) == set(made[1:])
 
 
-def test_a_cache_that_cannot_be_written(tree: Path, tmp_path: Path) -> None:
+def test_unwritable_cache_is_refused(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"cannot write the wheel .* LOADMASTER_CACHE"):
+    with pytest.raises(InputError, match="LOADMASTER_CACHE"):
         wheel(tree, tmp_path / "file")
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "part"),
     [
         ("import setuptools_that_is_not_there", "setuptools_that_is_not_there"),
         ("raise ModuleNotFoundError(\"No module named 'setuptools'\")", "pip install"),
-        ("pass", "said nothing"),
+        ("pass", "no output"),
     ],
 )
-def test_no_setuptools(
-    program: str, said: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+def test_build_error_is_shown(
+    program: str, part: str, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkout, "BUILD", program)
-    with pytest.raises(InputError, match=f"cannot be built as a wheel: .*{said}"):
-        checkout.build(checkout.sources(tree))
+    monkeypatch.setattr(module, "BUILD", program)
+    with pytest.raises(InputError, match=part):
+        module.build(module.sources(tree))
 
 
-def test_a_broken_project_file(tree: Path) -> None:
+def test_invalid_project_file_is_refused(tree: Path) -> None:
     (tree / "pyproject.toml").write_text("[project")
-    with pytest.raises(InputError, match="expected TOML"):
-        checkout.is_checkout(tree)
+    with pytest.raises(InputError, match="TOML"):
+        module.is_checkout(tree)
 
 
-def test_modules_that_nobody_installed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no installed package lists them"):
-        installed.installed_files(tmp_path / "loadmaster")
+def test_modules_of_no_installation_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no installed package"):
+        module.installed_files(tmp_path / "loadmaster")
 
 
-def test_a_damaged_installation(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_file_of_an_installation_is_named(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: Callable[[Path], bytes] = Path.read_bytes
 
-    def torn(path: Path) -> bytes:
+    def fail_on_registry(path: Path) -> bytes:
         if path.name == "registry.py":
             raise FileNotFoundError(2, "No such file or directory")
         return read(path)
 
-    monkeypatch.setattr(Path, "read_bytes", torn)
-    with pytest.raises(InputError, match=r"damaged: .*registry.py"):
-        installed.installed_files(target / "loadmaster")
+    monkeypatch.setattr(Path, "read_bytes", fail_on_registry)
+    with pytest.raises(InputError, match=r"registry\.py"):
+        module.installed_files(target / "loadmaster")
 
 
-def test_an_installation_without_metadata() -> None:
-    with pytest.raises(InputError, match="without its metadata"):
+def test_missing_metadata_is_refused() -> None:
+    with pytest.raises(InputError, match="metadata"):
         metadata_name(["loadmaster/envs/__init__.py"])

@@ -1,10 +1,12 @@
-"""The decision log: what is written is read back, and nothing that befalls the disk is fatal."""
+"""The decision log: round trip, limits, faults of the disk, foreign and damaged files."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ from loadmaster.serving.monitoring.log_files import (
 )
 
 NOW = 1_800_000_000.25
-SLOW = LogSettings(flush_s=3600)  # only what a test asks for is written
+MANUAL = LogSettings(flush_s=3600)  # writes on `flush` only
 
 
 def decision(number: int, **change: Any) -> DecisionRow:
@@ -58,6 +60,9 @@ def read(folder: Path, **bounds: Any) -> list[DecisionRow]:
     return list(read_log(folder, warn=fail, **bounds))
 
 
+OpenLog = Callable[..., DecisionLog]
+
+
 def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
@@ -70,11 +75,11 @@ def eventually(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., DecisionLog]]:
-    """Logs in the folder `log`, closed in the end."""
+def make(tmp_path: Path) -> Iterator[OpenLog]:
+    """Open logs in the folder `log` and close them after the test."""
     made = []
 
-    def open_log(settings: LogSettings = SLOW, **more: Any) -> DecisionLog:
+    def open_log(settings: LogSettings = MANUAL, **more: Any) -> DecisionLog:
         made.append(DecisionLog(tmp_path / "log", settings, **more))
         return made[-1]
 
@@ -83,29 +88,29 @@ def make(tmp_path: Path) -> Iterator[Callable[..., DecisionLog]]:
         log.close()
 
 
-def test_what_is_put_is_read_back(make: Callable[..., DecisionLog]) -> None:
+def test_rows_are_read_back(make: OpenLog) -> None:
     log = make()
     rows = [
         decision(0),
         decision(1, cause="timeout", source="fallback", shadow='{"decision": 1}', guard=()),
         decision(2, state='{"name": "Ω\\u0000"}', guard=("a", "b")),
     ]
-    told = FeedbackRow("d0", NOW + 5, "tiny", '{"slow": false}', -3.25)
-    unknown = told._replace(id=None)
+    feedback = FeedbackRow("d0", NOW + 5, "tiny", '{"slow": false}', -3.25)
+    unknown = feedback._replace(id=None)
     assert all(map(log.put_decision, rows))
-    assert log.put_feedback(told)
+    assert log.put_feedback(feedback)
     assert log.put_feedback(unknown)
     assert log.flush()
     expected = [row._replace(guard=list(row.guard)) for row in rows]
     assert read(log.folder) == expected
-    assert list(read_feedback(log.folder)) == [told, unknown]
+    assert list(read_feedback(log.folder)) == [feedback, unknown]
     status = log.status()
     assert status.rows == 5
     assert status.bytes == sum(part.stat().st_size for part in parts(log.folder))
     assert (status.dropped, status.fault) == (0, None)
 
 
-def test_files_are_zstd_with_times_in_utc(make: Callable[..., DecisionLog]) -> None:
+def test_files_are_zstd_with_utc_times(make: OpenLog) -> None:
     log = make()
     log.put_decision(decision(0))
     log.flush()
@@ -116,13 +121,13 @@ def test_files_are_zstd_with_times_in_utc(make: Callable[..., DecisionLog]) -> N
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
-def test_nothing_of_a_request_but_its_state_can_be_logged() -> None:
+def test_rows_have_no_field_for_headers() -> None:
     fields = {*DecisionRow._fields, *FeedbackRow._fields}
     assert not fields & {"token", "headers", "authorization", "client"}
 
 
-def test_times_bound_what_is_read(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"part_rows": 10}))
+def test_read_log_filters_by_time(make: OpenLog) -> None:
+    log = make(MANUAL.model_copy(update={"part_rows": 10}))
     for number in range(30):
         log.put_decision(decision(number))
     log.flush()
@@ -133,29 +138,27 @@ def test_times_bound_what_is_read(make: Callable[..., DecisionLog]) -> None:
     assert read(log.folder, until=NOW) == []
 
 
-def test_rows_are_written_by_count(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"part_rows": 10}))
-    for number in range(9):
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (MANUAL.model_copy(update={"part_rows": 10}), 10),
+        (MANUAL.model_copy(update={"part_bytes": 5600}), 10),
+        (LogSettings(flush_s=0.05), 1),
+    ],
+)
+def test_rows_are_written_by_count_size_or_age(
+    make: OpenLog, settings: LogSettings, rows: int
+) -> None:
+    log = make(settings)
+    for number in range(rows - 1):
         log.put_decision(decision(number))
-    time.sleep(0.05)
+    time.sleep(0.02)
     assert log.status().rows == 0
-    log.put_decision(decision(9))
-    assert eventually(lambda: log.status().rows == 10)
+    log.put_decision(decision(rows))
+    assert eventually(lambda: log.status().rows == rows)
 
 
-def test_rows_are_written_by_size(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"part_bytes": 4096}))
-    log.put_decision(decision(0, state=json.dumps("x" * 5000)))
-    assert eventually(lambda: log.status().rows == 1)
-
-
-def test_rows_are_written_by_age(make: Callable[..., DecisionLog]) -> None:
-    log = make(LogSettings(flush_s=0.05))
-    log.put_decision(decision(0))
-    assert eventually(lambda: log.status().rows == 1)
-
-
-def test_closing_writes_what_waits(make: Callable[..., DecisionLog]) -> None:
+def test_close_writes_the_queue(make: OpenLog) -> None:
     log = make()
     log.put_decision(decision(0))
     log.close()
@@ -164,39 +167,37 @@ def test_closing_writes_what_waits(make: Callable[..., DecisionLog]) -> None:
     assert log.status().dropped == 1
 
 
-def test_a_full_queue_drops_and_counts(
-    make: Callable[..., DecisionLog], monkeypatch: pytest.MonkeyPatch
+def test_full_queue_drops_and_counts_without_blocking(
+    make: OpenLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    going = threading.Event()
+    released = threading.Event()
     real = decision_log.write_part
 
     def stuck(*arguments: Any) -> Any:
-        going.wait(10)
+        released.wait(10)
         return real(*arguments)
 
     monkeypatch.setattr(decision_log, "write_part", stuck)
-    log = make(SLOW.model_copy(update={"part_rows": 5, "queue_rows": 20}))
+    log = make(MANUAL.model_copy(update={"part_rows": 5, "queue_rows": 20}))
     start = time.perf_counter()
     taken = [log.put_decision(decision(number)) for number in range(50)]
-    assert time.perf_counter() - start < 1  # nobody waits for the disk
+    assert time.perf_counter() - start < 1
     assert taken == [True] * 20 + [False] * 30
     assert log.status().dropped == 30
-    going.set()
+    released.set()
     assert eventually(lambda: log.status().rows == 20)
     assert log.put_decision(decision(50))
 
 
-def test_a_queue_is_bounded_in_bytes_too(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"queue_bytes": 20_000}))
+def test_queue_is_bounded_in_bytes(make: OpenLog) -> None:
+    log = make(MANUAL.model_copy(update={"queue_bytes": 20_000}))
     huge = json.dumps("x" * 8000)
     assert [log.put_decision(decision(n, state=huge)) for n in range(3)] == [True, True, False]
     log.flush()
     assert log.put_decision(decision(3, state=huge))
 
 
-def test_a_full_disk_is_told_and_recovers(
-    make: Callable[..., DecisionLog], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_is_reported_and_recovers(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(LogSettings(flush_s=0.02, queue_rows=10))
     full = True
     real = pq.write_table
@@ -215,16 +216,14 @@ def test_a_full_disk_is_told_and_recovers(
     assert eventually(lambda: log.status().fault is not None)
     assert log.status().fault == f"cannot write to {log.folder}: No space left on device"
     assert log.status().dropped == 5
-    assert list(log.folder.iterdir()) == []  # nothing half written, under any name
+    assert list(log.folder.iterdir()) == []  # no partial file
     full = False
     assert eventually(lambda: log.status().rows == 10)
     assert eventually(lambda: log.status().fault is None)
     assert [row.id for row in read(log.folder)] == [f"d{n}" for n in range(10)]
 
 
-def test_a_full_disk_at_the_end_counts_what_is_lost(
-    make: Callable[..., DecisionLog], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_lost_at_close_are_counted(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     def write(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -235,7 +234,7 @@ def test_a_full_disk_at_the_end_counts_what_is_lost(
     assert log.status().dropped == 1
 
 
-def test_a_folder_that_is_gone_is_made_again(make: Callable[..., DecisionLog]) -> None:
+def test_deleted_folder_is_created_again(make: OpenLog) -> None:
     log = make()
     log.put_decision(decision(0))
     log.flush()
@@ -248,7 +247,7 @@ def test_a_folder_that_is_gone_is_made_again(make: Callable[..., DecisionLog]) -
     assert log.status().bytes == parts(log.folder)[0].stat().st_size
 
 
-def test_a_folder_that_cannot_be_is_told(make: Callable[..., DecisionLog], tmp_path: Path) -> None:
+def test_unusable_folder_is_reported(make: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a file")
     log = make()
     log.put_decision(decision(0))
@@ -259,8 +258,8 @@ def test_a_folder_that_cannot_be_is_told(make: Callable[..., DecisionLog], tmp_p
     assert log.status()[2:] == (0, None)
 
 
-def test_the_disk_use_is_bounded_and_the_oldest_go(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"most_bytes": 1 << 16, "part_rows": 5}))
+def test_disk_use_is_bounded_by_deleting_the_oldest(make: OpenLog) -> None:
+    log = make(MANUAL.model_copy(update={"most_bytes": 1 << 16, "part_rows": 5}))
     for number in range(200):
         noise = os.urandom(200).hex()
         log.put_decision(decision(number, state=json.dumps(noise)))
@@ -273,15 +272,15 @@ def test_the_disk_use_is_bounded_and_the_oldest_go(make: Callable[..., DecisionL
     assert 10 <= len(kept) < 200
 
 
-def test_a_later_start_goes_on_counting(make: Callable[..., DecisionLog]) -> None:
-    small = SLOW.model_copy(update={"most_bytes": 1 << 16})
+def test_files_of_an_earlier_run_count(make: OpenLog) -> None:
+    small = MANUAL.model_copy(update={"most_bytes": 1 << 16})
     first = make(small)
     for number in range(6):
         first.put_decision(decision(number, state=json.dumps(os.urandom(4000).hex())))
         first.put_feedback(FeedbackRow("d", NOW + number, "tiny", "{}", 1.0))
         first.flush()
     first.close()
-    (first.folder / "notes.txt").write_text("of somebody else")
+    (first.folder / "notes.txt").write_text("not a log")
     second = make(small)
     for number in range(6, 14):
         second.put_decision(decision(number, state=json.dumps(os.urandom(4000).hex())))
@@ -293,10 +292,8 @@ def test_a_later_start_goes_on_counting(make: Callable[..., DecisionLog]) -> Non
     assert (second.folder / "notes.txt").exists()
 
 
-def test_files_are_bounded_in_number(
-    make: Callable[..., DecisionLog], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(decision_log, "MOST_FILES", 3)
+def test_number_of_files_is_bounded(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "MAX_FILES", 3)
     log = make()
     for number in range(6):
         log.put_decision(decision(number))
@@ -304,8 +301,8 @@ def test_files_are_bounded_in_number(
     assert [row.id for row in read(log.folder)] == ["d3", "d4", "d5"]
 
 
-def test_a_crash_before_the_rename_leaves_no_broken_file(
-    make: Callable[..., DecisionLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_crash_leaves_an_unfinished_file_that_is_removed_later(
+    make: OpenLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "log"
 
@@ -317,30 +314,30 @@ def test_a_crash_before_the_rename_leaves_no_broken_file(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", die)
-        patch.setattr(Path, "unlink", die)  # a killed process tidies nothing up
+        patch.setattr(Path, "unlink", die)
         with pytest.raises(Killed):
             write_part(folder, DECISIONS, [decision(0)], 1)
     (left,) = folder.iterdir()
-    assert left.name.endswith(".parquet.partial")
+    assert left.name.endswith(".partial")
     assert read(folder) == []
     make(clock=lambda: left.stat().st_mtime + 5).flush()
-    assert left.exists()  # somebody else may be writing it
+    assert left.exists()  # it may still be written
     age = left.stat().st_mtime
     make(clock=lambda: age + 3600).flush()
     assert not left.exists()
 
 
-def test_a_row_that_no_file_can_hold_keeps_no_other_waiting(
-    make: Callable[..., DecisionLog],
+def test_invalid_row_is_dropped_alone(
+    make: OpenLog,
 ) -> None:
     log = make()
     rows = [decision(n) for n in range(7)]
-    rows[2] = decision(2, state=None)
+    rows[2] = decision(2, policy=None)
     rows[5] = decision(5, time=float("nan"))
-    rows[6] = decision(6, state='"\ud800"')  # no UTF-8, but a text
+    rows[6] = decision(6, state='"\ud800"')  # not valid UTF-8
     log.put_feedback(FeedbackRow("d1", NOW, "tiny", "{}", 1.0))
     for row in rows:
-        log._put(DECISIONS, row, 1)
+        log.put_decision(row)
     assert log.flush()
     assert [row.id for row in read(log.folder)] == ["d0", "d1", "d3", "d4", "d6"]
     assert read(log.folder)[-1].state == '"?"'
@@ -348,7 +345,7 @@ def test_a_row_that_no_file_can_hold_keeps_no_other_waiting(
     assert len(list(read_feedback(log.folder))) == 1
 
 
-def test_many_threads_may_put(make: Callable[..., DecisionLog]) -> None:
+def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
     log = make(LogSettings(flush_s=0.01, part_rows=50))
 
     def put(thread: int) -> None:
@@ -366,8 +363,8 @@ def test_many_threads_may_put(make: Callable[..., DecisionLog]) -> None:
     assert log.status().rows == 1200
 
 
-def test_foreign_and_damaged_files_are_named_and_passed_over(
-    make: Callable[..., DecisionLog], tmp_path: Path
+def test_foreign_and_damaged_files_are_skipped_with_a_warning(
+    make: OpenLog, tmp_path: Path
 ) -> None:
     log = make()
     log.put_decision(decision(0))
@@ -386,17 +383,15 @@ def test_foreign_and_damaged_files_are_named_and_passed_over(
     write_part(below, DECISIONS, [decision(7)], 1)
     lines: list[str] = []
     assert [row.id for row in read_log(folder, warn=lines.append)] == ["d0", "d7"]
-    told = " ".join(lines)
     for name in ("cut", "empty", "turned", "other", "folder"):
-        assert f"{name}.parquet is passed over: " in told
-    assert "expected timestamp[us, tz=UTC] under 'time'" in told
+        assert sum(f"{name}.parquet" in line for line in lines) == 1
     assert len(lines) == 5
     assert all("\n" not in line for line in lines)
     with pytest.warns(UserWarning, match="passed over"):
         assert len(list(read_log(folder))) == 2
 
 
-def test_a_column_that_a_later_version_adds_does_no_harm(tmp_path: Path) -> None:
+def test_additional_column_is_ignored(tmp_path: Path) -> None:
     part, _ = write_part(tmp_path, DECISIONS, [decision(0)], 1)
     table = pq.read_table(part)
     pq.write_table(table.append_column("colour", pa.array(["red"])), part)
@@ -404,30 +399,27 @@ def test_a_column_that_a_later_version_adds_does_no_harm(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
-def test_a_folder_that_is_none_is_refused(kind: str, tmp_path: Path) -> None:
+def test_missing_folder_is_refused(kind: str, tmp_path: Path) -> None:
     place = tmp_path / "log"
     if kind == "file":
         place.write_text("")
-    with pytest.raises(InputError, match="expected the folder of a decision log"):
+    with pytest.raises(InputError, match="folder"):
         list(read_log(place))
 
 
-def test_putting_costs_little(make: Callable[..., DecisionLog]) -> None:
-    log = make(SLOW.model_copy(update={"part_rows": 10**6}))
+def test_put_takes_little_time(make: OpenLog) -> None:
+    log = make(MANUAL.model_copy(update={"part_rows": 10**6}))
     rows = [decision(number) for number in range(5000)]
     seconds = []
     for start in range(0, 5000, 1000):
-        begun = time.perf_counter()
+        start_s = time.perf_counter()
         for row in rows[start : start + 1000]:
             log.put_decision(row)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start_s)
     assert min(seconds) / 1000 < 50e-6
 
 
-def test_the_log_imports_no_ray_and_no_torch() -> None:
-    import subprocess
-    import sys
-
+def test_log_and_monitor_import_no_heavy_package() -> None:
     code = (
         "import sys\n"
         "import loadmaster.serving.monitoring.decision_log\n"

@@ -1,4 +1,4 @@
-"""The lifecycle of AWARE's Algorithm 1: every transition, and none on thin evidence."""
+"""AWARE's Algorithm 1: its transitions, thresholds and invariants."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from loadmaster.serving.monitoring.lifecycle import (
     LifecycleSettings,
     LifecycleState,
-    judge,
-    measure,
-    summary,
+    measure_thresholds,
+    next_state,
+    summarize,
 )
 
 INITIALIZED, OFFLINE, ONLINE, SERVING = LifecycleState
@@ -34,71 +34,71 @@ RULES = [98.0, 100.0, 102.0, 100.0]  # mean 100, deviation 1.63
 
 
 @pytest.mark.parametrize(("bootstrap", "first"), [(True, OFFLINE), (False, ONLINE)])
-def test_bootstrapping_decides_the_first_state(bootstrap: bool, first: LifecycleState) -> None:
+def test_bootstrap_selects_the_first_state(bootstrap: bool, first: LifecycleState) -> None:
     settings = LifecycleSettings(bootstrap=bootstrap)
-    assert judge(INITIALIZED, [], [], settings).to is first
+    assert next_state(INITIALIZED, [], [], settings).to is first
 
 
 @pytest.mark.parametrize(
-    ("state", "rewards", "to", "said"),
+    ("state", "rewards", "to"),
     [
-        (OFFLINE, [100, 100, 100, 100], ONLINE, "reaches the 100 of the rules"),
-        (OFFLINE, [99, 100, 100, 100], None, "the mean 99.75 of the last 4 rewards is below"),
-        (ONLINE, [98, 98, 98, 98], SERVING, "reaches 97.4, the rules' less 2.60%"),
-        (ONLINE, [97, 97, 97, 97], None, "below 97.4"),
-        (ONLINE, [90, 110, 90, 110], None, "deviation 11.55 is above the 3.266 allowed"),
-        (SERVING, [98, 98, 98, 98], None, "holds against 97.4"),
-        (SERVING, [97, 97, 97, 97], ONLINE, "the mean 97 of the last 4 rewards is below 97.4"),
-        (SERVING, [90, 110, 90, 110], ONLINE, "deviation 11.55 is above"),
+        (OFFLINE, [100, 100, 100, 100], ONLINE),
+        (OFFLINE, [99, 100, 100, 100], None),
+        (ONLINE, [98, 98, 98, 98], SERVING),
+        (ONLINE, [97, 97, 97, 97], None),  # below 97.4
+        (ONLINE, [90, 110, 90, 110], None),  # deviation 11.55 above 3.266
+        (SERVING, [98, 98, 98, 98], None),
+        (SERVING, [97, 97, 97, 97], ONLINE),
+        (SERVING, [90, 110, 90, 110], ONLINE),
     ],
 )
-def test_the_paper_s_transitions(
-    state: LifecycleState, rewards: list[float], to: LifecycleState | None, said: str
+def test_transitions_of_the_paper(
+    state: LifecycleState, rewards: list[float], to: LifecycleState | None
 ) -> None:
-    judgement = judge(state, rewards, RULES, PAPER)
-    assert judgement.to is to
-    assert said in judgement.why
+    assert next_state(state, rewards, RULES, PAPER).to is to
 
 
 @pytest.mark.parametrize("state", [ONLINE, SERVING])
-def test_high_stakes_fall_back_to_the_rules(state: LifecycleState) -> None:
+def test_retrain_offline_demotes_to_offline(state: LifecycleState) -> None:
     careful = PAPER.model_copy(update={"retrain_offline": True})
-    assert judge(state, [97.0] * 4, RULES, careful).to is OFFLINE
-    assert judge(state, [98.0] * 4, RULES, careful).to is not OFFLINE
-    assert judge(state, [90.0, 110.0] * 2, RULES, careful).to in (None, ONLINE)  # it only varies
+    assert next_state(state, [97.0] * 4, RULES, careful).to is OFFLINE
+    assert next_state(state, [98.0] * 4, RULES, careful).to is not OFFLINE
+    assert next_state(state, [90.0, 110.0] * 2, RULES, careful).to in (
+        None,
+        ONLINE,
+    )
 
 
-def test_bad_luck_is_no_decay() -> None:
-    unlucky = [94.0, 101.0, 94.0, 99.0]  # mean 97, but with a standard error of 1.8
-    doubting = PAPER.model_copy(update={"doubt": 2.0, "deviation": 5.0})
-    assert judge(SERVING, unlucky, RULES, doubting).to is None
-    assert "by luck alone" in judge(SERVING, unlucky, RULES, doubting).why
-    assert judge(SERVING, [80.0, 82.0, 81.0, 79.0], RULES, doubting).to is ONLINE
+def test_shortfall_within_noise_is_no_degradation() -> None:
+    noisy = [94.0, 101.0, 94.0, 99.0]  # mean 97, but with a standard error of 1.8
+    tolerant = PAPER.model_copy(update={"doubt": 2.0, "deviation": 5.0})
+    assert next_state(SERVING, noisy, RULES, tolerant).to is None
+    assert next_state(SERVING, [80.0, 82.0, 81.0, 79.0], RULES, tolerant).to is ONLINE
 
 
 @pytest.mark.parametrize("mean", [-1000.0, -100.0, 100.0])
-def test_degradation_is_worse_whatever_the_sign(mean: float) -> None:
-    thresholds = measure([mean - 1, mean + 1] * 2, PAPER)
+def test_degradation_lowers_the_threshold_for_either_sign(mean: float) -> None:
+    thresholds = measure_thresholds([mean - 1, mean + 1] * 2, PAPER)
     assert thresholds is not None
     assert thresholds.online == mean
     assert thresholds.serving == pytest.approx(mean - 0.026 * abs(mean))
 
 
-def test_where_the_mean_is_naught_the_deviation_is_the_scale() -> None:
-    thresholds = measure([-2.0, 2.0, -2.0, 2.0], PAPER)
+def test_deviation_is_the_scale_of_a_zero_mean() -> None:
+    thresholds = measure_thresholds([-2.0, 2.0, -2.0, 2.0], PAPER)
     assert thresholds is not None
-    assert thresholds.serving == pytest.approx(-0.026 * summary([-2.0, 2.0, -2.0, 2.0]).std)
+    assert thresholds.serving == pytest.approx(-0.026 * summarize([-2.0, 2.0, -2.0, 2.0]).std)
 
 
-def test_rules_that_never_vary_let_a_policy_vary_a_little() -> None:
-    thresholds = measure([-50.0] * 4, PAPER)
+def test_constant_rules_tolerate_a_small_deviation() -> None:
+    thresholds = measure_thresholds([-50.0] * 4, PAPER)
     assert thresholds is not None
     assert thresholds.deviation == pytest.approx(0.026 * 50)
-    assert judge(ONLINE, [-50.0, -50.5, -50.5, -50.0], [-50.0] * 4, PAPER).to is SERVING
+    assert next_state(ONLINE, [-50.0, -50.5, -50.5, -50.0], [-50.0] * 4, PAPER).to is SERVING
 
 
 @given(STATES, SETTINGS, st.integers(0, WINDOW - 1), st.booleans(), REWARDS)
-def test_nothing_happens_until_enough_is_measured(
+def test_incomplete_window_gives_no_transition(
     state: LifecycleState,
     settings: LifecycleSettings,
     few: int,
@@ -106,38 +106,37 @@ def test_nothing_happens_until_enough_is_measured(
     rewards: list[float],
 ) -> None:
     policy, rules = (rewards, rewards[:few]) if of_rules else (rewards[:few], rewards)
-    judgement = judge(state, policy, rules, settings)
-    assert judgement.to is None
+    transition = next_state(state, policy, rules, settings)
+    assert transition.to is None
     whose = "rules" if of_rules else "policy"
-    assert judgement.why == f"not judged yet: {few} of {WINDOW} rewards of the {whose} measured"
+    assert f"{few} of {WINDOW} rewards of the {whose}" in transition.why
 
 
 @given(STATES, SETTINGS, REWARDS, REWARDS)
-def test_every_transition_is_one_of_the_algorithm(
+def test_transitions_are_those_of_the_algorithm(
     state: LifecycleState, settings: LifecycleSettings, rewards: list[float], rules: list[float]
 ) -> None:
-    judgement = judge(state, rewards, rules, settings)
+    transition = next_state(state, rewards, rules, settings)
     down = {OFFLINE} if settings.retrain_offline else set()
     allowed = {OFFLINE: {ONLINE}, ONLINE: {SERVING, *down}, SERVING: {ONLINE, *down}}
-    assert judgement.to in {None, *allowed[state]}
-    assert judgement.fallen or judgement.to is not OFFLINE
-    assert judgement.to is not state
-    assert "of the last 4 rewards" in judgement.why
-    assert "nan" not in judgement.why
+    assert transition.to in {None, *allowed[state]}
+    assert transition.degraded or transition.to is not OFFLINE
+    assert transition.to is not state
+    assert "nan" not in transition.why
 
 
 @given(STATES, SETTINGS, REWARDS, REWARDS)
-def test_the_same_rewards_never_send_it_in_circles(
+def test_constant_rewards_cause_no_cycle(
     state: LifecycleState, settings: LifecycleSettings, rewards: list[float], rules: list[float]
 ) -> None:
     been = [state]
-    while (to := judge(been[-1], rewards, rules, settings).to) is not None:
+    while (to := next_state(been[-1], rewards, rules, settings).to) is not None:
         assert to not in been
         been.append(to)
 
 
 @given(STATES, SETTINGS, REWARDS, REWARDS, st.floats(0, 1e6))
-def test_earning_more_never_sends_it_down(
+def test_higher_rewards_never_lower_the_state(
     state: LifecycleState,
     settings: LifecycleSettings,
     rewards: list[float],
@@ -145,25 +144,25 @@ def test_earning_more_never_sends_it_down(
     more: float,
 ) -> None:
     order = list(LifecycleState)
-    lower = judge(state, rewards, rules, settings).to or state
+    lower = next_state(state, rewards, rules, settings).to or state
     better = [reward + more for reward in rewards]
-    # Rounding may lift the deviation over its bound by a hair.
-    earned, thresholds = summary(better[-WINDOW:]), measure(rules, settings)
+    # Rounding may lift the deviation over its bound.
+    earned, thresholds = summarize(better[-WINDOW:]), measure_thresholds(rules, settings)
     assert thresholds is not None
     assume(not math.isclose(earned.std, thresholds.deviation, rel_tol=1e-6, abs_tol=1e-6))
-    assert order.index(judge(state, better, rules, settings).to or state) >= order.index(lower)
+    assert order.index(next_state(state, better, rules, settings).to or state) >= order.index(lower)
 
 
-@given(REWARDS, REWARDS, st.floats(1e-3, 1e3))
-def test_units_do_not_matter(rewards: list[float], rules: list[float], scale: float) -> None:
-    thresholds = measure(rules, PAPER)
-    scaled = measure([reward * scale for reward in rules], PAPER)
+@given(REWARDS, st.floats(1e-3, 1e3))
+def test_thresholds_scale_with_units(rules: list[float], scale: float) -> None:
+    thresholds = measure_thresholds(rules, PAPER)
+    scaled = measure_thresholds([reward * scale for reward in rules], PAPER)
     assert thresholds is not None
     assert scaled is not None
     for one, other in zip(thresholds, scaled, strict=True):
         assert other == pytest.approx(one * scale, rel=1e-6, abs=1e-6 * scale)
 
 
-def test_only_the_latest_window_counts() -> None:
-    assert judge(SERVING, [0.0] * 50 + [100.0] * 4, RULES, PAPER).to is None
-    assert judge(SERVING, [100.0] * 4, [900.0] * 50 + RULES, PAPER).to is None
+def test_older_rewards_are_ignored() -> None:
+    assert next_state(SERVING, [0.0] * 50 + [100.0] * 4, RULES, PAPER).to is None
+    assert next_state(SERVING, [100.0] * 4, [900.0] * 50 + RULES, PAPER).to is None

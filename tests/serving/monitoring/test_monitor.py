@@ -1,4 +1,4 @@
-"""The monitor: what it counts, what it notices, and what it advises."""
+"""The monitor: counts, drifts, recommendations, persistence and cost."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.monitoring.drift import MOST_INPUTS
-from loadmaster.serving.monitoring.history import INTERVALS, Latencies
+from loadmaster.serving.monitoring.drift import MAX_FEATURES
+from loadmaster.serving.monitoring.history import INTERVALS, LatencyHistogram
 from loadmaster.serving.monitoring.lifecycle import LifecycleState
 from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSettings, ServiceLifecycle
 
@@ -22,6 +22,8 @@ NOW = 1_800_000_000.0
 SERVING, ONLINE, OFFLINE = LifecycleState.SERVING, LifecycleState.ONLINE, LifecycleState.OFFLINE
 QUICK = ServiceLifecycle(window=20, doubt=2.0)
 QUICKLY = MonitorSettings(lifecycle=QUICK, reward_block=1)
+BOLD = QUICKLY.model_copy(update={"lifecycle": QUICK.model_copy(update={"retrain_offline": False})})
+BLIND = QUICKLY.model_copy(update={"delta": 1e-9})  # ADWIN detects nothing
 
 
 def decide(
@@ -38,16 +40,18 @@ def decide(
     )
 
 
-def earn(monitor: Monitor, who: Actor, mean: float, count: int, seed: int = 0) -> int:
-    """Rewards around a mean; how many until a drift was noticed, 0 if none was."""
+def add_rewards(monitor: Monitor, actor: Actor, mean: float, count: int, seed: int = 0) -> int:
+    """Add rewards around a mean; return their number until a drift, 0 if there is none."""
     noise = random.Random(seed)
     for number in range(1, count + 1):
-        if monitor.record_feedback(NOW + number, noise.gauss(mean, 1.0), who):
+        if monitor.record_feedback(NOW + number, noise.gauss(mean, 1.0), actor):
             return number
     return 0
 
 
-def see(monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int = 0) -> list[Any]:
+def add_inputs(
+    monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int = 0
+) -> list[Any]:
     noise = random.Random(seed)
     return [
         drift
@@ -56,16 +60,11 @@ def see(monitor: Monitor, jobs: float, count: int, start: float = NOW, seed: int
     ]
 
 
-def test_a_new_monitor_tells_that_it_knows_nothing() -> None:
-    told = Monitor().status()
-    assert told == {
-        "decisions": {
-            "total": 0,
-            "policy": 0,
-            "fallback": 0,
-            "by_cause": {},
-            "fallback_rate": None,
-        },
+def test_status_of_a_new_monitor_is_empty() -> None:
+    status = Monitor().status()
+    nothing = {"total": 0, "policy": 0, "fallback": 0, "by_cause": {}, "fallback_rate": None}
+    assert status == {
+        "decisions": nothing,
         "latency_ms": {"p50": None, "p99": None},
         "rewards": {
             "policy": {"mean": None, "std": None, "count": 0},
@@ -84,44 +83,44 @@ def test_decisions_are_counted_by_source_and_cause() -> None:
         decide(monitor, latency_ms=latency, agrees=True)
     decide(monitor, source="fallback", cause="timeout", latency_ms=50.0, agrees=False)
     decide(monitor, source="fallback", cause="paused", shadow_fault=True)
-    told = monitor.status()
-    assert told["decisions"] == {
+    status = monitor.status()
+    assert status["decisions"] == {
         "total": 5,
         "policy": 3,
         "fallback": 2,
         "by_cause": {"timeout": 1, "paused": 1},
         "fallback_rate": 0.4,
     }
-    assert told["shadow"] == {"decisions": 4, "agreement": 0.75, "faults": 1}
-    assert told["latency_ms"]["p50"] == pytest.approx(2.0, rel=0.03)
-    assert told["latency_ms"]["p99"] == pytest.approx(50.0, rel=0.03)
+    assert status["shadow"] == {"decisions": 4, "agreement": 0.75, "faults": 1}
+    assert status["latency_ms"]["p50"] == pytest.approx(2.0, rel=0.03)
+    assert status["latency_ms"]["p99"] == pytest.approx(50.0, rel=0.03)
     monitor.shadow_changed()
     assert monitor.status()["shadow"] == {"decisions": 0, "agreement": None, "faults": 0}
 
 
 @given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=200))
 @settings(max_examples=50)
-def test_percentiles_are_right_within_two_percent(values: list[float]) -> None:
-    latencies = Latencies()
+def test_percentiles_are_accurate_within_two_percent(values: list[float]) -> None:
+    latencies = LatencyHistogram()
     for value in values:
         latencies.add(value)
     ranked = sorted(values)
-    p50, p99 = Latencies.percentiles([latencies])
+    p50, p99 = LatencyHistogram.percentiles([latencies])
     assert p50 == pytest.approx(ranked[(len(ranked) + 1) // 2 - 1], rel=0.021)
     assert p99 == pytest.approx(ranked[-(-99 * len(ranked) // 100) - 1], rel=0.021)
 
 
-def test_history_has_every_interval_of_the_last_hour() -> None:
+def test_history_has_all_intervals_of_the_last_hour() -> None:
     monitor = Monitor()
     decide(monitor, NOW, source="fallback", cause="timeout", agrees=True)
     decide(monitor, NOW + 9.9, agrees=False)
     monitor.record_feedback(NOW + 5, 1.0, "policy")
     monitor.record_feedback(NOW + 6, 4.0, "rule")
     decide(monitor, NOW + 30)
-    told = monitor.history(NOW + 45)
-    assert told["interval_s"] == 10
-    assert [each["decisions"] for each in told["intervals"]] == [2, 0, 0, 1, 0]
-    first, empty = told["intervals"][:2]
+    status = monitor.history(NOW + 45)
+    assert status["interval_s"] == 10
+    assert [each["decisions"] for each in status["intervals"]] == [2, 0, 0, 1, 0]
+    first, empty = status["intervals"][:2]
     assert first == {
         "time": "2027-01-15T08:00:00.000+00:00",
         "decisions": 2,
@@ -139,152 +138,134 @@ def test_history_has_every_interval_of_the_last_hour() -> None:
     assert later[-1]["time"] == "2027-01-15T09:00:00.000+00:00"
 
 
-def test_a_clock_set_back_loses_nothing() -> None:
+def test_clock_set_back_counts_in_the_latest_interval() -> None:
     monitor = Monitor()
     decide(monitor, NOW)
     decide(monitor, NOW - 5000)
     assert [each["decisions"] for each in monitor.history(NOW - 5000)["intervals"]] == [2]
 
 
-def test_a_policy_that_falls_below_the_rules_hands_over() -> None:
+def test_fall_below_the_rules_recommends_fallback() -> None:
     monitor = Monitor(QUICKLY)
-    earn(monitor, "rule", -12.0, 20)
-    assert not earn(monitor, "policy", -8.0, 100)
-    assert monitor.verdict(SERVING).action == "keep"
-    assert monitor.verdict(ONLINE)[:2] == ("keep", SERVING)
-    soon = earn(monitor, "policy", -20.0, 40, seed=1)
+    add_rewards(monitor, "rule", -12.0, 20)
+    assert not add_rewards(monitor, "policy", -8.0, 100)
+    assert monitor.recommendation(SERVING).action == "keep"
+    assert monitor.recommendation(ONLINE)[:2] == ("keep", SERVING)
+    soon = add_rewards(monitor, "policy", -20.0, 40, seed=1)
     assert 0 < soon < 20  # before a window of bad rewards was full
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == ("fall back", OFFLINE)
-    assert verdict.why.startswith("rewards of the policy fell from -8")
-    told = monitor.status()["drift"]
-    assert told["rewards"]["count"] == 1
-    assert told["rewards"]["last"].startswith("2027-01-15T08:00:")
-    assert told["events"][0]["what"] == "rewards"
+    found = monitor.recommendation(SERVING)
+    assert found[:2] == ("fall back", OFFLINE)
+    assert "rewards of the policy fell from -8" in found.why
+    status = monitor.status()["drift"]
+    assert status["rewards"]["count"] == 1
+    assert status["rewards"]["last"].startswith("2027-01-15T08:00:")
+    assert status["events"][0]["what"] == "rewards"
     monitor.policy_changed()
-    assert monitor.verdict(OFFLINE).action == "keep"
+    assert monitor.recommendation(OFFLINE).action == "keep"
     assert monitor.status()["rewards"]["policy"]["count"] == 0
     assert monitor.status()["rewards"]["rule"]["count"] == 20
 
 
-def test_a_slow_decline_is_judged_by_the_window() -> None:
-    monitor = Monitor(MonitorSettings(lifecycle=QUICK, delta=1e-9))  # ADWIN sees nothing
-    earn(monitor, "rule", -12.0, 20)
-    earn(monitor, "policy", -8.0, 20)
-    earn(monitor, "policy", -16.0, 20)
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == ("fall back", OFFLINE)
-    assert "of the last 20 rewards is below" in verdict.why
+@pytest.mark.parametrize(
+    ("settings", "rules", "before", "after", "expected"),
+    [
+        (QUICKLY, -30.0, -8.0, -16.0, ("retrain", None)),  # still above the rules
+        (QUICKLY, None, -8.0, -16.0, ("fall back", OFFLINE)),  # rewards of the rules unknown
+        (BOLD, None, -8.0, -16.0, ("retrain", None)),
+        (QUICKLY, -20.0, -16.0, -4.0, ("keep", ONLINE)),  # a rise: large deviation
+        (BLIND, -12.0, -8.0, -16.0, ("fall back", OFFLINE)),  # found by the window alone
+    ],
+)
+def test_change_of_rewards_recommends(
+    settings: MonitorSettings,
+    rules: float | None,
+    before: float,
+    after: float,
+    expected: tuple[str, LifecycleState | None],
+) -> None:
+    monitor = Monitor(settings)
+    if rules is not None:
+        add_rewards(monitor, "rule", rules, 20)
+    add_rewards(monitor, "policy", before, 100)
+    add_rewards(monitor, "policy", after, 20)
+    assert monitor.recommendation(SERVING)[:2] == expected
+    monitor.policy_changed()
+    assert monitor.recommendation(SERVING).action == "keep"
 
 
-def test_a_fall_that_still_beats_the_rules_retrains_without_handing_over() -> None:
+def test_rise_cancels_a_fall() -> None:
     monitor = Monitor(QUICKLY)
-    earn(monitor, "rule", -30.0, 20)
-    earn(monitor, "policy", -8.0, 100)
-    assert earn(monitor, "policy", -16.0, 40)
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == ("retrain", None)
-    assert "still no worse than" in verdict.why
-    monitor.acted_on()
-    assert monitor.verdict(SERVING).action == "keep"
-
-
-def test_a_fall_where_rules_were_never_measured_hands_over() -> None:
-    monitor = Monitor(QUICKLY)
-    earn(monitor, "policy", -8.0, 100)
-    assert earn(monitor, "policy", -16.0, 40)
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == ("fall back", OFFLINE)
-    assert "what the rules would earn is not measured" in verdict.why
-    bold = QUICK.model_copy(update={"retrain_offline": False})
-    monitor.settings = monitor.settings.model_copy(update={"lifecycle": bold})
-    assert monitor.verdict(SERVING)[:2] == ("retrain", None)
-
-
-def test_a_rise_is_noted_and_takes_back_a_fall() -> None:
-    monitor = Monitor(QUICKLY)
-    earn(monitor, "policy", -8.0, 100)
-    assert earn(monitor, "policy", -16.0, 40)
-    while not earn(monitor, "policy", -4.0, 10):
+    add_rewards(monitor, "policy", -8.0, 100)
+    assert add_rewards(monitor, "policy", -16.0, 40)
+    while not add_rewards(monitor, "policy", -4.0, 10):
         pass
-    assert monitor.verdict(SERVING).action == "keep"
+    assert monitor.recommendation(SERVING).action == "keep"
     assert monitor.status()["drift"]["rewards"]["count"] == 2
 
 
-def test_rewards_that_rise_are_no_reason_to_retrain() -> None:
-    monitor = Monitor(QUICKLY)
-    earn(monitor, "rule", -20.0, 20)
-    earn(monitor, "policy", -16.0, 100)
-    earn(monitor, "policy", -4.0, 10)  # a window of both varies widely
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == ("keep", ONLINE)
-    assert "their deviation" in verdict.why
-
-
-def test_a_fall_that_matters_to_nobody_is_only_noted() -> None:
+def test_small_fall_is_counted_only() -> None:
     monitor = Monitor(QUICKLY)
     for number in range(400):
         mean = 1000.0 if number < 300 else 999.0
         monitor.record_feedback(NOW, mean + 0.1 * (number % 3), "policy")
     assert monitor.status()["drift"]["rewards"]["count"] == 1
-    assert monitor.verdict(SERVING).action == "keep"
+    assert monitor.recommendation(SERVING).action == "keep"
 
 
-def test_inputs_that_drift_are_told_with_the_fall_they_explain() -> None:
+def test_input_drift_is_named_with_a_fall() -> None:
     monitor = Monitor(QUICKLY)
-    see(monitor, 12.0, 1000)
-    earn(monitor, "rule", -12.0, 20)
-    earn(monitor, "policy", -8.0, 100)
-    (drift,) = see(monitor, 40.0, 200, start=NOW + 2000)
-    assert drift.words.startswith("input 'jobs' drifted from 12")
-    assert monitor.verdict(SERVING).action == "keep"  # rewards hold: no harm was done
-    assert earn(monitor, "policy", -20.0, 40)
-    assert "input 'jobs' drifted from 12" in monitor.verdict(SERVING).why
-    told = monitor.status()["drift"]["inputs"]["jobs"]
-    assert told["count"] == 1
-    assert told["last"] is not None
-    assert told["mean"] == pytest.approx(40, abs=1)
-    assert monitor.input_means() == {"jobs": told["mean"]}
+    add_inputs(monitor, 12.0, 1000)
+    add_rewards(monitor, "rule", -12.0, 20)
+    add_rewards(monitor, "policy", -8.0, 100)
+    (drift,) = add_inputs(monitor, 40.0, 200, start=NOW + 2000)
+    assert (drift.what, drift.name) == ("inputs", "jobs")
+    assert monitor.recommendation(SERVING).action == "keep"
+    assert add_rewards(monitor, "policy", -20.0, 40)
+    assert "input 'jobs' drifted from 12" in monitor.recommendation(SERVING).why
+    status = monitor.status()["drift"]["inputs"]["jobs"]
+    assert status["count"] == 1
+    assert status["last"] is not None
+    assert status["mean"] == pytest.approx(40, abs=1)
+    assert monitor.input_means() == {"jobs": status["mean"]}
 
 
-def test_rewards_that_hold_dismiss_a_drift_of_inputs() -> None:
+def test_newer_rewards_supersede_an_input_drift() -> None:
     settings = MonitorSettings(lifecycle=QUICK, on_input_drift="retrain")
     monitor = Monitor(settings)
-    earn(monitor, "rule", -12.0, 20)
-    earn(monitor, "policy", -8.0, 100)
-    see(monitor, 12.0, 1000)
-    assert see(monitor, 40.0, 200)
-    assert monitor.verdict(SERVING).action == "keep"
-    earn(monitor, "policy", -8.0, 21)
-    monitor.policy_changed()  # no rewards again, but that drift has been answered
-    assert monitor.verdict(SERVING).action == "keep"
+    add_rewards(monitor, "rule", -12.0, 20)
+    add_rewards(monitor, "policy", -8.0, 100)
+    add_inputs(monitor, 12.0, 1000)
+    assert add_inputs(monitor, 40.0, 200)
+    assert monitor.recommendation(SERVING).action == "keep"
+    add_rewards(monitor, "policy", -8.0, 21)
+    monitor.policy_changed()
+    assert monitor.recommendation(SERVING).action == "keep"
 
 
-@pytest.mark.parametrize(("wish", "action"), [("retrain", "retrain"), ("note", "keep")])
-def test_where_no_reward_can_tell_the_operator_decides(
-    wish: Literal["retrain", "note"], action: str
+@pytest.mark.parametrize(("setting", "action"), [("retrain", "retrain"), ("note", "keep")])
+def test_on_input_drift_applies_without_rewards(
+    setting: Literal["retrain", "note"], action: str
 ) -> None:
-    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=wish))
-    see(monitor, 12.0, 1000)
-    assert see(monitor, 40.0, 200)
-    verdict = monitor.verdict(SERVING)
-    assert verdict[:2] == (action, None)
-    if wish == "retrain":
-        assert "input 'jobs' drifted from 12" in verdict.why
-        assert monitor.verdict(OFFLINE).action == "keep"  # the rules act: nothing to replace
+    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=setting))
+    add_inputs(monitor, 12.0, 1000)
+    assert add_inputs(monitor, 40.0, 200)
+    found = monitor.recommendation(SERVING)
+    assert found[:2] == (action, None)
+    if setting == "retrain":
+        assert "input 'jobs' drifted from 12" in found.why
+        assert monitor.recommendation(OFFLINE).action == "keep"
         monitor.acted_on()
-        assert monitor.verdict(SERVING).action == "keep"
+        assert monitor.recommendation(SERVING).action == "keep"
 
 
-def test_a_drift_too_small_to_matter_retrains_nothing() -> None:
+def test_small_input_drift_recommends_nothing() -> None:
     monitor = Monitor(MonitorSettings(on_input_drift="retrain"))
-    see(monitor, 12.0, 5000)
-    assert see(monitor, 13.0, 2000)
-    assert monitor.verdict(SERVING).action == "keep"
+    add_inputs(monitor, 12.0, 5000)
+    assert add_inputs(monitor, 13.0, 2000)
+    assert monitor.recommendation(SERVING).action == "keep"
 
 
-def test_a_queue_that_wanders_slowly_is_no_drift() -> None:
-    """Successive states resemble each other, which ADWIN alone would take for change."""
+def test_autocorrelated_input_is_no_drift() -> None:
     noise, queue, drifts = random.Random(3), 0.0, 0
     monitor = Monitor(MonitorSettings(input_block=50))
     for n in range(20_000):
@@ -293,24 +274,24 @@ def test_a_queue_that_wanders_slowly_is_no_drift() -> None:
     assert drifts == 0
 
 
-def test_what_is_no_figure_does_no_harm() -> None:
+def test_non_finite_values_are_ignored_or_refused() -> None:
     monitor = Monitor()
     for value in (float("nan"), float("inf"), 1e300, 5.0):
         decide(monitor, features={"jobs": value})
     assert monitor.input_means() == {"jobs": 5.0}
-    with pytest.raises(InputError, match="expected a finite number"):
+    with pytest.raises(InputError, match="finite"):
         monitor.record_feedback(NOW, float("nan"), "policy")
     assert monitor.status()["rewards"]["policy"]["count"] == 0
 
 
-def test_names_from_outside_are_bounded() -> None:
+def test_numbers_of_features_and_causes_are_bounded() -> None:
     monitor = Monitor()
     for n in range(1000):
         decide(monitor, source="fallback", cause=f"cause {n}", features={f"f{n}": 1.0})
-    told = monitor.status()
-    assert len(told["drift"]["inputs"]) == MOST_INPUTS
-    assert len(told["decisions"]["by_cause"]) <= 33
-    assert sum(told["decisions"]["by_cause"].values()) == 1000
+    status = monitor.status()
+    assert len(status["drift"]["inputs"]) == MAX_FEATURES
+    assert len(status["decisions"]["by_cause"]) <= 33
+    assert sum(status["decisions"]["by_cause"].values()) == 1000
 
 
 def busy_monitor(settings: MonitorSettings | None = None) -> Monitor:
@@ -334,20 +315,20 @@ def busy_monitor(settings: MonitorSettings | None = None) -> Monitor:
     return monitor
 
 
-def test_a_restart_changes_nothing() -> None:
+def test_restored_monitor_continues_identically() -> None:
     monitor = busy_monitor()
     again = Monitor.from_record(json.loads(json.dumps(monitor.record(), allow_nan=False)))
     for each in (monitor, again):
-        assert earn(each, "policy", -60.0, 60)
-        see(each, 90.0, 500)
+        assert add_rewards(each, "policy", -60.0, 60)
+        add_inputs(each, 90.0, 500)
     assert again.record() == monitor.record()
     assert again.status() == monitor.status()
     assert again.history(NOW + 1100) == monitor.history(NOW + 1100)
-    assert again.verdict(SERVING) == monitor.verdict(SERVING)
+    assert again.recommendation(SERVING) == monitor.recommendation(SERVING)
     assert again.status()["drift"]["inputs"]["jobs"]["count"] >= 2
 
 
-def test_a_restart_may_change_the_settings() -> None:
+def test_restored_monitor_takes_new_settings() -> None:
     record = busy_monitor().record()
     again = Monitor.from_record(record, MonitorSettings(lifecycle=QUICK, input_block=2))
     assert again.status()["rewards"]["policy"]["count"] == 20
@@ -365,16 +346,15 @@ def test_a_restart_may_change_the_settings() -> None:
         {"drifts": [[1, 2]]},
         {"by_cause": []},
         {"evidence": {}},
+        dict.fromkeys(Monitor().record()),
     ],
 )
-def test_a_damaged_record_is_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="the monitor's record is damaged"):
+def test_damaged_record_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="damaged"):
         Monitor.from_record({**Monitor().record(), **change})
-    with pytest.raises(InputError, match="the monitor's record is damaged"):
-        Monitor.from_record({})
 
 
-def test_memory_does_not_grow() -> None:
+def test_record_size_is_bounded() -> None:
     monitor = busy_monitor()
     size = len(json.dumps(monitor.record()))
     for n in range(20_000):
@@ -383,10 +363,10 @@ def test_memory_does_not_grow() -> None:
     assert len(json.dumps(monitor.record())) < max(4 * size, 250_000)
 
 
-def test_recording_is_cheap() -> None:
+def test_recording_takes_little_time() -> None:
     features = dict.fromkeys(("jobs", "queue", "load", "work", "tasks", "free"), 1.0)
     monitor, seconds = busy_monitor(), []
-    for _ in range(5):  # the best of five: the machine may be busy with something else
+    for _ in range(5):  # the minimum, as the machine may be busy
         start = time.perf_counter()
         for n in range(2000):
             decide(monitor, NOW + 1000 + n * 0.01, features=features)
@@ -396,41 +376,41 @@ def test_recording_is_cheap() -> None:
 
 
 @pytest.mark.parametrize("better", [0.0, 10.0])
-def test_a_policy_no_worse_than_the_rules_is_left_alone(better: float) -> None:
-    """Outcomes that vary by a fifth, thousands of them, each followed by a verdict."""
+def test_policy_equal_to_the_rules_keeps_acting(better: float) -> None:
     noise, monitor = random.Random(2), Monitor()
     for _ in range(monitor.settings.lifecycle.window):
         monitor.record_feedback(NOW, noise.gauss(-100, 20), "rule")
     for n in range(4000):
         monitor.record_feedback(NOW + n, noise.gauss(-100 + better, 20), "policy")
-        assert monitor.verdict(SERVING).action == "keep"
+        assert monitor.recommendation(SERVING).action == "keep"
 
 
-def together(noise: random.Random, mean: float) -> Iterator[float]:
-    """Rewards of jobs that share a cluster: those who came when it was full were slow together."""
+def correlated(noise: random.Random, mean: float) -> Iterator[float]:
+    """Rewards of jobs that share a cluster: slow together while it is full."""
     load = 0.0
     while True:
         load = 0.85 * load + noise.gauss(0, 11)  # a deviation of 20, slowly changing
         yield mean + load + noise.gauss(0, 20)
 
 
-def test_jobs_that_are_slow_together_are_one_piece_of_evidence() -> None:
-    """Taken for independent, they would convict seven of twenty policies as good as the rules."""
-    convicted = 0
+@pytest.mark.slow
+def test_correlated_rewards_cause_few_false_fallbacks() -> None:
+    """Without the correction, seven of twenty equal policies would be replaced."""
+    replaced = 0
     for seed in range(20):
         noise, monitor = random.Random(seed), Monitor()
-        policy, rules = together(noise, -100), together(noise, -100)
+        policy, rules = correlated(noise, -100), correlated(noise, -100)
         for _ in range(1000):
             monitor.record_feedback(NOW, next(rules), "rule")
             monitor.record_feedback(NOW, next(policy), "policy")
-            if monitor.verdict(SERVING).action == "fall back":
-                convicted += 1
+            if monitor.recommendation(SERVING).action == "fall back":
+                replaced += 1
                 break
-    assert convicted <= 3
+    assert replaced <= 3
 
 
 @pytest.mark.parametrize(("deviation", "most"), [(20.0, 80), (50.0, 150)])
-def test_a_decayed_policy_is_replaced_before_a_window_is_full(deviation: float, most: int) -> None:
+def test_degraded_policy_is_replaced_before_a_window_is_full(deviation: float, most: int) -> None:
     for seed in range(5):
         noise, monitor = random.Random(seed), Monitor()
         window = monitor.settings.lifecycle.window
@@ -441,13 +421,15 @@ def test_a_decayed_policy_is_replaced_before_a_window_is_full(deviation: float, 
             monitor.record_feedback(NOW, noise.gauss(-80, deviation), "policy")
         for _ in range(most):
             monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
-            if monitor.verdict(SERVING).action == "fall back":
+            if monitor.recommendation(SERVING).action == "fall back":
                 break
-        assert monitor.verdict(SERVING).action == "fall back", f"acts after {most} bad rewards"
+        assert monitor.recommendation(SERVING).action == "fall back", (
+            f"acts after {most} bad rewards"
+        )
 
 
-def test_keeping_and_telling_a_whole_hour_is_cheap() -> None:
-    """Both happen where requests are answered, every few seconds."""
+def test_record_and_history_of_an_hour_take_little_time() -> None:
+    """Both run in the gateway's event loop."""
     monitor, noise = Monitor(), random.Random(0)
     for number in range(20_000):
         decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
@@ -461,8 +443,8 @@ def test_keeping_and_telling_a_whole_hour_is_cheap() -> None:
     assert min(took_s(lambda: monitor.history(NOW + 4000)) for _ in range(5)) < 0.005
 
 
-def test_a_record_stays_as_it_was_made() -> None:
-    """It is written by another thread, while decisions go on."""
+def test_record_is_not_changed_by_later_counts() -> None:
+    """Another thread writes it."""
     monitor = Monitor()
     for number in range(100):
         decide(monitor, NOW + number)

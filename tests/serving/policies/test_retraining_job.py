@@ -1,4 +1,4 @@
-"""When a retraining is asked for, how it is followed, and what outlives the service."""
+"""Retraining jobs: their command, polling, pauses, faults and persistence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,12 @@ from loadmaster.envs.settings import parse_assignments
 from loadmaster.serving.jobs.client import UnknownJobError, UnreachableError
 from loadmaster.serving.jobs.job import Job
 from loadmaster.serving.policies.comparison import FILE, ComparisonResult, read_comparison
-from loadmaster.serving.policies.retraining_job import Retraining, RetrainingSettings
+from loadmaster.serving.policies.retraining_job import (
+    Retraining,
+    RetrainingSettings,
+    RetrainingState,
+    assignment,
+)
 from tests.bundles import make_bundle
 
 HOUR_S = 3600.0
@@ -28,10 +33,11 @@ LIMITS = RetrainingSettings(
     cool_down_s=6 * HOUR_S, back_off_s=600, back_off_max_s=2000, patience_s=HOUR_S
 )
 SHIFTED = {"interarrival_s": 12.5, "arrivals": "poisson", "executors": 40}
+UNREACHABLE = UnreachableError("no Ray cluster answers")
 
 
-class PaperCluster:
-    """A cluster whose jobs do what a test says."""
+class FakeCluster:
+    """A cluster whose jobs are changed by tests."""
 
     def __init__(self) -> None:
         self.jobs: dict[str, Job] = {}
@@ -64,13 +70,59 @@ class PaperCluster:
         self.stopped.append(job)
         return True
 
-    def turn(self, job: str, **changed: Any) -> None:
-        self.jobs[job] = replace(self.jobs[job], **changed)
+
+def comparison(better: bool = True) -> ComparisonResult:
+    score = {"version": "0" * 12, "folder": "/x", "mean": 90.0, "ci95": [80.0, 100.0]}
+    return ComparisonResult.model_validate({
+        "system": "decima", "metric": "jct", "unit": "s", "lower_is_better": True, "sequences": 32,
+        "first_seed": 900_000_012, "environment": SHIFTED,
+        "candidate": {"name": "new", **score}, "serving": {"name": "old", **score},
+        "difference_percent": -7.5, "ci95": [-9.0, -6.0], "better": better,
+    })  # fmt: skip
 
 
-@pytest.fixture
-def cluster() -> PaperCluster:
-    return PaperCluster()
+def finish(folder: str, better: bool = True) -> None:
+    """Write the files of a finished job."""
+    if not (Path(folder) / "bundle").exists():
+        make_bundle(Path(folder) / "bundle")
+    (Path(folder) / FILE).write_text(comparison(better).model_dump_json())
+
+
+class Setup:
+    """A Retraining with its cluster, bundle and folder."""
+
+    def __init__(self, bundle: Path, folder: Path) -> None:
+        self.cluster, self.bundle, self.folder = FakeCluster(), bundle, folder
+        self.retraining = self.another()
+
+    def another(
+        self, system: str = "decima", subfolder: str = "", record: Any = None
+    ) -> Retraining:
+        return Retraining(system, self.cluster, self.folder / subfolder, LIMITS, record)
+
+    def submit(
+        self, environment: Mapping[str, Any] | None = None, now: float = 0.0, why: str = "drift"
+    ) -> RetrainingState:
+        return self.retraining.submit(self.bundle, environment or {}, why, now)
+
+    def command(self, state: RetrainingState) -> str:
+        return self.cluster.jobs[state.job].command
+
+    def poll(self, now: float, **changes: Any) -> RetrainingState:
+        """Change the current job and poll it."""
+        state = self.retraining.state
+        assert state is not None
+        if changes:
+            self.cluster.jobs[state.job] = replace(self.cluster.jobs[state.job], **changes)
+        polled = self.retraining.poll(now)
+        assert polled is not None
+        return polled
+
+    def succeed(self, now: float, better: bool = True) -> RetrainingState:
+        state = self.retraining.state
+        assert state is not None
+        finish(state.folder, better)
+        return self.poll(now, status="succeeded")
 
 
 @pytest.fixture(scope="module")
@@ -79,290 +131,212 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def retraining(cluster: PaperCluster, tmp_path: Path) -> Retraining:
-    return Retraining("decima", cluster, tmp_path, LIMITS)
+def setup(bundle: Path, tmp_path: Path) -> Setup:
+    return Setup(bundle, tmp_path)
 
 
-def verdict(better: bool = True) -> ComparisonResult:
-    judged = {"version": "0" * 12, "folder": "/x", "mean": 90.0, "ci95": [80.0, 100.0]}
-    return ComparisonResult.model_validate({
-        "system": "decima", "metric": "jct", "unit": "s", "lower_is_better": True, "sequences": 32,
-        "first_seed": 900_000_012, "environment": SHIFTED,
-        "candidate": {"name": "new", **judged}, "serving": {"name": "old", **judged},
-        "difference_percent": -7.5, "ci95": [-9.0, -6.0], "better": better,
-    })  # fmt: skip
-
-
-def finish(folder: str, better: bool = True) -> None:
-    """What the job leaves."""
-    if not (Path(folder) / "bundle").exists():
-        make_bundle(Path(folder) / "bundle")
-    (Path(folder) / FILE).write_text(verdict(better).model_dump_json())
-
-
-def test_the_command(retraining: Retraining, cluster: PaperCluster, bundle: Path) -> None:
-    state = retraining.submit(bundle, SHIFTED, "reward fell", now=100.0)
+def test_submit_runs_the_retrain_command(setup: Setup) -> None:
+    state = setup.submit(SHIFTED, now=100.0, why="reward fell")
     assert (state.status, state.submitted_at, state.why) == ("queued", 100.0, "reward fell")
-    words = shlex.split(cluster.jobs[state.job].command)
-    assert words[:4] == ["retrain", "decima", "--from", str(bundle)]
+    words = shlex.split(setup.command(state))
+    assert words[:4] == ["retrain", "decima", "--from", str(setup.bundle)]
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options["--output"] == state.folder
-    bounds = [options[name] for name in ("--iterations", "--minutes", "--seeds")]
-    assert bounds == ["200", "20", "32"]
+    limits = [options[name] for name in ("--iterations", "--minutes", "--seeds")]
+    assert limits == ["200", "20", "32"]
     given = [value for option, value in pairwise(words) if option == "--set"]
     assert parse_assignments(given) == {"environment": SHIFTED}
 
 
-def test_settings_and_variables(cluster: PaperCluster, bundle: Path, tmp_path: Path) -> None:
-    more = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
-    asked = Retraining("decima", cluster, tmp_path, more, env={"LOADMASTER_DATA": "/traces"})
-    command = cluster.jobs[asked.submit(bundle, {}, "", 0.0).job].command
+def test_settings_and_variables_reach_the_job(setup: Setup) -> None:
+    settings = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
+    env = {"LOADMASTER_DATA": "/traces"}
+    retraining = Retraining("decima", setup.cluster, setup.folder, settings, env=env)
+    command = setup.command(retraining.submit(setup.bundle, {}, "", 0.0))
     assert "--iterations 3 --minutes 0.5" in command
     assert "--set rollouts.workers=4" in command
-    assert cluster.env == {"LOADMASTER_DATA": "/traces"}
+    assert setup.cluster.env == env
 
 
-def test_a_shipped_bundle_goes_by_its_name(
-    retraining: Retraining, cluster: PaperCluster, root: Path
-) -> None:
-    shipped = root / "models" / "pretrained" / "decima-stream"
-    state = retraining.submit(shipped, {}, "", 0.0)
-    assert "--from decima-stream" in cluster.jobs[state.job].command
+def test_pretrained_bundle_is_passed_by_name(setup: Setup, root: Path) -> None:
+    setup.bundle = root / "models" / "pretrained" / "decima-stream"
+    assert "--from decima-stream" in setup.command(setup.submit())
 
 
-def test_from_the_queue_to_the_verdict(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    assert retraining.poll(0.0) is None
-    job = retraining.submit(bundle, SHIFTED, "drift", now=10.0).job
-    seen = []
+def test_poll_follows_the_job_to_its_comparison(setup: Setup) -> None:
+    assert setup.retraining.poll(0.0) is None
+    setup.submit(SHIFTED, now=10.0)
     for status in ("queued", "running"):
-        cluster.turn(job, status=status)
-        polled = retraining.poll(20.0)
-        assert polled is not None
-        seen.append((polled.status, polled.bundle, polled.ended))
-    assert seen == [("queued", None, False), ("running", None, False)]
-    cluster.turn(job, status="succeeded")
-    finish(polled.folder)
-    done = retraining.poll(30.0)
-    assert done is not None
+        polled = setup.poll(20.0, status=status)
+        assert (polled.status, polled.bundle, polled.ended) == (status, None, False)
+    done = setup.succeed(30.0)
     assert (done.status, done.ended_at, done.error) == ("done", 30.0, None)
-    assert done.verdict == verdict()
+    assert done.verdict == comparison()
     assert done.bundle == str(Path(done.folder) / "bundle")
-    shown = json.loads(json.dumps(done.shown()))
+    shown = json.loads(json.dumps(done.as_json()))
     assert shown["submitted_at"] == "1970-01-01T00:00:10+00:00"
     assert shown["verdict"]["better"] is True
-    cluster.jobs.clear()
-    assert retraining.poll(40.0) == done  # nobody is asked any more
+    setup.cluster.jobs.clear()
+    assert setup.poll(40.0) == done
 
 
-def test_one_at_a_time(retraining: Retraining, cluster: PaperCluster, bundle: Path) -> None:
-    assert retraining.refusal(0.0) is None
-    job = retraining.submit(bundle, {}, "", 0.0).job
-    with pytest.raises(InputError, match=f"no retraining of decima: job {job} is queued already"):
-        retraining.submit(bundle, {}, "", 1.0)
-    assert len(cluster.jobs) == 1
+def test_second_submit_is_refused_while_a_job_runs(setup: Setup) -> None:
+    assert setup.retraining.blocked_reason(0.0) is None
+    job = setup.submit().job
+    with pytest.raises(InputError, match=job):
+        setup.submit(now=1.0)
+    assert len(setup.cluster.jobs) == 1
 
 
-def test_it_cools_down(retraining: Retraining, cluster: PaperCluster, bundle: Path) -> None:
-    state = retraining.submit(bundle, {}, "", 0.0)
-    finish(state.folder, better=False)
-    cluster.turn(state.job, status="succeeded")
-    retraining.poll(50.0)
-    refusal = retraining.refusal(50.0 + LIMITS.cool_down_s - 1)
-    assert refusal == (
-        "the last retraining ended not long ago; the next may be at 1970-01-01T06:00:50+00:00"
-    )
-    assert retraining.refusal(50.0 + LIMITS.cool_down_s) is None
+def test_cool_down_after_a_finished_job(setup: Setup) -> None:
+    setup.submit()
+    setup.succeed(50.0, better=False)
+    blocked = setup.retraining.blocked_reason(50.0 + LIMITS.cool_down_s - 1)
+    assert "1970-01-01T06:00:50+00:00" in (blocked or "")
+    assert setup.retraining.blocked_reason(50.0 + LIMITS.cool_down_s) is None
 
 
-def test_failures_back_off(retraining: Retraining, cluster: PaperCluster, bundle: Path) -> None:
+def test_failures_lengthen_the_pause(setup: Setup) -> None:
     now, pauses = 0.0, []
+    message = "x last available logs (truncated to 20,000 chars):\nerror: no such workload\n"
     for _ in range(4):
-        job = retraining.submit(bundle, {}, "", now).job
-        message = "x last available logs (truncated to 20,000 chars):\nerror: no such workload\n"
-        cluster.turn(job, status="failed", exit_code=2, message=message)
-        failed = retraining.poll(now)
-        assert failed is not None
+        setup.submit(now=now)
+        failed = setup.poll(now, status="failed", exit_code=2, message=message)
         assert failed.status == "failed"
         assert failed.error == "the job failed (exit code 2)\nerror: no such workload"
         pause = 0.0
-        while retraining.refusal(now + pause) is not None:
+        while setup.retraining.blocked_reason(now + pause) is not None:
             pause += 100.0
         pauses.append(pause)
         now += pause
     assert pauses == [600.0, 1200.0, 2000.0, 2000.0]
-    state = retraining.submit(bundle, {}, "", now)
-    finish(state.folder)
-    cluster.turn(state.job, status="succeeded")
-    retraining.poll(now)
-    assert retraining.record()["failures"] == 0
+    setup.submit(now=now)
+    setup.succeed(now)
+    assert setup.retraining.record()["failures"] == 0
 
 
-def test_the_same_request_goes_on_in_its_folder(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    first = retraining.submit(bundle, SHIFTED, "", 0.0)
-    cluster.turn(first.job, status="stopped")
-    assert retraining.poll(0.0).error == "the job was stopped"  # type: ignore[union-attr]
-    again = retraining.submit(bundle, SHIFTED, "", HOUR_S)
+def test_same_request_reuses_its_folder(setup: Setup) -> None:
+    first = setup.submit(SHIFTED)
+    assert setup.poll(0.0, status="stopped").error == "the job was stopped"
+    again = setup.submit(SHIFTED, now=HOUR_S)
     assert again.folder == first.folder
     assert again.job != first.job
-    cluster.turn(again.job, status="failed")
-    retraining.poll(HOUR_S)
-    other = retraining.submit(bundle, {**SHIFTED, "executors": 41}, "", 2 * HOUR_S)
+    setup.poll(HOUR_S, status="failed")
+    other = setup.submit({**SHIFTED, "executors": 41}, now=2 * HOUR_S)
     assert other.folder != first.folder
 
 
-def test_old_folders_are_cleared_away(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path, tmp_path: Path
-) -> None:
-    """But for the latest three, the one that goes on, and those of other systems."""
-    (tmp_path / "das-0123-4567").mkdir()
+def test_old_folders_are_deleted(setup: Setup) -> None:
+    """Except the latest three, the one in use, and those of other systems."""
+    other = setup.folder / "das-0123-4567"
+    other.mkdir()
     folders = []
     for number in range(7):
-        state = retraining.submit(bundle, {"executors": 10 + number}, "", now=number * 1e6)
+        state = setup.submit({"executors": 10 + number}, now=number * 1e6)
         folders.append(Path(state.folder))
-        finish(state.folder)
+        setup.succeed(number * 1e6 + 60)
         os.utime(state.folder, (number, number))
-        cluster.turn(state.job, status="succeeded")
-        retraining.poll(number * 1e6 + 60)
     left = {each for each in folders if each.exists()}
     assert left == set(folders[-4:])
-    again = retraining.submit(bundle, {"executors": 13}, "", now=1e9)
+    again = setup.submit({"executors": 13}, now=1e9)
     assert Path(again.folder) == folders[3]
-    assert {each for each in folders if each.exists()} == left, "it goes on in the oldest one"
-    assert (tmp_path / "das-0123-4567").exists()
+    assert {each for each in folders if each.exists()} == left
+    assert other.exists()
 
 
-def test_a_cluster_that_takes_no_job(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    cluster.fault = UnreachableError("no Ray cluster answers")
-    state = retraining.submit(bundle, {}, "drift", 5.0)
-    assert (state.job, state.status, state.error) == ("", "failed", "no Ray cluster answers")
-    assert "not long ago" in (retraining.refusal(6.0) or "")
-    assert retraining.poll(6.0) == state
+def test_refused_job_counts_as_failed(setup: Setup) -> None:
+    setup.cluster.fault = UNREACHABLE
+    state = setup.submit(now=5.0)
+    assert (state.job, state.status, state.error) == ("", "failed", str(UNREACHABLE))
+    assert setup.retraining.blocked_reason(6.0) is not None
+    assert setup.poll(6.0) == state
 
 
-def test_a_cluster_that_is_silent_for_a_while(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    state = retraining.submit(bundle, {}, "", 0.0)
-    cluster.turn(state.job, status="running")
-    cluster.fault = UnreachableError("no Ray cluster answers")
-    silent = retraining.poll(10.0)
-    assert silent is not None
-    assert (silent.status, silent.error) == ("queued", "no Ray cluster answers")
-    cluster.fault = None
-    heard = retraining.poll(20.0)
-    assert heard is not None
-    assert (heard.status, heard.error) == ("running", None)
-    cluster.fault = UnreachableError("no Ray cluster answers")
-    lost = retraining.poll(LIMITS.patience_s + 1)
-    assert lost is not None
-    assert lost.status == "failed"
+def test_unreachable_cluster_is_polled_until_the_limit(setup: Setup) -> None:
+    setup.submit()
+    setup.cluster.fault = UNREACHABLE
+    polled = setup.poll(10.0, status="running")
+    assert (polled.status, polled.error) == ("queued", str(UNREACHABLE))
+    setup.cluster.fault = None
+    polled = setup.poll(20.0)
+    assert (polled.status, polled.error) == ("running", None)
+    setup.cluster.fault = UNREACHABLE
+    assert setup.poll(LIMITS.patience_s + 1).status == "failed"
 
 
-def test_a_job_that_takes_too_long(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    """As one does whose environment can never be set up."""
-    state = retraining.submit(bundle, {}, "", 0.0)
-    ended = retraining.poll(LIMITS.patience_s + 1)
-    assert ended is not None
-    assert (ended.status, ended.error) == ("failed", "it took too long and was stopped")
-    assert cluster.stopped == [state.job]
+def test_long_job_is_stopped(setup: Setup) -> None:
+    state = setup.submit()
+    ended = setup.poll(LIMITS.patience_s + 1)
+    assert (ended.status, ended.error) == ("failed", "stopped after 3600 s")
+    assert setup.cluster.stopped == [state.job]
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_cluster_started_anew(
-    finished: bool, retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    state = retraining.submit(bundle, {}, "", 0.0)
+def test_job_unknown_to_the_cluster_ends_by_its_files(finished: bool, setup: Setup) -> None:
+    state = setup.submit()
     if finished:
         finish(state.folder)
-    cluster.jobs.clear()
-    ended = retraining.poll(10.0)
-    assert ended is not None
-    assert ended.status == ("done" if finished else "failed")
-    assert finished or "was the cluster started anew?" in (ended.error or "")
+    setup.cluster.jobs.clear()
+    assert setup.poll(10.0).status == ("done" if finished else "failed")
+
+
+TEXT = comparison().model_dump_json()
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("written", "part"),
     [
-        ("no verdict", "cannot read .*verdict.json: No such file"),
-        ("half a verdict", "verdict.json is damaged"),
-        ("not a number", "verdict.json is damaged: difference_percent"),
-        ("no bundle", "bundle does not exist"),
+        (None, "verdict.json"),
+        (TEXT[: len(TEXT) // 2], "damaged"),
+        (TEXT.replace("-7.5", "NaN"), "difference_percent"),
+        (TEXT, "bundle does not exist"),
     ],
 )
-def test_what_a_job_left_is_damaged(
-    damage: str, said: str, retraining: Retraining, cluster: PaperCluster, bundle: Path
-) -> None:
-    state = retraining.submit(bundle, {}, "", 0.0)
-    folder = Path(state.folder)
-    text = verdict().model_dump_json()
-    if damage != "no verdict":
+def test_damaged_result_fails_the_retraining(written: str | None, part: str, setup: Setup) -> None:
+    folder = Path(setup.submit().folder)
+    if written is not None:
         folder.mkdir()
-        half, nan = text[: len(text) // 2], text.replace("-7.5", "NaN")
-        (folder / FILE).write_text({"half a verdict": half, "not a number": nan}.get(damage, text))
-    cluster.turn(state.job, status="succeeded")
-    ended = retraining.poll(10.0)
-    assert ended is not None
+        (folder / FILE).write_text(written)
+    ended = setup.poll(10.0, status="succeeded")
     assert ended.status == "failed"
-    with pytest.raises(AssertionError, match=said):
-        raise AssertionError(ended.error)
+    assert part in (ended.error or "")
 
 
-def test_a_damaged_bundle_is_refused(retraining: Retraining, tmp_path: Path) -> None:
+def test_missing_bundle_is_refused(setup: Setup) -> None:
+    setup.bundle = setup.folder / "nothing"
     with pytest.raises(InputError, match="does not exist"):
-        retraining.submit(tmp_path / "nothing", {}, "", 0.0)
-    assert retraining.state is None
+        setup.submit()
+    assert setup.retraining.state is None
 
 
-def test_a_restarted_service_finds_its_job(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path, tmp_path: Path
-) -> None:
-    state = retraining.submit(bundle, SHIFTED, "drift", 0.0)
-    kept = json.loads(json.dumps(retraining.record()))
-    again = Retraining("decima", cluster, tmp_path, LIMITS, kept)
-    assert again.state == state
-    finish(state.folder)
-    cluster.turn(state.job, status="succeeded")
-    done = again.poll(30.0)
-    kept = json.loads(json.dumps(again.record()))
-    third = Retraining("decima", cluster, tmp_path, LIMITS, kept)
+def test_restored_retraining_continues(setup: Setup) -> None:
+    state = setup.submit(SHIFTED)
+    setup.retraining = setup.another(record=json.loads(json.dumps(setup.retraining.record())))
+    assert setup.retraining.state == state
+    done = setup.succeed(30.0)
+    third = setup.another(record=json.loads(json.dumps(setup.retraining.record())))
     assert third.state == done
-    assert third.refusal(31.0) is not None
+    assert third.blocked_reason(31.0) is not None
 
 
-def test_a_service_that_died_before_it_could_write(
-    retraining: Retraining, cluster: PaperCluster, bundle: Path, tmp_path: Path
-) -> None:
-    first = retraining.submit(bundle, SHIFTED, "drift", 0.0)
-    forgetful = Retraining("decima", cluster, tmp_path, LIMITS)
-    found = forgetful.submit(bundle, {"executors": 12}, "drift", 5.0)
+def test_unrecorded_job_is_adopted(setup: Setup) -> None:
+    first = setup.submit(SHIFTED)
+    found = setup.another().submit(setup.bundle, {"executors": 12}, "drift", 5.0)
     assert (found.job, found.folder) == (first.job, first.folder)
-    elsewhere = Retraining("decima", cluster, tmp_path / "other", LIMITS)
-    assert elsewhere.submit(bundle, {}, "", 5.0).job != first.job
-    other = Retraining("das", cluster, tmp_path, LIMITS)
-    assert other.submit(bundle, {}, "", 5.0).job != first.job
+    for other in (setup.another(subfolder="other"), setup.another(system="das")):
+        assert other.submit(setup.bundle, {}, "", 5.0).job != first.job
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1e-7, 3, True, None, "1e5"])))
-def test_settings_arrive_as_they_were(environment: dict[str, Any]) -> None:
-    from loadmaster.serving.policies.retraining_job import _assigned
-
-    given = [_assigned(f"environment.{name}", value) for name, value in environment.items()]
+def test_assignments_round_trip(environment: dict[str, Any]) -> None:
+    given = [assignment(f"environment.{name}", value) for name, value in environment.items()]
     read = parse_assignments(given).get("environment", {})
     for name, value in environment.items():
         assert type(value)(read[name]) == value if value is not None else read[name] is None
 
 
-def test_a_verdict_by_another_writer(tmp_path: Path) -> None:
-    record = verdict().model_dump(mode="json")
+def test_comparison_with_unknown_field_is_refused(tmp_path: Path) -> None:
+    record = comparison().model_dump(mode="json")
     (tmp_path / FILE).write_text(json.dumps({**record, "surplus": 1}))
     with pytest.raises(InputError, match="surplus"):
         read_comparison(tmp_path)

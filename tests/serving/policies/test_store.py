@@ -1,17 +1,26 @@
-"""What survives a restart."""
+"""Store and StateWriter: copies of bundles, the record, faults, writes beside the event loop."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.policies import store as stores
-from loadmaster.serving.policies.store import Store, Version, as_record, from_record
+from loadmaster.serving.policies import store as module
+from loadmaster.serving.policies.store import (
+    StateWriter,
+    Store,
+    Version,
+    restore_version,
+    version_record,
+)
 from tests.serving import toy
 
 
@@ -24,7 +33,7 @@ def kept_by(tmp_path: Path) -> set[str]:
     return {folder.name for folder in (tmp_path / "kept" / "bundles" / "toy").iterdir()}
 
 
-def test_a_bundle_is_copied(store: Store, tmp_path: Path) -> None:
+def test_bundle_is_copied(store: Store, tmp_path: Path) -> None:
     source = toy.make_bundle(tmp_path / "source", "mine")
     (source / "README.md").write_text("about it")
     (source / "notes.txt").write_text("not a part of it")
@@ -39,48 +48,47 @@ def test_a_bundle_is_copied(store: Store, tmp_path: Path) -> None:
     assert kept_by(tmp_path) == {version.version}
 
 
-def test_a_copy_that_is_whole_is_not_made_again(store: Store, tmp_path: Path) -> None:
+def test_complete_copy_is_reused(store: Store, tmp_path: Path) -> None:
     source = toy.make_bundle(tmp_path / "source")
     first = Path(store.accept(source, "now").folder)
     inode = first.stat().st_ino
     assert Path(store.accept(source, "later").folder).stat().st_ino == inode
     (first / "weights.safetensors").write_bytes(b"x")
     again = Path(store.accept(source, "later").folder)
-    assert toy.ENDPOINT.policy(again).name == "toy", "one that is not whole is mended"
+    assert toy.ENDPOINT.policy(again).name == "toy"
 
 
-def test_what_cannot_be_accepted_leaves_nothing(
+def test_refused_bundle_leaves_no_copy(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = toy.make_bundle(tmp_path / "other", "other")
     short = toy.make_bundle(tmp_path / "short", "short")
     (short / "weights.safetensors").write_bytes(b"x")
-    for folder, says in [
-        (tmp_path / "nowhere", "does not exist"),
-        (short, "damaged"),
-    ]:
-        with pytest.raises(InputError, match=says):
+    for folder, part in [(tmp_path / "nowhere", "does not exist"), (short, "damaged")]:
+        with pytest.raises(InputError, match=part):
             store.accept(folder, "now")
-    with pytest.raises(InputError, match="expected one of another"):
+    with pytest.raises(InputError, match="another"):
         Store(tmp_path / "kept", "another").accept(other, "now")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stores.shutil, "copyfile", full)
+    monkeypatch.setattr(module.shutil, "copyfile", full)
     with pytest.raises(InputError, match="No space left"):
         store.accept(other, "now")
     assert kept_by(tmp_path) == set()
 
 
-def test_too_large_a_bundle(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_bundle_is_refused(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = toy.make_bundle(tmp_path / "source")
-    monkeypatch.setattr(stores, "LARGEST_FILE", 5)
+    monkeypatch.setattr(module, "MAX_BUNDLE_FILE", 5)
     with pytest.raises(InputError, match="damaged"):
         store.accept(source, "now")
 
 
-def test_bundles_without_a_place_go(store: Store, tmp_path: Path) -> None:
+def test_other_versions_are_discarded(store: Store, tmp_path: Path) -> None:
     versions = [
         store.accept(toy.make_bundle(tmp_path / name, name), "now").version for name in "abc"
     ]
@@ -88,27 +96,27 @@ def test_bundles_without_a_place_go(store: Store, tmp_path: Path) -> None:
     assert kept_by(tmp_path) == set(versions[:1])
 
 
-def test_what_was_remembered(store: Store, tmp_path: Path) -> None:
+def test_record_is_saved_and_loaded(store: Store, tmp_path: Path) -> None:
     assert store.remembered() == {}
-    store.remember({"a": [1, None, "é"]})
-    store.remember({"a": 2})
+    store.save({"a": [1, None, "é"]})
+    store.save({"a": 2})
     assert Store(tmp_path / "kept", "toy").remembered() == {"a": 2}
     assert sorted(file.name for file in (tmp_path / "kept").iterdir()) == ["bundles", "toy.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000, b'"x"'])
-def test_a_damaged_record_is_put_aside(store: Store, tmp_path: Path, content: bytes) -> None:
+def test_damaged_record_is_renamed(store: Store, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kept" / "toy.json").write_bytes(content)
     assert store.remembered() == {}
     assert (tmp_path / "kept" / "toy.damaged").read_bytes() == content
-    store.remember({"a": 1})
+    store.save({"a": 1})
     assert store.remembered() == {"a": 1}
 
 
-def test_a_disk_that_is_full_leaves_the_old_record(
+def test_full_disk_leaves_the_old_record(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.remember({"a": 1})
+    store.save({"a": 1})
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
@@ -116,21 +124,94 @@ def test_a_disk_that_is_full_leaves_the_old_record(
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
-            store.remember({"a": 2})
+            store.save({"a": 2})
     assert store.remembered() == {"a": 1}
     assert sorted(file.name for file in (tmp_path / "kept").iterdir()) == ["bundles", "toy.json"]
 
 
-def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
+def test_unusable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="expected one to write to"):
+    with pytest.raises(InputError, match="writable"):
         Store(tmp_path / "file", "toy")
 
 
-def test_versions_are_written_and_read(tmp_path: Path) -> None:
+def test_version_is_restored_while_its_folder_exists(tmp_path: Path) -> None:
     version = Version("a", "1", str(tmp_path), "now")
-    assert from_record(json.loads(json.dumps(as_record(version)))) == version
-    assert as_record(None) is None
-    assert from_record(None) is None
+    assert restore_version(json.loads(json.dumps(version_record(version)))) == version
+    assert version_record(None) is None
+    assert restore_version(None) is None
     tmp_path.rmdir()
-    assert from_record(as_record(version)) is None
+    assert restore_version(version_record(version)) is None
+
+
+async def check_copied(version: Version) -> None:
+    assert Path(version.folder).is_dir()
+
+
+def test_writes_are_ordered_and_do_not_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, disk = Store(tmp_path, "toy"), threading.Event()
+    save = store.save
+
+    def slow(record: Any) -> None:
+        assert disk.wait(10)
+        save(record)
+
+    monkeypatch.setattr(store, "save", slow)
+
+    async def write() -> None:
+        writer = StateWriter(store)
+        for number in range(20):
+            writer.write({"number": number})  # does not wait for the disk
+        disk.set()
+        await writer.close()
+        assert writer.fault is None
+
+    asyncio.run(write())
+    assert json.loads((tmp_path / "toy.json").read_text()) == {"number": 19}
+
+
+def test_fault_is_shown_until_a_write_succeeds(tmp_path: Path) -> None:
+    async def write() -> None:
+        writer = StateWriter(Store(tmp_path, "toy"))
+        (tmp_path / "toy.json").mkdir()
+        writer.write({})
+        await writer.flush()
+        assert "folder" in (writer.fault or "")
+        (tmp_path / "toy.json").rmdir()
+        writer.write({})
+        await writer.flush()
+        assert writer.fault is None
+        await writer.close()
+
+    asyncio.run(write())
+
+
+def test_bundle_under_check_is_not_discarded(tmp_path: Path) -> None:
+    bundle = toy.make_bundle(tmp_path / "bundle")
+    refused = toy.make_bundle(tmp_path / "refused", does="raises")
+
+    async def accept() -> None:
+        writer = StateWriter(Store(tmp_path / "kept", "toy"))
+
+        async def discard_meanwhile(version: Version) -> None:
+            writer.discard_all_but(set())
+            await writer.flush()
+            await check_copied(version)
+
+        version = await writer.accept(bundle, "now", discard_meanwhile)
+        assert Path(version.folder).is_dir()
+
+        async def refuse(version: Version) -> None:
+            raise InputError("no")
+
+        with pytest.raises(InputError, match="no"):
+            await writer.accept(refused, "now", refuse)
+        writer.discard_all_but({version.version})
+        await writer.close()
+        assert [kept.name for kept in (tmp_path / "kept/bundles/toy").iterdir()] == [
+            version.version
+        ]
+
+    asyncio.run(accept())

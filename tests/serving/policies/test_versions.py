@@ -1,4 +1,4 @@
-"""Who acts and who watches."""
+"""Policy slots: routing, promotion, rollback and their record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from loadmaster.serving.policies.store import Version
-from loadmaster.serving.policies.versions import PolicySlots, Routing, roles_from
+from loadmaster.serving.policies.versions import PolicySlots, Routing, restore_slots
 
 
 def version(name: str, folder: Path = Path("/")) -> Version:
@@ -20,7 +20,7 @@ A, B, C = (version(name) for name in "abc")
 
 
 @pytest.mark.parametrize(
-    ("roles", "mode", "rules_act", "casting"),
+    ("slots", "mode", "rules_act", "routing"),
     [
         (PolicySlots(A), "active", False, Routing(A, None, None)),
         (PolicySlots(A, shadow=B), "active", False, Routing(A, None, B)),
@@ -31,48 +31,39 @@ A, B, C = (version(name) for name in "abc")
         (PolicySlots(A, shadow=B, paused="night"), "shadow", True, Routing(None, "paused", None)),
     ],
 )
-def test_the_parts_in_a_decision(
-    roles: PolicySlots, mode: str, rules_act: bool, casting: Routing
-) -> None:
-    assert roles.cast(mode, rules_act) == casting
+def test_routing(slots: PolicySlots, mode: str, rules_act: bool, routing: Routing) -> None:
+    assert slots.cast(mode, rules_act) == routing
 
 
-def test_who_acts_and_why() -> None:
+def test_active_source_and_its_reason() -> None:
     assert PolicySlots(A).acts(False) == ("policy", "the bundle a a-1 serves")
     assert PolicySlots(A).acts(True)[0] == "fallback"
     assert PolicySlots(A, paused="night").acts(False) == ("fallback", "paused: night")
 
 
-def test_promotion_and_back() -> None:
-    roles = PolicySlots(A, shadow=B).promoted("now")
-    assert (roles.serving.name, roles.serving.since) == ("b", "now")
-    assert (roles.shadow, roles.previous) == (None, A)
-    back = roles.rolled_back("later")
+def test_promote_and_roll_back() -> None:
+    slots = PolicySlots(A, shadow=B).promoted("now")
+    assert (slots.serving.name, slots.serving.since) == ("b", "now")
+    assert (slots.shadow, slots.previous) == (None, A)
+    back = slots.rolled_back("later")
     assert (back.serving.name, back.serving.since) == ("a", "later")
     assert back.previous is not None
     assert back.previous.name == "b"
-    assert back.refused == {"b-1"}
     assert back.versions == {"a-1", "b-1"}
 
 
-def test_the_one_that_serves_already() -> None:
-    roles = PolicySlots(B, previous=A).serving_now(B, "now")
-    assert roles.previous == A, "what was there before is not lost"
+def test_serving_now_keeps_the_other_slots() -> None:
+    slots = PolicySlots(B, previous=A).serving_now(B, "now")
+    assert slots.previous == A
     assert PolicySlots(A, shadow=C).serving_now(B, "now").shadow == C
     assert PolicySlots(A, shadow=B).serving_now(B, "now").shadow is None
 
 
-def test_pausing_changes_nobodys_place() -> None:
-    roles = PolicySlots(A, shadow=B, previous=C)
-    assert roles.with_pause("x").with_pause(None) == roles
-    assert roles.with_shadow(None).shadow is None
-
-
-def test_they_are_written_down_and_read_again(tmp_path: Path) -> None:
-    places = [version(name, tmp_path) for name in "abc"]
-    roles = PolicySlots(*places, paused="night", refused=frozenset({"x"}))
-    record = json.loads(json.dumps(roles.record()))
-    assert roles_from(record, A) == roles
+def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:
+    versions = [version(name, tmp_path) for name in "abc"]
+    slots = PolicySlots(*versions, paused="night")
+    record = json.loads(json.dumps(slots.record()))
+    assert restore_slots(record, A) == slots
 
 
 @pytest.mark.parametrize(
@@ -80,7 +71,7 @@ def test_they_are_written_down_and_read_again(tmp_path: Path) -> None:
     [
         None,
         [],
-        "roles",
+        "slots",
         {},
         {"serving": None},
         {"serving": "a"},
@@ -88,9 +79,8 @@ def test_they_are_written_down_and_read_again(tmp_path: Path) -> None:
         {"serving": {"name": "a", "version": "1", "folder": "/nowhere", "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": 3, "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": "/a\0b", "since": ""}},
-        {"shadow": 7, "previous": [], "paused": 3, "refused": 5},
-        {"refused": [3, None, {}]},
+        {"shadow": 7, "previous": [], "paused": 3},
     ],
 )
-def test_what_cannot_be_read_is_left_out(record: Any) -> None:
-    assert roles_from(record, A) == PolicySlots(A)
+def test_damaged_record_gives_the_configured_version(record: Any) -> None:
+    assert restore_slots(record, A) == PolicySlots(A)

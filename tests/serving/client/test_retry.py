@@ -1,0 +1,99 @@
+"""Which failures are retried, after which pauses, and within which deadline."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
+from loadmaster.serving.client.http1 import BrokenError, MalformedError, Request, Response
+from loadmaster.serving.client.retry import RetryPolicy
+from tests.serving.client.conftest import Clock
+
+READ, WRITE = Request("GET", "/"), Request("POST", "/", b"{}", idempotent=False)
+UNSENT, SENT = BrokenError("refused", sent=False), BrokenError("reset", sent=True)
+
+
+def policy(
+    request: Request = READ,
+    deadline_s: float = 1.0,
+    retries: int = 3,
+    clock: Clock | None = None,
+    seed: int = 7,
+) -> RetryPolicy:
+    rng = random.Random(seed)
+    return RetryPolicy("http://x", request, deadline_s, retries, clock or Clock(), rng)
+
+
+def response(status: int, retry_after: str | None = None) -> Response:
+    headers = {} if retry_after is None else {"retry-after": retry_after}
+    return Response(status, headers, b"", keep=True)
+
+
+def test_pauses_double_with_jitter_until_retries_run_out() -> None:
+    for seed in range(50):
+        made = policy(deadline_s=100.0, retries=8, seed=seed)
+        for number in range(8):
+            longest = min(1.0, 0.02 * 2**number)
+            pause = made.after_response(response(503))
+            assert pause is not None
+            assert longest / 2 <= pause <= longest
+        assert made.after_response(response(503)) is None
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 409, 413, 422, 500])
+def test_final_status_is_not_retried(status: int) -> None:
+    assert policy().after_response(response(status)) is None
+
+
+@pytest.mark.parametrize("status", [429, 502, 503, 504])
+def test_transient_status_is_retried_if_idempotent(status: int) -> None:
+    assert policy().after_response(response(status)) is not None
+    assert policy(WRITE).after_response(response(status)) is None
+
+
+def test_retry_after_is_honoured_within_the_deadline() -> None:
+    pause = policy(deadline_s=10).after_response(response(429, "3"))
+    assert pause is not None
+    assert 3.01 <= pause <= 3.02
+    assert policy(deadline_s=2).after_response(response(429, "3")) is None
+
+
+@pytest.mark.parametrize("value", ["soon", "-5", "nan", "inf", "Wed, 21 Oct 2026 07:28:00 GMT", ""])
+def test_invalid_retry_after_gets_the_default_pause(value: str) -> None:
+    pause = policy().after_response(response(429, value))
+    assert pause is not None
+    assert 0.01 <= pause <= 0.02
+
+
+def test_broken_connection_is_retried_if_safe() -> None:
+    for request, fault in ((READ, UNSENT), (READ, SENT), (WRITE, UNSENT)):
+        assert policy(request).after_error(fault) > 0
+    with pytest.raises(Unreachable, match="may have been carried out"):
+        policy(WRITE).after_error(SENT)
+    with pytest.raises(Unreachable, match=r"^cannot reach http://x: refused$"):
+        policy(retries=0).after_error(UNSENT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [(MalformedError("no HTTP"), ServiceError), (TimeoutError(), DeadlineExceeded)],
+)
+def test_other_faults_are_not_retried(fault: Exception, error: type[ServiceError]) -> None:
+    with pytest.raises(ServiceError, match="http://x") as raised:
+        policy().after_error(fault)
+    assert type(raised.value) is error
+
+
+def test_deadline_covers_all_attempts() -> None:
+    clock = Clock()
+    made = policy(clock=clock)
+    clock.now += 0.9
+    assert made.remaining_s() == pytest.approx(0.1)
+    clock.now += 0.095
+    with pytest.raises(Unreachable):
+        made.after_error(UNSENT)  # the pause would exceed the deadline
+    clock.now += 0.1
+    with pytest.raises(DeadlineExceeded):
+        made.remaining_s()
