@@ -54,7 +54,8 @@ format: setup  ## ruff: format, and fix what it can
 	@$(PY) -m ruff format $(FOLDERS)
 
 client: setup  ## dist/loadmaster_client-*.whl: the HTTP client alone, standard library only
-	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist serving/client
+	@rm -rf build/client && mkdir -p build && cp -r serving/client build/client
+	@$(PY) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist build/client
 	@ls dist/loadmaster_client-*.whl
 
 clean:  ## remove what make made, except results/

@@ -15,7 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.freeze_gc import freeze_gc
-from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import GATEWAY, ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, ConnectionPool

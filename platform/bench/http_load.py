@@ -25,8 +25,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from loadmaster.platform.bench.load_connections import Driver, Load
-from loadmaster.serving.client.address import TOKEN_VARIABLE, address
-from loadmaster.serving.client.http1 import Request
+from loadmaster.serving.client.http1 import TOKEN_VARIABLE, Request, parse_address
 
 MOST_CONNECTIONS = 500  # select(), whose timeout is finer than epoll's, takes about 1,000 files
 
@@ -53,7 +52,7 @@ def measure(load: Load, token: str | None = None, per_second: Path | None = None
 def drive(load: Load) -> Driver:
     """Run a load in this process."""
     parts = urlsplit(load.url)
-    server = address(f"{parts.scheme}://{parts.netloc}")
+    server = parse_address(f"{parts.scheme}://{parts.netloc}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     posted = [Request("POST", target, file.read_bytes()) for file in load.bodies]
     requests = [server.encode(each) for each in posted or [Request("GET", target)]]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
-from loadmaster.serving.client.address import Address
-from loadmaster.serving.client.http1 import MalformedError, ResponseParser
+from loadmaster.serving.client.http1 import Address, MalformedError, ResponseParser
 
 REOPEN_S = 0.05
 WATCH_S = 0.1  # interval of the check for timeouts

@@ -95,7 +95,7 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
 def _tell(settings: ServeSettings) -> None:
     from loadmaster.platform.ray.serve_session import base_url
     from loadmaster.serving.http.auth import exposure
-    from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+    from loadmaster.serving.policies.store import resolve_bundle
     from loadmaster.serving.system import find_endpoint
 
     url = base_url(settings)

@@ -12,7 +12,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings, parse_assignments
 from loadmaster.models.manifest import read_bounded, read_manifest
-from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 

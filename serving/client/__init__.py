@@ -3,10 +3,10 @@
 They run inside a scheduler: they need the standard library only, and no call exceeds its deadline.
 """
 
-from loadmaster.serving.client.aio import AsyncClient
-from loadmaster.serving.client.blocking import Client
-from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
-from loadmaster.serving.client.responses import (
+from .aio import AsyncClient
+from .blocking import Client
+from .errors import DeadlineExceeded, ServiceError, Unreachable
+from .responses import (
     Accepted,
     Choice,
     Decision,

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
-from loadmaster.serving.client import calls
-from loadmaster.serving.client.base import BaseClient
-from loadmaster.serving.client.calls import Call, Mode, Payload
-from loadmaster.serving.client.connection import AsyncConnection, open_async_connection
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Request, Response
-from loadmaster.serving.client.responses import (
+from . import calls
+from .base import BaseClient
+from .calls import Call, Mode, Payload
+from .connection import AsyncConnection, open_async_connection
+from .errors import ServiceError
+from .http1 import Request, Response
+from .responses import (
     Accepted,
     Decision,
     History,
@@ -20,7 +20,7 @@ from loadmaster.serving.client.responses import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.retry import ATTEMPT_ERRORS
+from .retry import ATTEMPT_ERRORS
 
 T = TypeVar("T")
 

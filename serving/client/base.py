@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic
 
-from loadmaster.serving.client.connection import C, ConnectionPool
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import MAX_BODY, Request, parse_address
-from loadmaster.serving.client.responses import Decision
-from loadmaster.serving.client.retry import Fallback, LocalFallback, RetryPolicy
+from .connection import C, ConnectionPool
+from .errors import ServiceError
+from .http1 import MAX_BODY, Request, parse_address
+from .responses import Decision
+from .retry import Fallback, LocalFallback, RetryPolicy
 
 URL = "http://127.0.0.1:8700"
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Self, TypeVar
 
-from loadmaster.serving.client import calls
-from loadmaster.serving.client.base import BaseClient
-from loadmaster.serving.client.calls import Call, Mode, Payload
-from loadmaster.serving.client.connection import Connection
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Request, Response
-from loadmaster.serving.client.responses import (
+from . import calls
+from .base import BaseClient
+from .calls import Call, Mode, Payload
+from .connection import Connection
+from .errors import ServiceError
+from .http1 import Request, Response
+from .responses import (
     Accepted,
     Decision,
     History,
@@ -21,7 +21,7 @@ from loadmaster.serving.client.responses import (
     Status,
     Systems,
 )
-from loadmaster.serving.client.retry import ATTEMPT_ERRORS, RetryPolicy
+from .retry import ATTEMPT_ERRORS, RetryPolicy
 
 T = TypeVar("T")
 

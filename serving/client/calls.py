@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
-from loadmaster.serving.client.errors import ServiceError
-from loadmaster.serving.client.http1 import Request, Response
-from loadmaster.serving.client.responses import (
+from .errors import ServiceError
+from .http1 import Request, Response
+from .responses import (
     Accepted,
     Decision,
     History,

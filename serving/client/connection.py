@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from loadmaster.serving.client.http1 import (
+from .http1 import (
     Address,
     BrokenError,
     MalformedError,

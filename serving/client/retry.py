@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
-from loadmaster.serving.client.http1 import BrokenError, MalformedError, Request, Response
-from loadmaster.serving.client.responses import Decision, PolicyName, Reason
+from .errors import DeadlineExceeded, ServiceError, Unreachable
+from .http1 import BrokenError, MalformedError, Request, Response
+from .responses import Decision, PolicyName, Reason
 
 RETRIED_STATUS = frozenset({429, 502, 503, 504})
 ATTEMPT_ERRORS = (BrokenError, MalformedError, TimeoutError)

@@ -25,9 +25,8 @@ from loadmaster.serving.monitoring.metrics import Metrics, rejected
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.manager import PolicyManager
-from loadmaster.serving.policies.resolve_bundle import resolve_bundle
 from loadmaster.serving.policies.retraining_job import Retraining
-from loadmaster.serving.policies.store import StateWriter, Store
+from loadmaster.serving.policies.store import StateWriter, Store, resolve_bundle
 from loadmaster.serving.settings import EndpointSettings, ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.timestamps import iso

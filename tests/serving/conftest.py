@@ -12,7 +12,7 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.http.app_factory import Service, assemble
-from loadmaster.serving.policies.resolve_bundle import resolve_bundle
+from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.worker import SystemWorker
