@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
@@ -81,6 +82,18 @@ def apply_action(
     list_started(state, decision)
     decision.sums[PUBLISHED] += published_reward(state, cluster, jobs, decision, terms)
     return legal
+
+
+def check_action(
+    actions: Mapping[str, NDArray[np.float32]], agent: str, shape: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Return the action of one agent as a contiguous array, or raise InputError."""
+    if agent not in actions:
+        raise InputError(f"no action of agent {agent!r}; expected one of each of {AGENTS}")
+    action = np.ascontiguousarray(actions[agent], np.float32)
+    if action.shape != shape:
+        raise InputError(f"action of {agent!r} has shape {action.shape}; expected {shape}")
+    return action
 
 
 def sample_legal_action(

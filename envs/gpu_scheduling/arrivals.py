@@ -82,7 +82,7 @@ def _handle_oversized(settings: GpuSchedulingSettings, jobs: Jobs, cluster: Clus
         return jobs
     first = int(np.flatnonzero(large)[0])
     fault = (
-        f"job {jobs.job_id[first]} asks for {jobs.instances[first]} x {jobs.gpu[first] / WHOLE:g} "
+        f"job {jobs.job_id[first]} requests {jobs.instances[first]} x {jobs.gpu[first] / WHOLE:g} "
         f"GPU and {jobs.cpu[first] / WHOLE:g} cores; the empty cluster holds {fit[first]} of these"
     )
     if settings.oversized == "refuse":

@@ -12,8 +12,7 @@ from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, check_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
@@ -153,7 +152,9 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     ]:
         if not self.agents:
             raise gymnasium.error.ResetNeeded("no episode is in progress: call reset() first")
-        legal = self.runner.decide(*(self._check(actions, agent) for agent in AGENTS))
+        spaces_of = self.action_spaces
+        checked = (check_action(actions, agent, spaces_of[agent].shape) for agent in AGENTS)
+        legal = self.runner.decide(*checked)
         over = not self._advance()
         total = float(total_reward(self.settings, self.scales, self.runner.desk.sums))
         reward, self._rewarded = total - self._rewarded, total
@@ -183,15 +184,6 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
             return True
         self.runner.observe()
         return False
-
-    def _check(self, actions: Mapping[str, Action], agent: str) -> Action:
-        if agent not in actions:
-            raise InputError(f"no action of agent {agent!r}; expected one of each of {AGENTS}")
-        action = np.ascontiguousarray(actions[agent], np.float32)
-        shape = self.action_spaces[agent].shape
-        if action.shape != shape:
-            raise InputError(f"action of {agent!r} has shape {action.shape}; expected {shape}")
-        return action
 
     def _observation(self) -> ObservationDict:
         """Copy the tables, which every step overwrites."""

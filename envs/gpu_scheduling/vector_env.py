@@ -17,8 +17,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, apply_action
+from loadmaster.envs.gpu_scheduling.actions import (
+    AGENTS,
+    ORDERING,
+    PLACEMENT,
+    apply_action,
+    check_action,
+)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
     DecisionState,
@@ -226,7 +231,7 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
     ) -> tuple[
         ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
-        checked = {agent: self._check(actions, agent) for agent in AGENTS}
+        checked = {a: check_action(actions, a, self._shapes[a]) for a in AGENTS}
         deciding = self._status == DECIDE
         for i in np.flatnonzero(~deciding):
             self._start(int(i), None)
@@ -267,15 +272,6 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
             self._batch, self.cluster, self._terms, deciding, actions[ORDERING],
             actions[PLACEMENT], self._views, self._legal, self._status,
         )  # fmt: skip
-
-    def _check(self, actions: Mapping[str, Action], agent: str) -> Action:
-        if agent not in actions:
-            raise InputError(f"no actions of agent {agent!r}; expected some of each of {AGENTS}")
-        own = np.ascontiguousarray(actions[agent], np.float32)
-        if own.shape != self._shapes[agent]:
-            expected = self._shapes[agent]
-            raise InputError(f"actions of {agent!r} have shape {own.shape}; expected {expected}")
-        return own
 
     def _info(self) -> dict[str, Any]:
         states = self._batch.states

@@ -50,7 +50,7 @@ class CsvTable:
         if blank is not None:
             texts = pc.if_else(pc.equal(texts, ""), str(blank), texts)
         try:
-            values = texts.cast(pa.float64()).to_numpy()
+            values: NDArray[np.float64] = texts.cast(pa.float64()).to_numpy()
         except pa.ArrowInvalid:  # a spelling that only Python accepts, or no number
             values = np.array([_number(text) for text in texts.to_pylist()], np.float64)
         bad = ~np.isfinite(values)

@@ -69,8 +69,8 @@ def check_schedule(
 def _check_capacity(places: PlacementTrace, cluster: Cluster, jobs: Jobs) -> NDArray[np.int64]:
     """(M, 2) Free resources."""
     free = np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1)
-    asked = np.stack([jobs.gpu, jobs.cpu], axis=1)[places.job] * places.instances[:, None]
-    np.subtract.at(free, places.machine, asked)
+    demand = np.stack([jobs.gpu, jobs.cpu], axis=1)[places.job] * places.instances[:, None]
+    np.subtract.at(free, places.machine, demand)
     assert (free >= 0).all(), "capacity exceeded"
     return free
 

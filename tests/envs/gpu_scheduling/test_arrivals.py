@@ -155,7 +155,7 @@ def test_capacity_counts_resources_and_type() -> None:
 
 
 def test_oversized_job_is_refused_by_id() -> None:
-    fault = "job 2 asks for 2 x 1 GPU and 2 cores; the empty cluster holds 1"
+    fault = "job 2 requests 2 x 1 GPU and 2 cores; the empty cluster holds 1"
     with pytest.raises(InputError, match=re.escape(fault)):
         draw(**TOY, **ONE_GPU)
 

@@ -21,14 +21,6 @@ def read(*assignments: str) -> GpuSchedulingSettings:
     return build_settings(GpuSchedulingSettings, parse_assignments(assignments))
 
 
-def test_defaults() -> None:
-    settings = GpuSchedulingSettings()
-    assert settings.workload == "pai-like"
-    assert settings.machine_groups == CLUSTERS["small"]
-    assert settings.backfill
-    assert settings.interference
-
-
 def test_load_and_jobs_depend_on_cluster() -> None:
     small, medium, large = (read(f"cluster={name}") for name in CLUSTERS)
     assert small.drawn_jobs < medium.drawn_jobs < large.drawn_jobs
