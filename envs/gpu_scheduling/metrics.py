@@ -33,11 +33,11 @@ def utilisation(result: EpisodeResult) -> float:
 def fairness(result: EpisodeResult) -> float:
     """Jain's index of the mean slowdowns of users with finished jobs, in [1 / users, 1]."""
     done = ~np.isnan(result.finish_s)
-    user, suffered = result.jobs.user[done], slowdown(result)[done]
+    user, slowdowns = result.jobs.user[done], slowdown(result)[done]
     if not len(user):
         return float("nan")
     jobs = np.bincount(user)
-    mean = np.bincount(user, suffered)[jobs > 0] / jobs[jobs > 0]
+    mean = np.bincount(user, slowdowns)[jobs > 0] / jobs[jobs > 0]
     return float(mean.sum() ** 2 / (len(mean) * (mean**2).sum()))
 
 

@@ -48,7 +48,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class TraceFormat:
-    """A public trace; `parse` returns its jobs, and how many other rows have no GPU."""
+    """A public trace; `parse` returns its jobs, and counts of the rows left out."""
 
     name: str
     file: str  # path in the folder of traces
@@ -204,8 +204,8 @@ def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, str]:
         user=_codes(rows.text("qos")),
         job_id=np.flatnonzero(with_gpu & scheduled),
     )
-    never = f"{(with_gpu & ~scheduled).sum()} never scheduled"
-    return jobs, f"{_without_gpu(with_gpu)}, {never}"
+    never = (with_gpu & ~scheduled).sum()
+    return jobs, f"{(~with_gpu).sum()} without a GPU, {never} never scheduled"
 
 
 PAI = TraceFormat(
