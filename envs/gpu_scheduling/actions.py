@@ -1,4 +1,4 @@
-"""A decision applied: priorities and affinities become jobs on machines."""
+"""Apply the agents' actions: priorities and affinities."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.gpu_scheduling import decision_state as on
-from loadmaster.envs.gpu_scheduling import rule_ids as rules
-from loadmaster.envs.gpu_scheduling import state as at
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import DecisionState, list_started, strike_off
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    MOMENT,
+    PREEMPTS,
+    PUBLISHED,
+    RECONSIDERING,
+    SHOWN,
+    DecisionState,
+    list_started,
+    remove_finished,
+)
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.placement import Wishes
+from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences
 from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
 from loadmaster.envs.gpu_scheduling.queues import rekey
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_reward
-from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass, withdraw
+from loadmaster.envs.gpu_scheduling.scheduling_pass import clear_priorities, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 ORDERING, PLACEMENT = "ordering", "placement"
 AGENTS = (ORDERING, PLACEMENT)
 
-_LAST = -1e300  # before infinity, which would keep a job from being offered at all
+_LAST = -1e300  # finite: a key of infinity would exclude the job
 
 
 @compiled
@@ -33,58 +42,64 @@ def apply_action(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
-    desk: DecisionState,
+    decision: DecisionState,
     terms: Terms,
     priority: NDArray[np.float32],
     affinity: NDArray[np.float32],
 ) -> bool:
-    """Do what was just asked for; whether the action was a legal one.
+    """Apply the actions to the current decision; return whether they were legal.
 
-    Placing: jobs are offered by descending priority; a gang fills its machines by descending
-    affinity. Reconsidering: running jobs that are in the way of others with a higher priority are
-    stopped; a job that is not shown is left alone. A priority that is no finite number comes last,
-    an affinity that is no number counts as minus infinity: neither stops the episode.
+    Placing starts jobs by descending priority; a gang fills machines by descending affinity.
+    Reconsidering stops running jobs whose resources are needed by jobs with a higher priority. Jobs
+    that are not shown are left alone. Illegal numbers are replaced: a priority that is not finite
+    by the lowest, an affinity that is NaN by minus infinity.
     """
-    legal, shown = True, desk.counts[on.SHOWN]
-    if desk.counts[on.PREEMPTS] == 1:
-        _leave_alone(state, jobs)
+    legal, shown = True, decision.counts[SHOWN]
+    if decision.counts[PREEMPTS] == 1:
+        clear_priorities(state, jobs)
+        for place in range(state.clock[cols.RUNNING]):
+            state.key[state.event_heap[place]] = -np.inf  # protects jobs that are not shown
     for row in range(shown):
         value = float(priority[row])
         if not np.isfinite(value):
             legal, value = False, _LAST
-        # Without preemption whoever is shown stays so until it starts: no other was ever offered.
-        if state.jobs[desk.shown[row], at.ROWS_USED] > 0:
-            state.key[desk.shown[row]] = -value
+        # Without preemption jobs stay shown until they start, so the others have no priority.
+        if state.jobs[decision.shown[row], cols.ROWS_USED] > 0:
+            state.key[decision.shown[row]] = -value
         else:
-            rekey(state, jobs, desk.shown[row], -value)
+            rekey(state, jobs, decision.shown[row], -value)
         for machine in range(affinity.shape[1]):
             drawn = float(affinity[row, machine])
             if np.isnan(drawn):
                 legal, drawn = False, -np.inf
-            desk.affinity[row, machine] = drawn
-    if desk.counts[on.MOMENT] == on.RECONSIDERING:
-        if preempt_lower_ranked(state, cluster, jobs, desk.free) > 0:
-            strike_off(state, jobs, desk)
+            decision.affinity[row, machine] = drawn
+    if decision.counts[MOMENT] == RECONSIDERING:
+        if preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
+            remove_finished(state, jobs, decision)
         return legal
-    wishes = Wishes(desk.affinity, desk.row_of)
-    run_scheduling_pass(state, cluster, jobs, rules.GIVEN, rules.AFFINITY, wishes)
-    list_started(state, desk)
-    desk.sums[on.PUBLISHED] += published_reward(state, cluster, jobs, desk, terms)
+    preferences = PlacementPreferences(decision.affinity, decision.row_of)
+    run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, preferences)
+    list_started(state, decision)
+    decision.sums[PUBLISHED] += published_reward(state, cluster, jobs, decision, terms)
     return legal
 
 
-@njit_internal
-def _leave_alone(state: SimState, jobs: Jobs) -> None:
-    """A job that is not shown keeps its machines, or waits."""
-    withdraw(state, jobs)
-    for place in range(state.clock[at.RUNNING]):
-        state.key[state.event_heap[place]] = -np.inf
+def check_action(
+    actions: Mapping[str, NDArray[np.float32]], agent: str, shape: tuple[int, ...]
+) -> NDArray[np.float32]:
+    """Return the action of one agent as a contiguous array, or raise InputError."""
+    if agent not in actions:
+        raise InputError(f"no action of agent {agent!r}; expected one of each of {AGENTS}")
+    action = np.ascontiguousarray(actions[agent], np.float32)
+    if action.shape != shape:
+        raise InputError(f"action of {agent!r} has shape {action.shape}; expected {shape}")
+    return action
 
 
 def sample_legal_action(
     observation: Mapping[str, NDArray[Any]], rng: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
-    """Any priorities and any affinities, one action for each agent."""
+    """Draw normally distributed priorities and affinities."""
     shape = observation["held"].shape
     return {
         ORDERING: rng.standard_normal(shape[:1], np.float32),

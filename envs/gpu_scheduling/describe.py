@@ -1,25 +1,25 @@
-"""Settings of an episode in words."""
+"""Descriptions of settings for titles and reports."""
 
 from __future__ import annotations
 
-from loadmaster.envs.gpu_scheduling.cluster import GpuType, MachineGroup
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
 
 
 def conditions(settings: GpuSchedulingSettings, recorded: int | None = None) -> str:
-    """The episode in words, for titles; `recorded` is how many jobs the workload's trace has."""
+    """Describe an episode; `recorded` is the number of jobs in the workload's trace."""
     groups = settings.machine_groups
     machines = sum(group.count for group in groups)
     gpus = sum(group.count * group.gpus for group in groups)
     size = f"{_counted(machines, 'machine')} with {_counted(gpus, 'GPU')}"
     named = size if settings.machines else f"{settings.cluster} cluster: {size}"
-    told = {"jobs", "arrivals", "interarrival_s", "load", "jobs_per_minute", "cluster", "machines"}
-    others = [f"{name} {value}" for name, value in changed(settings) if name not in told]
+    included = {"jobs", "arrivals", "interarrival_s", "load", "jobs_per_minute"}
+    included |= {"cluster", "machines"}
+    others = [f"{name} {value}" for name, value in changed(settings) if name not in included]
     return ", ".join([f"{_jobs(settings, recorded)}, {named}", *others])
 
 
 def changed(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
-    """Settings away from their default, apart from those a title shows anyway."""
+    """Names and values of changed settings, apart from those in the title."""
     shown = {"workload", "data", "cluster", "machines", "gpu_types", "max_queue", "history"}
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
     if settings.machines:
@@ -55,7 +55,7 @@ def _counted(count: int, thing: str) -> str:
 
 
 def _group(group: MachineGroup) -> str:
-    """As in 3x8V100/96/4: so many machines of so many GPUs, their cores, machines in a rack."""
+    """E.g. 3x8V100/96/4: machines, GPUs of each and their type, cores, machines per rack."""
     return f"{group.count}x{group.gpus}{group.gpu}/{group.cpus}/{group.machines_per_rack}"
 
 

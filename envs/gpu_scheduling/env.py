@@ -1,8 +1,8 @@
-"""The PettingZoo face of the GPU scheduling simulator."""
+"""PettingZoo environment of GPU scheduling."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -12,32 +12,15 @@ from gymnasium.utils.seeding import np_random
 from numpy.typing import NDArray
 from pettingzoo import ParallelEnv
 
-from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, apply_action
+from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, check_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    DecisionState,
-    advance_to_decision,
-    new_decision_state,
-)
-from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, build_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
+from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Workload
-from loadmaster.envs.gpu_scheduling.observation import (
-    Observation,
-    blank_observation,
-    observation_space,
-    observe,
-)
-from loadmaster.envs.gpu_scheduling.rewards import (
-    Scales,
-    published_terms,
-    reference_scales,
-    total_reward,
-)
-from loadmaster.envs.gpu_scheduling.rollout import episode_result
+from loadmaster.envs.gpu_scheduling.observation import observation_space
+from loadmaster.envs.gpu_scheduling.rewards import Scales, reference_scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
+from loadmaster.envs.gpu_scheduling.state import NOW, QUEUED
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.settings import build_settings
 
@@ -46,7 +29,7 @@ Action = NDArray[np.float32]
 
 
 def action_spaces(settings: GpuSchedulingSettings, cluster: Cluster) -> dict[str, spaces.Box]:
-    """Real numbers: a priority for each row of the queue, an affinity of each to each machine."""
+    """Spaces of the actions: a priority per row, and an affinity per row and machine."""
     rows, machines = settings.max_queue, len(cluster.rack)
     return {
         ORDERING: spaces.Box(-np.inf, np.inf, (rows,), np.float32),
@@ -58,50 +41,46 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     """Order and place distributed training jobs on machines with GPUs.
 
     ## Description
-    Jobs arrive over time. A job is a gang of equal instances, each asking for GPUs, or a share of
-    one, and cores; all of them run, or none. How fast it runs depends on the GPUs it got, on its
-    neighbours on them, on how far the gang is spread, and on luck; the fee is the price of its
-    GPUs times its time on them. Two agents decide together: "ordering" who goes first, and
-    "placement" where. They are asked at an event (an arrival, a completion) if one of the jobs
-    shown could start now. With `preempt=True` they are also asked to reconsider if jobs are left
-    waiting.
+    Jobs arrive over time. A job is a gang of equal instances, each with a demand of GPUs, or a
+    fraction of one, and cores; all of them run, or none. The speed of a job depends on its GPUs, on
+    other jobs that share them, on how far the gang is spread, and on noise. Its fee is the price of
+    its GPUs times its time on them. Two agents decide together: "ordering" ranks the jobs,
+    "placement" ranks the machines. They decide at an event (an arrival or a completion) if a job
+    shown could start. With `preempt=True` they also reconsider running jobs if jobs still wait.
 
     ## Action
-    "ordering": a priority for each row of the queue. "placement": an affinity of each row to each
-    machine. Jobs are offered to the cluster by descending priority (of equal ones, the lowest id
-    first), and a gang fills machines with room by descending affinity (the first of equal ones),
-    each with as many instances as fit. A job that does not fit is skipped, or with
-    `backfill=False` ends the epoch. Numbers for rows without a job and machines without room mean
-    nothing. When they reconsider, running jobs are shown as well, and only priorities count: all
-    jobs are walked by descending priority, each takes its place as if those behind it were not
-    there, and a running job whose place is taken so is stopped; then, at the same moment, the
-    agents place what could start. A priority that is not finite comes last and an affinity that is
-    not a number counts as minus infinity; `info["legal"]` is then False.
+    "ordering": a priority per row of the queue. "placement": an affinity per row and machine. Jobs
+    start by descending priority (of equal ones, the lowest id first), and a gang fills machines by
+    descending affinity (of equal ones, the first), each with as many instances as fit. A job that
+    does not fit is skipped, or with `backfill=False` ends the scheduling pass. Values of unused
+    rows and of machines without room have no effect. When the agents reconsider, running jobs are
+    shown as well, and only priorities count: each job by descending priority reserves resources as
+    if those behind it did not exist, and a running job whose resources are reserved is stopped.
+    Then, at the same time, the agents place the jobs that fit. A priority that is not finite ranks
+    last and an affinity that is NaN counts as minus infinity; `info["legal"]` is then False.
 
     ## Observation
     Padded tables, the same for both agents: `jobs`, `job_mask`, `heeded`, `machines`, `held`,
     `rack_held`, `rack`, `history_y`, `history_mask`, `history_t` (see `observation.py`, and
-    `features.py` for their columns). If more than `max_queue` jobs wait, those that came first are
-    shown, and `info["hidden"]` tells how many are not. How long a job will run is shown with
-    `durations="known"` only.
+    `features.py` for their columns). If more than `max_queue` jobs wait, the earliest are shown;
+    `info["hidden"]` counts the others. Durations of jobs are shown with `durations="known"` only.
 
     ## Reward
-    Shared by both agents. reward "cost": minus what accrued since the last decision, `jct_weight`
+    Shared by both agents. reward "cost": minus the cost since the last decision, `jct_weight`
     x (jobs in the system x seconds) / `scales.jct_s` + `fee_weight` x dollars / `scales.fee`. The
     scales are the mean completion time and fee of a job under "fifo-first-fit", so the return of
     N jobs is -N x (jct_weight x their mean completion time + fee_weight x their mean fee) in these
-    units, and a decision costs about one. What passes before the first decision joins the first
+    units, and a decision costs about one. The cost before the first decision is part of the first
     reward. Reward "published": (1/N') times the sum over the N' jobs shown of 1 / (fee^fee_weight
-    x jct^jct_weight) for a job just placed, both relative to the best that the cluster could do
-    for it and at the speed with which it sets out, and of -waiting_penalty x GPUs for a job left
-    waiting.
+    x jct^jct_weight) for a job just placed, both relative to the best possible on the cluster and
+    at the job's initial speed, and of -waiting_penalty x GPUs for a job left waiting.
 
     ## Episode end
-    Terminated for both when all jobs are done, or when nothing but jobs that never fit is left.
+    Terminated for both when all jobs are done, or when only jobs that never fit are left.
 
     ## Arguments
-    Those of `GpuSchedulingSettings`, e.g. `GpuSchedulingEnv(cluster="medium", load=0.8)`; or
-    `workload_bank=` with a `Workload` of your own. With `record=True`, `result()` has the trace.
+    Those of `GpuSchedulingSettings`, e.g. `GpuSchedulingEnv(cluster="medium", load=0.8)`, or
+    `workload_bank=` with a custom `Workload`. With `record=True`, `result()` has the trace.
 
     ## Version history
     v0: first release.
@@ -123,22 +102,24 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self.scales = (
             reference_scales(self.settings, self.workload)
             if self.settings.reward == "cost"
-            else Scales(1.0, 1.0)  # nobody asks
+            else Scales(1.0, 1.0)  # unused
         )
         self.possible_agents = list(AGENTS)
         self.agents: list[str] = []
-        seen = observation_space(self.settings.max_queue, self.cluster, self.settings.history)
-        self.observation_spaces = dict.fromkeys(AGENTS, seen)
+        space = observation_space(self.settings.max_queue, self.cluster, self.settings.history)
+        self.observation_spaces = dict.fromkeys(AGENTS, space)
         self.action_spaces = action_spaces(self.settings, self.cluster)
-        self._terms = published_terms(self.settings, self.cluster)
         self._record = record
-        self._seed = 0
         self._generator = np_random(None)[0]
-        self._episode: Episode | None = None
-        self._state: SimState
-        self._desk: DecisionState
-        self._view: Observation
-        self._rewarded = 0.0  # what the rewards so far have accounted for
+        self._runner: EpisodeRunner | None = None
+        self._rewarded = 0.0  # sum of the rewards so far
+
+    @property
+    def runner(self) -> EpisodeRunner:
+        """The current episode."""
+        if self._runner is None:
+            raise gymnasium.error.ResetNeeded("no episode was started: call reset() first")
+        return self._runner
 
     def observation_space(self, agent: str) -> spaces.Dict:
         return self.observation_spaces[agent]
@@ -149,18 +130,16 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, ObservationDict], dict[str, dict[str, Any]]]:
-        """Start the episode of `seed`; without one, the next of the environment's own stream."""
+        """Start the episode of `seed`; without one, of the next number of the generator."""
         if seed is not None:
             self._generator = np_random(seed)[0]
-        self._seed = seed if seed is not None else int(self._generator.integers(1 << 31))
-        self._episode = episode = build_episode(self.settings, self._seed, self.workload)
-        self._state = new_state(self.settings, *episode, record=self._record)
-        self._desk = new_decision_state(self.settings, *episode[:2])
-        self._view = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
+        else:
+            seed = int(self._generator.integers(1 << 31))
+        self._runner = EpisodeRunner(self.settings, seed, self.workload, self._record)
         self._rewarded = 0.0
         self.agents = list(AGENTS)
-        self._run()
-        return self._for_each_agent(self._observation), self._for_each_agent(self._started)
+        self._advance()
+        return _per_agent(self._observation), _per_agent(lambda: {"seed": seed, **self._info()})
 
     def step(
         self, actions: Mapping[str, Action]
@@ -171,72 +150,51 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         dict[str, bool],
         dict[str, dict[str, Any]],
     ]:
-        if self._episode is None or not self.agents:
-            raise gymnasium.error.ResetNeeded("no episode is under way: call reset() before step()")
-        drawn = [self._read(actions, agent) for agent in AGENTS]
-        legal = apply_action(
-            self._state, self.cluster, self._episode.jobs, self._desk, self._terms, *drawn
-        )
-        over = self._run() == at.DONE
-        total = float(total_reward(self.settings, self.scales, self._desk.sums))
+        if not self.agents:
+            raise gymnasium.error.ResetNeeded("no episode is in progress: call reset() first")
+        spaces_of = self.action_spaces
+        checked = (check_action(actions, agent, spaces_of[agent].shape) for agent in AGENTS)
+        legal = self.runner.decide(*checked)
+        over = not self._advance()
+        total = float(total_reward(self.settings, self.scales, self.runner.desk.sums))
         reward, self._rewarded = total - self._rewarded, total
-        told = (
-            self._for_each_agent(self._observation),
-            self._for_each_agent(lambda: reward),
-            self._for_each_agent(lambda: over),
-            self._for_each_agent(lambda: False),
-            self._for_each_agent(lambda: {"legal": legal, **self._told()}),
-        )
         if over:
             self.agents = []
-        return told
-
-    def result(self) -> EpisodeResult:
-        """The outcome as it stands."""
-        if self._episode is None:
-            raise gymnasium.error.ResetNeeded("call reset() before result()")
-        return episode_result(
-            self._state, self.cluster, self._episode.jobs, "environment", self._seed
+        return (
+            _per_agent(self._observation),
+            _per_agent(lambda: reward),
+            _per_agent(lambda: over),
+            _per_agent(lambda: False),
+            _per_agent(lambda: {"legal": legal, **self._info()}),
         )
 
+    def result(self) -> EpisodeResult:
+        """The outcome so far."""
+        return self.runner.result("environment")
+
     def render(self) -> None:
-        """There is nothing to see."""
+        """Required by PettingZoo; there are no render modes."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Required by PettingZoo; there is nothing to release."""
 
-    def _run(self) -> int:
-        """On to the next decision or the end, and look; the status."""
-        assert self._episode is not None
-        jobs = self._episode.jobs
-        while True:
-            status = advance_to_decision(self._state, self.cluster, jobs, self._desk)
-            if status != at.GROW_TRACE:
-                break
-            self._state = with_more_trace(self._state)
-        observe(self._state, self.cluster, jobs, self._desk, self._view)
-        return status
-
-    def _read(self, actions: Mapping[str, Action], agent: str) -> Action:
-        if agent not in actions:
-            raise InputError(f"no action of agent {agent!r}; expected one of each of {AGENTS}")
-        action = np.ascontiguousarray(actions[agent], np.float32)
-        shape = self.action_spaces[agent].shape
-        if action.shape != shape:
-            raise InputError(f"action of {agent!r} has shape {action.shape}; expected {shape}")
-        return action
-
-    def _for_each_agent(self, tell: Any) -> dict[str, Any]:
-        """Each its own copy."""
-        return {agent: tell() for agent in AGENTS}
+    def _advance(self) -> bool:
+        """Advance to the next decision; return False at the end of the episode."""
+        if self.runner.advance_to_decision():
+            return True
+        self.runner.observe()
+        return False
 
     def _observation(self) -> ObservationDict:
-        """Copies: the tables themselves are written anew at every step."""
-        return {name: table.copy() for name, table in self._view._asdict().items()}
+        """Copy the tables, which every step overwrites."""
+        return {name: table.copy() for name, table in self.runner.view._asdict().items()}
 
-    def _started(self) -> dict[str, Any]:
-        return {"seed": self._seed, **self._told()}
+    def _info(self) -> dict[str, Any]:
+        state = self.runner.state
+        hidden = max(0, state.clock[QUEUED] - self.settings.max_queue)
+        return {"time_s": float(state.times[NOW]), "hidden": int(hidden)}
 
-    def _told(self) -> dict[str, Any]:
-        hidden = max(0, self._state.clock[at.QUEUED] - self.settings.max_queue)
-        return {"time_s": float(self._state.times[at.NOW]), "hidden": int(hidden)}
+
+def _per_agent(make: Callable[[], Any]) -> dict[str, Any]:
+    """Call `make` once per agent: agents do not share mutable objects."""
+    return {agent: make() for agent in AGENTS}

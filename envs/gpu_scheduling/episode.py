@@ -1,44 +1,96 @@
-"""Run an episode under a policy given by name."""
+"""Episodes: draw them from a seed, and run heuristics on them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF, Baseline
+from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_annealed
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
-from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
-from loadmaster.envs.gpu_scheduling.rollout import (
-    EpisodeResult,
-    PlacementTrace,
-    episode_result,
-    run_baseline,
-)
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
+from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_preferences
+from loadmaster.envs.gpu_scheduling.preemption import replan
+from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.simulator import advance
+from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-
-__all__ = ["Episode", "EpisodeResult", "PlacementTrace", "build_episode", "run_episode"]
+from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 
 class Episode(NamedTuple):
-    """What every policy meets alike: the machines, the jobs, and the luck of each on each."""
+    """Input of an episode, the same for every policy."""
 
     cluster: Cluster
     jobs: Jobs
-    luck: int
+    luck: int  # seed of the runtime noise
 
 
 def build_episode(
     settings: GpuSchedulingSettings, seed: int, workload: Workload | None = None
 ) -> Episode:
-    """The episode that `seed` names: same seed, same jobs, same luck."""
+    """Build the episode of `seed`."""
     rng = np.random.default_rng(seed)
     cluster = build_cluster(settings)
     jobs = draw_jobs(settings, workload or load_workload(settings), cluster, rng)
     return Episode(cluster, jobs, int(rng.integers(1 << 62)))
+
+
+@dataclass(frozen=True)
+class PlacementTrace:
+    """Finished allocations: one row per job, machine and interval."""
+
+    job: NDArray[np.int64]  # (rows,)
+    machine: NDArray[np.int64]  # (rows,)
+    instances: NDArray[np.int64]  # (rows,)
+    start_s: NDArray[np.float64]  # (rows,)
+    end_s: NDArray[np.float64]  # (rows,)
+
+
+@dataclass(frozen=True)
+class EpisodeResult:
+    """Outcome of an episode with N jobs."""
+
+    policy: str
+    seed: int
+    jobs: Jobs
+    start_s: NDArray[np.float64]  # (N,) first start; nan if it never ran
+    finish_s: NDArray[np.float64]  # (N,) nan if it did not end
+    run_s: NDArray[np.float64]  # (N,) time on machines
+    fee: NDArray[np.float64]  # (N,) dollars
+    gpu_s: float  # GPU-seconds in use
+    gpus: float
+    epochs: int
+    preemptions: int
+    trace: PlacementTrace | None
+
+    @property
+    def jct_s(self) -> NDArray[np.float64]:
+        """(N,) time in the system; nan for unfinished jobs."""
+        return self.finish_s - self.jobs.arrival_s
+
+    @property
+    def queueing_s(self) -> NDArray[np.float64]:
+        """(N,) time in the system without a machine."""
+        return self.jct_s - self.run_s
+
+    @property
+    def mean_jct_s(self) -> float:
+        """Over finished jobs; nan if there are none."""
+        return mean_of_finished(self.jct_s)
+
+    @property
+    def makespan_s(self) -> float:
+        """From the first arrival to the last completion; nan if there is none."""
+        return last_of_finished(self.finish_s - self.jobs.arrival_s[:1])
 
 
 def run_episode(
@@ -49,11 +101,96 @@ def run_episode(
     *,
     record: bool = False,
 ) -> EpisodeResult:
-    """Run a named policy on the episode of `seed`. Threads may run many of these at once."""
+    """Run a baseline on the episode of `seed`. Thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
-    episode = build_episode(settings, seed, workload)
-    state = run_baseline(
-        settings, episode.cluster, episode.jobs, BASELINES[policy], episode.luck, record=record
+    cluster, jobs, noise_seed = build_episode(settings, seed, workload)
+    state = run_baseline(settings, cluster, jobs, BASELINES[policy], noise_seed, record=record)
+    return episode_result(state, cluster, jobs, policy, seed)
+
+
+def run_baseline(
+    settings: GpuSchedulingSettings,
+    cluster: Cluster,
+    jobs: Jobs,
+    baseline: Baseline,
+    noise_seed: int,
+    *,
+    record: bool = False,
+) -> SimState:
+    """Run a baseline to the end; return the final state."""
+    ordering = baseline.ordering
+    by_user = ordering.rule == DRF
+    state = new_state(settings, cluster, jobs, noise_seed, by_user=by_user, record=record)
+    if ordering.by_the_clock:
+        state.times[cols.NEXT_REPLAN] = 0.0
+    replan_s = settings.replan_s if ordering.by_the_clock else np.inf
+    while True:
+        if baseline.annealed:
+            weights = settings.jct_weight, settings.fee_weight
+            status = run_annealed(state, cluster, jobs, new_search(cluster, jobs), *weights)
+        else:
+            rules = ordering.rule, baseline.placement, ordering.replans
+            status = _run_rules(state, cluster, jobs, *rules, replan_s, no_preferences(jobs))
+        if status != cols.GROW_TRACE:
+            return state
+        state = with_more_trace(state)
+
+
+@compiled
+def _run_rules(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    ordering: int,
+    placement: int,
+    replans: bool,
+    replan_s: float,
+    preferences: PlacementPreferences,
+) -> int:
+    """Run a heuristic until the episode ends or the trace is full; return the status.
+
+    With `replans` and an infinite `replan_s` it replans at every event.
+    """
+    while True:
+        status = advance(state, cluster, jobs, ordering)
+        if status != cols.DECIDE:
+            return status
+        if state.clock[cols.QUEUED] == 0:
+            continue
+        now = state.times[cols.NOW]
+        if replans and (replan_s == np.inf or now >= state.times[cols.NEXT_REPLAN]):
+            replan(state, cluster, jobs, ordering, placement, preferences)
+            state.times[cols.NEXT_REPLAN] = now + replan_s
+        else:
+            run_scheduling_pass(state, cluster, jobs, ordering, placement, preferences)
+
+
+def episode_result(
+    state: SimState, cluster: Cluster, jobs: Jobs, policy: str, seed: int
+) -> EpisodeResult:
+    """Extract the outcome from a state."""
+    trace = None
+    if len(state.trace):
+        rows = state.trace[: state.clock[cols.TRACE_ROWS]]
+        trace = PlacementTrace(
+            job=rows[:, cols.TRACE_JOB].astype(np.int64),
+            machine=rows[:, cols.TRACE_MACHINE].astype(np.int64),
+            instances=rows[:, cols.TRACE_COUNT].astype(np.int64),
+            start_s=rows[:, cols.TRACE_START].copy(),
+            end_s=rows[:, cols.TRACE_END].copy(),
+        )
+    return EpisodeResult(
+        policy=policy,
+        seed=seed,
+        jobs=jobs,
+        start_s=state.progress[:, cols.FIRST_START_S].copy(),
+        finish_s=state.progress[:, cols.FINISHED_S].copy(),
+        run_s=state.progress[:, cols.RUN_S].copy(),
+        fee=state.progress[:, cols.FEE].copy(),
+        gpu_s=float(state.times[cols.GPU_S]),
+        gpus=float(cluster.gpu_capacity.sum()) / WHOLE,
+        epochs=int(state.clock[cols.EPOCHS]),
+        preemptions=int(state.clock[cols.PREEMPTIONS]),
+        trace=trace,
     )
-    return episode_result(state, episode.cluster, episode.jobs, policy, seed)

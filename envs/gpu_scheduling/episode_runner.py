@@ -1,24 +1,22 @@
-"""An episode of GPU scheduling under way, decision by decision."""
+"""Run an episode decision by decision."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling import state as at
 from loadmaster.envs.gpu_scheduling.actions import apply_action
 from loadmaster.envs.gpu_scheduling.decision_state import advance_to_decision, new_decision_state
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import published_terms
-from loadmaster.envs.gpu_scheduling.rollout import episode_result
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.state import new_state, with_more_trace
+from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, new_state, with_more_trace
 
 
 class EpisodeRunner:
-    """Whoever decides: the tables of an episode, and how to go on in it."""
+    """Tables of an episode in progress; the caller makes the decisions."""
 
     def __init__(
         self,
@@ -38,24 +36,27 @@ class EpisodeRunner:
         self.state = with_more_trace(self.state)
 
     def advance_to_decision(self) -> bool:
-        """False: the episode is over."""
+        """Advance to the next decision and observe; return False at the end of the episode."""
         cluster, jobs, _ = self.episode
-        while (
-            status := advance_to_decision(self.state, cluster, jobs, self.desk)
-        ) == at.GROW_TRACE:
+        while (status := advance_to_decision(self.state, cluster, jobs, self.desk)) == GROW_TRACE:
             self.lengthen_trace()
-        if status != at.DECIDE:
+        if status != DECIDE:
             return False
-        observe(self.state, cluster, jobs, self.desk, self.view)
+        self.observe()
         return True
 
-    def decide(self, priority: NDArray[np.float32], affinity: NDArray[np.float32]) -> None:
-        """Of the jobs shown (Q,), and of each to every machine (Q, M)."""
+    def observe(self) -> None:
+        """Write the observation into `view`."""
+        observe(self.state, *self.episode[:2], self.desk, self.view)
+
+    def decide(self, priority: NDArray[np.float32], affinity: NDArray[np.float32]) -> bool:
+        """Apply priorities (Q,) and affinities (Q, M); return whether they were legal."""
         cluster, jobs, _ = self.episode
-        apply_action(
+        return apply_action(
             self.state, cluster, jobs, self.desk, self.terms,
             np.ascontiguousarray(priority), np.ascontiguousarray(affinity),
         )  # fmt: skip
 
-    def result(self) -> EpisodeResult:
-        return episode_result(self.state, self.episode.cluster, self.episode.jobs, "das", self.seed)
+    def result(self, policy: str = "das") -> EpisodeResult:
+        """The outcome so far."""
+        return episode_result(self.state, *self.episode[:2], policy, self.seed)

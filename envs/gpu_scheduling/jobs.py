@@ -1,4 +1,4 @@
-"""The jobs of one episode, in flat arrays ready for compiled code, and where they come from."""
+"""Jobs of an episode as arrays for compiled code, and the interface of workloads."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+WHOLE = 100  # resources are integers, in percent of one GPU or one core
 ANY_TYPE = -1  # the job runs on GPUs of any type
 
 
 class Jobs(NamedTuple):
-    """N jobs in the order of (arrival, id). Resources are in percent, as in `Cluster`."""
+    """N jobs in the order of (arrival, id)."""
 
-    arrival_s: NDArray[np.float64]  # (N,) never falls
-    duration_s: NDArray[np.float64]  # (N,) of the whole job, at speed 1 and undisturbed
-    instances: NDArray[np.int64]  # (N,) the gang: all of them run, or none
-    gpu: NDArray[np.int64]  # (N,) per instance; 50 is half a GPU
-    cpu: NDArray[np.int64]  # (N,) per instance; 100 is one core
-    gpu_type: NDArray[np.int64]  # (N,) place in `type_names`, or ANY_TYPE
-    comm: NDArray[np.float64]  # (N,) in [0, 1]: share of its time the gang spends communicating
+    arrival_s: NDArray[np.float64]  # (N,) non-decreasing
+    duration_s: NDArray[np.float64]  # (N,) of the whole job at speed 1
+    instances: NDArray[np.int64]  # (N,) size of the gang: all instances run, or none
+    gpu: NDArray[np.int64]  # (N,) percent per instance; 50 is half a GPU
+    cpu: NDArray[np.int64]  # (N,) percent per instance; 100 is one core
+    gpu_type: NDArray[np.int64]  # (N,) index in `type_names`, or ANY_TYPE
+    comm: NDArray[np.float64]  # (N,) in [0, 1]: share of its time the gang communicates
     user: NDArray[np.int64]  # (N,)
-    job_id: NDArray[np.int64]  # (N,) as the workload numbers them
+    job_id: NDArray[np.int64]  # (N,) id in the workload
 
 
 def select_jobs(jobs: Jobs, rows: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Jobs:
-    """Those jobs alone, in that order."""
     return Jobs._make(column[rows] for column in jobs)
 
 
 def gpu_seconds(jobs: Jobs) -> NDArray[np.float64]:
-    """(N,) What each job needs of whole GPUs at speed 1."""
-    return jobs.duration_s * jobs.instances * (jobs.gpu / 100)
+    """(N,) Whole GPUs times seconds that each job needs at speed 1."""
+    return jobs.duration_s * jobs.instances * (jobs.gpu / WHOLE)
 
 
 class Workload(Protocol):
@@ -40,14 +40,14 @@ class Workload(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def description(self) -> str: ...  # one line a reader of its figures should know
+    def description(self) -> str: ...  # one line, for reports
     @property
-    def size(self) -> int | None: ...  # how many jobs it has; None: as many as are asked for
+    def size(self) -> int | None: ...  # number of jobs; None: unlimited
     @property
-    def mean_gpu_s(self) -> float: ...  # GPU seconds of a job at speed 1, on average
+    def mean_gpu_s(self) -> float: ...  # mean GPU seconds of a job at speed 1
     @property
-    def keeps_time(self) -> bool: ...  # arrivals are in seconds; False: only their rhythm counts
+    def keeps_time(self) -> bool: ...  # False: arrivals are scaled to the load
 
     def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        """`count` jobs with arrivals of the source's own, consecutive ones or any."""
+        """Draw `count` jobs with the workload's own arrivals: consecutive ones or a sample."""
         ...

@@ -1,4 +1,4 @@
-"""How a GPU scheduling episode is judged."""
+"""Metrics of a GPU scheduling episode."""
 
 from __future__ import annotations
 
@@ -8,59 +8,46 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
-from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.metrics import Metric
+from loadmaster.envs.metrics import Metric, mean_of_finished
 
-SHORT_JOB_S = 10.0  # jobs below count as that long: a second's wait is no hundredfold slow-down
+SHORT_JOB_S = 10.0  # lower bound of durations in the slowdown
 
 
 def slowdown(result: EpisodeResult) -> NDArray[np.float64]:
-    """(N,) bounded slow-down: time in the system over the time it takes undisturbed at speed 1.
+    """(N,) Bounded slowdown: time in the system over the duration at speed 1.
 
-    A job that runs on GPUs faster than the reference may stay below 1.
+    It is below 1 for jobs on GPUs faster than the reference.
     """
     ideal_s: NDArray[np.float64] = np.maximum(result.jobs.duration_s, SHORT_JOB_S)
     return np.maximum(result.jct_s, SHORT_JOB_S) / ideal_s
 
 
 def utilisation(result: EpisodeResult) -> float:
-    """Share of the GPU time between first arrival and last completion that was given to jobs."""
+    """Share of the GPU time between first arrival and last completion that jobs used."""
     offered = result.gpus * result.makespan_s
     return result.gpu_s / offered if offered > 0 else float("nan")
 
 
 def fairness(result: EpisodeResult) -> float:
-    """Jain's index of the users' mean slow-downs: 1 where all users fare alike, 1/users at worst.
-
-    Users without a finished job have no slow-down to compare.
-    """
+    """Jain's index of the mean slowdowns of users with finished jobs, in [1 / users, 1]."""
     done = ~np.isnan(result.finish_s)
-    user, suffered = result.jobs.user[done], slowdown(result)[done]
+    user, slowdowns = result.jobs.user[done], slowdown(result)[done]
     if not len(user):
         return float("nan")
     jobs = np.bincount(user)
-    mean = np.bincount(user, suffered)[jobs > 0] / jobs[jobs > 0]
+    mean = np.bincount(user, slowdowns)[jobs > 0] / jobs[jobs > 0]
     return float(mean.sum() ** 2 / (len(mean) * (mean**2).sum()))
 
 
-def unfinished(result: EpisodeResult) -> float:
-    """Jobs that never fitted."""
-    return float(np.isnan(result.finish_s).sum())
-
-
 def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tuple[Metric, ...]:
-    """The metrics of an evaluation with these settings; the first decides who is best."""
+    """Metrics of an evaluation with these settings, the primary one first."""
     metrics = (
-        Metric("jct", "mean JCT", "s", lambda result: _mean(result.jct_s)),
-        Metric(
-            "fee",
-            "mean fee",
-            "$",
-            lambda result: _mean(np.where(_done(result), result.fee, np.nan)),
-        ),
-        Metric("queueing", "queueing", "s", lambda result: _mean(result.queueing_s)),
-        Metric("slowdown", "slowdown", "", lambda result: _mean(slowdown(result))),
+        Metric("jct", "mean JCT", "s", lambda result: mean_of_finished(result.jct_s)),
+        Metric("fee", "mean fee", "$", lambda result: mean_of_finished(_fee(result))),
+        Metric("queueing", "queueing", "s", lambda result: mean_of_finished(result.queueing_s)),
+        Metric("slowdown", "slowdown", "", lambda result: mean_of_finished(slowdown(result))),
         Metric("utilisation", "utilisation", "", utilisation, better="higher"),
         Metric("fairness", "fairness", "", fairness, better="higher"),
         Metric("makespan", "makespan", "s", lambda result: result.makespan_s),
@@ -68,18 +55,21 @@ def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tupl
         Metric("preemptions", "preemptions", "", lambda result: result.preemptions, better=None),
     )
     if settings.oversized == "queue":
-        return (*metrics, Metric("unfinished", "unfinished", "jobs", unfinished))
+        return (
+            *metrics,
+            Metric("unfinished", "unfinished", "jobs", lambda r: float(np.isnan(r.finish_s).sum())),
+        )
     return metrics
 
 
 def job_columns(result: EpisodeResult) -> dict[str, NDArray[Any]]:
-    """One row per job, in order of arrival; nan where it never ran or never ended."""
+    """One row per job, in order of arrival; nan if it did not start or end."""
     jobs = result.jobs
     return {
         "job": jobs.job_id,
         "user": jobs.user,
         "instances": jobs.instances,
-        "gpu": jobs.gpu / 100,
+        "gpu": jobs.gpu / WHOLE,
         "arrival_s": jobs.arrival_s,
         "start_s": result.start_s,
         "completion_s": result.finish_s,
@@ -91,13 +81,9 @@ def job_columns(result: EpisodeResult) -> dict[str, NDArray[Any]]:
     }
 
 
-def _done(result: EpisodeResult) -> NDArray[np.bool_]:
-    return ~np.isnan(result.finish_s)
-
-
-def _mean(per_job: NDArray[np.float64]) -> float:
-    finished = per_job[~np.isnan(per_job)]
-    return float(finished.mean()) if len(finished) else float("nan")
+def _fee(result: EpisodeResult) -> NDArray[np.float64]:
+    """(N,) Fees of finished jobs, nan for the others."""
+    return np.where(np.isnan(result.finish_s), np.nan, result.fee)
 
 
 def _p95(per_job: NDArray[np.float64]) -> float:

@@ -1,9 +1,7 @@
-"""What both agents see: the jobs, the machines, who fits where, and speeds of late.
+"""Observation of both agents: jobs, machines, where jobs fit, and past speeds.
 
-`observe` is the only way from a cluster to an observation. Jobs come in order of arrival: those
-that wait and, where the agents are to reconsider, those that run. Where more wait than there are
-rows, the first of them are shown, and the others must wait until they are among these. The columns
-are those of `features.py`.
+Jobs are in order of arrival: pending ones and, when reconsidering, running ones. If more jobs are
+pending than there are rows, the earliest are shown. `features.py` defines the columns.
 """
 
 from __future__ import annotations
@@ -14,46 +12,54 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
-from loadmaster.envs.gpu_scheduling import decision_state as on
-from loadmaster.envs.gpu_scheduling import features as told
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import DecisionState, is_asked
-from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.placement import instances_that_fit
+from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.gpu_scheduling import features
+from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    JOBS_DONE,
+    LISTED,
+    LOG_RUN,
+    MOMENT,
+    NOTED,
+    RECONSIDERING,
+    SHOWN,
+    DecisionState,
+    needs_decision,
+)
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
+from loadmaster.envs.gpu_scheduling.placement import fits, instances_that_fit
 from loadmaster.envs.gpu_scheduling.queues import dominant_share
 from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending
-from loadmaster.envs.gpu_scheduling.shapes import fits
-from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor
+from loadmaster.envs.gpu_scheduling.slowdown import current_colocation
 from loadmaster.envs.gpu_scheduling.state import SimState
 
-_HUGE = 1e9  # above any feature
+_UPPER_BOUND = 1e9  # of the features
 
 
 class Observation(NamedTuple):
-    """Q rows of jobs, M machines, R racks, T past decisions; rows not in use are 0."""
+    """Q rows of jobs, M machines, R racks, T past decisions; unused rows are 0."""
 
     jobs: NDArray[np.float32]  # (Q, JOB_FEATURES)
-    job_mask: NDArray[np.bool_]  # (Q,) the rows in use
-    heeded: NDArray[np.bool_]  # (Q,) the rows whose priority can change anything
+    job_mask: NDArray[np.bool_]  # (Q,) rows in use
+    heeded: NDArray[np.bool_]  # (Q,) rows whose priority can have an effect
     machines: NDArray[np.float32]  # (M, MACHINE_FEATURES)
-    held: NDArray[np.float32]  # (Q, M) share of the gang that has room there; 0 if it cannot start
-    rack_held: NDArray[np.float32]  # (Q, R) the same of whole racks, up to 1
+    held: NDArray[np.float32]  # (Q, M) share of the gang that fits; 0 if it cannot start
+    rack_held: NDArray[np.float32]  # (Q, R) likewise for racks, up to 1
     rack: NDArray[np.int64]  # (M,)
-    history_y: NDArray[np.float32]  # (T, M) speed of what ran, 1: a V100 undisturbed; latest first
-    history_mask: NDArray[np.bool_]  # (T, M) whether anything ran
-    history_t: NDArray[np.float32]  # (T,) s since then: the first row is of now
+    history_y: NDArray[np.float32]  # (T, M) mean speed of running instances, latest first
+    history_mask: NDArray[np.bool_]  # (T, M) whether any instance ran
+    history_t: NDArray[np.float32]  # (T,) seconds since then
 
 
 def blank_observation(queue: int, cluster: Cluster, past: int) -> Observation:
-    """No job waits, nothing has happened."""
+    """Create the tables of an observation, without jobs or history."""
     machines, racks = len(cluster.rack), int(cluster.rack.max()) + 1
     return Observation(
-        jobs=np.zeros((queue, told.JOB_FEATURES), np.float32),
+        jobs=np.zeros((queue, features.JOB_FEATURES), np.float32),
         job_mask=np.zeros(queue, np.bool_),
         heeded=np.zeros(queue, np.bool_),
-        machines=np.zeros((machines, told.MACHINE_FEATURES), np.float32),
+        machines=np.zeros((machines, features.MACHINE_FEATURES), np.float32),
         held=np.zeros((queue, machines), np.float32),
         rack_held=np.zeros((queue, racks), np.float32),
         rack=cluster.rack.copy(),
@@ -64,34 +70,36 @@ def blank_observation(queue: int, cluster: Cluster, past: int) -> Observation:
 
 
 def observation_space(queue: int, cluster: Cluster, past: int) -> spaces.Dict:
-    """The Gymnasium space of an observation: one box a field."""
+    """Create the Gymnasium space of an observation, with one box per field."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, table in blank_observation(queue, cluster, past)._asdict().items():
-        high = 1 if table.dtype == np.bool_ else len(cluster.rack) if name == "rack" else _HUGE
+        high = (
+            1 if table.dtype == np.bool_ else len(cluster.rack) if name == "rack" else _UPPER_BOUND
+        )
         boxes[name] = spaces.Box(0, high, table.shape, table.dtype.type)
     return spaces.Dict(boxes)
 
 
 @compiled
 def observe(
-    state: SimState, cluster: Cluster, jobs: Jobs, desk: DecisionState, out: Observation
+    state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState, out: Observation
 ) -> None:
-    """Write the observation into `out`, and the job behind each of its rows on the desk."""
-    used, shown = desk.counts[on.SHOWN], list_pending(state, desk.shown)
-    reconsidering = desk.counts[on.MOMENT] == on.RECONSIDERING
+    """Write the observation into `out`, and the jobs of its rows into `decision.shown`."""
+    used, shown = decision.counts[SHOWN], list_pending(state, decision.shown)
+    reconsidering = decision.counts[MOMENT] == RECONSIDERING
     if reconsidering:
-        shown = _add_running(state, desk, shown)
-    desk.counts[on.SHOWN] = shown
-    strict = state.setup[at.BACKFILL] == 0  # one that does not fit blocks others
+        shown = _add_running(state, decision, shown)
+    decision.counts[SHOWN] = shown
+    strict = state.setup[cols.BACKFILL] == 0  # a job that does not fit blocks others
     for row in range(shown):
-        job = desk.shown[row]
-        desk.row_of[job] = row
-        starts = not reconsidering and fits(state, state.jobs[job, at.GROUP])
-        _observe_room(state, cluster, jobs, job, starts, out.held[row], out.rack_held[row])
-        _observe_job(state, jobs, desk, job, starts, out.jobs[row])
+        job = decision.shown[row]
+        decision.row_of[job] = row
+        starts = not reconsidering and fits(state, state.jobs[job, cols.GROUP])
+        _observe_capacity(state, cluster, jobs, job, starts, out.held[row], out.rack_held[row])
+        _observe_job(state, jobs, decision, job, starts, out.jobs[row])
         out.job_mask[row] = True
         out.heeded[row] = starts or reconsidering or strict
-    # Only what the last observation used can need clearing.
+    # Only rows that the last observation used need clearing.
     for unused in range(shown, used):
         out.job_mask[unused] = False
         out.heeded[unused] = False
@@ -100,44 +108,43 @@ def observe(
         out.rack_held[unused] = 0
     for machine in range(len(out.machines)):
         _observe_machine(state, cluster, jobs, machine, out.machines[machine])
-    for past in range(desk.counts[on.NOTED]):
-        out.history_t[past] = state.times[at.NOW] - desk.noted_s[past]
+    for past in range(decision.counts[NOTED]):
+        out.history_t[past] = state.times[cols.NOW] - decision.noted_s[past]
         for machine in range(len(out.machines)):
-            out.history_y[past, machine] = desk.noted_speed[past, machine]
-            out.history_mask[past, machine] = desk.noted[past, machine]
+            out.history_y[past, machine] = decision.noted_speed[past, machine]
+            out.history_mask[past, machine] = decision.noted[past, machine]
 
 
 @compiled
 def observe_if_waiting(
-    state: SimState, cluster: Cluster, jobs: Jobs, desk: DecisionState, out: Observation
+    state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState, out: Observation
 ) -> bool:
-    """Whether there is something to decide, or more of it, without time passing; then it is seen.
+    """Write the observation if a decision is needed at the present time; return whether it is.
 
-    For whoever has no simulator: of a real cluster nobody knows what comes next.
+    For real clusters, where time cannot be advanced.
     """
-    if not is_asked(state, cluster, jobs, desk):
+    if not needs_decision(state, cluster, jobs, decision):
         return False
-    observe(state, cluster, jobs, desk, out)
+    observe(state, cluster, jobs, decision, out)
     return True
 
 
 @njit_inline
-def _add_running(state: SimState, desk: DecisionState, shown: int) -> int:
-    """Running jobs join those that are shown, as many as there are rows; how many that makes."""
-    for place in range(min(desk.counts[on.LISTED], len(desk.shown) - shown)):
-        # Not those that end first, which nobody knows. Jobs are numbered in order of arrival; each
-        # goes before those that came later.
-        job, row = desk.running[place], shown
-        while row > 0 and desk.shown[row - 1] > job:
-            desk.shown[row] = desk.shown[row - 1]
+def _add_running(state: SimState, decision: DecisionState, shown: int) -> int:
+    """Insert running jobs in order of arrival into the free rows; return the rows in use."""
+    for place in range(min(decision.counts[LISTED], len(decision.shown) - shown)):
+        # `running`, not the event heap: the order of ends must stay unknown.
+        job, row = decision.running[place], shown
+        while row > 0 and decision.shown[row - 1] > job:
+            decision.shown[row] = decision.shown[row - 1]
             row -= 1
-        desk.shown[row] = job
+        decision.shown[row] = job
         shown += 1
     return shown
 
 
 @njit_inline
-def _observe_room(
+def _observe_capacity(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
@@ -146,7 +153,7 @@ def _observe_room(
     held: NDArray[np.float32],
     rack_held: NDArray[np.float32],
 ) -> None:
-    """Where the gang has room; nowhere, if it cannot start as a whole."""
+    """Write the shares of the gang that fit on machines and racks; 0 if it cannot start."""
     rack_held[:] = 0
     held[:] = 0
     if not starts:
@@ -157,7 +164,7 @@ def _observe_room(
         held[machine] = fit / jobs.instances[job]
         state.rack_fit[cluster.rack[machine]] += fit
     for rack in range(len(rack_held)):
-        # Counted first, then divided: shares that add up to all but a rounding are not a whole.
+        # Divide the sum: rounded shares might not add up to 1.
         rack_held[rack] = min(state.rack_fit[rack] / jobs.instances[job], 1)
 
 
@@ -165,62 +172,48 @@ def _observe_room(
 def _observe_job(
     state: SimState,
     jobs: Jobs,
-    desk: DecisionState,
+    decision: DecisionState,
     job: int,
     starts: bool,
-    seen: NDArray[np.float32],
+    out: NDArray[np.float32],
 ) -> None:
     user = jobs.user[job]
-    for column in range(len(seen)):
-        seen[column] = desk.facts[job, column]
-    seen[told.WAITED] = np.log1p((state.times[at.NOW] - jobs.arrival_s[job]) / 60)
-    seen[told.STARTS] = starts
-    run_s = state.progress[job, at.RUN_S]
-    if state.jobs[job, at.ROWS_USED] > 0:
-        run_s += state.times[at.NOW] - state.progress[job, at.PLACED_S]
-    seen[told.RUNNING] = state.jobs[job, at.ROWS_USED] > 0
-    seen[told.RAN] = np.log1p(run_s / 60)
-    seen[told.ATTAINED] = np.log1p(run_s / 60 * jobs.instances[job] * jobs.gpu[job] / WHOLE)
-    seen[told.BEYOND] = max(0.0, seen[told.ATTAINED] - told.THRESHOLD)
-    seen[told.USER_SHARE] = dominant_share(state, user)
-    seen[told.USER_DONE] = np.log1p(desk.users[user, on.JOBS_DONE])
-    seen[told.USER_RUN] = desk.users[user, on.LOG_RUN]
+    for column in range(len(out)):
+        out[column] = decision.static_features[job, column]
+    out[features.WAITED] = np.log1p((state.times[cols.NOW] - jobs.arrival_s[job]) / 60)
+    out[features.STARTS] = starts
+    run_s = state.progress[job, cols.RUN_S]
+    if state.jobs[job, cols.ROWS_USED] > 0:
+        run_s += state.times[cols.NOW] - state.progress[job, cols.PLACED_S]
+    out[features.RUNNING] = state.jobs[job, cols.ROWS_USED] > 0
+    out[features.RAN] = np.log1p(run_s / 60)
+    out[features.ATTAINED] = np.log1p(run_s / 60 * jobs.instances[job] * jobs.gpu[job] / WHOLE)
+    out[features.BEYOND] = max(0.0, out[features.ATTAINED] - features.THRESHOLD)
+    out[features.USER_SHARE] = dominant_share(state, user)
+    out[features.USER_DONE] = np.log1p(decision.users[user, JOBS_DONE])
+    out[features.USER_RUN] = decision.users[user, LOG_RUN]
 
 
 @njit_inline
 def _observe_machine(
-    state: SimState, cluster: Cluster, jobs: Jobs, machine: int, seen: NDArray[np.float32]
+    state: SimState, cluster: Cluster, jobs: Jobs, machine: int, out: NDArray[np.float32]
 ) -> None:
     capacity = cluster.gpu_capacity[machine]
-    free_gpu, free_cpu = state.free[machine, at.GPU], state.free[machine, at.CPU]
+    free_gpu, free_cpu = state.free[machine, cols.GPU], state.free[machine, cols.CPU]
     count, done = 0, 0.0
-    row = state.machines[machine, at.FIRST]
-    while row != at.NONE:
-        job = state.rows[row, at.JOB]
+    row = state.machines[machine, cols.FIRST]
+    while row != cols.NONE:
+        job = state.rows[row, cols.JOB]
         count += 1
-        done += state.rows[row, at.COUNT] * jobs.gpu[job] * state.progress[job, at.RATE]
-        row = state.rows[row, at.NEXT]
-    seen[told.FREE_GPU] = free_gpu / capacity
-    seen[told.FREE_CPU] = free_cpu / cluster.cpu_capacity[machine]
-    seen[told.FREE_GPUS] = np.log1p(free_gpu / WHOLE)
-    seen[told.FREE_CORES] = np.log1p(free_cpu / WHOLE)
-    seen[told.UTILISATION] = done / (capacity * cluster.speed[machine])
-    seen[told.JOBS] = np.log1p(count)
-    seen[told.SHARERS] = state.machines[machine, at.SHARERS] * WHOLE / capacity
-    seen[told.KEPT] = kept_speed(state, cluster, machine)
-    seen[told.PRICE] = cluster.price_per_s[machine] * 3600
-    seen[told.SPEED] = cluster.speed[machine]
-
-
-@njit_internal
-def kept_speed(state: SimState, cluster: Cluster, machine: int) -> float:
-    """What sharers on a machine keep of their speed with the neighbours of this very moment."""
-    if state.setup[at.INTERFERENCE] == 0:
-        return 1.0
-    return colocation_factor(
-        state.machines[machine, at.WHOLE_GPUS],
-        state.machines[machine, at.SHARERS],
-        state.machines[machine, at.SHARED],
-        cluster.gpu_capacity[machine],
-        state.factors[machine, at.SEVERITY],
-    )
+        done += state.rows[row, cols.COUNT] * jobs.gpu[job] * state.progress[job, cols.RATE]
+        row = state.rows[row, cols.NEXT]
+    out[features.FREE_GPU] = free_gpu / capacity
+    out[features.FREE_CPU] = free_cpu / cluster.cpu_capacity[machine]
+    out[features.FREE_GPUS] = np.log1p(free_gpu / WHOLE)
+    out[features.FREE_CORES] = np.log1p(free_cpu / WHOLE)
+    out[features.UTILISATION] = done / (capacity * cluster.speed[machine])
+    out[features.JOBS] = np.log1p(count)
+    out[features.SHARERS] = state.machines[machine, cols.SHARERS] * WHOLE / capacity
+    out[features.KEPT] = current_colocation(state, cluster, machine)
+    out[features.PRICE] = cluster.price_per_s[machine] * 3600
+    out[features.SPEED] = cluster.speed[machine]

@@ -1,8 +1,8 @@
-"""The compiled simulator: what happens between two decision epochs.
+"""Compiled simulator: events between two scheduling passes.
 
-At each event, jobs that are done leave first, then those that have arrived enter the queue, then
-an epoch is held (`epoch.py`). Speeds are settled once an epoch is over: a job whose speed changed
-has its progress written down and its end planned anew; nothing is ever drawn again.
+At each event finished jobs leave first, then arrived jobs enter the queue, then a scheduling pass
+follows (`scheduling_pass.py`). Speeds are updated after the pass: if the speed of a job changed,
+its progress is saved and its end predicted again. No random number is drawn twice.
 """
 
 from __future__ import annotations
@@ -10,219 +10,199 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
-from loadmaster.envs.gpu_scheduling import queues as heaps
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.queues import enqueue, first_key
-from loadmaster.envs.gpu_scheduling.shapes import recount
-from loadmaster.envs.gpu_scheduling.slowdown import colocation_factor, luck, speed_of
-from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.envs.gpu_scheduling import queues
+from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
+from loadmaster.envs.gpu_scheduling.placement import update_shapes
+from loadmaster.envs.gpu_scheduling.slowdown import current_colocation, gang_speed, runtime_noise
+from loadmaster.envs.gpu_scheduling.state import NONE, SimState
 
 
 @compiled
 def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int:
-    """Move on to the next event, ready for its epoch; the new status.
+    """Advance to the next event, before its scheduling pass; return the new status.
 
-    A job that never fits does not keep the episode going: with nothing ahead it is over.
+    The episode is DONE when no job runs or arrives, even if jobs that never fit are queued.
     """
     clock, times = state.clock, state.times
-    settle(state, cluster, jobs)
-    if len(state.trace) > 0 and clock[at.TRACE_ROWS] + len(state.rows) > len(state.trace):
-        clock[at.STATUS] = at.GROW_TRACE  # an event and its epoch record no more than that
-        return at.GROW_TRACE
+    update_speeds(state, cluster, jobs)
+    if len(state.trace) > 0 and clock[cols.TRACE_ROWS] + len(state.rows) > len(state.trace):
+        clock[cols.STATUS] = cols.GROW_TRACE  # the most that one event can record
+        return cols.GROW_TRACE
     when = np.inf
-    if clock[at.NEXT_JOB] < len(jobs.arrival_s):
-        when = jobs.arrival_s[clock[at.NEXT_JOB]]
-    if clock[at.RUNNING] > 0:
+    if clock[cols.NEXT_JOB] < len(jobs.arrival_s):
+        when = jobs.arrival_s[clock[cols.NEXT_JOB]]
+    if clock[cols.RUNNING] > 0:
         when = min(when, state.finish_s[state.event_heap[0]])
-        if clock[at.QUEUED] > 0:
-            when = min(when, times[at.NEXT_REPLAN])
+        if clock[cols.QUEUED] > 0:
+            when = min(when, times[cols.NEXT_REPLAN])
     if when == np.inf:
-        clock[at.STATUS] = at.DONE
-        return at.DONE
-    in_use = state.setup[at.ALL_GPU] - clock[at.FREE_GPU]
-    times[at.GPU_S] += in_use / WHOLE * (when - times[at.NOW])
-    times[at.NOW] = when
-    while clock[at.RUNNING] > 0 and state.finish_s[state.event_heap[0]] <= when:
+        clock[cols.STATUS] = cols.DONE
+        return cols.DONE
+    in_use = state.setup[cols.ALL_GPU] - clock[cols.FREE_GPU]
+    times[cols.GPU_S] += in_use / WHOLE * (when - times[cols.NOW])
+    times[cols.NOW] = when
+    while clock[cols.RUNNING] > 0 and state.finish_s[state.event_heap[0]] <= when:
         job = state.event_heap[0]
         stop(state, cluster, jobs, job)
-        state.progress[job, at.LEFT_S] = 0.0
-        state.progress[job, at.FINISHED_S] = when
-        clock[at.FINISHED] += 1
-    while clock[at.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[at.NEXT_JOB]] <= when:
-        job = clock[at.NEXT_JOB]
-        clock[at.NEXT_JOB] += 1
-        state.key[job] = first_key(jobs, ordering, job)
-        enqueue(state, cluster, jobs, job)
-    clock[at.STATUS] = at.DECIDE
-    return at.DECIDE
+        state.progress[job, cols.LEFT_S] = 0.0
+        state.progress[job, cols.FINISHED_S] = when
+        clock[cols.FINISHED] += 1
+    while (
+        clock[cols.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[cols.NEXT_JOB]] <= when
+    ):
+        job = clock[cols.NEXT_JOB]
+        clock[cols.NEXT_JOB] += 1
+        state.key[job] = queues.first_key(jobs, ordering, job)
+        queues.enqueue(state, cluster, jobs, job)
+    clock[cols.STATUS] = cols.DECIDE
+    return cols.DECIDE
 
 
 @njit_internal
 def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) -> None:
-    """Put a job on the machines that its first `rows` rows name."""
-    clock, now = state.clock, state.times[at.NOW]
-    first = state.jobs[job, at.FIRST_ROW]
-    state.jobs[job, at.ROWS_USED] = rows
+    """Start a job on the machines in its first `rows` rows."""
+    clock, now = state.clock, state.times[cols.NOW]
+    first = state.jobs[job, cols.FIRST_ROW]
+    state.jobs[job, cols.ROWS_USED] = rows
     rate = 0.0
     for row in range(first, first + rows):
-        machine, count = state.rows[row, at.MACHINE], state.rows[row, at.COUNT]
-        state.row_speed[row] = cluster.speed[machine] * luck(
-            state.times[at.SIGMA], state.setup[at.SEED], job, machine
+        machine, count = state.rows[row, cols.MACHINE], state.rows[row, cols.COUNT]
+        state.row_speed[row] = cluster.speed[machine] * runtime_noise(
+            state.times[cols.SIGMA], state.setup[cols.SEED], job, machine
         )
-        following = state.machines[machine, at.FIRST]
-        state.rows[row, at.NEXT], state.rows[row, at.BEFORE] = following, at.NONE
-        if following != at.NONE:
-            state.rows[following, at.BEFORE] = row
-        state.machines[machine, at.FIRST] = row
-        occupy(state, cluster, jobs, job, machine, count)
+        following = state.machines[machine, cols.FIRST]
+        state.rows[row, cols.NEXT], state.rows[row, cols.BEFORE] = following, NONE
+        if following != NONE:
+            state.rows[following, cols.BEFORE] = row
+        state.machines[machine, cols.FIRST] = row
+        _allocate(state, cluster, jobs, job, machine, count)
         rate += cluster.price_per_s[machine] * count * jobs.gpu[job] / WHOLE
-    state.progress[job, at.FEE_RATE] = rate
-    state.progress[job, at.PLACED_S] = now
-    state.progress[job, at.PLACED_LEFT_S] = state.progress[job, at.LEFT_S]
-    state.progress[job, at.SINCE_S] = now
-    state.progress[job, at.RATE] = 0.0
-    if np.isnan(state.progress[job, at.FIRST_START_S]):
-        state.progress[job, at.FIRST_START_S] = now
-    state.jobs[clock[at.STARTS], at.STARTED] = job
-    clock[at.STARTS] += 1
-    # Its end is planned once the epoch is over; until then it is the last of all.
+    state.progress[job, cols.FEE_RATE] = rate
+    state.progress[job, cols.PLACED_S] = now
+    state.progress[job, cols.PLACED_LEFT_S] = state.progress[job, cols.LEFT_S]
+    state.progress[job, cols.SINCE_S] = now
+    state.progress[job, cols.RATE] = 0.0
+    if np.isnan(state.progress[job, cols.FIRST_START_S]):
+        state.progress[job, cols.FIRST_START_S] = now
+    state.jobs[clock[cols.STARTS], cols.STARTED] = job
+    clock[cols.STARTS] += 1
+    # `update_speeds` predicts the end after the pass.
     state.finish_s[job] = np.inf
-    heaps.push(
-        state.event_heap, state.place, state.finish_s, jobs.job_id, 0, clock[at.RUNNING], job
-    )
-    clock[at.RUNNING] += 1
+    queues.heap_push(queues.event_heap(state, jobs), 0, clock[cols.RUNNING], job)
+    clock[cols.RUNNING] += 1
 
 
 @njit_internal
 def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
-    """Take a job off its machines; what it has done so far is written down."""
-    clock, now = state.clock, state.times[at.NOW]
-    first = state.jobs[job, at.FIRST_ROW]
-    for row in range(first, first + state.jobs[job, at.ROWS_USED]):
-        machine, count = state.rows[row, at.MACHINE], state.rows[row, at.COUNT]
-        before, following = state.rows[row, at.BEFORE], state.rows[row, at.NEXT]
-        if before == at.NONE:
-            state.machines[machine, at.FIRST] = following
+    """Remove a job from its machines and save its progress."""
+    clock, now = state.clock, state.times[cols.NOW]
+    first = state.jobs[job, cols.FIRST_ROW]
+    for row in range(first, first + state.jobs[job, cols.ROWS_USED]):
+        machine, count = state.rows[row, cols.MACHINE], state.rows[row, cols.COUNT]
+        before, following = state.rows[row, cols.BEFORE], state.rows[row, cols.NEXT]
+        if before == NONE:
+            state.machines[machine, cols.FIRST] = following
         else:
-            state.rows[before, at.NEXT] = following
-        if following != at.NONE:
-            state.rows[following, at.BEFORE] = before
-        occupy(state, cluster, jobs, job, machine, -count)
+            state.rows[before, cols.NEXT] = following
+        if following != NONE:
+            state.rows[following, cols.BEFORE] = before
+        _allocate(state, cluster, jobs, job, machine, -count)
         if len(state.trace) > 0:
-            record(state, job, machine, count)
-    state.jobs[job, at.ROWS_USED] = 0
-    state.progress[job, at.LEFT_S] = max(
-        0.0,
-        state.progress[job, at.LEFT_S]
-        - (now - state.progress[job, at.SINCE_S]) * state.progress[job, at.RATE],
+            _record(state, job, machine, count)
+    state.jobs[job, cols.ROWS_USED] = 0
+    _save_progress(state, job)
+    state.progress[job, cols.RUN_S] += now - state.progress[job, cols.PLACED_S]
+    state.progress[job, cols.FEE] += state.progress[job, cols.FEE_RATE] * (
+        now - state.progress[job, cols.PLACED_S]
     )
-    state.progress[job, at.SINCE_S] = now
-    state.progress[job, at.RUN_S] += now - state.progress[job, at.PLACED_S]
-    state.progress[job, at.FEE] += state.progress[job, at.FEE_RATE] * (
-        now - state.progress[job, at.PLACED_S]
-    )
-    state.progress[job, at.RATE] = 0.0
-    state.progress[job, at.FEE_RATE] = 0.0
-    heaps.take_out(
-        state.event_heap, state.place, state.finish_s, jobs.job_id, 0, clock[at.RUNNING], job
-    )
-    clock[at.RUNNING] -= 1
+    state.progress[job, cols.RATE] = 0.0
+    state.progress[job, cols.FEE_RATE] = 0.0
+    queues.heap_remove(queues.event_heap(state, jobs), 0, clock[cols.RUNNING], job)
+    clock[cols.RUNNING] -= 1
     state.finish_s[job] = np.inf
 
 
 @njit_internal
-def occupy(
-    state: SimState, cluster: Cluster, jobs: Jobs, job: int, machine: int, count: int
-) -> None:
-    """Book `count` instances on a machine, or off it where the count is negative."""
-    gpu, cpu = count * jobs.gpu[job], count * jobs.cpu[job]
-    state.free[machine, at.GPU] -= gpu
-    state.free[machine, at.CPU] -= cpu
-    recount(state, cluster, machine, gpu, cpu)
-    state.clock[at.FREE_GPU] -= gpu
-    state.clock[at.FREE_CPU] -= cpu
-    state.user_use[jobs.user[job], at.GPU] += gpu
-    state.user_use[jobs.user[job], at.CPU] += cpu
-    fraction = jobs.gpu[job] % WHOLE
-    state.machines[machine, at.WHOLE_GPUS] += count * (jobs.gpu[job] // WHOLE)
-    if fraction > 0:
-        state.machines[machine, at.SHARERS] += count
-        state.machines[machine, at.SHARED] += count * fraction
-    if state.machines[machine, at.IS_CHANGED] == 0:
-        state.machines[machine, at.IS_CHANGED] = 1
-        state.machines[state.clock[at.CHANGES], at.CHANGED] = machine
-        state.clock[at.CHANGES] += 1
-
-
-@njit_inline
-def record(state: SimState, job: int, machine: int, count: int) -> None:
-    row = state.clock[at.TRACE_ROWS]
-    state.trace[row, at.TRACE_JOB] = job
-    state.trace[row, at.TRACE_MACHINE] = machine
-    state.trace[row, at.TRACE_COUNT] = count
-    state.trace[row, at.TRACE_START] = state.progress[job, at.PLACED_S]
-    state.trace[row, at.TRACE_END] = state.times[at.NOW]
-    state.clock[at.TRACE_ROWS] = row + 1
-
-
-@njit_inline
-def settle(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
-    """Bring all speeds up to date after jobs came and went."""
-    clock = state.clock
-    for change in range(clock[at.CHANGES]):
-        machine = state.machines[change, at.CHANGED]
-        state.machines[machine, at.IS_CHANGED] = 0
-        if state.setup[at.INTERFERENCE] == 0:
-            continue
-        factor = colocation_factor(
-            state.machines[machine, at.WHOLE_GPUS],
-            state.machines[machine, at.SHARERS],
-            state.machines[machine, at.SHARED],
-            cluster.gpu_capacity[machine],
-            state.factors[machine, at.SEVERITY],
-        )
-        if factor != state.factors[machine, at.COLOCATION]:
-            state.factors[machine, at.COLOCATION] = factor
-        else:
-            state.machines[change, at.CHANGED] = at.NONE  # the neighbours notice nothing
-    for place in range(clock[at.STARTS]):
-        if (
-            state.jobs[state.jobs[place, at.STARTED], at.ROWS_USED] > 0
-        ):  # else a replanning took it off again
-            pace(state, cluster, jobs, state.jobs[place, at.STARTED])
-    if state.setup[at.INTERFERENCE] == 1:
-        for change in range(clock[at.CHANGES]):
-            if state.machines[change, at.CHANGED] == at.NONE:
-                continue
-            row = state.machines[state.machines[change, at.CHANGED], at.FIRST]
-            while row != at.NONE:
-                if jobs.gpu[state.rows[row, at.JOB]] % WHOLE != 0:
-                    pace(state, cluster, jobs, state.rows[row, at.JOB])
-                row = state.rows[row, at.NEXT]
-    clock[at.CHANGES] = 0
-    clock[at.STARTS] = 0
+def _save_progress(state: SimState, job: int) -> None:
+    now = state.times[cols.NOW]
+    done = (now - state.progress[job, cols.SINCE_S]) * state.progress[job, cols.RATE]
+    state.progress[job, cols.LEFT_S] = max(0.0, state.progress[job, cols.LEFT_S] - done)
+    state.progress[job, cols.SINCE_S] = now
 
 
 @njit_internal
-def pace(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
-    """Write down a job's progress and plan its end, if its speed has changed."""
-    rate = speed_of(state, cluster, jobs, job)
-    if rate == state.progress[job, at.RATE]:
+def _allocate(
+    state: SimState, cluster: Cluster, jobs: Jobs, job: int, machine: int, count: int
+) -> None:
+    """Allocate `count` instances on a machine; release them if the count is negative."""
+    gpu, cpu = count * jobs.gpu[job], count * jobs.cpu[job]
+    state.free[machine, cols.GPU] -= gpu
+    state.free[machine, cols.CPU] -= cpu
+    update_shapes(state, cluster, machine, gpu, cpu)
+    state.clock[cols.FREE_GPU] -= gpu
+    state.clock[cols.FREE_CPU] -= cpu
+    state.user_use[jobs.user[job], cols.GPU] += gpu
+    state.user_use[jobs.user[job], cols.CPU] += cpu
+    fraction = jobs.gpu[job] % WHOLE
+    state.machines[machine, cols.WHOLE_GPUS] += count * (jobs.gpu[job] // WHOLE)
+    if fraction > 0:
+        state.machines[machine, cols.SHARERS] += count
+        state.machines[machine, cols.SHARED] += count * fraction
+    if state.machines[machine, cols.IS_CHANGED] == 0:
+        state.machines[machine, cols.IS_CHANGED] = 1
+        state.machines[state.clock[cols.CHANGES], cols.CHANGED] = machine
+        state.clock[cols.CHANGES] += 1
+
+
+@njit_inline
+def _record(state: SimState, job: int, machine: int, count: int) -> None:
+    row = state.clock[cols.TRACE_ROWS]
+    state.trace[row, cols.TRACE_JOB] = job
+    state.trace[row, cols.TRACE_MACHINE] = machine
+    state.trace[row, cols.TRACE_COUNT] = count
+    state.trace[row, cols.TRACE_START] = state.progress[job, cols.PLACED_S]
+    state.trace[row, cols.TRACE_END] = state.times[cols.NOW]
+    state.clock[cols.TRACE_ROWS] = row + 1
+
+
+@njit_inline
+def update_speeds(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
+    """Update the speeds of jobs that started or whose neighbours changed."""
+    clock = state.clock
+    for change in range(clock[cols.CHANGES]):
+        machine = state.machines[change, cols.CHANGED]
+        state.machines[machine, cols.IS_CHANGED] = 0
+        factor = current_colocation(state, cluster, machine)
+        if factor != state.factors[machine, cols.COLOCATION]:
+            state.factors[machine, cols.COLOCATION] = factor
+        else:
+            state.machines[change, cols.CHANGED] = NONE  # speeds are unaffected
+    for place in range(clock[cols.STARTS]):
+        job = state.jobs[place, cols.STARTED]
+        if state.jobs[job, cols.ROWS_USED] > 0:  # else replanning stopped it again
+            _update_speed(state, cluster, jobs, job)
+    for change in range(clock[cols.CHANGES]):
+        machine = state.machines[change, cols.CHANGED]
+        row = NONE if machine == NONE else state.machines[machine, cols.FIRST]
+        while row != NONE:
+            job = state.rows[row, cols.JOB]
+            if jobs.gpu[job] % WHOLE != 0:
+                _update_speed(state, cluster, jobs, job)
+            row = state.rows[row, cols.NEXT]
+    clock[cols.CHANGES] = 0
+    clock[cols.STARTS] = 0
+
+
+@njit_internal
+def _update_speed(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
+    """If the speed of a job changed, save its progress and predict its end."""
+    used = state.jobs[job, cols.ROWS_USED]
+    rate = gang_speed(state, cluster, jobs, job, used, True, False)
+    if rate == state.progress[job, cols.RATE]:
         return
-    now = state.times[at.NOW]
-    done = (now - state.progress[job, at.SINCE_S]) * state.progress[job, at.RATE]
-    state.progress[job, at.LEFT_S] = max(0.0, state.progress[job, at.LEFT_S] - done)
-    state.progress[job, at.SINCE_S] = now
-    state.progress[job, at.RATE] = rate
-    state.finish_s[job] = now + state.progress[job, at.LEFT_S] / rate
-    heaps.move(
-        state.event_heap,
-        state.place,
-        state.finish_s,
-        jobs.job_id,
-        0,
-        state.clock[at.RUNNING],
-        job,
-    )
+    _save_progress(state, job)
+    state.progress[job, cols.RATE] = rate
+    state.finish_s[job] = state.times[cols.NOW] + state.progress[job, cols.LEFT_S] / rate
+    queues.heap_update(queues.event_heap(state, jobs), 0, state.clock[cols.RUNNING], job)

@@ -1,24 +1,25 @@
-"""How fast a job runs where it is: its GPUs, its neighbours on them, the network, its luck."""
+"""Speed of a job on its machines: GPU type, co-location, network and runtime noise."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster
-from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.random import splitmix64
 
-# What jobs on one GPU keep of their speed, by their combined use of it: measured means of the
-# ranges up to 40%, 60-80%, 80-90% and above 95%; straight lines between the ranges' middles.
+# Share of their speed that jobs on one GPU keep, by their combined use of it: measured means of the
+# ranges up to 40%, 60-80%, 80-90% and above 95%; linear between the middles of the ranges.
 _USE = (0.40, 0.70, 0.85, 0.975)
 _KEPT = (0.997, 0.96, 0.91, 0.79)
 
-# How much longer a gang's communication takes once it leaves its machine, and its rack. A gang that
-# spends 0.39 of its time on it, the middle one of our workloads, keeps 0.72 and 0.46 of its speed;
-# the middle one of Gavel's measurements kept 0.68 on P100s and 0.43 on V100s when it was spread.
+# Factors by which a gang's communication takes longer across the machines of a rack, and across
+# racks.
+# A gang that communicates 0.39 of its time, the median of our workloads, keeps 0.72 and 0.46 of its
+# speed; the median of Gavel's measurements kept 0.68 on P100s and 0.43 on V100s when spread.
 _STRETCH_RACK = 2.0
 _STRETCH_ACROSS = 4.0
 
@@ -27,20 +28,20 @@ _UNIT = 1.0 / (1 << 53)
 
 
 @njit_internal
-def luck(sigma: float, seed: int, job: int, machine: int) -> float:
-    """Lognormal with median 1. A hash, not a draw: every policy meets the same luck."""
+def runtime_noise(sigma: float, seed: int, job: int, machine: int) -> float:
+    """Lognormal speed factor with median 1, hashed: the same under every policy."""
     if sigma == 0.0:
         return 1.0
     bits = splitmix64(splitmix64(seed, job), machine)
     radius = (float(splitmix64(bits, 0) >> _S11) + 1.0) * _UNIT  # in (0, 1]
     angle = float(splitmix64(bits, 1) >> _S11) * _UNIT
-    normal = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box and Muller
+    normal = np.sqrt(-2.0 * np.log(radius)) * np.cos(2.0 * np.pi * angle)  # Box-Muller
     return float(np.exp(sigma * normal))
 
 
 @njit_internal
-def kept_by_use(use: float) -> float:
-    """The measured share of speed at a combined use of one GPU in [0, 1]."""
+def _kept_by_use(use: float) -> float:
+    """Share of speed kept at a combined use of one GPU in [0, 1], interpolated."""
     if use <= _USE[0]:
         return _KEPT[0]
     for i in range(3):
@@ -54,42 +55,64 @@ def kept_by_use(use: float) -> float:
 def colocation_factor(
     whole: int, sharers: int, shared: int, capacity: int, severity: float
 ) -> float:
-    """What a sharer keeps of its speed on a machine with these users of its GPUs.
+    """Share of its speed that an instance keeps which shares a GPU with others.
 
-    Fractions spread evenly over the GPUs that nobody has to himself; while there is one for each
-    of them nobody is disturbed. Beyond that, the measured curve at their mean combined use.
+    Sharers spread evenly over the GPUs that are not used exclusively. Nothing is lost while each
+    has a GPU to itself; beyond that, the measured curve applies at the mean combined use.
     """
     gpus = capacity // WHOLE - whole
     if sharers <= max(gpus, 1):
         return 1.0
     use = shared / (WHOLE * max(gpus, 1))
-    return 1.0 - severity * (1.0 - kept_by_use(use))
+    return 1.0 - severity * (1.0 - _kept_by_use(use))
 
 
 @njit_internal
 def network_factor(comm: float, machines: int, racks: int) -> float:
-    """What a gang keeps of its speed when spread: only its share of communication stretches."""
+    """Share of its speed that a spread gang keeps: its communication takes longer."""
     if machines <= 1:
         return 1.0
     stretch = _STRETCH_RACK if racks == 1 else _STRETCH_ACROSS
     return 1.0 / (1.0 - comm + comm * stretch)
 
 
-@njit_inline
-def speed_of(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> float:
-    """The speed of the slowest instance, less what the network takes."""
-    first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]
-    interference = state.setup[at.INTERFERENCE] == 1
-    shares = jobs.gpu[job] % WHOLE != 0
+@njit_internal
+def current_colocation(state: SimState, cluster: Cluster, machine: int) -> float:
+    """`colocation_factor` with the instances that are on a machine now."""
+    if state.setup[cols.INTERFERENCE] == 0:
+        return 1.0
+    return colocation_factor(
+        state.machines[machine, cols.WHOLE_GPUS],
+        state.machines[machine, cols.SHARERS],
+        state.machines[machine, cols.SHARED],
+        cluster.gpu_capacity[machine],
+        state.factors[machine, cols.SEVERITY],
+    )
+
+
+@njit_internal
+def gang_speed(
+    state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int, placed: bool, current: bool
+) -> float:
+    """Speed of the slowest instance in the job's first `rows` rows, reduced by the network.
+
+    `placed` uses the speeds of the rows, which include runtime noise, else those of the machines.
+    `current` computes co-location from the present instances, else takes the last update.
+    """
+    first = state.jobs[job, cols.FIRST_ROW]
+    rack = cluster.rack[state.rows[first, cols.MACHINE]]
+    interference = state.setup[cols.INTERFERENCE] == 1
+    shares = interference and jobs.gpu[job] % WHOLE != 0
     slowest, one_rack = np.inf, True
-    rack = cluster.rack[state.rows[first, at.MACHINE]]
-    for row in range(first, first + used):
-        machine = state.rows[row, at.MACHINE]
-        speed = state.row_speed[row]
-        if interference and shares:
-            speed *= state.factors[machine, at.COLOCATION]
+    for row in range(first, first + rows):
+        machine = state.rows[row, cols.MACHINE]
+        speed = state.row_speed[row] if placed else cluster.speed[machine]
+        if shares and current:
+            speed *= current_colocation(state, cluster, machine)
+        elif shares:
+            speed *= state.factors[machine, cols.COLOCATION]
         slowest = min(slowest, speed)
         one_rack = one_rack and cluster.rack[machine] == rack
     if interference:
-        slowest *= network_factor(jobs.comm[job], used, 1 if one_rack else 2)
+        slowest *= network_factor(jobs.comm[job], rows, 1 if one_rack else 2)
     return slowest

@@ -1,91 +1,91 @@
-"""The simulator's whole state: flat tables, one row per job, machine, group or allocation.
+"""State of the simulator: flat tables with one row per job, machine, group or allocation.
 
-Everything the simulator knows is in these arrays, so a snapshot is a copy of them and nothing else.
-A job owns as many allocation rows as machines it could ever be spread over, so its places lie side
-by side; the rows of one machine are linked with each other.
+All state is in these arrays, so copying them copies the simulation. A job owns as many consecutive
+allocation rows as machines it could be spread over. The rows of one machine form a linked list.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, GpuType, catalogue
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, gpu_types
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+
+Table = NDArray[np.int64]
 
 NONE = -1
 NEVER = np.inf
 
-# `clock`: what there is one of.
+# `clock`: counters.
 STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, WAITING_SHAPES = 0, 1, 2, 3, 4, 5, 6
 CHANGES, STARTS, STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = range(7, 15)
 CLOCK_SIZE = 15
 # NEXT_JOB        the next job to arrive
-# WAITING_GROUPS  groups with a job in the queue: so many entries of the column WAITING count
-# WAITING_SHAPES  shapes with a group among these: so many entries of the column IN_DEMAND count
-# CHANGES         machines whose jobs changed since speeds were last settled: entries of CHANGED
-# STARTS          jobs started since then: entries of STARTED
-# STAMP           numbers passes over the machines; whoever carries it was met in this pass
-# EPOCHS          decision epochs so far
+# WAITING_GROUPS  groups with pending jobs: length of the list in column WAITING
+# WAITING_SHAPES  shapes with such groups: length of the list in column TRACKED
+# CHANGES         machines whose jobs changed since speeds were updated: length of list CHANGED
+# STARTS          jobs started since then: length of list STARTED
+# STAMP           number of the current pass over the machines, compared with VISITED
+# EPOCHS          scheduling passes so far
 # FREE_GPU/_CPU   free resources of the whole cluster, percent
 
-DECIDE, DONE, GROW_TRACE = 1, 2, 3
+DECIDE, DONE, GROW_TRACE = 1, 2, 3  # values of STATUS
 
 # `times`
 NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S = 0, 1, 2, 3, 4
 TIMES_SIZE = 5
-# NEXT_REPLAN     when a preemptive policy reconsiders; NEVER for those that do not by the clock
+# NEXT_REPLAN     next replanning of a time-driven policy; NEVER for the others
 # GPU_S           integral over time of the GPUs in use
-# SIGMA           of the lognormal luck of a job on a machine
+# SIGMA           of the lognormal runtime noise of a job on a machine
 # RESTART_S       work that a preempted job loses, in seconds at speed 1
 
-# `setup`: what stays fixed in an episode.
+# `setup`: constants of an episode.
 SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU = 0, 1, 2, 3, 4
 SETUP_SIZE = 5
 # ALL_GPU/_CPU    resources of the whole cluster, percent
 
-# `progress`, one row a job.
+# `progress`, one row per job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
 PLACED_LEFT_S = 9
 PROGRESS_COLUMNS = 10
 # LEFT_S          work left at SINCE_S, in seconds at speed 1
-# RATE            its speed; 0 where it does not run
-# PLACED_S        when it was placed where it is now, and PLACED_LEFT_S the work left then
+# RATE            current speed; 0 if the job does not run
+# PLACED_S        start of the current run, and PLACED_LEFT_S the work left then
 # FIRST_START_S, FINISHED_S  nan before
 # RUN_S           time on machines before PLACED_S, and FEE the dollars for it
-# FEE_RATE        dollars a second where it is now
+# FEE_RATE        dollars per second of the current run
 
-# `jobs`, one row a job, and a last one that closes the ring of the queue.
+# `jobs`, one row per job, and a last one that closes the ring of the queue.
 FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED = 0, 1, 2, 3, 4, 5
 JOB_COLUMNS = 6
-# FIRST_ROW       it owns the allocation rows from here to the next job's; ROWS_USED say where it is
-# LATER, EARLIER  the queue in order of arrival
-# STARTED         a list of jobs, not a column about this one
+# FIRST_ROW       first allocation row of the job; ROWS_USED of them are in use, 0 if it waits
+# LATER, EARLIER  links of the queue in order of arrival
+# STARTED         list of jobs, not indexed by job
 
-# `rows`, one row an allocation.
+# `rows`, one row per allocation.
 JOB, MACHINE, COUNT, NEXT, BEFORE = 0, 1, 2, 3, 4
 ROW_COLUMNS = 5
-# COUNT           instances of the job there
-# NEXT, BEFORE    the rows of the same machine
+# COUNT           instances of the job on the machine
+# NEXT, BEFORE    links of the rows of the same machine
 
 # `machines`
-FIRST, WHOLE_GPUS, SHARERS, SHARED, MET, IS_CHANGED, CHANGED = 0, 1, 2, 3, 4, 5, 6
+FIRST, WHOLE_GPUS, SHARERS, SHARED, VISITED, IS_CHANGED, CHANGED = 0, 1, 2, 3, 4, 5, 6
 MACHINE_COLUMNS = 7
-# FIRST           the first of its rows
-# WHOLE_GPUS      GPUs that an instance has to itself
-# SHARERS         instances that ask for a fraction of a GPU, and SHARED their sum, percent
-# MET             the last pass that came by
-# CHANGED         a list of machines, not a column about this one
+# FIRST           first of its allocation rows
+# WHOLE_GPUS      GPUs that instances use exclusively
+# SHARERS         instances that request a fraction of a GPU, and SHARED their sum, percent
+# VISITED         STAMP of the last pass that chose the machine
+# CHANGED         list of machines, not indexed by machine
 
-# `factors`, one row a machine.
+# `factors`, one row per machine.
 COLOCATION, SEVERITY = 0, 1
-# COLOCATION      what sharers keep of their speed
-# SEVERITY        how hard sharing hits this GPU type, a V100 being 1
+# COLOCATION      share of their speed that sharers keep
+# SEVERITY        loss by sharing on this GPU type, relative to a V100
 
 # `free` and `room`
 GPU, CPU = 0, 1
@@ -93,16 +93,16 @@ GPU, CPU = 0, 1
 # `groups`: jobs with equal demands.
 HEAP, LENGTH, WAITING, WAITING_AT, SHAPE, INSTANCES = 0, 1, 2, 3, 4, 5
 GROUP_COLUMNS = 6
-# HEAP            where its heap begins; it holds LENGTH pending jobs
-# WAITING         a list of groups with pending jobs; WAITING_AT the group's place in it
+# HEAP            start of its heap, which holds LENGTH pending jobs
+# WAITING         list of groups with pending jobs; WAITING_AT the group's index in it
 
-# `shapes`: what a single instance asks for, be its gang as large as it may.
-EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, IN_DEMAND, IN_DEMAND_AT = 0, 1, 2, 3, 4, 5, 6
+# `shapes`: demands of a single instance.
+EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT = 0, 1, 2, 3, 4, 5, 6
 SHAPE_COLUMNS = 7
-# KIND            the GPU type of the machine it needs
-# HOLDS           so many instances the cluster could take now; kept up to date while one is pending
+# KIND            GPU type it needs
+# HOLDS           instances that fit into the cluster now; updated only for tracked shapes
 # GROUPS          groups of this shape with pending jobs
-# IN_DEMAND       a list of shapes with such groups; IN_DEMAND_AT the shape's place in it
+# TRACKED         list of shapes with such groups; TRACKED_AT the shape's index in it
 
 # `trace`
 TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4
@@ -111,32 +111,32 @@ TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4
 class SimState(NamedTuple):
     """N jobs, M machines, G groups of jobs, S shapes of instances, R allocation rows, U users."""
 
-    clock: NDArray[np.int64]  # (CLOCK_SIZE,)
+    clock: Table  # (CLOCK_SIZE,)
     times: NDArray[np.float64]  # (TIMES_SIZE,)
-    setup: NDArray[np.int64]  # (SETUP_SIZE,)
+    setup: Table  # (SETUP_SIZE,)
     progress: NDArray[np.float64]  # (N, PROGRESS_COLUMNS)
-    finish_s: NDArray[np.float64]  # (N,) the end at this speed; NEVER where it does not run
+    finish_s: NDArray[np.float64]  # (N,) predicted end at the current speed; NEVER if not running
     key: NDArray[np.float64]  # (N,) the lowest goes first within its group
-    jobs: NDArray[np.int64]  # (N + 1, JOB_COLUMNS)
-    rows: NDArray[np.int64]  # (R, ROW_COLUMNS)
-    row_speed: NDArray[np.float64]  # (R,) of an instance there, undisturbed
-    machines: NDArray[np.int64]  # (M, MACHINE_COLUMNS)
+    jobs: Table  # (N + 1, JOB_COLUMNS)
+    rows: Table  # (R, ROW_COLUMNS)
+    row_speed: NDArray[np.float64]  # (R,) of an instance, without interference
+    machines: Table  # (M, MACHINE_COLUMNS)
     factors: NDArray[np.float64]  # (M, 2)
-    free: NDArray[np.int64]  # (M, 2) GPU and CPU, percent
-    groups: NDArray[np.int64]  # (N, GROUP_COLUMNS) of which G are in use
-    shapes: NDArray[np.int64]  # (N, SHAPE_COLUMNS) of which S are in use
-    heap: NDArray[np.int64]  # (N,) pending jobs by key, group by group
-    event_heap: NDArray[np.int64]  # (N,) running jobs by finish_s
-    place: NDArray[np.int64]  # (N,) a job's place in whichever of the two holds it
-    user_use: NDArray[np.int64]  # (U, 2) GPU and CPU in use, percent
-    room: NDArray[np.int64]  # (M, 2) what a replanning has not yet given away
-    order: NDArray[np.int64]  # (N,) all jobs in the system, for a replanning
-    order_at: NDArray[np.int64]  # (N,)
-    rack_fit: NDArray[np.int64]  # (racks,)
-    trace: NDArray[np.float64]  # (rows, 5) who ran where and when; no rows: not recorded
+    free: Table  # (M, 2) GPU and CPU, percent
+    groups: Table  # (N, GROUP_COLUMNS) of which G are in use
+    shapes: Table  # (N, SHAPE_COLUMNS) of which S are in use
+    heap: Table  # (N,) pending jobs by key, group by group
+    event_heap: Table  # (N,) running jobs by finish_s
+    place: Table  # (N,) index of a job in the heap that holds it
+    user_use: Table  # (U, 2) GPU and CPU in use, percent
+    room: Table  # (M, 2) unreserved resources while planning
+    order: Table  # (N,) heap of all jobs in the system while replanning
+    order_at: Table  # (N,) index of a job in `order`
+    rack_fit: Table  # (racks,) scratch
+    trace: NDArray[np.float64]  # (rows, 5) finished allocations; no rows: not recorded
 
 
-REFERENCE_SHARED_SPEED = 0.66  # of a V100, on which sharing was measured by combined use
+REFERENCE_SHARED_SPEED = 0.66  # of a V100, for which the slowdown by combined use was measured
 
 
 def new_state(
@@ -148,7 +148,7 @@ def new_state(
     by_user: bool = False,
     record: bool = False,
 ) -> SimState:
-    """An empty cluster before the first arrival. `by_user`: jobs of two users are never grouped."""
+    """Create an empty cluster before the first arrival. `by_user`: group jobs by user as well."""
     count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
     rows = int(np.minimum(jobs.instances, machines).sum())
     state = SimState(
@@ -178,14 +178,16 @@ def new_state(
     )
     state.setup[: INTERFERENCE + 1] = seed, settings.backfill, settings.interference
     state.times[:] = 0.0, NEVER, 0.0, settings.stragglers, settings.restart_s
-    demand = jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type  # the last one counts first
+    demand = jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type  # the last is the primary key
     order = np.lexsort((jobs.user, *demand) if by_user else demand)
-    _lay_out(state, cluster, jobs, _severities(settings.gpu_types), order, by_user)
+    kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])
+    severities = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
+    _fill_tables(state, cluster, jobs, severities, order, by_user)
     return state
 
 
 @compiled
-def _lay_out(
+def _fill_tables(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
@@ -193,7 +195,7 @@ def _lay_out(
     order: NDArray[np.int64],
     by_user: bool,
 ) -> None:
-    """Write what differs from zero. `order` has jobs that ask for the same side by side."""
+    """Write the non-zero entries. `order` sorts the jobs by demand."""
     count, machines, row = len(jobs.arrival_s), len(state.free), 0
     for job in range(count):
         state.progress[job, LEFT_S] = jobs.duration_s[job]
@@ -219,9 +221,7 @@ def _lay_out(
 
 @njit_inline
 def _group(state: SimState, jobs: Jobs, order: NDArray[np.int64], by_user: bool) -> None:
-    """Where one job of a group does not fit, none of the group does: an epoch asks once, not for
-    each.
-    """
+    """Group jobs with equal demands: a scheduling pass checks once per group whether they fit."""
     group, shape = NONE, NONE
     for place in range(len(order)):
         job, before = order[place], order[max(place - 1, 0)]
@@ -248,23 +248,6 @@ def _group(state: SimState, jobs: Jobs, order: NDArray[np.int64], by_user: bool)
         state.jobs[job, GROUP] = group
 
 
-@lru_cache(maxsize=16)
-def _severities(own: tuple[GpuType, ...]) -> NDArray[np.float64]:
-    """Of every GPU type, those of the settings among them."""
-    kept = np.array([gpu.shared_speed for gpu in catalogue(own).values()])
-    return (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
-
-
-def snapshot(state: SimState) -> SimState:
-    """A copy that lives on its own: stepping one leaves the other as it was."""
-    return SimState._make(table.copy() for table in state)
-
-
 def with_more_trace(state: SimState) -> SimState:
-    """The same state with room for twice the recorded rows."""
+    """Double the number of trace rows."""
     return state._replace(trace=np.concatenate([state.trace, np.zeros_like(state.trace)]))
-
-
-def gpus_asked(jobs: Jobs) -> NDArray[np.float64]:
-    """(N,) GPUs of the whole gang."""
-    return jobs.instances * jobs.gpu / WHOLE

@@ -1,4 +1,9 @@
-"""Many GPU scheduling environments stepped in one compiled call."""
+"""Vector environment: many GPU scheduling episodes stepped in one compiled call.
+
+The tables of all episodes are batched. Episodes differ in their numbers of jobs, allocation rows,
+groups, shapes and users; the batched tables are as large as the largest, and each episode uses a
+slice.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +17,13 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import state as at
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT, apply_action
+from loadmaster.envs.gpu_scheduling.actions import (
+    AGENTS,
+    ORDERING,
+    PLACEMENT,
+    apply_action,
+    check_action,
+)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
     DecisionState,
@@ -22,65 +31,64 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
     new_decision_state,
 )
 from loadmaster.envs.gpu_scheduling.env import Action, GpuSchedulingEnv, ObservationDict
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total_reward
-from loadmaster.envs.gpu_scheduling.rollout import episode_result
-from loadmaster.envs.gpu_scheduling.state import SimState, new_state
+from loadmaster.envs.gpu_scheduling.state import DECIDE, DONE, NOW, QUEUED, SimState, new_state
 from loadmaster.envs.random import EpisodeSeeds
 
-# Many episodes side by side in common tables, so that one compiled call can step them all.
-#
-# Episodes differ in their numbers of jobs, allocation rows, groups and users. The tables have room
-# for the largest, and each episode works on the part of them that is its own.
-
-
-SIZES = 5  # of an episode: its jobs, allocation rows, groups, shapes, users
+SIZES = 5  # of an episode: jobs, allocation rows, groups, shapes, users
 Table = NDArray[Any]
 
 
-class Fleet(NamedTuple):
-    """E episodes: the tables of each record, with an axis of E in front."""
+class BatchedState(NamedTuple):
+    """Tables of E episodes, with a leading axis of length E."""
 
     sizes: NDArray[np.int64]  # (E, SIZES)
     states: SimState
     jobs: Jobs
-    desks: DecisionState
+    decisions: DecisionState
 
 
-def sizes_of(state: SimState) -> tuple[int, int, int, int, int]:
+def _sizes(state: SimState) -> tuple[int, int, int, int, int]:
     kinds = len(state.groups), len(state.shapes), len(state.user_use)
     return len(state.key), len(state.rows), *kinds
 
 
-def empty_fleet(episodes: int, state: SimState, jobs: Jobs, desk: DecisionState) -> Fleet:
-    """Room for `episodes` that are no larger than this one."""
+def _empty_batch(
+    episodes: int, state: SimState, jobs: Jobs, decision: DecisionState
+) -> BatchedState:
+    """Create tables for `episodes` of the size of this one."""
 
-    def room(table: Table) -> Table:
+    def batched(table: Table) -> Table:
         return np.zeros((episodes, *table.shape), table.dtype)
 
-    return Fleet(
+    return BatchedState(
         np.zeros((episodes, SIZES), np.int64),
-        SimState._make(room(table) for table in state),
-        Jobs._make(room(table) for table in jobs),
-        DecisionState._make(room(table) for table in desk),
+        SimState._make(batched(table) for table in state),
+        Jobs._make(batched(table) for table in jobs),
+        DecisionState._make(batched(table) for table in decision),
     )
 
 
-def put(fleet: Fleet, index: int, state: SimState, jobs: Jobs, desk: DecisionState) -> Fleet:
-    """Begin an episode at `index`; the fleet that holds it, with more room if it needs that."""
-    fleet.sizes[index] = sizes_of(state)
-    return Fleet(
-        fleet.sizes,
-        SimState._make(_put(fleet.states, state, index)),
-        Jobs._make(_put(fleet.jobs, jobs, index)),
-        DecisionState._make(_put(fleet.desks, desk, index)),
+def _put_episode(
+    batch: BatchedState, index: int, state: SimState, jobs: Jobs, decision: DecisionState
+) -> BatchedState:
+    """Write an episode at `index`; return the batch, with larger tables if necessary."""
+    batch.sizes[index] = _sizes(state)
+    return BatchedState(
+        batch.sizes,
+        SimState._make(_put_tables(batch.states, state, index)),
+        Jobs._make(_put_tables(batch.jobs, jobs, index)),
+        DecisionState._make(_put_tables(batch.decisions, decision, index)),
     )
 
 
-def _put(all_tables: tuple[Table, ...], tables: tuple[Table, ...], index: int) -> Iterator[Table]:
-    """All tables with these in their places; longer copies of them where they had no room."""
+def _put_tables(
+    all_tables: tuple[Table, ...], tables: tuple[Table, ...], index: int
+) -> Iterator[Table]:
+    """Write `tables` at `index` of `all_tables`; tables that are too short are replaced."""
     for held, table in zip(all_tables, tables, strict=True):
         rows = len(table)
         if rows > held.shape[1]:
@@ -94,8 +102,8 @@ def _put(all_tables: tuple[Table, ...], tables: tuple[Table, ...], index: int) -
 
 
 @compiled
-def step_fleet(
-    fleet: Fleet,
+def _step_batch(
+    batch: BatchedState,
     cluster: Cluster,
     terms: Terms,
     deciding: NDArray[np.bool_],
@@ -105,22 +113,24 @@ def step_fleet(
     legal: NDArray[np.bool_],
     status: NDArray[np.int64],
 ) -> None:
-    """Act where a decision was asked for; take every episode on to its next one."""
+    """Apply actions where `deciding`, and advance every episode to its next decision."""
     for i in range(len(deciding)):
-        state, jobs = state_of(fleet, i), jobs_of(fleet, i)
-        desk, view = desk_of(fleet, i), view_of(views, i)
+        state, jobs = _state_of(batch, i), _jobs_of(batch, i)
+        decision, view = _decision_of(batch, i), _view_of(views, i)
         legal[i] = True
         if deciding[i]:
-            legal[i] = apply_action(state, cluster, jobs, desk, terms, priorities[i], affinities[i])
-        status[i] = advance_to_decision(state, cluster, jobs, desk)
-        observe(state, cluster, jobs, desk, view)
+            legal[i] = apply_action(
+                state, cluster, jobs, decision, terms, priorities[i], affinities[i]
+            )
+        status[i] = advance_to_decision(state, cluster, jobs, decision)
+        observe(state, cluster, jobs, decision, view)
 
 
 @njit_internal
-def state_of(fleet: Fleet, i: int) -> SimState:
-    """Episode i's tables, without copying."""
-    jobs, rows, groups, shapes, users = fleet.sizes[i]
-    s = fleet.states
+def _state_of(batch: BatchedState, i: int) -> SimState:
+    """Views of episode i's tables."""
+    jobs, rows, groups, shapes, users = batch.sizes[i]
+    s = batch.states
     return SimState(
         s.clock[i], s.times[i], s.setup[i], s.progress[i, :jobs], s.finish_s[i, :jobs],
         s.key[i, :jobs], s.jobs[i, : jobs + 1], s.rows[i, :rows], s.row_speed[i, :rows],
@@ -131,8 +141,8 @@ def state_of(fleet: Fleet, i: int) -> SimState:
 
 
 @njit_internal
-def jobs_of(fleet: Fleet, i: int) -> Jobs:
-    count, j = fleet.sizes[i, 0], fleet.jobs
+def _jobs_of(batch: BatchedState, i: int) -> Jobs:
+    count, j = batch.sizes[i, 0], batch.jobs
     return Jobs(
         j.arrival_s[i, :count], j.duration_s[i, :count], j.instances[i, :count], j.gpu[i, :count],
         j.cpu[i, :count], j.gpu_type[i, :count], j.comm[i, :count], j.user[i, :count],
@@ -141,17 +151,18 @@ def jobs_of(fleet: Fleet, i: int) -> Jobs:
 
 
 @njit_internal
-def desk_of(fleet: Fleet, i: int) -> DecisionState:
-    # Its tables may be longer than the episode needs: nothing asks for their length.
-    d = fleet.desks
+def _decision_of(batch: BatchedState, i: int) -> DecisionState:
+    # Unsliced: their length is not used.
+    d = batch.decisions
     return DecisionState(
         d.counts[i], d.sums[i], d.shown[i], d.running[i], d.affinity[i],
-        d.row_of[i], d.free[i], d.noted_s[i], d.noted_speed[i], d.noted[i], d.users[i], d.facts[i],
+        d.row_of[i], d.free[i], d.noted_s[i], d.noted_speed[i], d.noted[i], d.users[i],
+        d.static_features[i],
     )  # fmt: skip
 
 
 @njit_internal
-def view_of(views: Observation, i: int) -> Observation:
+def _view_of(views: Observation, i: int) -> Observation:
     return Observation(
         views.jobs[i], views.job_mask[i], views.heeded[i], views.machines[i], views.held[i],
         views.rack_held[i], views.rack[i],
@@ -160,14 +171,13 @@ def view_of(views: Observation, i: int) -> Observation:
 
 
 class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], NDArray[Any]]):
-    """`num_envs` clusters side by side, each as `GpuSchedulingEnv`, whose page describes it.
+    """`num_envs` environments as described at `GpuSchedulingEnv`.
 
-    Gymnasium's vector form: one observation and one reward for both agents, which share them, and
-    a mapping of agents to actions. Environment i seeded with s lives through the same episodes as
-    a single one seeded with s, so equal seeds give rollouts that share their jobs. A finished
-    environment starts its next episode in the step that follows; that step's action is ignored
-    and its reward is 0. With `copy=False` the observations are views that the next step
-    overwrites.
+    It has Gymnasium's vector API: observations and rewards, which the agents share, are given once,
+    and actions are a mapping by agent. Environment i seeded with s runs the same episodes as a
+    single one seeded with s. A finished environment starts its next episode in the following step,
+    whose action is ignored and whose reward is 0. With `copy=False` observations are views that
+    the next step overwrites.
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
@@ -197,8 +207,8 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         self._terms = published_terms(self.settings, self.cluster)
         blank = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
         self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
-        self._fleet = empty_fleet(num_envs, *self._begin(0))
-        self._status = np.full(num_envs, at.DONE, np.int64)
+        self._batch = _empty_batch(num_envs, *self._new_episode(0))
+        self._status = np.full(num_envs, DONE, np.int64)
         self._legal = np.ones(num_envs, np.bool_)
         self._rewarded = np.zeros(num_envs)
         self._seeds = EpisodeSeeds(num_envs)
@@ -209,73 +219,64 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
     ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start an episode in every environment; an integer seed counts upwards over them."""
+        """Start an episode in every environment; environment i gets an integer seed plus i."""
         for i, own in enumerate(self._seeds.begin(seed)):
             self._start(i, own)
         nothing = {agent: np.zeros(shape, np.float32) for agent, shape in self._shapes.items()}
         self._run(nothing, np.zeros(self.num_envs, np.bool_))
-        return self._observation(), {"seed": self._seeds.now.copy(), **self._told()}
+        return self._observation(), {"seed": self._seeds.now.copy(), **self._info()}
 
     def step(
         self, actions: Mapping[str, Action]
     ) -> tuple[
         ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
     ]:
-        drawn = {agent: self._read(actions, agent) for agent in AGENTS}
-        deciding = self._status == at.DECIDE
+        checked = {a: check_action(actions, a, self._shapes[a]) for a in AGENTS}
+        deciding = self._status == DECIDE
         for i in np.flatnonzero(~deciding):
             self._start(int(i), None)
-        self._run(drawn, deciding)
-        total = total_reward(self.settings, self.scales, self._fleet.desks.sums)
-        # What passes before an episode's first decision joins that decision's reward.
+        self._run(checked, deciding)
+        total = total_reward(self.settings, self.scales, self._batch.decisions.sums)
+        # The cost before the first decision is part of the first reward.
         rewards = np.where(deciding, total - self._rewarded, 0.0)
         self._rewarded = np.where(deciding, total, 0.0)
-        over = self._status == at.DONE
-        info = {"legal": self._legal.copy(), **self._told()}
+        over = self._status == DONE
+        info = {"legal": self._legal.copy(), **self._info()}
         return self._observation(), rewards, over, np.zeros_like(over), info
 
     def result(self, index: int) -> EpisodeResult:
-        """The outcome of environment `index` as it stands."""
-        jobs = int(self._fleet.sizes[index, 0])
-        state = SimState._make(table[index] for table in self._fleet.states)
+        """The outcome of environment `index` so far."""
+        jobs = int(self._batch.sizes[index, 0])
+        state = SimState._make(table[index] for table in self._batch.states)
         state = state._replace(progress=state.progress[:jobs])
-        drawn = Jobs._make(table[index, :jobs].copy() for table in self._fleet.jobs)
+        jobs_table = Jobs._make(table[index, :jobs].copy() for table in self._batch.jobs)
         return episode_result(
-            state, self.cluster, drawn, "environment", int(self._seeds.now[index])
+            state, self.cluster, jobs_table, "environment", int(self._seeds.now[index])
         )
 
     def _start(self, index: int, seed: int | None) -> None:
         seed = self._seeds.next(index, seed)
         self._rewarded[index] = 0
-        self._fleet = put(self._fleet, index, *self._begin(seed))
+        self._batch = _put_episode(self._batch, index, *self._new_episode(seed))
         for name, table in self._views._asdict().items():
             if name != "rack":
                 table[index] = 0
 
-    def _begin(self, seed: int) -> tuple[SimState, Jobs, DecisionState]:
+    def _new_episode(self, seed: int) -> tuple[SimState, Jobs, DecisionState]:
         episode = build_episode(self.settings, seed, self.workload)
         state = new_state(self.settings, *episode)
         return state, episode.jobs, new_decision_state(self.settings, *episode[:2])
 
-    def _run(self, drawn: Mapping[str, Action], deciding: NDArray[np.bool_]) -> None:
-        step_fleet(
-            self._fleet, self.cluster, self._terms, deciding, drawn[ORDERING],
-            drawn[PLACEMENT], self._views, self._legal, self._status,
+    def _run(self, actions: Mapping[str, Action], deciding: NDArray[np.bool_]) -> None:
+        _step_batch(
+            self._batch, self.cluster, self._terms, deciding, actions[ORDERING],
+            actions[PLACEMENT], self._views, self._legal, self._status,
         )  # fmt: skip
 
-    def _read(self, actions: Mapping[str, Action], agent: str) -> Action:
-        if agent not in actions:
-            raise InputError(f"no actions of agent {agent!r}; expected some of each of {AGENTS}")
-        drawn = np.ascontiguousarray(actions[agent], np.float32)
-        shape = self._shapes[agent]
-        if drawn.shape != shape:
-            raise InputError(f"actions of {agent!r} have shape {drawn.shape}; expected {shape}")
-        return drawn
-
-    def _told(self) -> dict[str, Any]:
-        states = self._fleet.states
-        hidden = np.maximum(states.clock[:, at.QUEUED] - self.settings.max_queue, 0)
-        return {"time_s": states.times[:, at.NOW].copy(), "hidden": hidden}
+    def _info(self) -> dict[str, Any]:
+        states = self._batch.states
+        hidden = np.maximum(states.clock[:, QUEUED] - self.settings.max_queue, 0)
+        return {"time_s": states.times[:, NOW].copy(), "hidden": hidden}
 
     def _observation(self) -> ObservationDict:
         fields = self._views._asdict()

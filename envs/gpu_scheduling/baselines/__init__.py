@@ -1,26 +1,29 @@
-"""The heuristics a learned scheduler has to beat, by name: an ordering and a placement each."""
+"""Heuristic baselines by name: an ordering rule combined with a placement rule, and MOSA."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from loadmaster.envs.gpu_scheduling import rule_ids as rules
+# Ordering rules. GIVEN: by keys that the caller wrote into the state.
+FIFO, SJF, SRTF, DRF, TETRIS, LAS, GIVEN = 0, 1, 2, 3, 4, 5, 6
+# Placement rules. AFFINITY: by the numbers in `PlacementPreferences`.
+FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
 class Ordering:
-    """Who goes next. An oracle knows how long jobs will run, which nobody can be sure of."""
+    """An ordering rule. Oracles use the durations of jobs."""
 
     summary: str
     rule: int
     oracle: bool = False
-    replans: bool = False  # running jobs may have to give way
-    by_the_clock: bool = False  # at every `replan_s`; else at every event
+    replans: bool = False  # may preempt running jobs
+    by_the_clock: bool = False  # replans every `replan_s`; else at every event
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """An ordering and a placement. Where `annealed`, plans are searched for instead."""
+    """An ordering and a placement rule; `annealed`: plans are searched instead."""
 
     name: str
     summary: str
@@ -34,33 +37,28 @@ class Baseline:
 
 
 ORDERINGS: dict[str, Ordering] = {
-    "fifo": Ordering("first come, first served", rules.FIFO),
-    "sjf": Ordering("shortest job first (oracle)", rules.SJF, oracle=True),
+    "fifo": Ordering("first come, first served", FIFO),
+    "sjf": Ordering("shortest job first (oracle)", SJF, oracle=True),
     "srtf": Ordering(
-        "shortest remaining time first, preemptive (oracle)",
-        rules.SRTF,
-        oracle=True,
-        replans=True,
+        "shortest remaining time first, preemptive (oracle)", SRTF, oracle=True, replans=True
     ),
-    "drf": Ordering("the user with the lowest dominant share first", rules.DRF),
+    "drf": Ordering("the user with the lowest dominant share first", DRF),
     "tetris": Ordering(
-        "best alignment with what is free, short work preferred (oracle)",
-        rules.TETRIS,
-        oracle=True,
+        "best alignment with what is free, short work preferred (oracle)", TETRIS, oracle=True
     ),
     "las": Ordering(
         "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
-        rules.LAS,
+        LAS,
         replans=True,
         by_the_clock=True,
     ),
 }
 PLACEMENTS: dict[str, tuple[str, int]] = {
-    "first-fit": ("the first machine with room", rules.FIRST_FIT),
-    "best-fit": ("the machine with the fewest idle GPUs", rules.BEST_FIT),
-    "worst-fit": ("the machine with the most idle GPUs", rules.WORST_FIT),
-    "load-balance": ("the machine with the lowest mean utilisation", rules.LOAD_BALANCE),
-    "consolidate": ("as few machines and racks as possible", rules.CONSOLIDATE),
+    "first-fit": ("the first machine with room", FIRST_FIT),
+    "best-fit": ("the machine with the fewest idle GPUs", BEST_FIT),
+    "worst-fit": ("the machine with the most idle GPUs", WORST_FIT),
+    "load-balance": ("the machine with the lowest mean utilisation", LOAD_BALANCE),
+    "consolidate": ("as few machines and racks as possible", CONSOLIDATE),
 }
 BASELINES: dict[str, Baseline] = {
     f"{name}-{place}": Baseline(f"{name}-{place}", f"{ordering.summary}; {where}", ordering, rule)
@@ -71,7 +69,7 @@ MOSA = "mosa"
 BASELINES[MOSA] = Baseline(
     MOSA,
     "simulated annealing of order and placement for completion time and fee (oracle)",
-    Ordering("searched", rules.GIVEN, oracle=True),
-    rules.AFFINITY,
+    Ordering("searched", GIVEN, oracle=True),
+    AFFINITY,
     annealed=True,
 )

@@ -1,10 +1,10 @@
-"""The workloads an episode can draw its jobs from."""
+"""Workloads of GPU scheduling by name."""
 
 from __future__ import annotations
 
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads import openb, pai, pai_like, philly, toy
+from loadmaster.envs.gpu_scheduling.workloads import pai_like, traces
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 WORKLOADS: dict[str, WorkloadSpec[GpuSchedulingSettings, Workload]] = {
@@ -18,23 +18,23 @@ WORKLOADS: dict[str, WorkloadSpec[GpuSchedulingSettings, Workload]] = {
         WorkloadSpec(
             "pai",
             "jobs of Alibaba's PAI, 2020 (CSV under data/alibaba_gpu/v2020)",
-            pai.load,
+            traces.PAI.load,
         ),
         WorkloadSpec(
             "philly",
             "jobs of Microsoft's Philly, 2017 (CSV under data/alibaba_gpu)",
-            philly.load,
+            traces.PHILLY.load,
         ),
         WorkloadSpec(
             "openb",
             "pods of Alibaba's GPU cluster, 2023 (CSV under data/alibaba_gpu/v2023)",
-            openb.load,
+            traces.OPENB.load,
         ),
-        WorkloadSpec("toy", "five tiny jobs, to schedule by hand", toy.load),
+        WorkloadSpec("toy", "five tiny jobs, to schedule by hand", traces.load_toy),
     )
 }
 
 
 def load_workload(settings: GpuSchedulingSettings) -> Workload:
-    """The workload that `settings` names."""
+    """Load the workload that `settings` names."""
     return find_workload(WORKLOADS, settings.workload).load(settings)

@@ -1,9 +1,9 @@
-"""Generates jobs like those of Alibaba's PAI, no data needed.
+"""Generator of jobs like those of Alibaba's PAI, from published statistics.
 
-Run time, instances, GPU and CPU of a job are correlated, and alike for jobs of one user; yet each
-alone follows its published table exactly (a Gaussian copula). Requests that the cluster could not
-grant are cut: an instance to its largest machine, a gang to a quarter of the cluster, since one
-that holds half of it for a day would decide an episode alone.
+Duration, instances, GPU and CPU of a job are correlated, and similar for jobs of one user, but the
+marginal distributions are exactly the published ones (a Gaussian copula). Requests are cut to the
+cluster: an instance to the largest machine, a gang to a quarter of the cluster, since a gang that
+holds half of it for a day would dominate an episode.
 """
 
 from __future__ import annotations
@@ -17,46 +17,32 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.arrivals import room
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, capacity, type_names
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
-# How much of its time a gang spends communicating, which no trace tells.
-#
-# Gavel measured training jobs on 2 to 8 GPUs both consolidated on one machine and spread over
-# several. Spread, the middle one kept 0.43 of its speed on V100s and 0.68 on P100s, one in ten more
-# than 0.99, one in ten less than 0.20 and 0.50. Shares of Beta(2, 3), 0.39 in the middle and from
-# 0.14 to 0.68 in those tenths, lie between the two.
-
-
+# Share of its time that a gang communicates: not in any trace. Gavel measured training jobs on 2 to
+# 8 GPUs both consolidated on one machine and spread. Spread, the median kept 0.43 of its speed on
+# V100s and 0.68 on P100s; the upper decile kept 0.99, the lower ones 0.20 and 0.50. Beta(2, 3),
+# with a median of 0.39 and deciles of 0.14 and 0.68, lies between the two.
 _BETA = (2.0, 3.0)
 
 
-def draw_shares(instances: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.float64]:
-    """(N,) For jobs of so many instances; a single one has nobody to talk to."""
-    shares: NDArray[np.float64] = np.where(instances > 1, rng.beta(*_BETA, len(instances)), 0.0)
-    return shares
-
-
-def typical_share(name: str, instances: int) -> float:
-    """The same for a job of that name, always the same whatever else is loaded."""
+def typical_share(name: str) -> float:
+    """Share of communication of a gang with this name, from a hash."""
     digest = hashlib.sha256(name.encode()).digest()
     rng = np.random.default_rng(int.from_bytes(digest[:8], "big"))
-    return float(draw_shares(np.array([instances]), rng)[0])
+    return float(rng.beta(*_BETA, 1)[0])
 
 
-# What is known of the jobs at Alibaba's PAI, as tables that a generator can draw from.
-#
-# Published for the 82,184 GPU jobs of a week in 2020: run times of 5,223 s on average, 594 s in the
-# middle, 24,110 s and 67,432 s at 95 and 99%; 5.0 instances a job, 512 at most; 0.68 GPU an
-# instance, 45.1% of them one, 52.5% less; 31.0% on T4, 6.1% on P100, 2.9% on V100, the others on
-# older kinds; 318, 421 and 545 arrivals an hour at the quartiles, 1,350 at the peak. What lies
-# between follows two public samples of it, 3,046 jobs of one instance and 16,842 of 2 to 16. How
-# many jobs are single was not published: 6 in 10 are here, which leads to 5.0 instances a job.
+# Published for the 82,184 GPU jobs of a week in 2020: durations of 5,223 s on average, 594 s at the
+# median, 24,110 s and 67,432 s at 95 and 99%; 5.0 instances per job, at most 512; 0.68 GPUs per
+# instance, exactly one for 45.1% of them, less for 52.5%; 31.0% on T4, 6.1% on P100, 2.9% on V100,
+# the others on older types; 318, 421 and 545 arrivals per hour at the quartiles, 1,350 at the peak.
+# The rest follows two public samples, 3,046 jobs of one instance and 16,842 of 2 to 16. The share
+# of jobs with one instance was not published: 60% here, which results in 5.0 instances per job.
 
-
-# Run time at each quantile; straight lines between them in the logarithm of the seconds.
+# Durations at quantiles, interpolated linearly in the logarithm.
 _QUANTILES_S = (
     (0.0, 6),
     (0.01, 18),
@@ -74,7 +60,8 @@ _QUANTILES_S = (
 DURATION_AT = np.array([share for share, _ in _QUANTILES_S])
 DURATION_LOG_S = np.log([seconds for _, seconds in _QUANTILES_S])
 
-Table = tuple[NDArray[np.int64], NDArray[np.float64]]  # values ascending, cumulative shares
+Floats = NDArray[np.float64]
+Table = tuple[NDArray[np.int64], Floats]  # ascending values, cumulative shares
 
 
 def _table(shares: dict[int, float]) -> Table:
@@ -83,8 +70,8 @@ def _table(shares: dict[int, float]) -> Table:
     return np.array(values, np.int64), weights / weights[-1]
 
 
-def look_up(table: Table, uniform: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The values at these quantiles, each a number in [0, 1]."""
+def look_up(table: Table, uniform: Floats) -> NDArray[np.int64]:
+    """The values at these quantiles in [0, 1]."""
     values, up_to = table
     return values[np.minimum(np.searchsorted(up_to, uniform, side="right"), len(values) - 1)]
 
@@ -108,20 +95,19 @@ CPU_IN_GANG = _table(
     {100: 0.8, 120: 0.9, 200: 10.1, 300: 0.7, 400: 4.0, 500: 5.8, 600: 34.0, 800: 4.3, 1000: 5.5}
     | {1600: 6.4, 1800: 25.4, 9000: 2.1}
 )
-# Jobs that need a kind of GPU; the others run on any.
+# Share of jobs that require a GPU type; the others run on any.
 TYPES = {"T4": 0.310, "P100": 0.061, "V100": 0.029}
 
-# Users by the jobs they submit: the k-th has a share in proportion to (k + 3)^-1.6. That gives the
-# first, second, tenth and hundredth 15.3, 10.7, 2.3 and 0.08% of the jobs; in the sample they have
-# 15.5, 10.3, 1.7 and 0.08%.
+# The k-th user submits a share of the jobs in proportion to (k + 3)^-1.6: the first, second, tenth
+# and hundredth 15.3, 10.7, 2.3 and 0.08%. In the sample these are 15.5, 10.3, 1.7 and 0.08%.
 USERS = 235
 USER_SHIFT = 3
 USER_EXPONENT = 1.6
-# A user's habits explain 43% of the variance of a job's run time (in ranks) in the sample; taken
-# for the other requests as well.
+# Users explain 43% of the variance of durations (in ranks) in the sample; taken for the other
+# requests as well.
 HABIT = 0.43
-# Rank correlations in the samples, of run time, instances, GPU and CPU. Gangs have their own table
-# of cores, so instances and cores stay apart.
+# Rank correlations of duration, instances, GPU and CPU in the samples. Instances and cores are not
+# correlated here: gangs have their own table of cores.
 CORRELATION = np.array(
     [
         [1.0, 0.2, -0.25, 0.0],
@@ -131,22 +117,20 @@ CORRELATION = np.array(
     ]
 )
 
-# Arrivals an hour are lognormal: the quartiles make sigma 0.4. A daily wave is a small part of it,
-# a sixth up and down in the sample.
+# Arrivals per hour are lognormal; the quartiles give a sigma of 0.4. The daily wave is a small part
+# of it, an amplitude of a sixth in the sample.
 MEAN_GAP_S = 3600 / 446.9
 DAILY_WAVE = 0.15  # amplitude, in the logarithm
 HOUR_SIGMA = 0.385  # sqrt(0.385^2 + 0.15^2 / 2) = 0.4
 
-
-Floats = NDArray[np.float64]
-_SEED = 2020  # fixes the users' habits, and the sample that tells a job's mean work
+_SEED = 2020  # of the users' means, and of the sample that estimates the mean work of a job
 _SAMPLE = 100_000
-_PARTS = 4  # a gang fits into the cluster at least so many times, or has one instance
+_PARTS = 4  # a gang fits into the cluster at least this often, or has one instance
 
 
 @dataclass(frozen=True)
 class PaiLike:
-    """The generator for one cluster."""
+    """Generator for one cluster."""
 
     cluster: Cluster
     types: tuple[str, ...]
@@ -165,7 +149,7 @@ class PaiLike:
 
 
 def load(settings: GpuSchedulingSettings) -> PaiLike:
-    # Of all settings only these matter, so that a changed load does not start it afresh.
+    # The cache key has only the settings that matter.
     return _load(
         GpuSchedulingSettings(
             machines=settings.machine_groups,
@@ -183,7 +167,7 @@ def _load(settings: GpuSchedulingSettings) -> PaiLike:
 
 
 def generate(count: int, types: Sequence[str], rng: np.random.Generator) -> Jobs:
-    """Jobs as PAI's users would submit them, whatever the cluster is like."""
+    """Draw jobs as submitted at PAI, independent of the cluster."""
     user, uniform = _draw_latent(count, rng)
     duration_s = np.exp(np.interp(uniform[:, 0], DURATION_AT, DURATION_LOG_S))
     instances = look_up(INSTANCES, uniform[:, 1])
@@ -198,14 +182,14 @@ def generate(count: int, types: Sequence[str], rng: np.random.Generator) -> Jobs
         gpu=look_up(GPU, uniform[:, 2]),
         cpu=np.where(instances > 1, in_gang, alone),
         gpu_type=wanted[np.searchsorted(up_to, rng.random(count))],
-        comm=draw_shares(instances, rng),
+        comm=np.where(instances > 1, rng.beta(*_BETA, count), 0.0),
         user=user,
         job_id=np.arange(count),
     )
 
 
 def _draw_latent(count: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], Floats]:
-    """Each job's user, and (count, 4) its quantiles of run time, instances, GPU and CPU."""
+    """Draw users, and (count, 4) quantiles of duration, instances, GPU and CPU."""
     weights, habits, grid, up_to = _users()
     user = rng.choice(USERS, size=count, p=weights)
     own = rng.standard_normal((count, 4)) @ np.linalg.cholesky(CORRELATION).T
@@ -216,10 +200,10 @@ def _draw_latent(count: int, rng: np.random.Generator) -> tuple[NDArray[np.int64
 
 @lru_cache(maxsize=1)
 def _users() -> tuple[Floats, Floats, Floats, Floats]:
-    """Shares (U,) and habits (U, 4) of the users; the latent numbers' distribution on a grid.
+    """Shares (U,) and means (U, 4) of the users; a grid, and the latent distribution on it (4, G).
 
-    A few users submit most jobs, so what they draw is a mixture of normal distributions. Its own
-    distribution function turns that into uniform numbers, and the tables are met exactly.
+    A few users submit most jobs, so latent numbers follow a mixture of normal distributions. Its
+    distribution function maps them to uniform numbers, so the marginals are exact.
     """
     rank = np.arange(1.0, USERS + 1, dtype=np.float64)
     weights: Floats = (rank + USER_SHIFT) ** -USER_EXPONENT
@@ -229,7 +213,6 @@ def _users() -> tuple[Floats, Floats, Floats, Floats]:
     grid = np.linspace(-7, 7, 1401)
     spread = np.sqrt(1 - HABIT)
     normal = NormalDist()
-    # One fine table of the normal distribution serves every user.
     fine = np.linspace(-25, 25, 20_001)
     below = np.array([normal.cdf(x) for x in fine])
     centres = np.sqrt(HABIT) * habits  # (U, 4)
@@ -243,21 +226,21 @@ def _users() -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def _draw_arrivals(count: int, rng: np.random.Generator) -> Floats:
-    """A Poisson process whose rate changes from hour to hour, as PAI's; the first job at 0."""
-    # Operational time: unit-rate arrivals, mapped through the rate's integral.
+    """Draw a Poisson process with an hourly rate like PAI's; the first job arrives at 0."""
+    # Unit-rate arrivals, mapped through the inverse of the rate's integral.
     unit = np.concatenate([[0.0], np.cumsum(rng.exponential(size=count - 1))])
     hours = int(unit[-1] * MEAN_GAP_S / 3600 * 2) + 48
     phase = rng.uniform(0, 2 * np.pi)
     wave = DAILY_WAVE * np.sin(2 * np.pi * np.arange(hours) / 24 + phase)
     noise = HOUR_SIGMA * rng.standard_normal(hours)
     variance = HOUR_SIGMA**2 + DAILY_WAVE**2 / 2
-    rate = np.exp(wave + noise - variance / 2) / MEAN_GAP_S  # arrivals a second
+    rate = np.exp(wave + noise - variance / 2) / MEAN_GAP_S  # arrivals per second
     done = np.concatenate([[0.0], np.cumsum(rate * 3600)])
     return np.interp(unit, done, 3600.0 * np.arange(hours + 1))
 
 
 def _cut(jobs: Jobs, cluster: Cluster) -> Jobs:
-    """Requests cut to what the cluster could grant; a type that it lacks is not asked for."""
+    """Cut requests to the cluster; types that it lacks become ANY_TYPE."""
     has_type = np.isin(jobs.gpu_type, cluster.gpu_type)
     jobs = jobs._replace(gpu_type=np.where(has_type, jobs.gpu_type, ANY_TYPE))
     gpu, cpu = jobs.gpu.copy(), jobs.cpu.copy()
@@ -269,6 +252,6 @@ def _cut(jobs: Jobs, cluster: Cluster) -> Jobs:
         gpu[here] = np.minimum(gpu[here], cluster.gpu_capacity[largest])
         cpu[here] = np.minimum(cpu[here], cluster.cpu_capacity[largest])
     jobs = jobs._replace(gpu=gpu, cpu=cpu)
-    most = np.maximum(1, room(jobs, cluster) // _PARTS)
+    most = np.maximum(1, capacity(jobs, cluster) // _PARTS)
     instances = np.minimum(jobs.instances, most)
     return jobs._replace(instances=instances, comm=np.where(instances > 1, jobs.comm, 0.0))

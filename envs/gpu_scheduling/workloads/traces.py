@@ -1,37 +1,28 @@
-"""Jobs that were recorded somewhere: read from a CSV file, checked row by row."""
+"""Recorded workloads: public traces in CSV files, and a toy.
+
+A `TraceFormat` describes one trace: its file, its columns, and how rows become jobs. Rows without a
+GPU are left out.
+"""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import math
-import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds, select_jobs
+from loadmaster.envs.gpu_scheduling.cluster import type_names
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs, gpu_seconds, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.workloads.csv_table import CsvTable, read_csv
+from loadmaster.envs.gpu_scheduling.workloads.pai_like import typical_share
 from loadmaster.envs.traces import trace_path
 
-
-class RecordedJob(NamedTuple):
-    """A job as a trace tells it; resources in percent, per instance."""
-
-    job_id: int
-    arrival_s: float
-    duration_s: float
-    instances: int
-    gpu: int
-    cpu: int
-    gpu_type: int
-    comm: float
-    user: str
+Types = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -55,102 +46,206 @@ class Trace:
         return select_jobs(self.jobs, rng.permutation(self.size)[:count])
 
 
-def build_trace(
-    name: str, records: Sequence[RecordedJob], origin: Path | str, description: str
-) -> Trace:
-    """Lay the jobs out in arrays, in the order of (arrival, id)."""
-    if not records:
-        raise InputError(f"{origin}: holds no GPU jobs; expected at least one")
-    twice = [number for number, count in Counter(r.job_id for r in records).items() if count > 1]
-    if twice:
-        raise InputError(f"{origin}: job {twice[0]} stands there twice; expected each job once")
-    ordered = sorted(records, key=lambda job: (job.arrival_s, job.job_id))
-    users = {user: number for number, user in enumerate(dict.fromkeys(r.user for r in ordered))}
-    jobs = Jobs(
-        arrival_s=np.array([job.arrival_s for job in ordered], np.float64),
-        duration_s=np.array([job.duration_s for job in ordered], np.float64),
-        instances=np.array([job.instances for job in ordered], np.int64),
-        gpu=np.array([job.gpu for job in ordered], np.int64),
-        cpu=np.array([job.cpu for job in ordered], np.int64),
-        gpu_type=np.array([job.gpu_type for job in ordered], np.int64),
-        comm=np.array([job.comm for job in ordered], np.float64),
-        user=np.array([users[job.user] for job in ordered], np.int64),
-        job_id=np.array([job.job_id for job in ordered], np.int64),
-    )
+@dataclass(frozen=True)
+class TraceFormat:
+    """A public trace; `parse` returns its jobs, and counts of the rows left out."""
+
+    name: str
+    file: str  # path in the folder of traces
+    columns: tuple[str, ...]
+    parse: Callable[[CsvTable, Types], tuple[Jobs, str]]
+    unit: str = "jobs"
+
+    def load(self, settings: GpuSchedulingSettings) -> Trace:
+        """Read the trace; the setting `data` may name the file or any folder above it."""
+        path = trace_path(settings.workload, settings.data)
+        if path.is_dir():
+            parts = Path(self.file).parts
+            candidates = [path.joinpath(*parts[skipped:]) for skipped in range(len(parts))]
+            found = [candidate for candidate in candidates if candidate.is_file()]
+            if not found:
+                raise InputError(f"{path}: no trace found; expected {self.file} in it")
+            path = found[0]
+        return _load(self, path, type_names(settings))
+
+
+@lru_cache(maxsize=4)
+def _load(trace: TraceFormat, path: Path, types: Types) -> Trace:
+    jobs, left_out = trace.parse(read_csv(path, trace.columns), types)
+    if not len(jobs.job_id):
+        raise InputError(f"{path}: holds no GPU jobs; expected at least one")
+    ids, counts = np.unique(jobs.job_id, return_counts=True)
+    if (counts > 1).any():
+        raise InputError(f"{path}: job {ids[counts > 1][0]} occurs twice; expected each job once")
+    left_out = f"; left out: {left_out}" if left_out else ""
+    return _build_trace(trace.name, f"{len(ids)} {trace.unit} of {path.name}{left_out}", jobs)
+
+
+def _build_trace(name: str, description: str, jobs: Jobs) -> Trace:
+    """Sort jobs by (arrival, id), and number users by their first jobs."""
+    jobs = select_jobs(jobs, np.lexsort((jobs.job_id, jobs.arrival_s)))
+    _, first, user = np.unique(jobs.user, return_index=True, return_inverse=True)
+    jobs = jobs._replace(user=np.argsort(np.argsort(first))[user])
     return Trace(name, description, jobs, float(gpu_seconds(jobs).mean()))
 
 
-class Row:
-    """One line of a trace; what cannot be read of it is named with its place."""
-
-    def __init__(self, path: Path, line: int, fields: dict[str, str]) -> None:
-        self._place = f"{path}, line {line}"
-        self._fields = fields
-
-    def text(self, column: str) -> str:
-        return self._fields[column]
-
-    def number(self, column: str, least: float = 0.0) -> float:
-        try:
-            value = float(self._fields[column])
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < least:
-            raise self.fault(column, f"a number of {least:g} or more")
-        return value
-
-    def whole(self, column: str, least: int = 0) -> int:
-        value = self.number(column, least)
-        if value != int(value):
-            raise self.fault(column, f"a whole number of {least} or more")
-        return int(value)
-
-    def gpu_type(self, column: str, types: Sequence[str]) -> int:
-        """The place of the type in `types`; where the row names none, ANY_TYPE."""
-        name = self._fields[column]
-        if name and name not in types:
-            raise self.fault(column, f"a GPU type: {', '.join(types)}")
-        return types.index(name) if name else ANY_TYPE
-
-    def fault(self, column: str, expected: str) -> InputError:
-        return InputError(f"{self._place}: {column} {self._fields[column]!r}; expected {expected}")
+def _codes(texts: Sequence[str]) -> NDArray[np.int64]:
+    """Number equal texts alike."""
+    return np.unique(np.array(texts, object), return_inverse=True)[1].astype(np.int64)
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """The rows of a .csv or .csv.gz file whose first line names its columns."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opened(path, "rt", newline="", encoding="utf-8") as text:
-            reader = csv.reader(text)
-            header = next(reader, [])
-            for column in columns:
-                if column not in header:
-                    raise InputError(f"{path}: no column {column!r}; expected {', '.join(columns)}")
-            for fields in reader:
-                if len(fields) != len(header):
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: {len(fields)} fields; "
-                        f"expected {len(header)}"
-                    )
-                yield Row(path, reader.line_num, dict(zip(header, fields, strict=True)))
-    except (OSError, EOFError, UnicodeDecodeError, csv.Error, zlib.error):
-        raise InputError(
-            f"{path}: unreadable or damaged; expected a .csv or .csv.gz file"
-        ) from None
+def _gpu_types(rows: CsvTable, column: str, types: Types) -> NDArray[np.int64]:
+    """Indices in `types`; ANY_TYPE for an empty field and for alternatives (T4|P100)."""
+    number = {name: index for index, name in enumerate(types)}
+    numbers = np.full(len(rows), ANY_TYPE)
+    for row, name in enumerate(rows.text(column)):
+        if name and "|" not in name:
+            if name not in number:
+                raise rows.fault(row, column, f"a GPU type: {', '.join(types)}")
+            numbers[row] = number[name]
+    return numbers
 
 
-def find_file(settings: GpuSchedulingSettings, *names: str) -> Path:
-    """The first of these files in the folder of traces; that itself where it is a file."""
-    path = trace_path(settings.workload, settings.data)
-    if path.is_file():
-        return path
-    for name in names:
-        if (path / name).is_file():
-            return path / name
-    raise InputError(f"{path}: no trace found; expected {names[0]} in it")
+def _comm_shares(names: Sequence[str], instances: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Typical shares of communication by name; 0 for jobs of one instance."""
+    shares = {name: typical_share(name) for name in set(np.array(names)[instances > 1].tolist())}
+    return np.array([shares.get(name, 0.0) for name in names]) * (instances > 1)
 
 
-def told(jobs: int, rows: int, path: Path) -> str:
-    """Of a file some of whose rows ask for no GPU."""
-    without = f"; left out: {rows - jobs} without a GPU" if rows > jobs else ""
-    return f"{jobs} jobs of {path.name}{without}"
+def _without_gpu(with_gpu: NDArray[np.bool_]) -> str:
+    count = len(with_gpu) - int(with_gpu.sum())
+    return f"{count} without a GPU" if count else ""
+
+
+def _parse_pai(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+    """Alibaba's PAI cluster, in the format of its public simulator (2020): one row per job.
+
+    Durations are whole seconds, 1 at least. MISC stands for several older GPU types, so these jobs
+    may run on any type. The trace has no data on communication.
+    """
+    with_gpu = table.numbers("num_gpu") > 0
+    rows = table.select(with_gpu)
+    job_id, instances = rows.whole_numbers("job_id"), rows.whole_numbers("num_inst", 1)
+    gpu_type = _gpu_types(rows, "gpu_type", types)
+    jobs = Jobs(
+        arrival_s=rows.numbers("submit_time"),
+        duration_s=np.maximum(1.0, np.floor(rows.numbers("duration"))),
+        instances=instances,
+        gpu=np.maximum(1, np.rint(rows.numbers("num_gpu") * WHOLE).astype(np.int64)),
+        cpu=np.rint(rows.numbers("num_cpu") * WHOLE).astype(np.int64),
+        gpu_type=np.where(np.array(rows.text("gpu_type")) == "MISC", ANY_TYPE, gpu_type),
+        comm=_comm_shares([f"pai/{number}" for number in job_id], instances),
+        user=_codes(rows.text("user")),
+        job_id=job_id,
+    )
+    return jobs, _without_gpu(with_gpu)
+
+
+_PHILLY_CORES = 6
+# Models with large layers exchange more data; VGG and AlexNet have most weights in dense layers.
+_PHILLY_COMM = {
+    "vgg16": 0.6,
+    "alexnet": 0.6,
+    "resnet101": 0.4,
+    "inception_v3": 0.25,
+    "mobilenet_v2": 0.2,
+}
+
+
+def _parse_philly(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+    """Microsoft's Philly cluster (2017): one row per job, times in whole minutes.
+
+    Philly spread jobs over machines when necessary, so each GPU of a job is an instance. The file
+    has no data on cores: each instance takes 6, the most frequent request at PAI.
+    """
+    with_gpu = table.whole_numbers("num_gpu") > 0
+    rows = table.select(with_gpu)
+    instances, models = rows.whole_numbers("num_gpu"), rows.text("model_name")
+    typical = _comm_shares([f"philly/{model}" for model in models], instances)
+    known = np.array([_PHILLY_COMM.get(model, np.nan) for model in models])
+    jobs = Jobs(
+        arrival_s=60 * rows.numbers("submit_time"),
+        duration_s=np.maximum(1.0, 60 * rows.numbers("duration")),
+        instances=instances,
+        gpu=np.full(len(rows), WHOLE),
+        cpu=np.full(len(rows), _PHILLY_CORES * WHOLE),
+        gpu_type=np.full(len(rows), ANY_TYPE),
+        comm=np.where(np.isnan(known), typical, known * (instances > 1)),
+        user=_codes(rows.text("user")),
+        job_id=rows.whole_numbers("job_id"),
+    )
+    return jobs, _without_gpu(with_gpu)
+
+
+def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+    """Pods of Alibaba's GPU cluster (2023, openb): one instance each.
+
+    A pod ran from `scheduled_time` to `deletion_time`; pods that were never scheduled are left out.
+    The trace has no users: its classes of service replace them.
+    """
+    with_gpu = table.numbers("num_gpu") > 0
+    scheduled = np.array(table.text("scheduled_time")) != ""
+    rows = table.select(with_gpu & scheduled)
+    start_s, end_s = rows.numbers("scheduled_time"), rows.numbers("deletion_time")
+    if (end_s < start_s).any():
+        row = int(np.argmax(end_s < start_s))
+        expected = f"no less than its scheduled_time, {start_s[row]:g}"
+        raise rows.fault(row, "deletion_time", expected)
+    # Thousandths of one GPU, rounded up to percent; whole GPUs if a pod has several.
+    percent = np.maximum(1, np.ceil(rows.numbers("gpu_milli") / 10)).astype(np.int64)
+    jobs = Jobs(
+        arrival_s=rows.numbers("creation_time"),
+        duration_s=np.maximum(1.0, end_s - start_s),
+        instances=np.ones(len(rows), np.int64),
+        gpu=rows.whole_numbers("num_gpu", 1) * percent,
+        cpu=np.ceil(rows.numbers("cpu_milli") / 10).astype(np.int64),
+        gpu_type=_gpu_types(rows, "gpu_spec", types),
+        comm=np.zeros(len(rows)),
+        user=_codes(rows.text("qos")),
+        job_id=np.flatnonzero(with_gpu & scheduled),
+    )
+    never = (with_gpu & ~scheduled).sum()
+    return jobs, f"{(~with_gpu).sum()} without a GPU, {never} never scheduled"
+
+
+PAI = TraceFormat(
+    "pai",
+    "alibaba_gpu/v2020/pai_jobs_recovered_sample.csv",
+    ("job_id", "num_inst", "submit_time", "num_cpu", "num_gpu", "gpu_type", "duration", "user"),
+    _parse_pai,
+)
+PHILLY = TraceFormat(
+    "philly",
+    "alibaba_gpu/philly_30940_jobs.csv.gz",
+    ("job_id", "user", "num_gpu", "submit_time", "model_name", "duration"),
+    _parse_philly,
+)
+OPENB = TraceFormat(
+    "openb",
+    "alibaba_gpu/v2023/openb_pod_list_default.csv.gz",
+    (
+        *("num_gpu", "gpu_milli", "cpu_milli", "gpu_spec", "qos"),
+        *("creation_time", "deletion_time", "scheduled_time"),
+    ),
+    _parse_openb,
+    unit="pods",
+)
+
+
+def load_toy(settings: GpuSchedulingSettings) -> Trace:
+    """Five jobs for schedules that can be checked by hand (`--set arrivals=trace`).
+
+    Jobs 0, 2 and 4 belong to one user, 1 and 3 to another.
+    """
+    jobs = Jobs(
+        arrival_s=np.array([0.0, 0.0, 1.0, 2.0, 3.0]),
+        duration_s=np.array([10.0, 4.0, 6.0, 2.0, 8.0]),
+        instances=np.array([1, 1, 2, 1, 4]),
+        gpu=np.array([100, 50, 100, 50, 100]),
+        cpu=np.array([100, 100, 200, 100, 100]),
+        gpu_type=np.full(5, ANY_TYPE),
+        comm=np.array([0.0, 0.0, 0.5, 0.0, 0.5]),
+        user=np.array([0, 1, 0, 1, 0]),
+        job_id=np.arange(5),
+    )
+    return _build_trace("toy", "five jobs of a few seconds", jobs)

@@ -1,70 +1,99 @@
-"""For tests: small episodes of every shape, drawn by hypothesis or written by hand."""
+"""Small episodes for tests, drawn by hypothesis or written by hand."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.cluster import MachineGroup, build_cluster
-from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
-from loadmaster.envs.gpu_scheduling.rollout import episode_result, run_baseline
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.episode import (
+    Episode,
+    EpisodeResult,
+    episode_result,
+    run_baseline,
+)
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, select_jobs
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 
 TYPES = ("T4", "P100", "V100")
+ONE_MACHINE = MachineGroup(count=1, gpus=4, gpu="V100", cpus=32)
+TOY: dict[str, Any] = {
+    "workload": "toy",
+    "arrivals": "trace",
+    "machines": (ONE_MACHINE,),
+    "interference": False,
+    "stragglers": 0,
+}
 
 # arrival, duration, instances, GPU and CPU in percent, type, communication, user
 Row = tuple[float, float, int, int, int, int, float, int]
 
 
+def job(
+    arrival: float,
+    duration: float,
+    gpu: int = 100,
+    instances: int = 1,
+    comm: float = 0.0,
+    user: int = 0,
+) -> Row:
+    return arrival, duration, instances, gpu, 100, ANY_TYPE, comm, user
+
+
 def jobs_of(rows: Sequence[Row]) -> Jobs:
-    """Rows as an episode's jobs, sorted by arrival; ids run against the order of equal arrivals."""
+    """Sort rows by arrival; of equal arrivals, the later row gets the lower id."""
     ids = np.arange(len(rows))[::-1]
     order = np.lexsort((ids, [row[0] for row in rows]))
     columns = [np.array([rows[place][i] for place in order]) for i in range(8)]
     arrival, duration, instances, gpu, cpu, kind, comm, user = columns
-    return Jobs(
-        arrival.astype(np.float64),
-        duration.astype(np.float64),
-        instances,
-        gpu,
-        cpu,
-        kind,
-        comm.astype(np.float64),
-        user,
-        ids[order],
-    )
+    floats = [column.astype(np.float64) for column in (arrival, duration, comm)]
+    return Jobs(*floats[:2], instances, gpu, cpu, kind, floats[2], user, ids[order])
+
+
+@dataclass(frozen=True)
+class Given:
+    """A workload of exactly these jobs."""
+
+    jobs: Jobs
+    name: str = "given"
+    description: str = "written by hand"
+    keeps_time: bool = True
+    mean_gpu_s: float = 1.0
+
+    @property
+    def size(self) -> int:
+        return len(self.jobs.job_id)
+
+    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
+        return select_jobs(self.jobs, slice(count))
 
 
 def play(
     policy: str, settings: GpuSchedulingSettings, episode: Episode, *, record: bool = True
 ) -> EpisodeResult:
-    state = run_baseline(settings, *episode[:2], BASELINES[policy], episode.luck, record=record)
-    return episode_result(state, episode.cluster, episode.jobs, policy, 0)
+    cluster, jobs, noise_seed = episode
+    state = run_baseline(settings, cluster, jobs, BASELINES[policy], noise_seed, record=record)
+    return episode_result(state, cluster, jobs, policy, 0)
 
 
 @st.composite
 def episodes(draw: st.DrawFn, *, disturbed: bool) -> tuple[GpuSchedulingSettings, Episode]:
     """A few jobs on a few machines; every job fits the empty cluster."""
-    groups = draw(
-        st.lists(
-            st.builds(
-                MachineGroup,
-                count=st.integers(1, 3),
-                gpus=st.integers(1, 4),
-                gpu=st.sampled_from(TYPES) if disturbed else st.just("V100"),
-                cpus=st.integers(2, 8),
-                machines_per_rack=st.integers(1, 2),
-            ),
-            min_size=1,
-            max_size=3,
-        )
+    group = st.builds(
+        MachineGroup,
+        count=st.integers(1, 3),
+        gpus=st.integers(1, 4),
+        gpu=st.sampled_from(TYPES) if disturbed else st.just("V100"),
+        cpus=st.integers(2, 8),
+        machines_per_rack=st.integers(1, 2),
     )
     settings = GpuSchedulingSettings(
-        machines=tuple(groups),
+        machines=tuple(draw(st.lists(group, min_size=1, max_size=3))),
         interference=disturbed,
         stragglers=draw(st.sampled_from((0.0, 0.3))) if disturbed else 0.0,
         backfill=draw(st.booleans()),
@@ -83,16 +112,8 @@ def episodes(draw: st.DrawFn, *, disturbed: bool) -> tuple[GpuSchedulingSettings
         each = np.minimum(cluster.gpu_capacity // gpu, cluster.cpu_capacity // max(cpu, 1))
         if not each[here].any():
             gpu, cpu, kind, each, here = 10, 0, ANY_TYPE, cluster.gpu_capacity // 10, each >= 0
-        rows.append(
-            (
-                draw(st.integers(0, 30)),
-                draw(st.integers(1, 20)),
-                draw(st.integers(1, min(int(each[here].sum()), 8))),
-                gpu,
-                cpu,
-                kind,
-                draw(st.sampled_from((0.0, 0.2, 0.7))),
-                draw(st.integers(0, 2)),
-            )
-        )
+        arrival, duration = draw(st.integers(0, 30)), draw(st.integers(1, 20))
+        instances = draw(st.integers(1, min(int(each[here].sum()), 8)))
+        comm, user = draw(st.sampled_from((0.0, 0.2, 0.7))), draw(st.integers(0, 2))
+        rows.append((arrival, duration, instances, gpu, cpu, kind, comm, user))
     return settings, Episode(cluster, jobs_of(rows), draw(st.integers(0, (1 << 62) - 1)))

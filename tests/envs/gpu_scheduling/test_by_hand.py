@@ -1,4 +1,4 @@
-"""Schedules small enough to work out with pencil and paper."""
+"""Schedules worked out by hand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from loadmaster.envs.gpu_scheduling.cluster import GPU_TYPES, MachineGroup, build_cluster
-from loadmaster.envs.gpu_scheduling.episode import Episode, run_episode
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from tests.envs.gpu_scheduling.instances import Row, jobs_of, play
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, run_episode
+from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings, MachineGroup
+from tests.envs.gpu_scheduling.instances import TOY, Row, job, jobs_of, play
+
+pytestmark = pytest.mark.slow
 
 PRICE = (GPU_TYPES["V100"].price_per_hour or math.nan) / 3600
 
@@ -24,44 +25,24 @@ def setting(*groups: MachineGroup, **values: object) -> GpuSchedulingSettings:
     return GpuSchedulingSettings.model_validate({"stragglers": 0, "machines": groups, **values})
 
 
-def job(
-    arrival: float,
-    duration: float,
-    gpu: int = 100,
-    instances: int = 1,
-    comm: float = 0.0,
-    user: int = 0,
-) -> Row:
-    return arrival, duration, instances, gpu, 100, ANY_TYPE, comm, user
+def run(policy: str, settings: GpuSchedulingSettings, *rows: Row) -> EpisodeResult:
+    return play(policy, settings, Episode(build_cluster(settings), jobs_of(rows), 0))
 
 
 def finish_times(policy: str, settings: GpuSchedulingSettings, *rows: Row) -> list[float]:
-    """When the jobs end, in the order of (arrival, place in `rows` from the back)."""
-    episode = Episode(build_cluster(settings), jobs_of(rows), luck=0)
-    finish_s: list[float] = play(policy, settings, episode).finish_s.tolist()
+    """Ends of the jobs in order of arrival."""
+    finish_s: list[float] = run(policy, settings, *rows).finish_s.tolist()
     return finish_s
 
 
-TOY = GpuSchedulingSettings(
-    workload="toy", arrivals="trace", machines=(machines(1, 4),), interference=False, stragglers=0
-)
+@pytest.mark.parametrize("policy", ["fifo", "sjf", "las", "srtf"])
+def test_toy_on_one_machine(policy: str) -> None:
+    """0 takes a GPU to 10, 1 half a GPU to 4, 2 two GPUs from 1 to 7, 3 the other half from 2 to 4.
 
-
-@pytest.mark.parametrize(
-    ("policy", "finish_s"),
-    [
-        # 0 takes a GPU to 10, 1 half a GPU to 4, 2 two GPUs from 1 to 7, 3 the other half from 2
-        # to 4. The four GPUs of 4 are not free before 0 has ended.
-        ("fifo-first-fit", [10, 4, 7, 4, 18]),
-        ("sjf-first-fit", [10, 4, 7, 4, 18]),
-        ("las-first-fit", [10, 4, 7, 4, 18]),
-        # At 4, 0 has 6 s to go and 4 has 8; at 7, 0 has 3. Nobody gives way.
-        ("srtf-first-fit", [10, 4, 7, 4, 18]),
-    ],
-)
-def test_toy_on_one_machine(policy: str, finish_s: list[float]) -> None:
-    result = run_episode(policy, TOY, seed=0)
-    assert result.finish_s.tolist() == finish_s
+    The four GPUs of 4 are free when 0 ends. No job is preempted: at 4, 0 has 6 s left and 4 has 8.
+    """
+    result = run_episode(f"{policy}-first-fit", GpuSchedulingSettings(**TOY), seed=0)
+    assert result.finish_s.tolist() == [10, 4, 7, 4, 18]
     assert result.makespan_s == 18
     assert result.queueing_s.tolist() == [0, 0, 0, 0, 7]
     gpu_s = [10, 2, 12, 1, 32]
@@ -69,7 +50,7 @@ def test_toy_on_one_machine(policy: str, finish_s: list[float]) -> None:
     assert result.gpu_s == sum(gpu_s)
 
 
-def test_a_strict_queue_waits_for_its_first() -> None:
+def test_without_backfill_first_job_blocks_queue() -> None:
     rows = job(0, 10), job(1, 5, gpu=200), job(2, 3)
     settings = setting(machines(1, 2), interference=False)
     assert finish_times("fifo-first-fit", settings, *rows) == [10, 15, 5]
@@ -77,7 +58,7 @@ def test_a_strict_queue_waits_for_its_first() -> None:
     assert finish_times("fifo-first-fit", strict, *rows) == [10, 15, 18]
 
 
-def test_a_shorter_job_takes_the_place_of_a_longer_one() -> None:
+def test_srtf_preempts_longer_job() -> None:
     rows = job(0, 10), job(2, 3), job(4, 9)
     free = setting(machines(1, 1), interference=False, restart_s=0)
     assert finish_times("sjf-first-fit", free, *rows) == [10, 13, 22]
@@ -85,7 +66,7 @@ def test_a_shorter_job_takes_the_place_of_a_longer_one() -> None:
     assert finish_times("srtf-first-fit", free, *rows) == [13, 5, 22]
 
 
-def test_who_gives_way_goes_back_to_its_last_checkpoint() -> None:
+def test_preempted_job_returns_to_checkpoint() -> None:
     rows = job(0, 10), job(2, 3), job(4, 9)
     cheap = setting(machines(1, 1), interference=False, restart_s=0.5)
     # 0 has 8.5 s left, still less than the 9 s of the last.
@@ -99,48 +80,48 @@ def test_who_gives_way_goes_back_to_its_last_checkpoint() -> None:
     assert finish_times("srtf-first-fit", often, *rows) == [126, 20, 31]
 
 
-def test_attained_service_demotes_a_job_at_the_next_replanning() -> None:
-    """A whole GPU for 18,000 s makes 18,000 GPU-seconds: from there on others go first."""
+def test_las_demotes_job_at_next_replanning() -> None:
+    """One GPU for 18,000 s reaches the threshold of 18,000 GPU seconds."""
     rows = job(0, 20_000), job(100, 500)
     settings = setting(machines(1, 1), interference=False, replan_s=60)
-    # The first replanning with somebody waiting is at 100 s, so the next are at 160, 220, ...;
-    # 18,040 is the first of these past 18,000. The demoted job does its last minute again.
+    # The first replanning with a pending job is at 100 s, the next at 160, 220, ...; 18,040 is the
+    # first after 18,000. The demoted job repeats its last minute.
     assert finish_times("las-first-fit", settings, *rows) == [20_560, 18_540]
 
 
-def test_the_user_with_the_lowest_share_goes_first() -> None:
-    # 0 and 1 hold the machine; when 0 ends, user 1 has nothing, although 2 came before 3.
+def test_drf_prefers_user_with_lowest_share() -> None:
+    # 0 and 1 fill the machine; when 0 ends, user 1 has no share, although 2 came before 3.
     rows = job(0, 4), job(0.5, 10), job(1, 5), job(2, 5, user=1)
     settings = setting(machines(1, 2), interference=False)
     assert finish_times("fifo-first-fit", settings, *rows) == [4, 10.5, 9, 14]
     assert finish_times("drf-first-fit", settings, *rows) == [4, 10.5, 14, 9]
 
 
-def test_tetris_prefers_what_fills_the_cluster() -> None:
-    # When 0 ends both GPUs are free. Alignment is in proportion to what is asked for, work too;
-    # equal durations cancel, so the larger gang goes first. Then the smaller one.
+def test_tetris_prefers_larger_gang() -> None:
+    # When 0 ends both GPUs are free. Alignment and work are proportional to the demands; with equal
+    # durations the larger gang goes first.
     rows = job(0, 4, gpu=200), job(1, 5), job(2, 5, gpu=200)
     settings = setting(machines(1, 2), interference=False)
     assert finish_times("fifo-first-fit", settings, *rows) == [4, 9, 14]
     assert finish_times("tetris-first-fit", settings, *rows) == [4, 14, 9]
 
 
-def test_neighbours_on_a_gpu_slow_each_other_only_while_they_share_it() -> None:
+def test_colocation_slows_jobs_only_while_they_share() -> None:
     # Two halves on one GPU: combined use 1, so each runs at 0.79. The first has 10 - 4 = 6 s left
-    # when the second comes, which needs 6 / 0.79 s. It has then done 6 of 8 s; the rest is alone.
+    # when the second arrives, which takes 6 / 0.79 s. The second then has 2 of 8 s left, alone.
     both = 6 / 0.79
     rows = job(0, 10, gpu=50), job(4, 8, gpu=50)
     expected = [4 + both, 4 + both + 2]
     assert finish_times("fifo-first-fit", setting(machines(1, 1)), *rows) == pytest.approx(expected)
-    # With a GPU for each nobody is disturbed, ...
+    # No slowdown with a GPU for each, ...
     assert finish_times("fifo-first-fit", setting(machines(1, 2)), *rows) == [10, 12]
-    # ... until a whole GPU is asked for: from 6 to 9 three jobs have two GPUs.
+    # ... until a third job takes a whole GPU from 6 to 9.
     expected = [9 + (4 - 3 * 0.79), 9 + (6 - 3 * 0.79), 9]
     ends = finish_times("fifo-first-fit", setting(machines(1, 2)), *rows, job(6, 3))
     assert ends == pytest.approx(expected)
 
 
-def test_sharing_hits_older_types_harder() -> None:
+def test_colocation_depends_on_gpu_type() -> None:
     rows = job(0, 10, gpu=50), job(0, 10, gpu=50)
     for gpu in ("V100", "P100", "K80"):
         kind = GPU_TYPES[gpu]
@@ -150,37 +131,31 @@ def test_sharing_hits_older_types_harder() -> None:
 
 
 @pytest.mark.parametrize(("per_rack", "stretch"), [(2, 2.0), (1, 4.0)])
-def test_a_gang_pays_for_its_spread(per_rack: int, stretch: float) -> None:
+def test_network_slows_spread_gang(per_rack: int, stretch: float) -> None:
     settings = setting(machines(2, 2, per_rack=per_rack))
     ends = finish_times("fifo-worst-fit", settings, job(0, 10, 100, 4, comm=0.25))
     assert ends == pytest.approx([10 * (0.75 + 0.25 * stretch)])
     assert finish_times("fifo-first-fit", settings, job(0, 10, 100, 2, comm=0.25)) == [10]
 
 
-def test_the_slowest_instance_sets_the_pace_and_each_is_paid_by_its_own_price() -> None:
+def test_slowest_instance_sets_speed_and_fee_sums_prices() -> None:
     settings = setting(machines(1, 1, "V100"), machines(1, 1, "T4"), interference=False)
-    episode = Episode(build_cluster(settings), jobs_of([job(0, 10, 100, 2)]), luck=0)
-    result = play("fifo-first-fit", settings, episode)
+    result = run("fifo-first-fit", settings, job(0, 10, 100, 2))
     run_s = 10 / GPU_TYPES["T4"].speed
     assert result.finish_s == pytest.approx([run_s])
-    assert result.fee == pytest.approx([run_s * episode.cluster.price_per_s.sum()])
+    assert result.fee == pytest.approx([run_s * build_cluster(settings).price_per_s.sum()])
 
 
-def test_consolidation_keeps_a_gang_together() -> None:
-    """First-fit tears it over machines 0 and 1; one machine, or one rack, holds all of it."""
+def test_consolidate_uses_one_machine_or_rack() -> None:
     settings = setting(machines(4, 4, per_rack=2))
-    episode = Episode(
-        build_cluster(settings),
-        jobs_of([job(0, 9, 200), job(1, 9, 100, 4, 0.5), job(2, 9, 100, 5, 0.5)]),
-        luck=0,
-    )
-    trace = play("fifo-consolidate", settings, episode).trace
+    rows = job(0, 9, 200), job(1, 9, 100, 4, 0.5), job(2, 9, 100, 5, 0.5)
+    trace = run("fifo-consolidate", settings, *rows).trace
     assert trace is not None
     machines_of = [trace.machine[trace.job == number].tolist() for number in range(3)]
     assert machines_of == [[0], [1], [2, 3]]
 
 
-def test_a_job_that_never_fits_ends_nothing_and_blocks_nothing() -> None:
+def test_job_that_never_fits_blocks_nothing() -> None:
     rows = job(0, 5, gpu=300), job(1, 4)
     settings = setting(machines(1, 2), interference=False)
     ends = finish_times("fifo-first-fit", settings, *rows)

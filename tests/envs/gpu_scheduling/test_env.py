@@ -1,4 +1,4 @@
-"""The environment's doors: what is asked, what is shown, what is done, and what it is worth."""
+"""The environment: decisions, observations, actions and rewards."""
 
 from __future__ import annotations
 
@@ -12,37 +12,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import features as told
+from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.cluster import MachineGroup
+from loadmaster.envs.gpu_scheduling.decision_state import PUBLISHED
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.episode import Episode, run_episode
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from tests.envs.gpu_scheduling.doors import (
-    Given,
+from loadmaster.envs.gpu_scheduling.episode import run_episode
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.state import RATE
+from tests.envs.gpu_scheduling.instances import TOY, Given, Row, episodes, job, jobs_of
+from tests.envs.gpu_scheduling.policies import (
     Policy,
     at_random,
     finish,
     first_come_first_fit,
     shortest_consolidated,
 )
-from tests.envs.gpu_scheduling.instances import episodes, jobs_of
-from tests.envs.gpu_scheduling.ledger import check_schedule
+from tests.envs.gpu_scheduling.reference import check_schedule
 
-ONE_MACHINE = MachineGroup(count=1, gpus=4, gpu="V100", cpus=32)
-TOY: dict[str, Any] = {
-    "workload": "toy",
-    "arrivals": "trace",
-    "machines": (ONE_MACHINE,),
-    "interference": False,
-    "stragglers": 0,
-}
+pytestmark = pytest.mark.slow
+
+
+def started(seed: int = 0, **values: Any) -> GpuSchedulingEnv:
+    env = GpuSchedulingEnv(**values)
+    env.reset(seed=seed)
+    return env
+
+
+def started_with(*rows: Row, **values: Any) -> GpuSchedulingEnv:
+    """An environment of exactly these jobs; settings as in TOY."""
+    with warnings.catch_warnings(action="ignore"):
+        return started(workload_bank=Given(jobs_of(rows)), **{**TOY, "workload": "-", **values})
 
 
 def look(env: GpuSchedulingEnv, seed: int = 0) -> dict[str, Any]:
-    observations, _ = env.reset(seed=seed)
-    return observations[ORDERING]
+    return env.reset(seed=seed)[0][ORDERING]
+
+
+def step(env: GpuSchedulingEnv) -> dict[str, Any]:
+    return env.step(first_come_first_fit(env.runner))[0][ORDERING]
 
 
 @pytest.mark.parametrize("backfill", [True, False])
@@ -51,25 +58,22 @@ def look(env: GpuSchedulingEnv, seed: int = 0) -> dict[str, Any]:
     ("baseline", "policy"),
     [("fifo-first-fit", first_come_first_fit), ("sjf-consolidate", shortest_consolidated)],
 )
-def test_a_heuristic_through_the_door_is_the_compiled_one(
+def test_heuristic_as_policy_equals_baseline(
     baseline: str, policy: Policy, cluster: str, backfill: bool
 ) -> None:
     values = {"cluster": cluster, "backfill": backfill, "load": 1.5, "max_queue": 100, "jobs": 100}
-    env = GpuSchedulingEnv(**values)
     for seed in (3, 4):
-        env.reset(seed=seed)
+        env = started(seed, **values)
         finish(env, policy)
         result = env.result()
         expected = run_episode(baseline, GpuSchedulingSettings(**values), seed)
-        assert np.array_equal(result.start_s, expected.start_s)
-        assert np.array_equal(result.finish_s, expected.finish_s)
-        assert np.array_equal(result.fee, expected.fee)
+        for name in ("start_s", "finish_s", "fee"):
+            assert np.array_equal(getattr(result, name), getattr(expected, name))
 
 
 @given(st.data())
-def test_any_policy_keeps_the_rules(data: st.DataObject) -> None:
-    """The whole schedule is recounted from its trace; something is placed at every decision."""
-    drawn, (cluster, jobs, _) = data.draw(episodes(disturbed=True))
+def test_random_policy_passes_audit(data: st.DataObject) -> None:
+    drawn, (_, jobs, _) = data.draw(episodes(disturbed=True))
     values = drawn.model_dump() | {"arrivals": "trace", "require_types": True}
     values |= {"machines": drawn.machines, "max_queue": 20, "history": 3}
     env = GpuSchedulingEnv(Given(jobs), record=True, **values)
@@ -77,29 +81,27 @@ def test_any_policy_keeps_the_rules(data: st.DataObject) -> None:
     policy = at_random(data.draw(st.integers(0, 99)))
     while env.agents:
         before = env.result()
-        observations, _, over, _, _ = env.step(policy(env))
+        observations, _, over, _, _ = env.step(policy(env.runner))
         placed = np.isnan(before.start_s) & ~np.isnan(env.result().start_s)
         assert placed.any() or not env.settings.backfill
         if not over[ORDERING]:
-            assert observations[ORDERING]["held"].any(), "nobody is asked in vain"
-    assert env._episode is not None
-    episode = Episode(cluster, env._episode.jobs, env._episode.luck)
-    check_schedule(env.result(), episode, env.settings)
+            assert observations[ORDERING]["held"].any(), "no job shown could start"
+    check_schedule(env.result(), env.runner.episode, env.settings)
 
 
-@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.25, 3.0)])
-def test_the_costs_add_up_to_completion_times_and_fees(weights: tuple[float, float]) -> None:
-    jct_weight, fee_weight = weights
-    env = GpuSchedulingEnv(jobs=60, jct_weight=jct_weight, fee_weight=fee_weight)
-    env.reset(seed=5)
+@pytest.mark.parametrize("preempt", [False, True])
+@pytest.mark.parametrize(("jct_weight", "fee_weight"), [(1.0, 1.0), (0.25, 3.0)])
+def test_costs_add_up_to_jct_and_fees(jct_weight: float, fee_weight: float, preempt: bool) -> None:
+    env = started(5, jobs=60, jct_weight=jct_weight, fee_weight=fee_weight, preempt=preempt)
     rewards = finish(env, at_random(0))
     result = env.result()
+    assert (result.preemptions > 0) is preempt
     jct = jct_weight * result.jct_s.mean() / env.scales.jct_s
     fee = fee_weight * result.fee.mean() / env.scales.fee
     assert sum(rewards) == pytest.approx(-60 * (jct + fee), rel=1e-12)
 
 
-def test_the_scales_are_what_first_come_first_served_costs() -> None:
+def test_scales_are_means_under_fifo_first_fit() -> None:
     settings = GpuSchedulingSettings(jobs=50)
     results = [run_episode("fifo-first-fit", settings, seed) for seed in range(4)]
     scales = GpuSchedulingEnv(jobs=50).scales
@@ -107,154 +109,141 @@ def test_the_scales_are_what_first_come_first_served_costs() -> None:
     assert scales.fee == pytest.approx(np.mean([result.fee.mean() for result in results]))
 
 
-def test_a_decision_costs_about_one() -> None:
-    env = GpuSchedulingEnv()
-    env.reset(seed=1)
-    rewards = finish(env, first_come_first_fit)
-    assert -3 < np.mean(rewards) < -0.3
+def test_decision_costs_about_one() -> None:
+    assert -3 < np.mean(finish(started(1), first_come_first_fit)) < -0.3
 
 
-def test_the_published_reward_by_hand() -> None:
-    """Jobs 0 to 3 start as they come; job 4 waits from 3 s to 10 s and runs until 18 s."""
-    env = GpuSchedulingEnv(**TOY, reward="published")
-    env.reset(seed=0)
-    assert finish(env, first_come_first_fit) == pytest.approx([1, 1, 1, 8 / 15])
+@pytest.mark.parametrize(
+    ("changed", "rewards"),
+    [
+        # Jobs 0 to 3 start at their arrivals; job 4 waits from 3 s to 10 s and runs until 18 s.
+        ({}, [1, 1, 1, 8 / 15]),
+        # All at once: four jobs start, the one of four GPUs waits until 10 s.
+        ({"arrivals": "batch", "waiting_penalty": 0.1}, [(4 - 0.1 * 4) / 5, 8 / 18]),
+    ],
+)
+def test_published_reward_of_toy(changed: dict[str, Any], rewards: list[float]) -> None:
+    env = started(**{**TOY, **changed}, reward="published")
+    assert finish(env, first_come_first_fit) == pytest.approx(rewards)
 
 
-def test_the_published_reward_of_those_left_waiting() -> None:
-    """All at once: four jobs start, the one of four GPUs waits until 10 s."""
-    values = {**TOY, "arrivals": "batch", "waiting_penalty": 0.1}
-    env = GpuSchedulingEnv(**values, reward="published")
-    env.reset(seed=0)
-    rewards = finish(env, first_come_first_fit)
-    assert sorted(rewards) == pytest.approx(sorted([(4 - 0.1 * 4) / 5, 8 / 18]))
-
-
-def test_the_published_reward_knows_the_neighbours() -> None:
-    """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 each: that much slower and dearer."""
-    half = (0.0, 5.0, 1, 50, 100, ANY_TYPE, 0.0, 0)
+def test_published_reward_includes_colocation() -> None:
+    """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
     group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
-    values = {**TOY, "workload": "pai-like", "machines": (group,), "interference": True}
-    env = GpuSchedulingEnv(Given(jobs_of([half, half])), **values, reward="published")
-    env.reset(seed=0)
+    halves = [job(0, 5, gpu=50)] * 2
+    env = started_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
 
-def test_the_published_reward_is_bounded() -> None:
-    env = GpuSchedulingEnv(jobs=60, reward="published", stragglers=0)
-    env.reset(seed=5)
+@pytest.mark.parametrize("preempt", [False, True])
+def test_published_reward_is_bounded(preempt: bool) -> None:
+    env = started(5, jobs=60, reward="published", stragglers=0, preempt=preempt)
     rewards = finish(env, at_random(0))
     assert -0.01 * 32 <= min(rewards) < max(rewards) <= 1
+    assert sum(rewards) == pytest.approx(env.runner.desk.sums[PUBLISHED])
 
 
-def test_what_is_shown_by_hand() -> None:
+def test_observation_of_toy() -> None:
     env = GpuSchedulingEnv(**TOY, durations="known", max_queue=4, history=3)
     seen = look(env)
     assert seen["job_mask"].tolist() == [True, True, False, False]
     assert seen["held"].tolist() == seen["rack_held"].tolist() == [[1], [1], [0], [0]]
     assert seen["heeded"].tolist() == [True, True, False, False]
     assert not seen["history_mask"].any()
-    zero = seen["jobs"][0]
-    expected = {told.INSTANCES: 0.0, told.GPUS: np.log(2), told.CORES: np.log(2)}
-    expected |= {told.GPU_SHARE: 1 / 4, told.CPU_SHARE: 1 / 32, told.SHARES: 0, told.COMM: 0}
-    expected |= {told.WAITED: 0, told.STARTS: 1, told.RUN: np.log1p(10 / 60), told.USER_SHARE: 0}
-    assert [zero[column] for column in expected] == pytest.approx(list(expected.values()))
-    assert seen["jobs"][1, told.SHARES] == 1
-    assert seen["machines"][0].tolist() == pytest.approx(
-        [1, 1, np.log(5), np.log(33), 0, 0, 0, 1, 2.48, 1]
-    )
-    # At 1 s job 2, two GPUs, comes while jobs 0 and 1 run.
-    seen = env.step(first_come_first_fit(env))[0][PLACEMENT]
+    expected = {
+        features.INSTANCES: 0.0,
+        features.GPUS: np.log(2),
+        features.CORES: np.log(2),
+        features.GPU_SHARE: 1 / 4,
+        features.CPU_SHARE: 1 / 32,
+        features.SHARES: 0,
+        features.COMM: 0,
+        features.WAITED: 0,
+        features.STARTS: 1,
+        features.RUN: np.log1p(10 / 60),
+        features.USER_SHARE: 0,
+    }
+    assert seen["jobs"][0, list(expected)].tolist() == pytest.approx(list(expected.values()))
+    assert seen["jobs"][1, features.SHARES] == 1
+    machine = [1, 1, np.log(5), np.log(33), 0, 0, 0, 1, 2.48, 1]
+    assert seen["machines"][0].tolist() == pytest.approx(machine)
+    # At 1 s job 2, two GPUs, arrives while jobs 0 and 1 run.
+    seen = step(env)
     assert seen["job_mask"].tolist() == [True, False, False, False]
     assert not seen["jobs"][1:].any()
     assert seen["held"].tolist() == [[1], [0], [0], [0]]
-    assert seen["jobs"][0, [told.INSTANCES, told.COMM]].tolist() == pytest.approx([np.log(2), 0.5])
-    assert seen["jobs"][0, told.USER_SHARE] == pytest.approx(1 / 4)  # job 0 is the same user's
-    assert seen["machines"][0, [told.FREE_GPU, told.UTILISATION, told.SHARERS]].tolist() == (
-        pytest.approx([2.5 / 4, 1.5 / 4, 1 / 4])
-    )
-    assert seen["machines"][0, told.JOBS] == pytest.approx(np.log(3))
+    columns = [features.INSTANCES, features.COMM, features.USER_SHARE]  # job 0 is of the same user
+    assert seen["jobs"][0, columns].tolist() == pytest.approx([np.log(2), 0.5, 1 / 4])
+    columns = [features.FREE_GPU, features.UTILISATION, features.SHARERS, features.JOBS]
+    machine = [2.5 / 4, 1.5 / 4, 1 / 4, np.log(3)]
+    assert seen["machines"][0, columns].tolist() == pytest.approx(machine)
     assert seen["history_y"][:, 0].tolist() == [1, 0, 0]
     assert seen["history_mask"][:, 0].tolist() == [True, False, False]
     # At 2 s job 3; then job 4, which starts at 10 s when the others are done.
-    env.step(first_come_first_fit(env))
-    seen = env.step(first_come_first_fit(env))[0][ORDERING]
+    step(env)
+    seen = step(env)
     assert seen["history_t"].tolist() == [0, 8, 9]
     assert seen["history_mask"][:, 0].tolist() == [False, True, True]
-    assert seen["jobs"][0, told.WAITED] == pytest.approx(np.log1p(7 / 60))
-    assert seen["jobs"][0, told.USER_DONE] == pytest.approx(np.log(3))
-    ran = [np.log1p(10 / 60), np.log1p(6 / 60)]
-    assert seen["jobs"][0, told.USER_RUN] == pytest.approx(np.mean(ran))
+    columns = [features.WAITED, features.USER_DONE, features.USER_RUN]
+    mean_run = np.mean([np.log1p(10 / 60), np.log1p(6 / 60)])
+    expected_job = [np.log1p(7 / 60), np.log(3), mean_run]
+    assert seen["jobs"][0, columns].tolist() == pytest.approx(expected_job)
 
 
-def test_run_times_are_not_given_away() -> None:
-    known, unknown = GpuSchedulingEnv(durations="known"), GpuSchedulingEnv()
-    one, other = look(known, 3), look(unknown, 3)
-    assert one["jobs"][0, told.RUN] > 0
-    assert not other["jobs"][:, told.RUN].any()
-    one["jobs"][:, told.RUN] = 0
-    assert np.array_equal(one["jobs"], other["jobs"])
+def test_unknown_durations_are_not_observed() -> None:
+    known, unknown = (look(GpuSchedulingEnv(durations=d), 3) for d in ("known", "unknown"))
+    assert known["jobs"][0, features.RUN] > 0
+    assert not unknown["jobs"][:, features.RUN].any()
+    known["jobs"][:, features.RUN] = 0
+    assert np.array_equal(known["jobs"], unknown["jobs"])
 
 
-def test_a_gang_without_room_for_all_fits_nowhere() -> None:
-    rows = [(0.0, 5.0, 3, 100, 100, ANY_TYPE, 0.0, 0), (1.0, 5.0, 2, 100, 100, ANY_TYPE, 0.0, 0)]
-    rows.append((1.0, 5.0, 1, 100, 100, ANY_TYPE, 0.0, 0))
-    env = GpuSchedulingEnv(Given(jobs_of(rows)), **{**TOY, "workload": "pai-like"}, max_queue=3)
-    look(env)
-    seen = env.step(first_come_first_fit(env))[0][ORDERING]
+def test_incomplete_gang_fits_nowhere() -> None:
+    env = started_with(job(0, 5, instances=3), job(1, 5, instances=2), job(1, 5), max_queue=3)
+    seen = step(env)
     assert sorted(seen["held"][:2, 0].tolist()) == [0, 1]
-    assert seen["jobs"][:2, told.STARTS].tolist() == seen["held"][:2, 0].tolist()
+    assert seen["jobs"][:2, features.STARTS].tolist() == seen["held"][:2, 0].tolist()
     assert seen["heeded"].tolist() == [bool(share) for share in seen["held"][:, 0]]
 
 
-def test_speeds_of_the_past_are_those_that_ran() -> None:
-    """Half a GPU next to four others on two GPUs: all are slowed down, and that is seen."""
-    half = (0.0, 100.0, 1, 60, 100, ANY_TYPE, 0.0, 0)
-    late = (5.0, 1.0, 1, 10, 100, ANY_TYPE, 0.0, 0)
+def test_history_has_observed_speeds() -> None:
+    """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
     group = MachineGroup(count=2, gpus=2, gpu="P100", cpus=32)
-    values = {**TOY, "workload": "pai-like", "machines": (group,), "interference": True}
-    env = GpuSchedulingEnv(Given(jobs_of([half, half, half, late])), **values)
-    look(env)
-    seen = env.step(first_come_first_fit(env))[0][ORDERING]
+    rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
+    env = started_with(*rows, machines=(group,), interference=True)
+    seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
-    assert seen["history_y"][0, 0] == np.float32(env._state.progress[0, 2])  # their RATE
+    assert seen["history_y"][0, 0] == np.float32(env.runner.state.progress[0, RATE])
 
 
-def test_more_jobs_than_rows() -> None:
-    """Those that came first are shown; the others start once they are among these."""
-    values = {**TOY, "arrivals": "batch", "max_queue": 2}
-    env = GpuSchedulingEnv(**values)
+def test_jobs_beyond_max_queue_are_hidden() -> None:
+    env = GpuSchedulingEnv(**{**TOY, "arrivals": "batch", "max_queue": 2})
     _, infos = env.reset(seed=0)
     assert infos[ORDERING]["hidden"] == 3
+    policy = at_random(1)
     while env.agents:
-        _, _, _, _, infos = env.step(at_random(1)(env))
+        _, _, _, _, infos = env.step(policy(env.runner))
     assert infos[PLACEMENT]["hidden"] == 0
     assert not np.isnan(env.result().finish_s).any()
     assert (env.result().start_s[2:] > 0).all()
 
 
-def test_jobs_that_never_fit_do_not_keep_the_episode_going() -> None:
-    rows = [(0.0, 5.0, 9, 100, 100, ANY_TYPE, 0.0, 0), (1.0, 5.0, 2, 100, 100, ANY_TYPE, 0.0, 0)]
-    values = {**TOY, "workload": "pai-like", "oversized": "queue"}
-    with warnings.catch_warnings(action="ignore"):
-        env = GpuSchedulingEnv(Given(jobs_of(rows)), **values)
-        env.reset(seed=0)
+def test_episode_ends_without_jobs_that_never_fit() -> None:
+    env = started_with(job(0, 5, instances=9), job(1, 5, instances=2), oversized="queue")
     assert len(finish(env, first_come_first_fit)) == 1
     assert np.isnan(env.result().finish_s).tolist() == [True, False]
 
 
-def test_an_oversized_job_is_refused_before_anything_runs() -> None:
-    rows = [(0.0, 5.0, 9, 100, 100, ANY_TYPE, 0.0, 0)]
-    with pytest.raises(InputError, match="job 0 asks for 9 x 1 GPU"):
-        GpuSchedulingEnv(Given(jobs_of(rows)), **{**TOY, "workload": "pai-like"})
+def test_oversized_job_is_refused_at_construction() -> None:
+    with pytest.raises(InputError, match="9 x 1 GPU"):
+        GpuSchedulingEnv(Given(jobs_of([job(0, 5, instances=9)])), **{**TOY, "workload": "-"})
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_numbers_that_are_none_are_told_and_survived(wrong: float) -> None:
-    env = GpuSchedulingEnv(jobs=20)
-    env.reset(seed=2)
-    actions = first_come_first_fit(env)
+def test_illegal_priorities_are_reported_and_replaced(wrong: float) -> None:
+    env = started(2, jobs=20)
+    actions = first_come_first_fit(env.runner)
     actions[ORDERING][:] = wrong
     while env.agents:
         _, _, _, _, infos = env.step(actions)
@@ -262,25 +251,23 @@ def test_numbers_that_are_none_are_told_and_survived(wrong: float) -> None:
     assert not np.isnan(env.result().finish_s).any()
 
 
-def test_barred_machines_are_legal_and_affinities_that_are_no_numbers_are_not() -> None:
-    env = GpuSchedulingEnv(jobs=20)
-    env.reset(seed=2)
-    actions = first_come_first_fit(env)
-    actions[PLACEMENT][:] = -np.inf
-    assert env.step(actions)[4][PLACEMENT]["legal"] is True
-    actions[PLACEMENT][:] = np.nan
-    assert env.step(actions)[4][PLACEMENT]["legal"] is False
+def test_affinity_of_minus_infinity_is_legal_and_nan_is_not() -> None:
+    env = started(2, jobs=20)
+    actions = first_come_first_fit(env.runner)
+    for value, legal in ((-np.inf, True), (np.nan, False)):
+        actions[PLACEMENT][:] = value
+        assert env.step(actions)[4][PLACEMENT]["legal"] is legal
 
 
-def test_wrong_actions_are_named() -> None:
+def test_missing_and_misshapen_actions_are_refused() -> None:
     env = GpuSchedulingEnv(jobs=5, max_queue=4)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step({})
     env.reset(seed=0)
-    actions = first_come_first_fit(env)
-    with pytest.raises(InputError, match="no action of agent 'placement'"):
+    actions = first_come_first_fit(env.runner)
+    with pytest.raises(InputError, match="'placement'"):
         env.step({ORDERING: actions[ORDERING]})
-    with pytest.raises(InputError, match=r"of 'placement' has shape \(8,\); expected \(4, 8\)"):
+    with pytest.raises(InputError, match=r"'placement' .* \(8,\); expected \(4, 8\)"):
         env.step({**actions, PLACEMENT: np.zeros(8, np.float32)})
     finish(env, first_come_first_fit)
     with pytest.raises(gymnasium.error.ResetNeeded):

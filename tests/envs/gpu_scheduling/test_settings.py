@@ -1,14 +1,19 @@
-"""What may be set about an episode, and how it is refused."""
+"""Settings, and the machine tables built from them."""
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.cluster import CLUSTERS, MachineGroup
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster, gpu_types, type_names
+from loadmaster.envs.gpu_scheduling.settings import (
+    CLUSTERS,
+    GPU_TYPES,
+    GpuSchedulingSettings,
+    GpuType,
+    MachineGroup,
+)
 from loadmaster.envs.settings import build_settings, parse_assignments
 
 
@@ -16,43 +21,30 @@ def read(*assignments: str) -> GpuSchedulingSettings:
     return build_settings(GpuSchedulingSettings, parse_assignments(assignments))
 
 
-def test_the_defaults_are_the_small_cluster_and_generated_jobs() -> None:
-    settings = GpuSchedulingSettings()
-    assert settings.workload == "pai-like"
-    assert settings.machine_groups == CLUSTERS["small"]
-    assert settings.backfill
-    assert settings.interference
-
-
-def test_larger_clusters_get_more_jobs_and_only_small_is_overloaded() -> None:
+def test_load_and_jobs_depend_on_cluster() -> None:
     small, medium, large = (read(f"cluster={name}") for name in CLUSTERS)
     assert small.drawn_jobs < medium.drawn_jobs < large.drawn_jobs
     assert small.offered_load > 1 > large.offered_load > medium.offered_load
-    assert read("cluster=large", "jobs=7", "load=2").drawn_jobs == 7
-    assert read("cluster=large", "jobs=7", "load=2").offered_load == 2
+    given = read("cluster=large", "jobs=7", "load=2")
+    assert (given.drawn_jobs, given.offered_load) == (7, 2)
 
 
-def test_own_machines_can_be_written_on_the_command_line() -> None:
-    settings = read("machines=[{count: 3, gpus: 8, gpu: V100, cpus: 96}]")
-    assert settings.machine_groups == (MachineGroup(count=3, gpus=8, gpu="V100", cpus=96),)
-
-
-def test_what_is_written_out_reads_back() -> None:
+def test_settings_survive_json() -> None:
     settings = read(
         "machines=[{count: 3, gpus: 8, gpu: H100, cpus: 96}]",
         "gpu_types=[{name: H100, speed: 4, price_per_hour: 7}]",
         "arrivals=per-minute",
         "data=some/folder",
     )
-    written = settings.model_dump(mode="json")
-    assert build_settings(GpuSchedulingSettings, written) == settings
+    assert settings.machine_groups == (MachineGroup(count=3, gpus=8, gpu="H100", cpus=96),)
+    assert build_settings(GpuSchedulingSettings, settings.model_dump(mode="json")) == settings
 
 
 @pytest.mark.parametrize(
-    ("assignment", "message"),
+    ("assignments", "message"),
     [
-        ("cluser=small", "unknown setting 'cluser'; did you mean 'cluster'"),
-        ("cluster=huge", "setting cluster: Input should be 'small', 'medium' or 'large'"),
+        ("cluser=small", "'cluser'; did you mean 'cluster'"),
+        ("cluster=huge", "setting cluster: .*'small', 'medium' or 'large'"),
         ("arrivals=weekly", "setting arrivals: .*'per-minute'"),
         ("load=0", "setting load: .*greater than 0"),
         ("jobs=-1", "setting jobs: .*greater than 0"),
@@ -61,14 +53,72 @@ def test_what_is_written_out_reads_back() -> None:
         ("machines=[{count: 0, gpus: 8, gpu: V100, cpus: 96}]", "setting machines.0.count: "),
         ("machines=[{count: 1, gpus: 8, cpus: 96}]", "setting machines.0.gpu: Field required"),
         ("gpu_types=[{name: X, speed: 1, price_per_hour: -2}]", "gpu_types.0.price_per_hour: "),
+        ("load=1 interarrival_s=5", "interarrival_s and load"),
     ],
 )
-def test_bad_settings_are_refused_by_name(assignment: str, message: str) -> None:
+def test_bad_settings_are_refused_by_name(assignments: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        read(assignment)
+        read(*(assignments.split() if "[" not in assignments else [assignments]))
 
 
-@pytest.mark.parametrize("both", [{"load": 1.0, "interarrival_s": 5.0}])
-def test_one_rate_is_enough(both: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="interarrival_s and load both set the gap"):
-        build_settings(GpuSchedulingSettings, both)
+@pytest.mark.parametrize(
+    ("name", "machines", "gpus_each", "racks"),
+    [("small", 8, 4, 3), ("medium", 32, 4, 8), ("large", 128, 8, 16)],
+)
+def test_sizes_of_named_clusters(name: str, machines: int, gpus_each: int, racks: int) -> None:
+    cluster = build_cluster(read(f"cluster={name}"))
+    assert cluster.gpu_capacity.tolist() == [100 * gpus_each] * machines
+    assert np.unique(cluster.rack).tolist() == list(range(racks))
+    # Types differ in speed, price, and work per dollar.
+    assert len(np.unique(cluster.speed)) == len(np.unique(cluster.price_per_s)) == 3
+    assert len(np.unique(np.round(cluster.speed / cluster.price_per_s, 3))) == 3
+    assert {len(column) for column in cluster} == {machines}
+
+
+def test_groups_become_consecutive_machines() -> None:
+    groups = (
+        MachineGroup(count=3, gpus=2, gpu="P100", cpus=10, machines_per_rack=2),
+        MachineGroup(count=1, gpus=8, gpu="T4", cpus=96),
+    )
+    settings = GpuSchedulingSettings(machines=groups)
+    cluster = build_cluster(settings)
+    names = type_names(settings)
+    assert cluster.gpu_capacity.tolist() == [200, 200, 200, 800]
+    assert cluster.cpu_capacity.tolist() == [1000, 1000, 1000, 9600]
+    assert [names[number] for number in cluster.gpu_type] == ["P100", "P100", "P100", "T4"]
+    assert cluster.speed.tolist() == [0.76, 0.76, 0.76, 0.4]
+    assert cluster.price_per_s == pytest.approx([1.46 / 3600] * 3 + [0.35 / 3600])
+    assert cluster.rack.tolist() == [0, 0, 1, 2]  # a group starts a new rack
+    types = [np.int64, np.int64, np.int64, np.float64, np.float64, np.int64]
+    assert [column.dtype for column in cluster] == types
+
+
+def test_custom_gpu_types_are_added_or_replaced() -> None:
+    own = GpuType(name="H100", speed=4.0, price_per_hour=7.2)
+    free = GpuType(name="V100", speed=1.0, price_per_hour=0.0)
+    groups = tuple(MachineGroup(count=1, gpus=1, gpu=name, cpus=8) for name in ("H100", "V100"))
+    settings = GpuSchedulingSettings(machines=groups, gpu_types=(own, free))
+    cluster = build_cluster(settings)
+    assert cluster.price_per_s.tolist() == [7.2 / 3600, 0.0]
+    assert [gpu_types(settings)[number] for number in cluster.gpu_type] == [own, free]
+    assert type_names(settings)[: len(GPU_TYPES)] == tuple(GPU_TYPES)  # numbers stay
+
+
+@pytest.mark.parametrize(
+    ("gpu", "message"), [("V10O", "'V10O'; did you mean 'V100"), ("H100", "'H100' has no price")]
+)
+def test_unknown_or_unpriced_gpu_type_is_refused(gpu: str, message: str) -> None:
+    settings = GpuSchedulingSettings(
+        machines=(MachineGroup(count=1, gpus=1, gpu=gpu, cpus=8),),
+        gpu_types=(GpuType(name="H100", speed=4.0),),
+    )
+    with pytest.raises(InputError, match=message):
+        build_cluster(settings)
+
+
+def test_known_gpu_types_have_prices() -> None:
+    for name, gpu in GPU_TYPES.items():
+        assert gpu.name == name
+        assert gpu.price_per_hour
+    assert GPU_TYPES["V100"].speed == 1.0
+    assert {group.gpu for groups in CLUSTERS.values() for group in groups} <= set(GPU_TYPES)

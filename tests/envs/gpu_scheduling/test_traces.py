@@ -1,4 +1,4 @@
-"""Traces of real clusters, read from files."""
+"""Workloads read from traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster, type_names
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from tests.traces import needs_traces
 
@@ -44,19 +44,18 @@ def read(workload: str, data: Path | None, types: bool = True) -> Jobs:
 
 
 def check(jobs: Jobs, **columns: list[int]) -> None:
-    """Each column named holds exactly these values."""
     for name, expected in columns.items():
         assert getattr(jobs, name).tolist() == expected, name
 
 
-def test_pai_jobs_are_read_as_its_simulator_does(tmp_path: Path) -> None:
+def test_pai_jobs_are_read_as_by_its_simulator(tmp_path: Path) -> None:
     path = write(
         tmp_path / "jobs.csv",
         PAI,
         "9,1,700,6.0,0.5,T4,36.9,ann",
         "7,4,100,0.05,1.0,MISC,0,",
         "8,1,700,18.0,2,V100,180,ann",
-        "5,1,50,4,0,CPU,10,bob",  # no GPU: no business of ours, whatever its type
+        "5,1,50,4,0,CPU,10,bob",  # no GPU: left out, whatever its type
     )
     jobs = read("pai", path)
     names = type_names(GpuSchedulingSettings())
@@ -78,7 +77,7 @@ def test_pai_jobs_are_read_as_its_simulator_does(tmp_path: Path) -> None:
     assert source.description == "3 jobs of jobs.csv; left out: 1 without a GPU"
 
 
-def test_philly_s_minutes_become_seconds_and_its_gpus_instances(tmp_path: Path) -> None:
+def test_philly_minutes_and_gpus_become_seconds_and_instances(tmp_path: Path) -> None:
     path = write(
         tmp_path / "philly.csv.gz",
         PHILLY,
@@ -103,7 +102,7 @@ def test_philly_s_minutes_become_seconds_and_its_gpus_instances(tmp_path: Path) 
     assert jobs.comm[2] == 0.6
 
 
-def test_openb_s_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
+def test_openb_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
     path = write(
         tmp_path / "pods.csv",
         OPENB,
@@ -132,68 +131,81 @@ def test_openb_s_pods_run_from_scheduled_to_deleted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("1,1,0,6,1,T4,-5,u", "line 2: duration '-5'; expected a number of 0 or more"),
-        ("1,1,0,6,1,T4,soon,u", "line 2: duration 'soon'; expected a number"),
-        ("1,1,0,6,1,T4,nan,u", "line 2: duration 'nan'; expected a number"),
-        ("1,1,-3,6,1,T4,5,u", "line 2: submit_time '-3'"),
-        ("1,0,0,6,1,T4,5,u", "line 2: num_inst '0'; expected a number of 1 or more"),
-        ("1,1.5,0,6,1,T4,5,u", "line 2: num_inst '1.5'; expected a whole number"),
-        ("1,1,0,6,1,T5,5,u", "line 2: gpu_type 'T5'; expected a GPU type: T4, K80"),
-        ("1,1,0,6,1,T4,5", "line 2: 7 fields; expected 8"),
-        ("1,1,0,6,0,T4,5,u", "holds no GPU jobs; expected at least one"),
+        ("1,1,0,6,1,T4,-5,u", "line 3: duration '-5'; expected .* 0 or more"),
+        ("1,1,0,6,1,T4,soon,u", "line 3: duration 'soon'"),
+        ("1,1,0,6,1,T4,nan,u", "line 3: duration 'nan'"),
+        ("1,1,0,6,1,T4,,u", "line 3: duration ''"),
+        ("1,1,-3,6,1,T4,5,u", "line 3: submit_time '-3'"),
+        ("1,0,0,6,1,T4,5,u", "line 3: num_inst '0'; expected .* 1 or more"),
+        ("1,1.5,0,6,1,T4,5,u", "line 3: num_inst '1.5'; expected a whole number"),
+        ("1,1,0,6,1,T5,5,u", "line 3: gpu_type 'T5'; expected .*T4, K80"),
+        ("1,1,0,6,1,T4,5", "line 3: 7 fields; expected 8"),
+        ("9,1,9,6,1,T4,5,u", "job 9"),
     ],
 )
-def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, line: str, message: str) -> None:
-    path = write(tmp_path / "jobs.csv", PAI, line)
+def test_bad_row_is_refused_by_line_and_column(tmp_path: Path, line: str, message: str) -> None:
+    path = write(tmp_path / "jobs.csv", PAI, "9,1,0,6,1,T4,5,u", line)
     with pytest.raises(InputError, match=message) as caught:
         read("pai", path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_type_of_the_user_s_own_is_known_in_a_trace(tmp_path: Path) -> None:
+def test_custom_gpu_type_is_known_in_trace(tmp_path: Path) -> None:
     path = write(tmp_path / "jobs.csv", PAI, "1,1,0,6,1,H100,5,u")
-    settings = GpuSchedulingSettings.model_validate(
-        {
-            "workload": "pai",
-            "data": path,
-            "gpu_types": [{"name": "H100", "speed": 4, "price_per_hour": 7}],
-        }
-    )
+    own = GpuType(name="H100", speed=4, price_per_hour=7)
+    settings = GpuSchedulingSettings(workload="pai", data=path, gpu_types=(own,))
     jobs = load_workload(settings).draw(1, True, np.random.default_rng(0))
     assert type_names(settings)[jobs.gpu_type[0]] == "H100"
 
 
-def test_other_files_are_refused_in_one_line(tmp_path: Path) -> None:
-    twice = write(tmp_path / "twice.csv", PAI, "1,1,0,6,1,T4,5,u", "1,1,9,6,1,T4,5,u")
-    with pytest.raises(InputError, match=r"twice\.csv: job 1 stands there twice"):
-        read("pai", twice)
-    cut = write(tmp_path / "cut.csv", PAI.replace(",duration", ""), "1,1,0,6,1,T4,u")
-    with pytest.raises(InputError, match=r"cut\.csv: no column 'duration'; expected job_id, "):
-        read("pai", cut)
+ROW = "1,1,0,6,1,T4,5,u"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (f"{PAI}\n{ROW}\n1,1,9,6,1,T4,5,u\n".encode(), "job 1 occurs twice"),
+        (f"{PAI}\n1,1,0,6,0,T4,5,u\n".encode(), "no GPU jobs"),
+        (f"{PAI}\n".encode(), "no GPU jobs"),
+        (b"", "no column 'job_id'"),
+        (f"{PAI.replace(',duration', '')}\n1,1,0,6,1,T4,u\n".encode(), "no column 'duration'"),
+        (f"{PAI}\n{ROW}".encode() + b"\xff\n", "unreadable or damaged"),
+        (f'{PAI}\n"{ROW}\n'.encode(), "jobs.csv"),  # a quote that is not closed
+    ],
+)
+def test_bad_file_is_refused_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read("pai", path)
+    assert "\n" not in str(caught.value)
+
+
+def test_damaged_gzip_missing_file_and_negative_run_are_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.csv.gz"
     damaged.write_bytes(gzip.compress(PAI.encode() * 1000)[:60])
     with pytest.raises(InputError, match=r"damaged\.csv\.gz: unreadable or damaged"):
         read("pai", damaged)
     backwards = write(tmp_path / "b.csv", OPENB, "pod-0,1,1,1,465,,LS,Running,0,5,10")
-    with pytest.raises(InputError, match="line 2: deletion_time '5'; expected no less than"):
+    with pytest.raises(InputError, match=r"line 2: deletion_time '5'; expected .*10"):
         read("openb", backwards)
-    with pytest.raises(InputError, match="no trace found; expected alibaba_gpu/philly"):
+    with pytest.raises(InputError, match="expected alibaba_gpu/philly"):
         read("philly", tmp_path)
 
 
 @pytest.mark.parametrize("workload", ["pai", "philly", "openb"])
-def test_without_a_folder_the_setting_is_named(
+def test_missing_folder_is_refused(
     workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("LOADMASTER_DATA", raising=False)
-    with pytest.raises(InputError, match="--set data=FOLDER or in LOADMASTER_DATA"):
+    with pytest.raises(InputError, match="data=FOLDER or in LOADMASTER_DATA"):
         read(workload, None)
     with pytest.raises(InputError, match=r"data: no file or folder .*nowhere"):
         read(workload, tmp_path / "nowhere")
 
 
-def test_the_folder_may_be_the_whole_or_any_part_of_it(
+def test_data_may_be_file_or_any_folder_above(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "alibaba_gpu" / "v2020" / "pai_jobs_recovered_sample.csv"
@@ -209,7 +221,7 @@ def test_the_folder_may_be_the_whole_or_any_part_of_it(
     ("workload", "jobs", "mean_s", "mean_gpus"),
     [("pai", 3046, 4773.2, 0.67), ("philly", 30_756, 15_657, 1.39), ("openb", 6203, 30_851, 0.88)],
 )
-def test_the_public_traces(workload: str, jobs: int, mean_s: float, mean_gpus: float) -> None:
+def test_public_traces(workload: str, jobs: int, mean_s: float, mean_gpus: float) -> None:
     read_in = read(workload, Path(os.environ["LOADMASTER_DATA"]), types=False)
     assert len(read_in.job_id) == jobs
     assert read_in.duration_s.mean() == pytest.approx(mean_s, rel=0.01)

@@ -1,4 +1,8 @@
-"""For tests: a finished schedule recounted the slow way, from its trace and the episode alone."""
+"""Independent implementations for tests: an audit of schedules, and a plain simulator.
+
+`check_schedule` recomputes a schedule from its trace. `plain_finish_s` has the rules of the public
+PAI simulator, with gangs, on lists.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ _BITS = (1 << 64) - 1
 def check_schedule(
     result: EpisodeResult, episode: Episode, settings: GpuSchedulingSettings
 ) -> None:
-    """Capacity, gangs, work, fees and idleness, stretch by stretch between two events."""
+    """Check capacity, gangs, work, fees and idleness between every two events."""
     trace = result.trace
     assert trace is not None
     cluster, jobs = episode.cluster, episode.jobs
     finish_s = np.full(len(jobs.arrival_s), -np.inf)
     np.maximum.at(finish_s, trace.job, trace.end_s)
-    assert np.array_equal(finish_s, result.finish_s), "every job ends once, when its last run does"
-    assert (trace.start_s >= jobs.arrival_s[trace.job]).all(), "nobody runs before he is here"
+    assert np.array_equal(finish_s, result.finish_s), "a job ends with its last run"
+    assert (trace.start_s >= jobs.arrival_s[trace.job]).all(), "no job runs before its arrival"
     assert (trace.end_s >= trace.start_s).all()
 
     done = np.zeros(len(jobs.arrival_s))
@@ -36,13 +40,7 @@ def check_schedule(
     events = np.unique(np.concatenate([trace.start_s, trace.end_s, jobs.arrival_s]))
     for now, later in pairwise(events):
         here = (trace.start_s <= now) & (trace.end_s > now)
-        places = PlacementTrace(
-            trace.job[here],
-            trace.machine[here],
-            trace.instances[here],
-            trace.start_s[here],
-            trace.end_s[here],
-        )
+        places = PlacementTrace(*(column[here] for column in vars(trace).values()))
         free = _check_capacity(places, cluster, jobs)
         running = np.unique(places.job)
         _check_gangs(places, cluster, jobs, running)
@@ -59,19 +57,21 @@ def check_schedule(
         if settings.backfill:
             pending = (jobs.arrival_s <= now) & (result.finish_s > now)
             pending[running] = False
-            _check_nobody_waits_for_nothing(np.flatnonzero(pending), free, cluster, jobs)
+            _check_no_job_waits_in_vain(np.flatnonzero(pending), free, cluster, jobs)
     assert np.allclose(done, jobs.duration_s, rtol=1e-9, atol=1e-6), "work is conserved"
-    assert np.allclose(fee, result.fee, rtol=1e-9, atol=1e-12), "a fee is the integral of the price"
+    assert np.allclose(fee, result.fee, rtol=1e-9, atol=1e-12), (
+        "the fee is the integral of the price"
+    )
     assert np.allclose(run_s, result.run_s, rtol=1e-9, atol=1e-6)
     assert np.isclose(result.gpu_s, (run_s * jobs.instances * jobs.gpu / 100).sum())
 
 
 def _check_capacity(places: PlacementTrace, cluster: Cluster, jobs: Jobs) -> NDArray[np.int64]:
-    """(M, 2) what is free; nothing is given away twice."""
+    """(M, 2) Free resources."""
     free = np.stack([cluster.gpu_capacity, cluster.cpu_capacity], axis=1)
-    asked = np.stack([jobs.gpu, jobs.cpu], axis=1)[places.job] * places.instances[:, None]
-    np.subtract.at(free, places.machine, asked)
-    assert (free >= 0).all(), "a machine holds more than it has"
+    demand = np.stack([jobs.gpu, jobs.cpu], axis=1)[places.job] * places.instances[:, None]
+    np.subtract.at(free, places.machine, demand)
+    assert (free >= 0).all(), "capacity exceeded"
     return free
 
 
@@ -80,12 +80,12 @@ def _check_gangs(
 ) -> None:
     held = np.zeros(len(jobs.arrival_s), np.int64)
     np.add.at(held, places.job, places.instances)
-    assert (held[running] == jobs.instances[running]).all(), "a gang runs in part"
+    assert (held[running] == jobs.instances[running]).all(), "incomplete gang"
     wanted = jobs.gpu_type[places.job]
     assert ((wanted == ANY_TYPE) | (wanted == cluster.gpu_type[places.machine])).all()
 
 
-def _check_nobody_waits_for_nothing(
+def _check_no_job_waits_in_vain(
     pending: NDArray[np.int64], free: NDArray[np.int64], cluster: Cluster, jobs: Jobs
 ) -> None:
     for job in pending:
@@ -101,7 +101,7 @@ def speeds_of(
     episode: Episode,
     settings: GpuSchedulingSettings,
 ) -> NDArray[np.float64]:
-    """(running,) the speed of each of these jobs, from who is where."""
+    """(running,) Speeds, from the allocations."""
     cluster, jobs = episode.cluster, episode.jobs
     types = gpu_types(settings)
     kept = np.ones(len(cluster.speed))
@@ -119,7 +119,7 @@ def speeds_of(
     for job in running:
         machines = places.machine[places.job == job]
         speed = cluster.speed[machines] * [
-            _luck(settings.stragglers, episode.luck, int(job), int(m)) for m in machines
+            _noise(settings.stragglers, episode.luck, int(job), int(m)) for m in machines
         ]
         network = 1.0
         if settings.interference:
@@ -132,16 +132,78 @@ def speeds_of(
     return np.array(speeds)
 
 
-def _luck(sigma: float, seed: int, job: int, machine: int) -> float:
-    bits = _mixed(_mixed(seed, job), machine)
-    radius = ((_mixed(bits, 0) >> 11) + 1) / (1 << 53)
-    angle = (_mixed(bits, 1) >> 11) / (1 << 53)
+def _noise(sigma: float, seed: int, job: int, machine: int) -> float:
+    bits = _splitmix64(_splitmix64(seed, job), machine)
+    radius = ((_splitmix64(bits, 0) >> 11) + 1) / (1 << 53)
+    angle = (_splitmix64(bits, 1) >> 11) / (1 << 53)
     normal = math.sqrt(-2 * math.log(radius)) * math.cos(2 * math.pi * angle)
     return math.exp(sigma * normal)
 
 
-def _mixed(key: int, count: int) -> int:
+def _splitmix64(key: int, count: int) -> int:
     x = (key + (count + 1) * 0x9E3779B97F4A7C15) & _BITS
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _BITS
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _BITS
     return x ^ (x >> 31)
+
+
+def plain_finish_s(
+    cluster: Cluster, jobs: Jobs, ordering: str, placement: str, *, backfill: bool = True
+) -> NDArray[np.float64]:
+    """(N,) Ends of the jobs without interference: at each event finish, admit, start."""
+    free = [list(size) for size in zip(cluster.gpu_capacity, cluster.cpu_capacity, strict=True)]
+    first = jobs.duration_s if ordering == "sjf" else jobs.arrival_s
+    finish_s = np.full(len(first), np.nan)
+    running: dict[int, list[tuple[int, int]]] = {}
+    queue: list[int] = []
+    arrived = 0
+    while arrived < len(first) or running:
+        coming = [jobs.arrival_s[arrived]] if arrived < len(first) else []
+        now = min([*coming, *(finish_s[job] for job in running)])
+        for job in [job for job in running if finish_s[job] <= now]:
+            for machine, count in running.pop(job):
+                free[machine][0] += count * jobs.gpu[job]
+                free[machine][1] += count * jobs.cpu[job]
+        while arrived < len(first) and jobs.arrival_s[arrived] <= now:
+            queue.append(arrived)
+            arrived += 1
+        for job in sorted(queue, key=lambda job: (first[job], jobs.job_id[job])):
+            places = _place(cluster, jobs, free, job, placement)
+            if places is None:
+                if not backfill:
+                    break
+                continue
+            queue.remove(job)
+            running[job] = places
+            finish_s[job] = now + jobs.duration_s[job]
+            for machine, count in places:
+                free[machine][0] -= count * jobs.gpu[job]
+                free[machine][1] -= count * jobs.cpu[job]
+    return finish_s
+
+
+def _place(
+    cluster: Cluster, jobs: Jobs, free: list[list[int]], job: int, placement: str
+) -> list[tuple[int, int]] | None:
+    def wanted(machine: int) -> float:
+        gpu, cpu = free[machine]
+        if placement == "best-fit":
+            return gpu
+        if placement == "worst-fit":
+            return -gpu
+        if placement == "load-balance":
+            gpu_use = 1 - gpu / cluster.gpu_capacity[machine]
+            cpu_use = 1 - cpu / cluster.cpu_capacity[machine]
+            return round(100 * (gpu_use + cpu_use) / 2)
+        return machine
+
+    needed, places = int(jobs.instances[job]), []
+    for machine in sorted(range(len(free)), key=wanted):
+        if jobs.gpu_type[job] not in (ANY_TYPE, cluster.gpu_type[machine]):
+            continue
+        gpu, cpu = free[machine]
+        fit = min(gpu // jobs.gpu[job], cpu // jobs.cpu[job] if jobs.cpu[job] else needed, needed)
+        if fit > 0:
+            places.append((machine, int(fit)))
+            needed -= fit
+    return places if needed == 0 else None

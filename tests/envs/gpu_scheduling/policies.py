@@ -1,0 +1,126 @@
+"""Policies for tests: heuristics that decide through the interface of the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.decision_state import SHOWN
+from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
+from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
+
+Actions = dict[str, NDArray[np.float32]]
+Policy = Callable[[EpisodeRunner], Actions]
+
+
+def running(runner: EpisodeRunner) -> set[int]:
+    return set(np.flatnonzero(runner.state.jobs[:-1, cols.ROWS_USED] > 0).tolist())
+
+
+def shown(runner: EpisodeRunner) -> list[int]:
+    jobs: list[int] = runner.desk.shown[: runner.desk.counts[SHOWN]].tolist()
+    return jobs
+
+
+def finish(env: GpuSchedulingEnv, policy: Policy) -> list[float]:
+    """Run the episode to its end; return the rewards."""
+    rewards = []
+    while env.agents:
+        _, reward, _, _, _ = env.step(policy(env.runner))
+        rewards.append(reward[ORDERING])
+    return rewards
+
+
+def at_random(seed: int) -> Policy:
+    rng = np.random.default_rng(seed)
+
+    def decide(runner: EpisodeRunner) -> Actions:
+        shape = runner.view.held.shape
+        return {
+            ORDERING: rng.standard_normal(shape[:1]).astype(np.float32),
+            PLACEMENT: rng.standard_normal(shape).astype(np.float32),
+        }
+
+    return decide
+
+
+def first_come_first_fit(runner: EpisodeRunner) -> Actions:
+    rows, machines = runner.view.held.shape
+    return {
+        ORDERING: -np.arange(rows, dtype=np.float32),
+        PLACEMENT: np.tile(-np.arange(machines, dtype=np.float32), (rows, 1)),
+    }
+
+
+def shortest_consolidated(runner: EpisodeRunner) -> Actions:
+    """Shortest job first on as few machines and racks as possible."""
+    cluster, jobs, _ = runner.episode
+    free, rows = runner.state.free.copy(), shown(runner)
+    actions = first_come_first_fit(runner)
+    actions[ORDERING][: len(rows)] = -jobs.duration_s[rows]
+    for row in np.lexsort((jobs.job_id[rows], jobs.duration_s[rows])):
+        job = rows[row]
+        chosen = _consolidated(cluster, jobs, free, job)
+        if not chosen:
+            if runner.state.setup[cols.BACKFILL] == 0:
+                break
+            continue
+        for rank, (machine, count) in enumerate(chosen):
+            free[machine] -= count * np.array([jobs.gpu[job], jobs.cpu[job]])
+            actions[PLACEMENT][row, machine] = len(free) - rank
+    return actions
+
+
+def pending_first(runner: EpisodeRunner) -> Actions:
+    """Rank pending jobs before running ones."""
+    actions, rows = first_come_first_fit(runner), shown(runner)
+    actions[ORDERING][: len(rows)] -= 1000 * np.isin(rows, list(running(runner)))
+    return actions
+
+
+def running_first(runner: EpisodeRunner) -> Actions:
+    """Rank running jobs before pending ones."""
+    actions, rows = first_come_first_fit(runner), shown(runner)
+    actions[ORDERING][: len(rows)] += 1000 * np.isin(rows, list(running(runner)))
+    return actions
+
+
+def shortest_remaining(runner: EpisodeRunner) -> Actions:
+    """Shortest remaining time first, by rank: float32 cannot separate close values."""
+    actions, rows, state = first_come_first_fit(runner), shown(runner), runner.state
+    since = state.times[cols.NOW] - state.progress[rows, cols.SINCE_S]
+    left = state.progress[rows, cols.LEFT_S] - since * state.progress[rows, cols.RATE]
+    actions[ORDERING][np.argsort(left)] = -np.arange(len(rows))
+    return actions
+
+
+def _consolidated(
+    cluster: Cluster, jobs: Jobs, free: NDArray[np.int64], job: int
+) -> list[tuple[int, int]]:
+    """Machines and instances on each; empty if the gang does not fit."""
+    gang, kind = int(jobs.instances[job]), jobs.gpu_type[job]
+    fit = np.minimum(free[:, 0] // jobs.gpu[job], free[:, 1] // max(jobs.cpu[job], 1)).clip(0, gang)
+    fit[(kind != ANY_TYPE) & (cluster.gpu_type != kind)] = 0
+    if fit.sum() < gang:
+        return []
+    whole = np.flatnonzero(fit == gang)
+    if len(whole):
+        return [(int(min(whole, key=lambda m: free[m, 0])), gang)]
+    of_rack = np.bincount(cluster.rack, fit)
+    racks = np.flatnonzero(of_rack >= gang)
+    if len(racks):
+        fit[cluster.rack != min(racks, key=lambda r: of_rack[r])] = 0
+    chosen: list[tuple[int, int]] = []
+    while gang:
+        here = np.minimum(fit, gang)
+        machine = min(np.flatnonzero(here), key=lambda m: (-here[m], free[m, 0]))
+        chosen.append((int(machine), int(here[machine])))
+        gang -= int(here[machine])
+        fit[machine] = 0
+    return chosen
