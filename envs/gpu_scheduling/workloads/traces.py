@@ -18,9 +18,8 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.cluster import type_names
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs, gpu_seconds, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads.csv_table import CsvTable, read_csv
 from loadmaster.envs.gpu_scheduling.workloads.pai_like import typical_share
-from loadmaster.envs.traces import trace_path
+from loadmaster.envs.traces import CsvTable, read_csv, trace_path
 
 Types = tuple[str, ...]
 
