@@ -1,4 +1,4 @@
-"""What every replay is tested for, whatever environment it shows."""
+"""Assertions shared by the tests of all replays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def assert_refused(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, and nothing written."""
+    """The command prints one line of error and writes no file."""
     assert main([*arguments, "-o", str(folder / "page.html")]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
@@ -26,7 +26,7 @@ def assert_refused(
 
 
 def assert_opens_by_itself(browser: Browser, address: str) -> None:
-    """Without a fault, and without asking anybody for anything."""
+    """The page loads without errors and without network requests."""
     browser.open(address)
     assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
     assert browser.evaluate("document.getElementById('fault').hidden")

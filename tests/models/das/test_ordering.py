@@ -1,4 +1,4 @@
-"""The ordering agent: what its priorities may and may not depend on."""
+"""The ordering agent: dependencies and densities of its priorities."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from loadmaster.models.das.ordering import TOGETHER, Priorities
-from tests.models.das.moments import (
-    OF_JOBS,
-    Moments,
-    moments,
-    network_of,
-    one_of,
-    with_machines,
-)
+from loadmaster.models.das.network import OF_JOBS
+from loadmaster.models.das.ordering import BATCH, Priorities
+from tests.models.das.builders import Batch, network_of, observations, one_of, with_machines
 
 WAITING = [7, 3, 1, 0]
 
 
-def priorities(variant: str, observation: Moments) -> Priorities:
+def priorities(variant: str, observation: Batch) -> Priorities:
     with torch.no_grad():
         found = network_of(variant).ordering(observation)
     assert isinstance(found, Priorities)
@@ -27,9 +21,9 @@ def priorities(variant: str, observation: Moments) -> Priorities:
 
 
 @pytest.mark.parametrize("variant", ["DA", "DAS"])
-def test_padding_changes_nothing(variant: str) -> None:
-    """A moment in a batch of longer queues gives what it gives alone."""
-    observation = moments(WAITING)
+def test_padding_has_no_effect(variant: str) -> None:
+    """Rows of a batch equal batches of one."""
+    observation = observations(WAITING)
     together = priorities(variant, observation)
     assert torch.isfinite(together.mean).all()
     for number, jobs in enumerate(WAITING[:3]):
@@ -42,9 +36,9 @@ def test_padding_changes_nothing(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["DA", "DAS"])
-def test_gaps_in_the_queue_change_nothing(variant: str) -> None:
-    """The place of a job is its place among the jobs, not its row."""
-    observation = moments([3])
+def test_gaps_in_queue_have_no_effect(variant: str) -> None:
+    """The position of a job is counted among jobs, not rows."""
+    observation = observations([3])
     spread = dict(observation)
     rows = torch.tensor([0, 2, 5])
     for name in OF_JOBS:
@@ -54,32 +48,32 @@ def test_gaps_in_the_queue_change_nothing(variant: str) -> None:
     torch.testing.assert_close(near[:, :3], far[:, rows], rtol=1e-5, atol=1e-6)
 
 
-def test_the_order_of_machines_changes_nothing() -> None:
-    observation = moments(WAITING)
+def test_order_of_machines_has_no_effect() -> None:
+    observation = observations(WAITING)
     order = torch.tensor([4, 2, 0, 5, 1, 3])
     one = priorities("DAS", observation)
     other = priorities("DAS", with_machines(observation, order))
     torch.testing.assert_close(one.mean[one.mask], other.mean[one.mask], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("variant", "hears"), [("DA", False), ("DA+MC", True), ("DAS", True)])
-def test_the_cluster_is_heard_through_the_gate_alone(variant: str, hears: bool) -> None:
-    observation = moments([4])
+@pytest.mark.parametrize(("variant", "depends"), [("DA", False), ("DA+MC", True), ("DAS", True)])
+def test_only_the_gate_depends_on_machines(variant: str, depends: bool) -> None:
+    observation = observations([4])
     busy = dict(observation, machines=observation["machines"] + 1)
-    one, other = (priorities(variant, moment).mean[0, :4] for moment in (observation, busy))
-    assert torch.equal(one, other) != hears
+    one, other = (priorities(variant, batch).mean[0, :4] for batch in (observation, busy))
+    assert torch.equal(one, other) != depends
 
 
-def test_the_order_of_arrival_counts() -> None:
-    observation = moments([4])
+def test_order_of_arrival_has_an_effect() -> None:
+    observation = observations([4])
     order = torch.tensor([1, 0, 2, 3, 4, 5, 6])
     swapped = dict(observation, jobs=observation["jobs"][:, order])
-    one, other = (priorities("DAS", moment).mean[0] for moment in (observation, swapped))
+    one, other = (priorities("DAS", batch).mean[0] for batch in (observation, swapped))
     assert (one[0] - other[1]).abs() > 1e-3
 
 
-def test_probabilities_are_those_of_independent_normals() -> None:
-    found = priorities("DAS", moments(WAITING))
+def test_densities_equal_independent_normals() -> None:
+    found = priorities("DAS", observations(WAITING))
     drawn = found.sample(torch.randn(4, 7, generator=torch.Generator().manual_seed(2)))
     assert not drawn[~found.mask].any()
     normal = Normal(found.mean, found.log_std.exp())
@@ -87,13 +81,12 @@ def test_probabilities_are_those_of_independent_normals() -> None:
     torch.testing.assert_close(found.log_prob(drawn), likely)
     entropy = torch.where(found.mask, normal.entropy(), 0).sum(1)
     torch.testing.assert_close(found.entropy(), entropy)
-    assert likely[3] == 0  # nobody waits
+    assert likely[3] == 0  # no job waits
 
 
-def test_many_queues_get_what_each_gets_alone() -> None:
-    """Beyond a number of them, short queues are read apart from long ones."""
-    waiting = [(5 * number) % 8 for number in range(3 * TOGETHER // 2)]
-    observation = moments(waiting)
+def test_large_batches_split_by_length_equal_batches_of_one() -> None:
+    waiting = [(5 * number) % 8 for number in range(3 * BATCH // 2)]
+    observation = observations(waiting)
     together = priorities("DAS", observation)
     assert torch.isfinite(together.mean).all()
     for number in range(0, len(waiting), 11):

@@ -1,4 +1,4 @@
-"""The placement agent: affinities, what is barred, and probabilities that stay exact."""
+"""The placement agent: dependencies and densities of its affinities."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import pytest
 import torch
 
 from loadmaster.models.das.placement import Placements
-from tests.models.das.cases import covariance
-from tests.models.das.moments import Moments, moments, network_of, one_of, usable, with_machines
+from tests.models.das.builders import (
+    Batch,
+    covariance,
+    network_of,
+    observations,
+    one_of,
+    usable,
+    with_machines,
+)
 
 VARIANTS = ["DA", "DAS"]  # without and with the process
 WAITING = [7, 3, 0]
 
 
-def placements(variant: str, observation: Moments) -> Placements:
+def placements(variant: str, observation: Batch) -> Placements:
     with torch.no_grad():
         found = network_of(variant).placement(observation)
     assert isinstance(found, Placements)
@@ -25,25 +32,25 @@ def normal(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_only_jobs_with_room_are_placed(variant: str) -> None:
-    observation = moments(WAITING)
-    observation["held"][0, 2] = 0  # this job waits, and fits nowhere
+def test_only_jobs_that_fit_have_affinities(variant: str) -> None:
+    observation = observations(WAITING)
+    observation["held"][0, 2] = 0  # fits nowhere
     found = placements(variant, observation)
     drawn = found.sample(normal(3, 7, 6))
-    room = usable(observation)
-    able = room.any(-1)
+    fits = usable(observation)
+    able = fits.any(-1)
     assert not able[0, 2]
     assert (drawn.abs().sum(-1) > 0).equal(able)
     barred = found.barred(drawn)
-    assert torch.isfinite(barred).equal(room)
-    assert barred[room].equal(drawn[room])
+    assert torch.isfinite(barred).equal(fits)
+    assert barred[fits].equal(drawn[fits])
     assert found.log_prob(drawn)[2] == 0
     assert found.entropy()[2] == 0
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_cluster_with_room_for_nobody(variant: str) -> None:
-    observation = moments([4, 2])
+def test_full_cluster_has_no_affinities(variant: str) -> None:
+    observation = observations([4, 2])
     observation["held"][:] = 0
     found = placements(variant, observation)
     drawn = found.sample(normal(2, 7, 6))
@@ -53,9 +60,8 @@ def test_a_cluster_with_room_for_nobody(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_what_is_barred_has_its_part_in_the_density(variant: str) -> None:
-    """The density is that of the draw, so it is the same whatever is barred afterwards."""
-    found = placements(variant, moments([5]))
+def test_density_includes_barred_machines(variant: str) -> None:
+    found = placements(variant, observations([5]))
     drawn = found.sample(normal(1, 7, 6))
     owner, row = found.owner[0], found.row[0]
     assert not found.fits[owner, row].all()
@@ -66,8 +72,8 @@ def test_what_is_barred_has_its_part_in_the_density(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_padding_and_company_change_nothing(variant: str) -> None:
-    observation = moments(WAITING)
+def test_padding_and_other_rows_have_no_effect(variant: str) -> None:
+    observation = observations(WAITING)
     together = placements(variant, observation)
     drawn = together.sample(normal(3, 7, 6))
     for number, jobs in enumerate(WAITING[:2]):
@@ -79,8 +85,8 @@ def test_padding_and_company_change_nothing(variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_machines_in_another_order_have_the_same_affinities(variant: str) -> None:
-    observation, order = moments(WAITING), torch.tensor([4, 2, 0, 5, 1, 3])
+def test_order_of_machines_has_no_effect(variant: str) -> None:
+    observation, order = observations(WAITING), torch.tensor([4, 2, 0, 5, 1, 3])
     one, other = (
         placements(variant, observation),
         placements(variant, with_machines(observation, order)),
@@ -93,9 +99,9 @@ def test_machines_in_another_order_have_the_same_affinities(variant: str) -> Non
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_draws_have_the_mean_and_spread_they_claim(variant: str) -> None:
+def test_samples_have_the_mean_and_entropy(variant: str) -> None:
     """The mean of -log p over many draws is the entropy."""
-    observation = one_of(moments([2]), 0, 1)
+    observation = one_of(observations([2]), 0, 1)
     observation["held"][:] = 1
     found = placements(variant, observation)
     affinities = found.affinities
@@ -107,8 +113,8 @@ def test_draws_have_the_mean_and_spread_they_claim(variant: str) -> None:
     assert -likely.mean().item() == pytest.approx(affinities.entropy().item(), abs=0.2)
 
 
-def test_the_process_couples_machines_and_the_other_does_not() -> None:
-    observation = moments([2])
+def test_only_the_process_correlates_machines() -> None:
+    observation = observations([2])
     observation["history_mask"][:] = False
     coupled = placements("DAS", observation).affinities
     between = covariance(coupled)[0]
@@ -122,10 +128,10 @@ def test_the_process_couples_machines_and_the_other_does_not() -> None:
     assert not change[:, 1:].abs().gt(1e-5).any()
 
 
-@pytest.mark.parametrize(("variant", "heeds"), [("DA", False), ("DAS", True)])
-def test_only_the_process_heeds_the_history(variant: str, heeds: bool) -> None:
-    observation = moments([3])
+@pytest.mark.parametrize(("variant", "depends"), [("DA", False), ("DAS", True)])
+def test_only_the_process_depends_on_history(variant: str, depends: bool) -> None:
+    observation = observations([3])
     faster = dict(observation, history_y=observation["history_y"] + 1)
-    one, other = (placements(variant, moment).mean() for moment in (observation, faster))
-    assert torch.equal(one, other) != heeds
-    assert not heeds or (other - one)[usable(observation)].mean() > 0.1
+    one, other = (placements(variant, batch).mean() for batch in (observation, faster))
+    assert torch.equal(one, other) != depends
+    assert not depends or (other - one)[usable(observation)].mean() > 0.1
