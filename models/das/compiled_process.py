@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.features import SPEED
@@ -63,14 +64,18 @@ class ProcessWorkspace(NamedTuple):
 
 def process_weights(process: RandomWalkProcess) -> ProcessWeights:
     settings = process.settings
+
+    def learned(log: Tensor) -> float:
+        return float(log.detach().double().exp())
+
     return ProcessWeights(
-        walk=settings.walk,
-        same_rack=settings.same_rack,
-        cross_rack=settings.cross_rack,
-        length=float(process.log_length.detach().double().exp()),
-        memory_s=float(process.log_memory.detach().double().exp()),
-        noise=float(process.log_noise.detach().double().exp()),
-        gain=float(process.log_gain.detach().double().exp()),
+        settings.walk,
+        settings.same_rack,
+        settings.cross_rack,
+        length=learned(process.log_length),
+        memory_s=learned(process.log_memory),
+        noise=learned(process.log_noise),
+        gain=learned(process.log_gain),
         tau=settings.tau,
     )
 

@@ -87,7 +87,7 @@ def summarise(tables: ClusterTables, decision: Decision) -> str:
     for job in stopped[:LISTED]:
         left = tables.placed[job].keys()
         heir = next((other for other, where in start if not left.isdisjoint(where)), None)
-        reason = "" if heir is None else f", making room for job {name(heir)}"
+        reason = "" if heir is None else f" for job {name(heir)}"
         parts.append(f"job {name(job)} stops{reason}")
     if len(stopped) > LISTED:
         parts.append(f"{len(stopped) - LISTED} more stop for others")

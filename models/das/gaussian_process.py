@@ -8,7 +8,7 @@ machines, with ties that depend on the job.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -80,40 +80,15 @@ def read_history(speed: Tensor, observed: Tensor, age_s: Tensor, tau: int) -> Hi
     return History(filled, row.double(), share.double(), gap)
 
 
-class Affinities(Protocol):
-    """Distribution of the affinities of N independent jobs to M machines."""
-
-    @property
-    def mean(self) -> Tensor:
-        """(N, M)"""
-        ...
-
-    @property
-    def std(self) -> Tensor:
-        """(N, M) of the marginals."""
-        ...
-
-    def sample(self, standard: Tensor) -> Tensor:
-        """(N, M) by standard normal numbers (N, M)."""
-        ...
-
-    def log_prob(self, affinity: Tensor) -> Tensor:
-        """(N,) for affinities (N, M)."""
-        ...
-
-    def entropy(self) -> Tensor:
-        """(N,)"""
-        ...
-
-
 class IndependentAffinities(NamedTuple):
-    """Independent machines: the variants without the process."""
+    """Affinities of N jobs to M independent machines: the variants without the process."""
 
     mean: Tensor  # (N, M)
     log_std: Tensor  # (N, M)
 
     @property
     def std(self) -> Tensor:
+        """(N, M)"""
         return self.log_std.exp()
 
     def sample(self, standard: Tensor) -> Tensor:
@@ -127,7 +102,10 @@ class IndependentAffinities(NamedTuple):
 
 
 class ProcessAffinities(NamedTuple):
-    """Multivariate normals of covariance amplitude^2 * root V variance V' root'."""
+    """Affinities of N jobs: multivariate normals.
+
+    The covariance is amplitude^2 * root V variance V' root'.
+    """
 
     mean: Tensor  # (N, M)
     log_amplitude: Tensor  # (N,)
@@ -140,6 +118,7 @@ class ProcessAffinities(NamedTuple):
 
     @property
     def std(self) -> Tensor:
+        """(N, M) of the marginals."""
         factor = self.kernel.root @ self.spectrum.vectors  # (N, C, C)
         variance = (factor.square() @ self.variance.unsqueeze(-1)).squeeze(-1)
         if self.cells is not None and self.inside is not None:
@@ -183,6 +162,9 @@ class ProcessAffinities(NamedTuple):
 
 def _split(cells: MachineClusters | None, of_machine: Tensor) -> tuple[Tensor, Tensor | None]:
     return (of_machine, None) if cells is None else cells.split(of_machine)
+
+
+Affinities = IndependentAffinities | ProcessAffinities
 
 
 class RandomWalkProcess(nn.Module):
@@ -241,7 +223,7 @@ class RandomWalkProcess(nn.Module):
         observed = (between * share.unsqueeze(1)) @ kernel.root @ spectrum.vectors
         after = posterior(spectrum.values, spectrum.off_diagonal, observed, past)
         turned = spectrum.vectors @ after.mean.unsqueeze(-1)
-        learnt = (kernel.root @ turned).squeeze(-1)
+        update = (kernel.root @ turned).squeeze(-1)
         inside = None
         if cells is not None and within is not None:
             root = cells.spread(kernel.inside).sqrt()  # (N, M)
@@ -249,10 +231,10 @@ class RandomWalkProcess(nn.Module):
             lone = posterior(
                 root.square() * weight, None, within * (root * weight).unsqueeze(1), past
             )
-            learnt = cells.join(learnt, root * lone.mean)
+            update = cells.join(update, root * lone.mean)
             inside = root.square() * lone.variance
         return ProcessAffinities(
-            mean=prior + self.log_gain.double().exp() * learnt,
+            mean=prior + self.log_gain.double().exp() * update,
             log_amplitude=log_amplitude.double(),
             kernel=kernel,
             spectrum=spectrum,

@@ -32,8 +32,7 @@ class DasModule(TorchRLModule):
         self.network = DasNetwork(settings)
 
     def _forward_inference(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Take the means."""
-        return {Columns.ACTIONS: _by_agent(self.network.decide(batch[Columns.OBS]).actions)}
+        return {Columns.ACTIONS: _by_agent(self.network.mean_actions(batch[Columns.OBS]))}
 
     @torch.no_grad()
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -42,23 +41,21 @@ class DasModule(TorchRLModule):
         The queue comes first in both shapes, so that padding it does not change the numbers of
         other rows.
         """
-        priorities, placements = self.network(batch[Columns.OBS])
-        key, shape = batch[RNG_KEY], placements.fits.shape[1:]
-        drawn = Actions(
-            priorities.sample(standard_normal(key, shape[:1], stream=0)),
-            placements.sample(standard_normal(key, shape, stream=1)),
+        found = self.network(batch[Columns.OBS])
+        key, shape = batch[RNG_KEY], found.placements.fits.shape[1:]
+        standard = Actions(
+            standard_normal(key, shape[:1], stream=0), standard_normal(key, shape, stream=1)
         )
-        logs = priorities.log_prob(drawn.priority), placements.log_prob(drawn.affinity)
-        return {Columns.ACTIONS: _by_agent(drawn), Columns.ACTION_LOGP: torch.stack(logs, 1)}
+        actions = found.sample(standard)
+        return {
+            Columns.ACTIONS: _by_agent(actions),
+            Columns.ACTION_LOGP: found.log_prob(actions),
+        }
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        evaluated = self.network.evaluate(batch[Columns.OBS], _to_actions(batch[Columns.ACTIONS]))
-        return {
-            Columns.ACTION_LOGP: torch.stack(
-                [evaluated.ordering_log_prob, evaluated.placement_log_prob], 1
-            ),
-            ENTROPY: torch.stack([evaluated.ordering_entropy, evaluated.placement_entropy], 1),
-        }
+        found = self.network(batch[Columns.OBS])
+        log_prob = found.log_prob(_to_actions(batch[Columns.ACTIONS]))
+        return {Columns.ACTION_LOGP: log_prob, ENTROPY: found.entropy()}
 
 
 class DasCritic(TorchRLModule):

@@ -28,7 +28,7 @@ from loadmaster.models.das.settings import DasSettings
 
 
 class Actions(NamedTuple):
-    """Actions of both agents."""
+    """Of both agents, or standard normal numbers in their shapes."""
 
     priority: Tensor  # (B, Q)
     affinity: Tensor  # (B, Q, M) as drawn
@@ -100,22 +100,31 @@ def _encoder(features: int, width: int) -> nn.Sequential:
 OF_JOBS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
 
-class Decision(NamedTuple):
-    """Actions of both agents, and their log densities."""
+class ActionDistribution(NamedTuple):
+    """Of B observations; log densities and entropies are (B, 2), one column for each agent."""
 
-    actions: Actions  # as drawn, for learning
-    barred: Tensor  # (B, Q, M) affinities to act on, -inf where the job does not fit
-    ordering_log_prob: Tensor  # (B,)
-    placement_log_prob: Tensor  # (B,)
+    priorities: Priorities
+    placements: Placements
 
+    def mean(self) -> Actions:
+        priority = torch.where(self.priorities.mask, self.priorities.mean, 0)
+        return Actions(priority, self.placements.mean())
 
-class ActionEvaluation(NamedTuple):
-    """Log densities of given actions, and entropies: (B,) each."""
+    def sample(self, standard: Actions) -> Actions:
+        """By standard normal numbers."""
+        return Actions(
+            self.priorities.sample(standard.priority), self.placements.sample(standard.affinity)
+        )
 
-    ordering_log_prob: Tensor
-    placement_log_prob: Tensor
-    ordering_entropy: Tensor
-    placement_entropy: Tensor
+    def log_prob(self, actions: Actions) -> Tensor:
+        logs = (
+            self.priorities.log_prob(actions.priority),
+            self.placements.log_prob(actions.affinity),
+        )
+        return torch.stack(logs, 1)
+
+    def entropy(self) -> Tensor:
+        return torch.stack([self.priorities.entropy(), self.placements.entropy()], 1)
 
 
 class DasNetwork(nn.Module):
@@ -127,42 +136,13 @@ class DasNetwork(nn.Module):
         self.ordering = OrderingAgent(settings)
         self.placement = PlacementAgent(settings)
 
-    def forward(self, observation: dict[str, Tensor]) -> tuple[Priorities, Placements]:
-        return self.ordering(observation), self.placement(observation)
+    def forward(self, observation: dict[str, Tensor]) -> ActionDistribution:
+        return ActionDistribution(self.ordering(observation), self.placement(observation))
 
     @torch.no_grad()
-    def decide(
-        self, observation: dict[str, Tensor], generator: torch.Generator | None = None
-    ) -> Decision:
-        """Sample actions by `generator`; without it, take the means."""
-        priorities, placements = self(observation)
-        if generator is None:
-            priority, affinity = torch.where(priorities.mask, priorities.mean, 0), placements.mean()
-        else:
-            priority = priorities.sample(_standard(priorities.mean.shape, generator))
-            affinity = placements.sample(_standard(placements.fits.shape, generator))
-        return Decision(
-            Actions(priority, affinity),
-            placements.barred(affinity),
-            priorities.log_prob(priority),
-            placements.log_prob(affinity),
-        )
-
-    def evaluate(self, observation: dict[str, Tensor], actions: Actions) -> ActionEvaluation:
-        """Evaluate actions with gradients."""
-        priorities, placements = self(observation)
-        return ActionEvaluation(
-            priorities.log_prob(actions.priority),
-            placements.log_prob(actions.affinity),
-            priorities.entropy(),
-            placements.entropy(),
-        )
-
-    def parameter_counts(self) -> dict[str, int]:
-        agents = {"ordering": self.ordering, "placement": self.placement}
-        return {
-            name: sum(one.numel() for one in agent.parameters()) for name, agent in agents.items()
-        }
+    def mean_actions(self, observation: dict[str, Tensor]) -> Actions:
+        found: ActionDistribution = self(observation)
+        return found.mean()
 
 
 def batch_of_one(view: Observation, rows: int) -> dict[str, Tensor]:
@@ -171,7 +151,3 @@ def batch_of_one(view: Observation, rows: int) -> dict[str, Tensor]:
         name: torch.from_numpy(table[:rows] if name in OF_JOBS else table).unsqueeze(0)
         for name, table in view._asdict().items()
     }
-
-
-def _standard(shape: torch.Size, generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator, device=generator.device)

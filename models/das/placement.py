@@ -46,16 +46,12 @@ class Placements(NamedTuple):
         return self._scatter(self.affinities.sample(standard[self.owner, self.row]))
 
     def log_prob(self, affinity: Tensor) -> Tensor:
-        """(B,) density of the draw (B, Q, M): machines are barred after it, so all count."""
+        """(B,) of all affinities (B, Q, M), also to machines where the job does not fit."""
         return self._sum(self.affinities.log_prob(affinity[self.owner, self.row]))
 
     def entropy(self) -> Tensor:
         """(B,)"""
         return self._sum(self.affinities.entropy())
-
-    def barred(self, affinity: Tensor) -> Tensor:
-        """(B, Q, M) with -inf where a job does not fit."""
-        return torch.where(self.fits, affinity, -torch.inf)
 
     def _scatter(self, of_job: Tensor) -> Tensor:
         empty = of_job.new_zeros(self.fits.shape, dtype=torch.float32)

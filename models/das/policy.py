@@ -33,9 +33,7 @@ from loadmaster.models.das.compiled_loop import (
 )
 from loadmaster.models.das.decision import ClusterTables, Decision, read_decision, summarise
 from loadmaster.models.das.explain import OPTIONS, DecisionContext, scored_options
-from loadmaster.models.das.network import DasNetwork, batch_of_one
-from loadmaster.models.das.ordering import Priorities
-from loadmaster.models.das.placement import Placements
+from loadmaster.models.das.network import ActionDistribution, DasNetwork, batch_of_one
 from loadmaster.models.das.settings import training_settings
 from loadmaster.models.policy import Explanation
 
@@ -118,7 +116,7 @@ class DasPolicy:
             run_episode(runner, self._weights, self._workspace(machines))
         else:
             while runner.advance_to_decision():
-                actions = self.network.decide(_observation(runner)).actions
+                actions = self.network.mean_actions(_observation(runner))
                 runner.decide(actions.priority[0].numpy(), actions.affinity[0].numpy())
         return runner.result()
 
@@ -148,11 +146,11 @@ class DasPolicy:
         """Distributions of both agents' actions at the runner's decision."""
         observation = _observation(runner)
         with torch.no_grad():
-            priorities, placements = self.network(observation)
+            found = self.network(observation)
         counts = runner.desk.counts
         return DecisionContext(
             runner.episode, runner.state, int(counts[MOMENT]), runner.desk.shown[: counts[SHOWN]],
-            observation, priorities, placements,
+            observation, *found,
         )  # fmt: skip
 
     def _is_compiled_for(self, machines: int) -> bool:
@@ -170,11 +168,10 @@ class DasPolicy:
             while observe_if_waiting(*tables.simulation, view):
                 if phase not in (EVENT, counts[MOMENT]):
                     break
-                priorities, placements = self.network(batch_of_one(view, int(counts[SHOWN])))
-                means = torch.where(priorities.mask, priorities.mean, 0), placements.mean()
-                priority, affinity = (np.ascontiguousarray(mean[0].numpy()) for mean in means)
+                found = self.network(batch_of_one(view, int(counts[SHOWN])))
+                priority, affinity = (np.ascontiguousarray(mean[0]) for mean in found.mean())
                 if score_options(view, tables.desk, priority, affinity, scores):
-                    _score_uncertainty(priorities, placements, scores)
+                    _score_uncertainty(found, scores)
                 if not apply_action(*tables.simulation, NO_REWARD, priority, affinity):
                     return False
                 if phase != EVENT:
@@ -187,7 +184,8 @@ def _observation(runner: EpisodeRunner) -> dict[str, torch.Tensor]:
     return batch_of_one(runner.view, int(runner.desk.counts[SHOWN]))
 
 
-def _score_uncertainty(priorities: Priorities, placements: Placements, scores: Scores) -> None:
+def _score_uncertainty(found: ActionDistribution, scores: Scores) -> None:
+    priorities, placements = found
     rows, machines = scores.counts[ROWS], scores.counts[MACHINES]
     scores.priority_log_std[:rows] = priorities.log_std[0].numpy()[scores.rows[:rows]]
     if machines:

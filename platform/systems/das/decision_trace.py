@@ -136,7 +136,7 @@ def _before(context: DecisionContext, number: int) -> Step:
     """The step before the decision is applied; arrays that will change are copied."""
     jobs, startable = context.shown.copy(), context.startable
     features = context.observation["jobs"][0].numpy()
-    affinity = context.placements.barred(context.placements.mean())[0, startable].numpy()
+    fits = context.placements.fits[0, startable].numpy()
     running = features[:, RUNNING] > 0
     return Step(
         number=number,
@@ -150,7 +150,7 @@ def _before(context: DecisionContext, number: int) -> Step:
         running=running,
         free=context.state.free[:, columns.GPU].copy(),
         startable=startable,
-        affinity=np.where(np.isneginf(affinity), np.nan, affinity).astype(np.float32),
+        affinity=np.where(fits, context.actions[1][startable], np.float32(np.nan)),
         held=_places(context.state, jobs[running]),
         placed=(),
         stopped=(),

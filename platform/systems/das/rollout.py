@@ -24,9 +24,8 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
 )
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
-from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.observation import Observation, observe
+from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, reference_scales, total_reward
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, NOW, SimState
@@ -92,30 +91,31 @@ class EpisodeBuffer(NamedTuple):
     affinity: NDArray[np.float32]  # (rows, M)
 
 
-def empty_buffer(machines: int, racks: int, past: int, queue: int, decisions: int) -> EpisodeBuffer:
-    rows = 8 * decisions + queue  # at least one observation; usual rollouts double it
+def empty_buffer(view: Observation, decisions: int) -> EpisodeBuffer:
+    """For observations like `view`."""
+    rows = 8 * decisions + len(view.jobs)  # at least one observation; usual rollouts double it
 
-    def of_decision(*shape: int) -> NDArray[np.float32]:
-        return np.zeros((decisions, *shape), np.float32)
+    def of_decision(table: NDArray[Any]) -> NDArray[Any]:
+        return np.zeros((decisions, *table.shape), table.dtype)
 
-    def of_job(*shape: int) -> NDArray[np.float32]:
-        return np.zeros((rows, *shape), np.float32)
+    def of_job(table: NDArray[Any]) -> NDArray[Any]:
+        return np.zeros((rows, *table.shape[1:]), table.dtype)
 
     return EpisodeBuffer(
         used=np.zeros(3, np.int64),
         facts=np.zeros((decisions, FIRST_SUM + SUMS)),
         kept=np.zeros(decisions, np.int64),
         counts=np.zeros(decisions, np.int64),
-        machines=of_decision(machines, MACHINE_FEATURES),
-        history_y=of_decision(past, machines),
-        history_mask=np.zeros((decisions, past, machines), np.bool_),
-        history_t=of_decision(past),
-        jobs=of_job(JOB_FEATURES),
-        heeded=np.zeros(rows, np.bool_),
-        held=of_job(machines),
-        rack_held=of_job(racks),
-        priority=of_job(),
-        affinity=of_job(machines),
+        machines=of_decision(view.machines),
+        history_y=of_decision(view.history_y),
+        history_mask=of_decision(view.history_mask),
+        history_t=of_decision(view.history_t),
+        jobs=of_job(view.jobs),
+        heeded=of_job(view.heeded),
+        held=of_job(view.held),
+        rack_held=of_job(view.rack_held),
+        priority=np.zeros(rows, np.float32),
+        affinity=of_job(view.held),
     )
 
 
@@ -214,10 +214,10 @@ class LoopEngine:
     def __init__(self, settings: GpuSchedulingSettings) -> None:
         self.settings, self._workload = settings, load_workload(settings)
         self._scales = reference_scales(settings, self._workload)
-        rack = build_cluster(settings).rack
-        self._machines = len(rack)
-        sizes = len(rack), int(rack.max()) + 1, settings.history, settings.max_queue
-        self._buffer = CompiledBuffer(partial(empty_buffer, *sizes))
+        cluster = build_cluster(settings)
+        self._machines = len(cluster.rack)
+        view = blank_observation(settings.max_queue, cluster, settings.history)
+        self._buffer = CompiledBuffer(partial(empty_buffer, view))
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         prepared = self._prepare(module.network)

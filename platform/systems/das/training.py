@@ -84,10 +84,6 @@ def algorithm(config: DasTraining) -> MappoConfig:
     return built.team(critic=None if kind == "none" else critic)
 
 
-def metric(config: DasTraining) -> str:
-    return COST
-
-
 def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
     workload = load_workload(config.environment)
 
@@ -123,7 +119,7 @@ def compile_loops(config: DasTraining) -> None:
 RECIPE = Recipe(
     system="das",
     config_class=DasTraining,
-    metric=metric,
+    metric=lambda config: COST,
     algorithm=algorithm,
     baselines=baselines,
     network=network,

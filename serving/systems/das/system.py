@@ -43,7 +43,7 @@ class BundlePolicy:
 
 class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
     system = "das"
-    summary = "GPU clusters: which jobs start on which machines, which running ones make room"
+    summary = "GPU clusters: which jobs start on which machines, and which running ones stop"
     pretrained = "das-small"
     rules = RULES
     state = DasState

@@ -213,6 +213,6 @@ def test_filled_gaps_equal_posterior_of_observed_entries() -> None:
             among = of_all[seen][:, seen] + process.settings.noise * torch.eye(int(seen.sum()))
             cross = of_all[:6][:, seen]
             residual = (speed[job] - inputs.usual[job]).flatten()[seen]
-            learnt = cross @ torch.linalg.solve(among, residual)
-            mean = inputs.prior[job] + process.settings.gain * learnt
+            update = cross @ torch.linalg.solve(among, residual)
+            mean = inputs.prior[job] + process.settings.gain * update
             assert found.mean[job] == pytest.approx(mean, abs=0.01)

@@ -10,18 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
-from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, PlacementTrace, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.network import DasNetwork
-from loadmaster.models.das.policy import DasPolicy
-from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay.adapters import Unit, summary_line
 from loadmaster.platform.replay.page import build_page
@@ -30,40 +24,20 @@ from loadmaster.platform.systems.das.decision_trace import (
     DecisionTrace,
     RecordedEpisode,
     Step,
-    thinned,
-    trace_episode,
 )
-from loadmaster.platform.systems.das.picture import DECISIONS, select_steps
-from loadmaster.platform.systems.das.replay import Bars, lay_out, pack_bars
+from loadmaster.platform.systems.das.replay import lay_out, pack_bars
 from tests.bundles import make_bundle
+from tests.platform.systems.das.traces import ENVIRONMENT, NETWORK, SEED, SMALL, Traced, traced
 from tests.platform.systems.decima.test_replay import data_in, numbers_in
 from tests.replays import assert_refused
 
-pytestmark = pytest.mark.slow
+__all__ = ["traced"]  # a fixture
 
-SMALL = GpuSchedulingSettings(jobs=60, load=2.0)
-ENVIRONMENT = {"jobs": 60, "load": 2.0, "preempt": True}
-NETWORK = {"width": 16, "heads": 2, "layers": 1}
-SEED = 3
+pytestmark = pytest.mark.slow
 
 
 def recorded(policy: str, settings: GpuSchedulingSettings = SMALL) -> EpisodeResult:
     return run_episode(policy, settings, SEED, record=True)
-
-
-Traced = tuple[EpisodeResult, DecisionTrace]
-
-
-def untrained_policy() -> DasPolicy:
-    torch.manual_seed(1)
-    settings = GpuSchedulingSettings.model_validate(ENVIRONMENT)
-    return DasPolicy(DasNetwork(DasSettings(**NETWORK)), settings)
-
-
-@pytest.fixture(scope="module")
-def traced() -> Traced:
-    """An untrained policy that preempts, on a crowded cluster."""
-    return trace_episode(untrained_policy(), SMALL, SEED, load_workload(SMALL))
 
 
 def episode(result: EpisodeResult, trace: DecisionTrace | None = None) -> RecordedEpisode:
@@ -89,29 +63,39 @@ def trace(*rows: tuple[int, int, float, float]) -> PlacementTrace:
     return PlacementTrace(job.astype(whole), machine, instances.astype(whole), start_s, end_s)
 
 
-def pieces(bars: Bars, job: int) -> list[tuple[int, int]]:
-    mine = bars.job == job
-    return list(zip(bars.first[mine].tolist(), bars.height[mine].tolist(), strict=True))
-
-
-def test_whole_gpus_are_adjacent() -> None:
-    cluster, jobs = tables(4, [(2, 100), (1, 200)])
-    bars = lay_out(trace((0, 2, 0, 5), (1, 1, 0, 9)), cluster, jobs)
-    assert pieces(bars, 1) == [(0, 200)]  # the larger request is assigned first
-    assert pieces(bars, 0) == [(200, 200)]
-
-
-def test_shared_jobs_fill_one_gpu() -> None:
-    cluster, jobs = tables(2, [(1, 50), (1, 50), (1, 100)])
-    bars = lay_out(trace((0, 1, 0, 9), (1, 1, 1, 9), (2, 1, 2, 9)), cluster, jobs)
-    assert [pieces(bars, job) for job in range(3)] == [[(0, 50)], [(50, 50)], [(100, 100)]]
-
-
-def test_jobs_that_fit_on_no_single_gpu_are_split() -> None:
-    """The pool holds three times 60% on two GPUs, although no GPU holds two of them."""
-    cluster, jobs = tables(2, [(1, 60), (1, 60), (1, 60)])
-    bars = lay_out(trace((0, 1, 0, 9), (1, 1, 1, 9), (2, 1, 2, 9)), cluster, jobs)
-    assert pieces(bars, 2) == [(60, 40), (160, 20)]
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "rows", "expected"),
+    [
+        # Whole GPUs are adjacent; the larger request is assigned first.
+        (4, [(2, 100), (1, 200)], [(0, 2, 0, 5), (1, 1, 0, 9)], [[(200, 200)], [(0, 200)]]),
+        # Jobs that share GPUs fill one of them.
+        (
+            2,
+            [(1, 50), (1, 50), (1, 100)],
+            [(0, 1, 0, 9), (1, 1, 1, 9), (2, 1, 2, 9)],
+            [[(0, 50)], [(50, 50)], [(100, 100)]],
+        ),
+        # Three times 60% fit in the pool of two GPUs, although no GPU holds two of them.
+        (
+            2,
+            [(1, 60)] * 3,
+            [(0, 1, 0, 9), (1, 1, 1, 9), (2, 1, 2, 9)],
+            [[(0, 60)], [(100, 60)], [(60, 40), (160, 20)]],
+        ),
+    ],
+    ids=["whole", "shared", "split"],
+)
+def test_gpus_of_bars_by_hand(
+    gpus: int,
+    jobs: list[tuple[int, int]],
+    rows: list[tuple[int, int, float, float]],
+    expected: list[list[tuple[int, int]]],
+) -> None:
+    """First unit and height of each job's pieces."""
+    bars = lay_out(trace(*rows), *tables(gpus, jobs))
+    for job, pieces in enumerate(expected):
+        own = bars.job == job
+        assert list(zip(bars.first[own], bars.height[own], strict=True)) == pieces
 
 
 def test_rows_without_duration_have_no_bar() -> None:
@@ -164,80 +148,6 @@ def test_packed_bars_mark_stopped_jobs() -> None:
         before = machine
         starts.append(clock)
     assert np.array(starts) == pytest.approx(1000 * bars.start_s, abs=0.51)
-
-
-def test_traced_episode_equals_plain_run(traced: Traced) -> None:
-    result, found = traced
-    plain = untrained_policy().run(SMALL, SEED, load_workload(SMALL))
-    np.testing.assert_array_equal(result.finish_s, plain.finish_s)
-    assert result.trace is not None
-    assert 0 < len(found.steps) <= found.decisions
-    assert [step.number for step in found.steps] == sorted({s.number for s in found.steps})
-
-
-def test_steps_match_the_schedule(traced: Traced) -> None:
-    result, found = traced
-    run = result.trace
-    assert run is not None
-    kinds = {step.kind for step in found.steps}
-    assert kinds == {PLACING, RECONSIDERING, PLACING_AGAIN}
-    rows = {
-        (j, m, n, s)
-        for j, m, n, s in zip(run.job, run.machine, run.instances, run.start_s, strict=True)
-    }
-    for step in found.steps:
-        for place in step.placed:
-            assert (*place, step.time_s) in rows
-            assert int(np.flatnonzero(step.jobs == place.job)[0]) in step.startable
-        for job in step.stopped:
-            assert step.time_s in run.end_s[run.job == job]
-            assert result.finish_s[job] > step.time_s
-        if step.kind == RECONSIDERING:
-            assert not len(step.startable)
-            assert {place.job for place in step.held} == set(step.jobs[step.running].tolist())
-        else:
-            assert step.placed
-            assert not step.stopped
-    stopped = sum(len(step.stopped) for step in found.steps)
-    assert 0 < stopped <= result.preemptions
-
-
-def test_highest_priority_goes_first_to_highest_affinity(traced: Traced) -> None:
-    for step in traced[1].steps:
-        if step.kind == RECONSIDERING:
-            continue
-        first = int(step.order[0])
-        assert first in step.startable
-        assert step.mean[first] == step.mean[step.startable].max()
-        affinity = step.affinity[step.startable.tolist().index(first)]
-        machines = {place.machine for place in step.placed if place.job == step.jobs[first]}
-        assert int(np.nanargmax(affinity)) in machines
-        assert not any(np.isnan(affinity[machine]) for machine in machines)
-
-
-def test_stopped_jobs_have_lower_priority_than_a_waiting_one(traced: Traced) -> None:
-    checked = 0
-    for step in traced[1].steps:
-        for job in step.stopped:
-            turn = step.order.tolist().index(int(np.flatnonzero(step.jobs == job)[0]))
-            before = step.order[:turn]
-            assert (~step.running[before]).any()
-            checked += 1
-        if step.stopped:
-            assert step.then
-    assert checked
-
-
-def test_thinned_steps_are_spread_over_the_episode(traced: Traced) -> None:
-    found = traced[1]
-    assert thinned(found) == found.steps
-    total = sum(step.numbers for step in found.steps)
-    few = thinned(found, total // 4)
-    assert 0 < len(few) < len(found.steps)
-    assert few[-1].time_s > found.steps[len(found.steps) // 2].time_s
-    together = {step.time_s for step in few}
-    assert [s for s in found.steps if s.time_s in together] == list(few)
-    assert thinned(found, 1) == ()
 
 
 def test_page_contains_all_data(traced: Traced) -> None:
@@ -321,16 +231,6 @@ def test_summary_in_hours_with_fees() -> None:
     assert f"{hours:.1f} h for ${result.fee.mean():,.2f}, of 60 jobs" in words
 
 
-def test_picture_selects_successive_steps(traced: Traced) -> None:
-    steps = traced[1].steps
-    shown = select_steps(steps)
-    assert len(shown) == DECISIONS
-    first = steps.index(shown[0])
-    assert tuple(shown) == steps[first : first + DECISIONS]
-    assert any(step.stopped for step in shown)
-    assert len(select_steps(steps[:2])) == 2
-
-
 @pytest.fixture
 def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command with --json and parse its output."""
@@ -380,21 +280,15 @@ def test_bundle_is_compared_with_best_baseline_that_is_no_oracle(
 TOY = ["replay", "gpu_scheduling", "--workload", "toy"]
 
 
-def test_toy_workload_is_shown_in_seconds(tmp_path: Path, run_json: Callable[..., Any]) -> None:
-    output = tmp_path / "page.html"
-    run_json(*TOY, "--set", "arrivals=trace", "-o", str(output))
-    assert data_in(output.read_text())["unit"]["name"] == "s"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([*TOY, "--policy", "las-consolidte"], "did you mean 'las-consolidate'?"),
         ([*TOY, "--set", "job=3"], "did you mean 'jobs'?"),
-        ([*TOY, "--picture", "case.png"], "--picture shows decisions of a learned policy"),
-        ([*TOY, "--picture", "case.txt"], "says no kind of picture"),
-        (["replay", "dag_scheduling", "--picture", "case.png"], "cannot show dag_scheduling"),
-        ([*TOY, *["--policy", "mosa"] * 2], "given twice"),
+        ([*TOY, "--picture", "case.png"], "--picture"),
+        ([*TOY, "--picture", "case.txt"], "case.txt"),
+        (["replay", "dag_scheduling", "--picture", "case.png"], "dag_scheduling"),
+        ([*TOY, *["--policy", "mosa"] * 2], "mosa"),
     ],
 )
 def test_invalid_input_is_rejected(

@@ -81,7 +81,7 @@ class Episode:
     def act(self) -> None:
         if not self._is_compiled:
             seen = batch_of_one(self.runner.view, int(self.runner.desk.counts[SHOWN]))
-            priority, affinity = self._network.decide(seen).actions
+            priority, affinity = self._network.mean_actions(seen)
             self.runner.decide(priority[0].numpy(), affinity[0].numpy())
             return
         decide(self.runner.view, self._weights, self._work, False, np.int64(0))

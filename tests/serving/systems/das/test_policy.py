@@ -166,6 +166,6 @@ def test_summary_names_the_job_that_another_is_stopped_for() -> None:
     state = DasState.model_validate({"machines": [MACHINE], "jobs": [served, new]})
     decision, explanation = ENDPOINT.rule("las-consolidate").decide(state)
     assert decision.stop == ("2",)
-    assert "job 2 stops, making room for job 3" in explanation.summary
+    assert "job 2 stops for job 3" in explanation.summary
     placing = state.model_copy(update={"ask": "placing"})
     assert ENDPOINT.rule("las-consolidate").decide(placing).decision.stop == ()
