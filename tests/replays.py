@@ -17,12 +17,14 @@ def assert_refused(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The command prints one line of error and writes no file."""
-    assert main([*arguments, "-o", str(folder / "page.html")]) == 2
+    output = folder / "output"
+    output.mkdir()
+    assert main([*arguments, "-o", str(output / "page.html")]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.startswith("error: ")
     assert shown.err.count("\n") == 1
-    assert list(folder.iterdir()) == []
+    assert list(output.iterdir()) == []
 
 
 def assert_opens_by_itself(browser: Browser, address: str) -> None:

@@ -19,6 +19,8 @@ from loadmaster.models.eigensolver import (
     rotations_for,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @compiled
 def inverse_factor(matrix: Array64, out: Array64) -> None:

@@ -58,6 +58,7 @@ def drawn(key: int, stream: int, first: int, count: int, out: NDArray[np.float32
     draw_normal(key, stream, first, count, out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [0, 7, -3, 2**62 + 5, -(2**63)])
 @pytest.mark.parametrize("stream", [0, 1])
 def test_compiled_draws_equal_torch(key: int, stream: int) -> None:

@@ -175,10 +175,10 @@ def run(
     return RecordedEpisode(replace(result, policy=policy), cluster, of_machine, trace)
 
 
-def picture(episode: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str) -> None:
+def picture(episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str) -> None:
     from loadmaster.platform.systems.das.picture import draw_picture
 
-    draw_picture(episode, title, file, kind)
+    draw_picture(episodes, title, file, kind)
 
 
 def opponents(settings: GpuSchedulingSettings) -> tuple[str, ...]:
@@ -195,9 +195,9 @@ def same_jobs(one: RecordedEpisode, other: RecordedEpisode) -> bool:
     return np.array_equal(one.result.jobs.job_id, other.result.jobs.job_id)
 
 
-def unit(episode: Sequence[RecordedEpisode]) -> Unit:
+def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
     """Unit of the time axis."""
-    end_s = max(each.end_s for each in episode)
+    end_s = max(each.end_s for each in episodes)
     return next((each for each in UNITS if end_s >= UNITS_SHOWN * each.seconds), UNITS[-1])
 
 
@@ -211,8 +211,8 @@ def figures(episode: RecordedEpisode) -> dict[str, float]:
     }
 
 
-def cluster_data(episode: Sequence[RecordedEpisode]) -> dict[str, Any]:
-    cluster, names = episode[0].cluster, episode[0].gpu_names
+def cluster_data(episodes: Sequence[RecordedEpisode]) -> dict[str, Any]:
+    cluster, names = episodes[0].cluster, episodes[0].gpu_names
     return {
         "machines": {
             "rack": cluster.rack.tolist(),

@@ -114,6 +114,7 @@ def compile_loops(config: DasTraining) -> None:
     is_compiled = is_supported(config.network, len(build_cluster(config.environment).rack))
     way = engine.loop if is_compiled else engine.vector
     way.roll_out(module, [RolloutSpec(sequence=0, luck=0)])
+    way.judge(module, [0])
 
 
 RECIPE = Recipe(

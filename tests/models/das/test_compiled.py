@@ -27,8 +27,11 @@ from loadmaster.models.das.module import DasModule
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.keyed_random import RNG_KEY
+from tests.models.das.builders import observations
 
-QUEUE, PAST = 11, 5
+pytestmark = pytest.mark.slow
+
+QUEUE = 11
 SIZES: dict[str, dict[str, Any]] = {
     "DA": {"communicate": False, "process": False},
     "DA+MC": {"process": False},
@@ -63,37 +66,21 @@ def module_of(**settings: Any) -> DasModule:
 
 
 def observation(jobs: int, machines: int = 6, seed: int = 0) -> Tables:
-    """Half of the jobs fit somewhere; the priorities of a third have no effect."""
-    rng = np.random.default_rng(seed)
-    used = np.arange(QUEUE) < jobs
-    held = rng.random((QUEUE, machines)) * (rng.random((QUEUE, machines)) < 0.5)
-    held[rng.random(QUEUE) < 0.5] = 0
-    held[:, 0] = np.where(held[:, 0] > 0.3, 1, held[:, 0])
-    racks = (machines + 2) // 3
-    return {
-        "jobs": rng.random((QUEUE, JOB_FEATURES)).astype(np.float32),
-        "job_mask": used,
-        "heeded": (rng.random(QUEUE) < 0.7) & used,
-        "machines": rng.random((machines, MACHINE_FEATURES)).astype(np.float32),
-        "held": held.astype(np.float32),
-        "rack_held": rng.choice([0.0, 0.4, 1.0], (QUEUE, racks)).astype(np.float32),
-        "rack": np.arange(machines) // 3,
-        "history_y": rng.random((PAST, machines)).astype(np.float32),
-        "history_mask": rng.random((PAST, machines)) < 0.6,
-        "history_t": (900 * rng.random(PAST)).astype(np.float32),
-    }
+    """Every third job fits nowhere."""
+    batch = observations([jobs], machines, QUEUE, seed)
+    batch["held"][:, ::3] = 0
+    return {name: (table if name == "rack" else table[0]).numpy() for name, table in batch.items()}
 
 
 def torch_actions(module: DasModule, seen: Tables, key: int | None) -> tuple[Any, Any, Any]:
     """Priorities, affinities and log-probabilities of the torch network."""
-    batch: dict[str, Any] = {
-        Columns.OBS: {name: torch.as_tensor(table)[None] for name, table in seen.items()}
-    }
+    batch = {name: torch.as_tensor(table)[None] for name, table in seen.items()}
     with torch.no_grad():
         if key is None:
-            found = module.forward_inference(batch)
+            found = module.forward_inference({Columns.OBS: batch})
         else:
-            found = module.forward_exploration({**batch, RNG_KEY: torch.tensor([key])})
+            keys = {RNG_KEY: torch.tensor([key])}
+            found = module.forward_exploration({Columns.OBS: batch, **keys})
     actions = found[Columns.ACTIONS]
     log_prob = found[Columns.ACTION_LOGP][0].numpy() if key is not None else np.zeros(2)
     return actions[ORDERING][0].numpy(), actions[PLACEMENT][0].numpy(), log_prob
@@ -131,11 +118,8 @@ def test_actions_equal_torch(name: str) -> None:
 @pytest.mark.parametrize("name", SIZES)
 @pytest.mark.parametrize("observed", [True, False])
 def test_affinity_std_equals_torch(name: str, observed: bool) -> None:
-    module, seen, machines = (
-        module_of(**SIZES[name]),
-        observation(QUEUE, 9, seed=3),
-        np.arange(9)[::-1],
-    )
+    module, machines = module_of(**SIZES[name]), np.arange(9)[::-1]
+    seen = observation(QUEUE, 9, seed=3)
     seen["held"][[2, 7]] = 1
     seen["history_mask"] &= observed
     batch = {table: torch.as_tensor(seen[table])[None] for table in seen}
@@ -171,7 +155,7 @@ def test_observations_without_jobs_room_or_history_equal_torch(name: str) -> Non
     assert decided(module, full, 1).log_prob[1] == 0
     assert decided(module, without_history, 1).log_prob[1] != 0
     only_one = observation(5, seed=2)
-    only_one["history_mask"][:] = np.arange(PAST)[:, None] == 3
+    only_one["history_mask"][:] = np.arange(8)[:, None] == 3
     assert_same(module, only_one)
 
 

@@ -22,6 +22,8 @@ from loadmaster.models.das.gaussian_process import RandomWalkProcess, read_histo
 from loadmaster.models.das.heuristic_init import LOG_TAU
 from loadmaster.models.das.settings import DasSettings
 
+pytestmark = pytest.mark.slow
+
 PAST = 6
 
 

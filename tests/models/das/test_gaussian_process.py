@@ -22,6 +22,8 @@ from tests.models.das.builders import (
     process_of,
 )
 
+pytestmark = pytest.mark.slow
+
 EXACT = 1e-8
 INSIDE = st.floats(1e-6, 1 - 1e-6)
 

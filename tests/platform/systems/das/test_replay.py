@@ -313,7 +313,9 @@ def test_unwritable_picture_leaves_no_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     das = make_bundle(tmp_path / "das", system="das", environment=ENVIRONMENT, **NETWORK)
-    page, nowhere = tmp_path / "page.html", tmp_path / "no" / "case.png"
-    assert main(["replay", str(das), "-o", str(page), "--picture", str(nowhere)]) == 2
-    assert capsys.readouterr().err.startswith("error: cannot write --picture")
-    assert list(tmp_path.iterdir()) == [das]
+    output = tmp_path / "output"
+    output.mkdir()
+    files = ["-o", str(output / "page.html"), "--picture", str(output / "no" / "case.png")]
+    assert main(["replay", str(das), *files]) == 2
+    assert "--picture" in capsys.readouterr().err
+    assert list(output.iterdir()) == []

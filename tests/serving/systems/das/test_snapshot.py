@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
     assert crowded > 50 or rows == 64
 
 
-def small(**changes: object) -> dict[str, object]:
+def small(**changes: Any) -> dict[str, Any]:
     """Two machines of four V100s; one job shares GPUs of the first, another waits."""
     return {
         "machines": [
@@ -89,8 +90,8 @@ def test_missing_speeds_are_modelled() -> None:
 
 def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
     state = small()
-    state["jobs"][0]["speed"] = 0.5  # type: ignore[index]
-    state["machines"][0]["kept_speed"] = 1.0  # type: ignore[index]
+    state["jobs"][0]["speed"] = 0.5
+    state["machines"][0]["kept_speed"] = 1.0
     tables = tables_of(DasState.model_validate({**state, "ask": "reconsidering"}), SETTINGS, GIVEN)
     assert tables.state.progress[0, RATE] == 0.5
     view = view_of(tables)  # before it is reconsidered, its speed is brought up to date
@@ -99,10 +100,10 @@ def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
 
 def test_unknown_gpu_type_uses_given_speed_and_price() -> None:
     state = small()
-    state["machines"].append(  # type: ignore[attr-defined]
+    state["machines"].append(
         {"name": "c", "gpus": 2, "gpu": "H900", "cpus": 8, "speed": 9, "price_per_hour": 7.2}
     )
-    state["jobs"].append({"id": "picky", "gpus": 1, "gpu_type": "H900", "age_s": 5})  # type: ignore[attr-defined]
+    state["jobs"].append({"id": "picky", "gpus": 1, "gpu_type": "H900", "age_s": 5})
     view = view_of(tables_of(DasState.model_validate(state), SETTINGS, GIVEN))
     assert view.machines[2, [features.SPEED, features.PRICE]].tolist() == pytest.approx([9, 7.2])
     assert (view.held[:2] > 0).tolist() == [[True, True, True], [False, False, True]]
@@ -110,7 +111,7 @@ def test_unknown_gpu_type_uses_given_speed_and_price() -> None:
 
 def test_jobs_are_numbered_by_arrival() -> None:
     state = small()
-    state["jobs"].reverse()  # type: ignore[attr-defined]
+    state["jobs"].reverse()
     tables = tables_of(DasState.model_validate(state), SETTINGS, GIVEN)
     assert [tables.job_name(job) for job in (0, 1)] == ["shares", "waits"]
 
@@ -125,9 +126,8 @@ def test_history_skips_unknown_machines() -> None:
 
 
 def test_users_and_attained_service_are_loaded() -> None:
-    state = small(users={"": {"jobs": 3, "mean_log_minutes": 2.5}, "else": {"jobs": 1,
-                  "mean_log_minutes": 1}})  # fmt: skip
-    state["jobs"][1]["ran_s"] = 2 * LAS_THRESHOLD_GPU_S  # type: ignore[index]
+    state = small(users={"": {"jobs": 3, "mean_log_minutes": 2.5}})
+    state["jobs"][1]["ran_s"] = 2 * LAS_THRESHOLD_GPU_S
     asked = DasState.model_validate(state)
     tables = tables_of(asked, SETTINGS, GIVEN)
     seen = view_of(tables).jobs[0]
