@@ -14,10 +14,11 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.das.module import ENTROPY
+from loadmaster.models.das.network import Actions
 from loadmaster.platform.rl.batches import batches_with
 from loadmaster.platform.rl.rollout import RolloutSpec, on_device, rows_of, taken
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
@@ -149,11 +150,11 @@ def test_learner_log_probs_equal_rollout() -> None:
         assert queued.min() < queued.max()
         batch = taken(on_device(columns, "cpu"), torch.arange(rows_of(columns)), "cpu")
         with torch.no_grad():
-            evaluated = runner.module.forward_train(batch)
-    torch.testing.assert_close(
-        evaluated[Columns.ACTION_LOGP], batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4
-    )
-    assert evaluated[ENTROPY].shape == (len(queued), 2)
+            found = runner.module.network(batch[Columns.OBS])
+    actions = batch[Columns.ACTIONS]
+    log_prob = found.log_prob(Actions(actions[ORDERING], actions[PLACEMENT]))
+    torch.testing.assert_close(log_prob, batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4)
+    assert found.entropy().shape == (len(queued), 2)
 
 
 def test_baselines_are_no_oracles() -> None:
