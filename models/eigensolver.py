@@ -1,11 +1,9 @@
-"""Functions of a symmetric matrix, applied to a few vectors, in compiled code.
+"""Apply functions of a symmetric matrix to a few vectors, in compiled code.
 
-W = V diag(w) V', so f(W) x = V f(w) V' x. A library writes all of V out, at some 9 n^3 operations,
-and takes microseconds just to be called. But only V' and V times a few vectors are asked for. Here
-V is kept as what it is made of: the n - 2 reflections that leave W tridiagonal, at 4/3 n^3, and
-the plane rotations that leave it diagonal, at O(n^2). Both are applied to a vector in O(n^2).
-
-Tables are float64, loops run along rows; only the upper part of a matrix is read where it says so.
+W = V diag(w) V', so f(W) x = V f(w) V' x. A library writes out V, at some 9 n^3 operations, and its
+call overhead is microseconds. Here V stays factored: n - 2 Householder reflections make W
+tridiagonal, at 4/3 n^3, and plane rotations make that diagonal, at O(n^2). Both are applied to a
+vector in O(n^2).
 """
 
 from __future__ import annotations
@@ -17,36 +15,36 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
 
-Numbers = NDArray[np.float64]
+Array64 = NDArray[np.float64]
 
-SWEEPS = 10  # for each row, of rotations: five times what it takes
+SWEEPS = 10  # of rotations for each row: five times the usual number
 _EPSILON = float(np.finfo(np.float64).eps)
-# Numbers whose squares would drown: a matrix of few kinds of rows leaves such rounding behind, and
-# a reflection along it would be one along nothing.
-_DROWNED = 1e-145
+# Squares of smaller numbers underflow. Matrices with repeated rows leave rounding errors like that,
+# which must not define a reflection.
+_UNDERFLOW = 1e-145
 
 
 class Rotations(NamedTuple):
-    """What turns a matrix of n rows into a diagonal one."""
+    """Factors of V for a matrix of n rows."""
 
-    reflected: Numbers  # (n, n) the matrix, then behind each diagonal a reflection's vector
-    strength: Numbers  # (n,) of each reflection
-    values: Numbers  # (n,) the diagonal: eigenvalues in the end
-    beside: Numbers  # (n,) what is beside it: 0 in the end
-    rotated: Numbers  # (SWEEPS n^2, 2) cosine and sine of each rotation
-    plane: NDArray[np.int64]  # (SWEEPS n^2,) the first of the two rows that it turns
-    used: NDArray[np.int64]  # (1,) rotations
-    scratch: Numbers  # (n,)
+    matrix: Array64  # (n, n) the input, then reflection vectors right of the diagonal
+    tau: Array64  # (n,) reflection k is I - tau v v'
+    values: Array64  # (n,) the diagonal: eigenvalues on return
+    off_diagonal: Array64  # (n,) 0 on return
+    cos_sin: Array64  # (SWEEPS n^2, 2) cosine and sine of each rotation
+    plane: NDArray[np.int64]  # (SWEEPS n^2,) the first of its two rows
+    used: NDArray[np.int64]  # (1,) number of rotations
+    scratch: Array64  # (n,)
 
 
 def rotations_for(rows: int) -> Rotations:
     most = SWEEPS * rows * rows
     return Rotations(
-        reflected=np.zeros((rows, rows)),
-        strength=np.zeros(rows),
+        matrix=np.zeros((rows, rows)),
+        tau=np.zeros(rows),
         values=np.zeros(rows),
-        beside=np.zeros(rows),
-        rotated=np.empty((most, 2)),  # memory that is never touched is never taken
+        off_diagonal=np.zeros(rows),
+        cos_sin=np.empty((most, 2)),  # untouched pages are never allocated
         plane=np.empty(most, np.int64),
         used=np.zeros(1, np.int64),
         scratch=np.zeros(rows),
@@ -54,15 +52,15 @@ def rotations_for(rows: int) -> Rotations:
 
 
 @njit_internal
-def add_scaled(to: Numbers, factor: float, what: Numbers) -> None:
-    """From 0 on: a loop that began elsewhere would not vectorise."""
+def add_scaled(to: Array64, factor: float, what: Array64) -> None:
+    """to += factor * what. Loops that do not start at 0 would not vectorise."""
     for j in range(len(to)):
         to[j] += factor * what[j]
 
 
 @njit_inline
-def factorise(matrix: Numbers) -> None:
-    """The upper part becomes U, matrix = U'U (Cholesky)."""
+def factorise(matrix: Array64) -> None:
+    """Replace the upper part by U with matrix = U'U (Cholesky); the lower part is not read."""
     rows = len(matrix)
     for k in range(rows):
         above = matrix[k, k:]
@@ -74,8 +72,8 @@ def factorise(matrix: Numbers) -> None:
 
 
 @njit_inline
-def invert(upper: Numbers, out: Numbers) -> None:
-    """The upper part of `out` becomes upper^-1."""
+def invert(upper: Array64, out: Array64) -> None:
+    """Write upper^-1 into the upper part of `out`."""
     rows = len(upper)
     for i in range(rows - 1, -1, -1):
         row = out[i, i:]
@@ -90,66 +88,66 @@ def invert(upper: Numbers, out: Numbers) -> None:
 
 
 @njit_inline
-def diagonalise(turns: Rotations) -> None:
-    """Find the eigenvalues of turns.reflected, and the turns that lead there."""
-    _make_tridiagonal(turns)
-    _make_diagonal(turns)
+def diagonalise(rotations: Rotations) -> None:
+    """Factorise `rotations.matrix`; its eigenvalues go to `rotations.values`."""
+    _make_tridiagonal(rotations)
+    _make_diagonal(rotations)
 
 
 @njit_inline
-def _make_tridiagonal(turns: Rotations) -> None:
-    """Householder's reflections I - strength v v', one for each row but the last two."""
-    a, rows = turns.reflected, len(turns.reflected)
+def _make_tridiagonal(rotations: Rotations) -> None:
+    """Householder reflections I - tau v v', one for each row but the last two."""
+    a, rows = rotations.matrix, len(rotations.matrix)
     for k in range(rows - 2):
-        v, p = a[k, k + 1 :], turns.scratch[k + 1 :]
-        turns.values[k] = a[k, k]
+        v, p = a[k, k + 1 :], rotations.scratch[k + 1 :]
+        rotations.values[k] = a[k, k]
         tail = 0.0
         for j in range(1, len(v)):
             tail += v[j] * v[j]
-        turns.strength[k], turns.beside[k] = 0.0, v[0]
-        if tail <= _DROWNED * _DROWNED:
+        rotations.tau[k], rotations.off_diagonal[k] = 0.0, v[0]
+        if tail <= _UNDERFLOW * _UNDERFLOW:
             continue
         length = np.sqrt(v[0] * v[0] + tail)
-        turns.beside[k] = -length if v[0] > 0 else length
-        v[0] -= turns.beside[k]
-        strength = 2 / (v[0] * v[0] + tail)
-        turns.strength[k] = strength
-        # A <- H A H = A - v w' - w v' with w = p - (strength p'v / 2) v, p = strength A v.
+        rotations.off_diagonal[k] = -length if v[0] > 0 else length
+        v[0] -= rotations.off_diagonal[k]
+        tau = 2 / (v[0] * v[0] + tail)
+        rotations.tau[k] = tau
+        # A <- H A H = A - v w' - w v' with w = p - (tau p'v / 2) v, p = tau A v.
         for j in range(len(v)):
             p[j] = 0
         for i in range(len(v)):
-            add_scaled(p, strength * v[i], a[k + 1 + i, k + 1 :])
+            add_scaled(p, tau * v[i], a[k + 1 + i, k + 1 :])
         along = 0.0
         for j in range(len(v)):
             along += p[j] * v[j]
-        add_scaled(p, -along * strength / 2, v)
+        add_scaled(p, -along * tau / 2, v)
         for i in range(len(v)):
             row, of_v, of_w = a[k + 1 + i, k + 1 :], v[i], p[i]
             for j in range(len(v)):
                 row[j] -= of_v * p[j] + of_w * v[j]
     for k in range(max(0, rows - 2), rows):
-        turns.values[k] = a[k, k]
+        rotations.values[k] = a[k, k]
     if rows > 1:
-        turns.beside[rows - 2] = a[rows - 2, rows - 1]
+        rotations.off_diagonal[rows - 2] = a[rows - 2, rows - 1]
 
 
 @njit_inline
-def _make_diagonal(turns: Rotations) -> None:
-    """Implicit QR steps with Wilkinson's shift; what is left in the end is rounding."""
-    d, e, rows = turns.values, turns.beside, len(turns.values)
+def _make_diagonal(rotations: Rotations) -> None:
+    """Implicit QR steps with Wilkinson's shift."""
+    d, e, rows = rotations.values, rotations.off_diagonal, len(rotations.values)
     largest = 0.0
     for k in range(rows):
         largest = max(largest, abs(d[k]))
     for k in range(rows - 1):
         largest = max(largest, abs(e[k]))
-    least = max(_EPSILON * largest, _DROWNED)
+    negligible = max(_EPSILON * largest, _UNDERFLOW)
     used, sweeps, high = 0, 0, rows - 1
     while high > 0 and sweeps < SWEEPS * rows:
-        if abs(e[high - 1]) <= least:
+        if abs(e[high - 1]) <= negligible:
             high -= 1
             continue
         low = high - 1
-        while low > 0 and abs(e[low - 1]) > least:
+        while low > 0 and abs(e[low - 1]) > negligible:
             low -= 1
         half, last = (d[high - 1] - d[high]) / 2, e[high - 1]
         root = np.sqrt(half * half + last * last)
@@ -160,7 +158,7 @@ def _make_diagonal(turns: Rotations) -> None:
             if k > low:
                 e[k - 1] = length
             c, s = 1.0, 0.0
-            if length > _DROWNED:
+            if length > _UNDERFLOW:
                 inverse = 1 / length
                 c, s = x * inverse, bulge * inverse
             first, second, between = d[k], d[k + 1], e[k]
@@ -171,19 +169,19 @@ def _make_diagonal(turns: Rotations) -> None:
             if k + 1 < high:
                 x, bulge = e[k], s * e[k + 1]
                 e[k + 1] = c * e[k + 1]
-            turns.rotated[used, 0], turns.rotated[used, 1], turns.plane[used] = c, s, k
+            rotations.cos_sin[used, 0], rotations.cos_sin[used, 1], rotations.plane[used] = c, s, k
             used += 1
         sweeps += 1
-    turns.used[0] = used
+    rotations.used[0] = used
 
 
 @njit_inline
-def rotate(turns: Rotations, vectors: Numbers, sums: Numbers) -> None:
-    """V' times the columns of `vectors` (n, K), in place; `sums` is (K,)."""
-    for k in range(len(turns.values) - 2):
-        _reflect(turns, k, vectors, sums)
-    for place in range(turns.used[0]):
-        k, c, s = turns.plane[place], turns.rotated[place, 0], turns.rotated[place, 1]
+def rotate(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
+    """vectors <- V' vectors, for `vectors` (n, K); `sums` (K,) is scratch."""
+    for k in range(len(rotations.values) - 2):
+        _reflect(rotations, k, vectors, sums)
+    for place in range(rotations.used[0]):
+        k, c, s = rotations.plane[place], rotations.cos_sin[place, 0], rotations.cos_sin[place, 1]
         first, second = vectors[k], vectors[k + 1]
         for column in range(vectors.shape[1]):
             one, other = first[column], second[column]
@@ -192,26 +190,26 @@ def rotate(turns: Rotations, vectors: Numbers, sums: Numbers) -> None:
 
 
 @njit_inline
-def rotate_back(turns: Rotations, vectors: Numbers, sums: Numbers) -> None:
-    """V times the columns of `vectors` (n, K), in place; `sums` is (K,)."""
-    for place in range(turns.used[0] - 1, -1, -1):
-        k, c, s = turns.plane[place], turns.rotated[place, 0], turns.rotated[place, 1]
+def rotate_back(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
+    """vectors <- V vectors, for `vectors` (n, K); `sums` (K,) is scratch."""
+    for place in range(rotations.used[0] - 1, -1, -1):
+        k, c, s = rotations.plane[place], rotations.cos_sin[place, 0], rotations.cos_sin[place, 1]
         first, second = vectors[k], vectors[k + 1]
         for column in range(vectors.shape[1]):
             one, other = first[column], second[column]
             first[column] = c * one - s * other
             second[column] = c * other + s * one
-    for k in range(len(turns.values) - 3, -1, -1):
-        _reflect(turns, k, vectors, sums)
+    for k in range(len(rotations.values) - 3, -1, -1):
+        _reflect(rotations, k, vectors, sums)
 
 
 @njit_internal
-def _reflect(turns: Rotations, k: int, vectors: Numbers, sums: Numbers) -> None:
-    v, strength, rows, columns = turns.reflected[k], turns.strength[k], len(vectors), len(sums)
+def _reflect(rotations: Rotations, k: int, vectors: Array64, sums: Array64) -> None:
+    v, tau, rows, columns = rotations.matrix[k], rotations.tau[k], len(vectors), len(sums)
     for column in range(columns):
         sums[column] = 0
     for i in range(k + 1, rows):
-        vector, factor = vectors[i], strength * v[i]
+        vector, factor = vectors[i], tau * v[i]
         for column in range(columns):
             sums[column] += factor * vector[column]
     for i in range(k + 1, rows):

@@ -1,8 +1,8 @@
-"""Random numbers of a batch, each row's its own.
+"""Counter-based random numbers: each row of a batch draws from its own key.
 
-A generator deals its numbers out in the order it is asked, so what a row draws would depend on the
-rows beside it: on how many environments share a worker, or on the minibatch. Here a row carries a
-number, its luck, and what it draws depends on nothing else.
+A stateful generator would make a row's numbers depend on the rows before it, hence on how many
+environments share a worker and on the minibatch. Here they depend on the row's key, a stream and a
+position, in torch for batches and in compiled code for single rows.
 """
 
 from __future__ import annotations
@@ -10,52 +10,79 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-RNG_KEY = "luck"  # the column of a batch that holds it: (B,) int64
+from loadmaster.envs import random as env_random
+from loadmaster.envs.compiled import njit_internal
 
-# Splitmix64's, as in envs/random.py; torch has no unsigned integers of that size to multiply.
+RNG_KEY = "rng_key"  # the column of a batch that holds the keys: (B,) int64
+
+# Splitmix64's, as in envs/random.py; torch cannot multiply unsigned 64-bit integers.
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _LOW = (1 << 32) - 1
 
+_env_splitmix64 = env_random.splitmix64
+_UNIT, _TURN = np.float32(2.0**-32), np.float32(2 * math.pi * 2.0**-32)
+_S32, _LOW_U64 = np.uint64(32), np.uint64(_LOW)
+_MINUS_TWO, _ONE = np.float32(-2), np.uint64(1)
 
-def splitmix64(luck: Tensor, count: Tensor | int) -> Tensor:
-    """64 random bits that depend on nothing but these two, of their common shape."""
-    x = luck + (torch.as_tensor(count) + 1) * _STEP  # wraps around, as it should
+
+def splitmix64(key: Tensor, count: Tensor | int) -> Tensor:
+    """64 random bits for each pair of key and count, of their common shape."""
+    x = key + (torch.as_tensor(count) + 1) * _STEP  # wraps around
     x = (x ^ _shifted(x, 30)) * _MIX_1
     x = (x ^ _shifted(x, 27)) * _MIX_2
     return x ^ _shifted(x, 31)
 
 
-def uniform(luck: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
-    """(B, *shape) between 0 and 1, both excluded; different streams have nothing in common.
+def uniform(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
+    """(B, *shape) in the open interval (0, 1), independent between streams.
 
-    Numbers that come first in `shape` are the same whatever its first length is.
+    The first numbers do not change with the first length of `shape`.
     """
-    bits = _bits(luck, math.prod(shape), stream)
+    bits = _bits(key, math.prod(shape), stream)
     # One bit less than a float32 holds, so that half a step keeps clear of either end.
     return ((_shifted(bits, 41) + 0.5) * 2.0**-23).view(-1, *shape)
 
 
-def standard_normal(luck: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
-    """(B, *shape), by Box and Muller: two of each 64 bits. As `uniform` where shapes differ."""
+def standard_normal(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
+    """(B, *shape) by Box-Muller, two of each 64 bits; prefixes are stable as in `uniform`."""
     count = math.prod(shape)
-    bits = _bits(luck, (count + 1) // 2, stream)
+    bits = _bits(key, (count + 1) // 2, stream)
     length = ((_shifted(bits, 32) + 1) * 2.0**-32).log().mul(-2).sqrt()
     angle = (bits & _LOW) * (2 * math.pi * 2.0**-32)
     pairs = torch.stack([length * angle.cos(), length * angle.sin()], dim=-1)
     return pairs.flatten(1)[:, :count].reshape(-1, *shape)
 
 
-def _bits(luck: Tensor, count: int, stream: int) -> Tensor:
+def _bits(key: Tensor, count: int, stream: int) -> Tensor:
     """(B, count)"""
-    key = splitmix64(splitmix64(luck, stream), -1)
-    return splitmix64(key[:, None], torch.arange(count, device=luck.device))
+    stream_key = splitmix64(splitmix64(key, stream), -1)
+    return splitmix64(stream_key[:, None], torch.arange(count, device=key.device))
 
 
 def _shifted(x: Tensor, places: int) -> Tensor:
-    """To the right, as if there were no sign."""
+    """Shift right without sign extension."""
     return (x >> places) & ((1 << (64 - places)) - 1)
+
+
+@njit_internal
+def draw_normal(
+    key: int | np.int64 | np.uint64, stream: int, first: int, count: int, out: NDArray[np.float32]
+) -> None:
+    """`standard_normal` of one key in compiled code: numbers `first` to `first + count`.
+
+    In float32 where torch is, so that rounding is the same.
+    """
+    stream_key = _env_splitmix64(_env_splitmix64(key, stream), -1)
+    for place in range(count):
+        number = first + place
+        bits = _env_splitmix64(stream_key, number // 2)
+        length = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
+        angle = np.float32(bits & _LOW_U64) * _TURN
+        out[place] = length * (np.cos(angle) if number % 2 == 0 else np.sin(angle))

@@ -1,8 +1,8 @@
-"""Small layers of a network in compiled code, for one decision at a time.
+"""Layers of a network in compiled code, for one decision at a time.
 
-Tables are float32 and have a column for each thing that is described, as many columns as whole
-blocks need: a layer then is a few long loops that vectorise. Columns beyond the things there are
-hold anything, and no other column hears of them.
+Arrays are float32 with one column per item (job or machine), padded to whole SIMD blocks so that
+each layer is a few long loops that vectorise. Padding columns hold arbitrary values, which no other
+column reads.
 """
 
 from __future__ import annotations
@@ -17,61 +17,62 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
-from loadmaster.models import simd_dense as lanes
+from loadmaster.models.simd_dense import OUTPUTS
 
-Table = NDArray[np.float32]
+Array32 = NDArray[np.float32]
 
-RELU, STRAIGHT = np.float32(0), np.float32(1)  # slopes below 0, of `dense` and `answer`
+RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
 _ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
-_EPSILON = np.float32(1e-5)  # torch's, of a LayerNorm
+_EPSILON = np.float32(1e-5)  # of torch.nn.LayerNorm
 _LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693359375)  # few bits, so that a multiple of it is exact
+_LN2_HIGH = np.float32(0.693359375)  # few bits, so that multiples are exact
 _LN2_LOW = np.float32(-2.12194440054690583e-4)
-_LEAST, _MOST = np.float32(-87), np.float32(88)  # what float32 can hold the exponential of
+_MIN_EXP, _MAX_EXP = np.float32(-87), np.float32(88)  # arguments whose exponential is finite
 
 
-def whole_blocks(count: int, block: int) -> int:
-    """`count`, rounded up."""
+def round_up(count: int, block: int) -> int:
+    """The next multiple of `block`."""
     return block * -(-count // block)
 
 
-def numbers(weights: Tensor) -> Table:
-    """As they are."""
+def to_numpy(weights: Tensor) -> Array32:
     return np.array(weights.detach().cpu().numpy(), np.float32, order="C")
 
 
-def blocks(weights: Tensor) -> Table:
-    """A matrix (outputs, inputs) or a bias (outputs,), outputs filled up with 0 to whole blocks."""
-    known = numbers(weights)
-    whole = np.zeros((whole_blocks(len(known), lanes.OUTPUTS), *known.shape[1:]), np.float32)
+def pad_outputs(weights: Tensor) -> Array32:
+    """A matrix (outputs, inputs) or bias (outputs,) with outputs padded to whole blocks by 0."""
+    known = to_numpy(weights)
+    whole = np.zeros((round_up(len(known), OUTPUTS), *known.shape[1:]), np.float32)
     whole[: len(known)] = known
     return whole
 
 
-@njit_inline  # on its own, compiled code may return no table
-def table(flat: Table, rows: int, columns: int) -> Table:
-    """The beginning of a row of numbers, as a table."""
+@njit_inline  # functions that are not inlined cannot return arrays
+def as_matrix(flat: Array32, rows: int, columns: int) -> Array32:
+    """The first rows * columns numbers as a matrix."""
     return flat[: rows * columns].reshape((rows, columns))
 
 
 @njit_internal
-def answer(turned: Table, bias: Table, single: Table, slope: np.float32, out: Table) -> None:
-    """`lanes.dense` for a single column; `turned` is the matrix with a row for each input."""
-    made = turned.shape[1]
-    for output in range(made):
+def dense_vector(
+    transposed: Array32, bias: Array32, x: Array32, slope: np.float32, out: Array32
+) -> None:
+    """`simd_dense.dense` for one column, with a matrix of one row per input."""
+    outputs = transposed.shape[1]
+    for output in range(outputs):
         out[output] = bias[output]
-    for place in range(len(turned)):
-        weights, value = turned[place], single[place]
-        for output in range(made):
+    for place in range(len(transposed)):
+        weights, value = transposed[place], x[place]
+        for output in range(outputs):
             out[output] += weights[output] * value
-    for output in range(made):
+    for output in range(outputs):
         out[output] = max(out[output], slope * out[output])
 
 
 @njit_internal
-def normalise(x: Table, scale: Table, shift: Table, sums: Table, out: Table) -> None:
-    """LayerNorm of each column over the rows that have a `scale`; `sums` is (2, columns)."""
+def layer_norm(x: Array32, scale: Array32, shift: Array32, sums: Array32, out: Array32) -> None:
+    """LayerNorm of each column over the first len(scale) rows; `sums` (2, columns) is scratch."""
     rows, columns = len(scale), x.shape[1]
     mean, spread = sums[0], sums[1]
     for column in range(columns):
@@ -96,8 +97,8 @@ def normalise(x: Table, scale: Table, shift: Table, sums: Table, out: Table) -> 
 
 
 @njit_internal
-def soften(scores: Table, rows: int, sums: Table) -> None:
-    """Softmax of each column over its first `rows`, but for the division by sums[1]."""
+def softmax_terms(scores: Array32, rows: int, sums: Array32) -> None:
+    """Softmax of each column over its first `rows`, without the division by sums[1]."""
     columns = scores.shape[1]
     most, whole = sums[0], sums[1]
     for column in range(columns):
@@ -120,8 +121,8 @@ def sigmoid(x: np.float32) -> np.float32:
 
 @njit_internal
 def exponential(x: np.float32) -> np.float32:
-    """exp, to the last bit but one, in operations that vectorise: a call to libm does not."""
-    x = min(max(x, _LEAST), _MOST)
+    """exp to two units in the last place, without a call to libm, so that loops vectorise."""
+    x = min(max(x, _MIN_EXP), _MAX_EXP)
     whole = np.floor(x * _LOG2_E + _HALF)
     x = x - whole * _LN2_HIGH - whole * _LN2_LOW
     series = np.float32(1 / 5040)
@@ -138,16 +139,13 @@ def exponential(x: np.float32) -> np.float32:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _of_bits(typing: Any, bits: Any) -> Any:
-    """The float32 that these 32 bits are."""
+    """Reinterpret 32 bits as a float32."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         low = builder.trunc(arguments[0], ir.IntType(32)) if bits.bitwidth > 32 else arguments[0]
         return builder.bitcast(low, ir.FloatType())
 
     return types.float32(bits), generate
-
-
-# The best few of many options, found on one walk, in compiled code.
 
 
 @njit_internal
@@ -158,9 +156,9 @@ def top_k(
     scores: NDArray[np.float32],
     count: int,
 ) -> int:
-    """Put an option among the best K, of which `count` are known; how many are known then.
+    """Insert an option into the best K and return how many are known; equals keep their order.
 
-    `best` (K,) are the options, best first, and `scores` (K,) theirs. It comes behind its equals.
+    The first `count` of `best` (K,) are options, best first, with their `scores` (K,).
     """
     place = count
     while place > 0 and score > scores[place - 1]:

@@ -1,4 +1,4 @@
-"""What every replay is tested for, whatever environment it shows."""
+"""Assertions shared by the tests of all replays."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 def assert_refused(
     arguments: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, and nothing written."""
-    assert main([*arguments, "-o", str(folder / "page.html")]) == 2
+    """The command prints one line of error and writes no file."""
+    output = folder / "output"
+    output.mkdir()
+    assert main([*arguments, "-o", str(output / "page.html")]) == 2
     shown = capsys.readouterr()
     assert message in shown.err
     assert shown.err.startswith("error: ")
     assert shown.err.count("\n") == 1
-    assert list(folder.iterdir()) == []
+    assert list(output.iterdir()) == []
 
 
 def assert_opens_by_itself(browser: Browser, address: str) -> None:
-    """Without a fault, and without asking anybody for anything."""
+    """The page loads without errors and without network requests."""
     browser.open(address)
     assert browser.evaluate("document.documentElement.dataset.ready") == "yes"
     assert browser.evaluate("document.getElementById('fault').hidden")

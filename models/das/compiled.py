@@ -1,10 +1,9 @@
-"""Both agents as one compiled function, for one moment at a time.
+"""Both agents as one compiled function, for one observation at a time.
 
-A rollout worker or a policy asks about one small moment, again and again. There the cost of a
-forward pass in torch is that of starting some hundred operations; compiled, the arithmetic itself
-is all there is, and only rows in use are computed. Weights are read from a `DasNetwork`, which
-stays the one that learns. It also stays the one for clusters where machines share cells: see
-`serves`.
+Rollouts and services decide on one small observation after another, where a forward pass in torch
+spends its time on starting some hundred operations. Weights are copied from a `DasNetwork`, which
+remains the one that is trained. Clusters whose machines are grouped into cells are not supported;
+see `is_supported`.
 """
 
 from __future__ import annotations
@@ -17,40 +16,42 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.compiled_ordering import (
-    OrderingRoom,
     OrderingWeights,
+    OrderingWorkspace,
     order_jobs,
-    ordering_room,
     ordering_weights,
+    ordering_workspace,
 )
 from loadmaster.models.das.compiled_placement import (
     KINDS,
     PRIOR,
     SPREAD,
-    PlacementRoom,
     PlacementWeights,
-    look_at_machines,
-    look_at_pairs,
-    placement_room,
+    PlacementWorkspace,
+    load_machines,
     placement_weights,
+    placement_workspace,
+    score_pairs,
 )
 from loadmaster.models.das.compiled_process import (
-    ProcessRoom,
     ProcessWeights,
-    believe,
-    process_room,
+    ProcessWorkspace,
+    load_history,
+    posterior,
+    posterior_std,
     process_weights,
-    recall,
+    process_workspace,
 )
 from loadmaster.models.das.gaussian_process import RandomWalkProcess
-from loadmaster.models.das.heuristic_init import LEAST_LOG_STD, LOG_TAU, MOST_LOG_STD
+from loadmaster.models.das.heuristic_init import LOG_TAU, MAX_LOG_STD, MIN_LOG_STD
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.models.keyed_random_numba import draw_normal
-from loadmaster.models.layers import Table
+from loadmaster.models.eigensolver import Array64
+from loadmaster.models.keyed_random import draw_normal
+from loadmaster.models.layers import Array32
 
-ORDER, PLACE = 0, 1  # streams of random numbers, and places in `logs`
-_LEAST, _MOST = np.float32(LEAST_LOG_STD), np.float32(MOST_LOG_STD)
+ORDER, PLACE = 0, 1  # random streams of the agents, and their places in `log_prob`
+_MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
 
 
 class Weights(NamedTuple):
@@ -61,20 +62,20 @@ class Weights(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Scratch tables, and what was decided: Q rows of jobs, M machines."""
+    """Scratch memory and the agents' actions, for Q rows of jobs and M machines."""
 
-    ordering: OrderingRoom
-    placement: PlacementRoom
-    process: ProcessRoom
-    standard: Table  # (Q or M,) standard normal numbers
-    priority: Table  # (Q,)
-    affinity: Table  # (Q, M)
-    logs: NDArray[np.float64]  # (2,) of the density of either agent's draw
-    last: NDArray[np.int64]  # (1,) the row whose machines were looked at last; -1: none
+    ordering: OrderingWorkspace
+    placement: PlacementWorkspace
+    process: ProcessWorkspace
+    standard: Array32  # (Q or M,) standard normal numbers
+    priority: Array32  # (Q,)
+    affinity: Array32  # (Q, M)
+    log_prob: Array64  # (2,) log density of each agent's draw
+    scored_row: NDArray[np.int64]  # (1,) the row that `placement` and `process` hold; -1: none
 
 
 def is_supported(settings: DasSettings, machines: int) -> bool:
-    """Whether the compiled code knows such a network on so many machines."""
+    """Whether the compiled code can run such a network on so many machines."""
     return not settings.process or machines <= settings.exact_up_to
 
 
@@ -92,52 +93,53 @@ def weights_of(network: DasNetwork) -> Weights:
 def workspace_for(settings: DasSettings, queue: int, machines: int, past: int) -> Workspace:
     """For observations of up to `queue` jobs and `past` decisions."""
     return Workspace(
-        ordering_room(settings, queue),
-        placement_room(settings, machines),
-        process_room(machines if settings.process else 0, past),
+        ordering_workspace(settings, queue),
+        placement_workspace(settings, machines),
+        process_workspace(machines if settings.process else 0, past),
         standard=np.zeros(max(queue, machines), np.float32),
         priority=np.zeros(queue, np.float32),
         affinity=np.zeros((queue, machines), np.float32),
-        logs=np.zeros(2),
-        last=np.full(1, -1),
+        log_prob=np.zeros(2),
+        scored_row=np.full(1, -1),
     )
 
 
 @compiled
 def decide(
-    view: Observation, weights: Weights, room: Workspace, draws: bool, luck: int | np.int64
+    view: Observation, weights: Weights, work: Workspace, sample: bool, key: int | np.int64
 ) -> None:
-    """Priorities and affinities, and with `draws` their log-probabilities, into the room.
+    """Write priorities, affinities and log-probabilities into the workspace.
 
-    With `draws` they are drawn by `luck` as DasModule draws them; without, they are the means.
+    With `sample` they are drawn by `key` as DasModule draws them; without, they are the means and
+    the log-probabilities are 0.
     """
     count = 0
     while count < len(view.job_mask) and view.job_mask[count]:
         count += 1
-    room.logs[ORDER], room.logs[PLACE] = 0.0, 0.0
-    room.last[0] = -1
+    work.log_prob[ORDER], work.log_prob[PLACE] = 0.0, 0.0
+    work.scored_row[0] = -1
     if count > 0:
-        order_jobs(view, count, weights.ordering, room.ordering)
-        _set_priorities(view, count, room, draws, luck)
-        _set_affinities(view, count, weights, room, draws, luck)
+        order_jobs(view, count, weights.ordering, work.ordering)
+        _set_priorities(view, count, work, sample, key)
+        _set_affinities(view, count, weights, work, sample, key)
 
 
 @njit_inline
 def _set_priorities(
-    view: Observation, count: int, room: Workspace, draws: bool, luck: int | np.int64
+    view: Observation, count: int, work: Workspace, sample: bool, key: int | np.int64
 ) -> None:
-    """Those that can change nothing are 0 and have no part in the log-probability."""
-    mean, log_std, standard = room.ordering.mean, room.ordering.log_std, room.standard
-    if draws:
-        draw_normal(luck, ORDER, 0, count, standard)
+    """Priorities without effect are 0 and have no part in the log-probability."""
+    mean, log_std, standard = work.ordering.mean, work.ordering.log_std, work.standard
+    if sample:
+        draw_normal(key, ORDER, 0, count, standard)
     for row in range(count):
-        room.priority[row] = 0
+        work.priority[row] = 0
         if not view.heeded[row]:
             continue
-        room.priority[row] = mean[row]
-        if draws:
-            room.priority[row] += np.exp(log_std[row]) * standard[row]
-            room.logs[ORDER] += log_density(standard[row], log_std[row])
+        work.priority[row] = mean[row]
+        if sample:
+            work.priority[row] += np.exp(log_std[row]) * standard[row]
+            work.log_prob[ORDER] += _log_density(standard[row], log_std[row])
 
 
 @njit_inline
@@ -145,79 +147,106 @@ def _set_affinities(
     view: Observation,
     count: int,
     weights: Weights,
-    room: Workspace,
-    draws: bool,
-    luck: int | np.int64,
+    work: Workspace,
+    sample: bool,
+    key: int | np.int64,
 ) -> None:
-    """Those of jobs that fit nowhere are 0 and have no part in the log-probability."""
-    machines, recalled = view.held.shape[1], False
+    """Affinities of jobs that fit nowhere are 0 and have no part in the log-probability."""
+    machines, is_loaded = view.held.shape[1], False
     for row in range(count):
-        affinity, fits = room.affinity[row], False
+        affinity, fits = work.affinity[row], False
         for machine in range(machines):
             affinity[machine] = 0
             fits = fits or view.held[row, machine] > 0
         if not fits:
             continue
-        if not recalled:
-            look_at_machines(view, weights.placement, room.placement)
+        if not is_loaded:
+            load_machines(view, weights.placement, work.placement)
             if weights.has_process:
-                recall(view, weights.process, room.process)
-            recalled = True
-        look_at_pairs(view, row, weights.placement, room.placement)
-        room.last[0] = row
-        if draws:
-            draw_normal(luck, PLACE, row * machines, machines, room.standard)
+                load_history(view, weights.process, work.process)
+            is_loaded = True
+        score_pairs(view, row, weights.placement, work.placement)
+        work.scored_row[0] = row
+        if sample:
+            draw_normal(key, PLACE, row * machines, machines, work.standard)
         if weights.has_process:
-            room.logs[PLACE] += _process_affinity(view, weights, room, draws, affinity)
+            work.log_prob[PLACE] += _process_affinity(view, weights, work, sample, affinity)
         else:
-            room.logs[PLACE] += _lone_affinity(room, draws, affinity)
+            work.log_prob[PLACE] += _independent_affinity(work, sample, affinity)
 
 
 @njit_inline
 def _process_affinity(
-    view: Observation, weights: Weights, room: Workspace, draws: bool, affinity: Table
+    view: Observation, weights: Weights, work: Workspace, sample: bool, affinity: Array32
 ) -> float:
-    """affinity.ProcessAffinities; the log-probability."""
-    said, machines = room.placement.said, len(affinity)
-    kinds = said[KINDS:]
-    half_log = believe(kinds, view.rack, room.standard, draws, weights.process, room.process)
-    log_amplitude = log_amplitude_of(said[SPREAD], machines)
+    """gaussian_process.ProcessAffinities; returns the log-probability."""
+    outputs, machines = work.placement.outputs, len(affinity)
+    half_log = posterior(
+        outputs[KINDS:], view.rack, work.standard, sample, weights.process, work.process
+    )
+    log_amplitude = _log_amplitude(outputs[SPREAD], machines)
     amplitude = np.exp(log_amplitude)
-    found, log, gain = room.process.found, 0.0, weights.process.gain
+    result, log_prob, gain = work.process.result, 0.0, weights.process.gain
     for machine in range(machines):
-        won, drawn = found[2 * machine], found[2 * machine + 1]
-        mean = np.float64(said[PRIOR, machine]) + gain * won
-        affinity[machine] = mean + amplitude * drawn if draws else mean
-        log += log_density(room.standard[machine], log_amplitude)
-    return log - half_log if draws else 0.0
+        mean = np.float64(outputs[PRIOR, machine]) + gain * result[2 * machine]
+        affinity[machine] = mean + amplitude * result[2 * machine + 1] if sample else mean
+        log_prob += _log_density(work.standard[machine], log_amplitude)
+    return log_prob - half_log if sample else 0.0
 
 
 @njit_inline
-def log_amplitude_of(spread: Table, machines: int) -> float:
-    """Of the process, by what is said of each machine."""
+def _log_amplitude(spread: Array32, machines: int) -> float:
     total = np.float32(0)
     for machine in range(machines):
         total += spread[machine]
-    return np.float64(min(max(total / np.float32(machines), _LEAST), _MOST))
+    return np.float64(min(max(total / np.float32(machines), _MIN), _MAX))
 
 
 @njit_inline
-def _lone_affinity(room: Workspace, draws: bool, affinity: Table) -> float:
-    """affinity.IndependentAffinities; the log-probability."""
-    said, log = room.placement.said, 0.0
+def _independent_affinity(work: Workspace, sample: bool, affinity: Array32) -> float:
+    """gaussian_process.IndependentAffinities; returns the log-probability."""
+    outputs, log_prob = work.placement.outputs, 0.0
     for machine in range(len(affinity)):
-        affinity[machine] = said[PRIOR, machine]
-        if draws:
-            log_std = min(max(said[SPREAD, machine], _LEAST), _MOST)
-            affinity[machine] += np.exp(log_std) * room.standard[machine]
-            log += log_density(room.standard[machine], log_std)
-    return log
+        affinity[machine] = outputs[PRIOR, machine]
+        if sample:
+            log_std = min(max(outputs[SPREAD, machine], _MIN), _MAX)
+            affinity[machine] += np.exp(log_std) * work.standard[machine]
+            log_prob += _log_density(work.standard[machine], log_std)
+    return log_prob
 
 
 @njit_internal
-def log_density(standard: float, log_std: float) -> float:
-    """Of a number that was drawn by way of a standard normal one.
-
-    What was drawn is rounded to float32, as its mean is: it could tell no better.
-    """
+def _log_density(standard: float, log_std: float) -> float:
+    """Log density of mean + std * standard; the density's own float32 rounding is left out."""
     return -(np.float64(standard) ** 2) / 2 - log_std - LOG_TAU / 2
+
+
+@compiled
+def affinity_std(
+    view: Observation,
+    row: int,
+    machines: NDArray[np.int64],
+    weights: Weights,
+    work: Workspace,
+    scratch: Array64,
+    out: Array32,
+) -> None:
+    """Standard deviations of a job's affinities to K machines, after `decide` on this view.
+
+    The job of that row fits somewhere; `scratch` is (M, K).
+    """
+    outputs = work.placement.outputs
+    if work.scored_row[0] != row:
+        score_pairs(view, row, weights.placement, work.placement)
+        if weights.has_process:
+            kinds = outputs[KINDS:]
+            posterior(kinds, view.rack, work.standard, False, weights.process, work.process)
+        work.scored_row[0] = row
+    if weights.has_process:
+        posterior_std(machines, work.process, scratch, out)
+        amplitude = np.exp(_log_amplitude(outputs[SPREAD], len(view.machines)))
+        for place in range(len(machines)):
+            out[place] *= amplitude
+    else:
+        for place in range(len(machines)):
+            out[place] = np.exp(min(max(outputs[SPREAD, machines[place]], _MIN), _MAX))

@@ -1,9 +1,9 @@
-"""The random-walk process of rwgp.py as compiled code, for one job at a time.
+"""The random-walk process of gaussian_process.py as compiled code, for one job at a time.
 
-Without gradients less is needed. The exponential time kernel is a Markov chain, so along each
-eigenvector a scalar Kalman filter tells the mean as well as the variance, and what was drawn by
-way of standard normal numbers has their density, but for a determinant. Nothing is inverted then
-but one triangular matrix, and no eigenvector is written out (models/eigensolver.py).
+Without gradients, a scalar Kalman filter along each eigenvector gives mean and variance, since the
+exponential time kernel is a Markov chain. The density of a draw is that of the standard normal
+numbers behind it, up to a determinant. So only one triangular matrix is inverted, and no
+eigenvector is written out (models/eigensolver.py).
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.features import SPEED
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.gaussian_process import RandomWalkProcess
 from loadmaster.models.eigensolver import (
-    Numbers,
+    Array64,
     Rotations,
     add_scaled,
     diagonalise,
@@ -28,17 +29,11 @@ from loadmaster.models.eigensolver import (
     rotate_back,
     rotations_for,
 )
-from loadmaster.models.layers import Table
-
-# What the compiled process reads and writes: its settings, and room to work in.
-
-
-# Places in `ProcessRoom.counts`.
-OBSERVED = 0  # decisions that something was observed at
+from loadmaster.models.layers import Array32
 
 
 class ProcessWeights(NamedTuple):
-    """What `RandomWalkProcess` is set to and has learnt."""
+    """Settings and learned parameters of `RandomWalkProcess`."""
 
     walk: float
     same_rack: float
@@ -50,152 +45,159 @@ class ProcessWeights(NamedTuple):
     tau: int
 
 
-class ProcessRoom(NamedTuple):
-    """M machines, up to T past decisions; of a moment, then of a job."""
+class ProcessWorkspace(NamedTuple):
+    """Scratch memory and results for M machines and up to T past decisions."""
 
-    counts: NDArray[np.int64]  # (1,)
-    order: NDArray[np.int64]  # (T,) decisions with an observation, the youngest first
-    surprise: Numbers  # (M, T) speed beyond the usual, the oldest decision first, gaps filled
-    share: Numbers  # (M,) of those decisions at which this machine was observed
-    decay: Numbers  # (T,) from each of them to the next, from the last to now
-    ties: Numbers  # (M, M) A, then I - walk S, then U with U'U = I - walk S
-    root: Numbers  # (M, M) the upper part: K = root root'
-    turns: Rotations
-    variance: Numbers  # (M,) along each eigenvector, relative to the amplitude
-    told: Numbers  # (M * (T + 1),) what was observed, and the numbers to draw by
-    found: Numbers  # (M * 2,) the posterior's mean, and what was drawn
-    sums: Numbers  # (M + T + 2,)
+    decisions: NDArray[np.int64]  # (1,) past decisions with an observation, at most T
+    order: NDArray[np.int64]  # (T,) these decisions, the youngest first
+    residual: Array64  # (M, T) observed minus usual speed, the oldest first, gaps filled
+    share: Array64  # (M,) of these decisions at which this machine was observed
+    decay: Array64  # (T,) from each of them to the next, from the last to now
+    ties: Array64  # (M, M) A, then I - walk S, then U with U'U = I - walk S
+    root: Array64  # (M, M) the upper part: K = root root'
+    rotations: Rotations
+    variance: Array64  # (M,) along each eigenvector, relative to the amplitude
+    observed: Array64  # (M * (T + 1),) weighted residuals, and the numbers to draw by
+    result: Array64  # (M * 2,) the posterior's mean, and the draw
+    sums: Array64  # (M + T + 2,)
 
 
 def process_weights(process: RandomWalkProcess) -> ProcessWeights:
     settings = process.settings
+
+    def learned(log: Tensor) -> float:
+        return float(log.detach().double().exp())
+
     return ProcessWeights(
-        walk=settings.walk,
-        same_rack=settings.same_rack,
-        cross_rack=settings.cross_rack,
-        length=float(process.log_length.detach().double().exp()),
-        memory_s=float(process.log_memory.detach().double().exp()),
-        noise=float(process.log_noise.detach().double().exp()),
-        gain=float(process.log_gain.detach().double().exp()),
+        settings.walk,
+        settings.same_rack,
+        settings.cross_rack,
+        length=learned(process.log_length),
+        memory_s=learned(process.log_memory),
+        noise=learned(process.log_noise),
+        gain=learned(process.log_gain),
         tau=settings.tau,
     )
 
 
-def process_room(machines: int, past: int) -> ProcessRoom:
-    return ProcessRoom(
-        counts=np.zeros(1, np.int64),
+def process_workspace(machines: int, past: int) -> ProcessWorkspace:
+    return ProcessWorkspace(
+        decisions=np.zeros(1, np.int64),
         order=np.zeros(past, np.int64),
-        surprise=np.zeros((machines, past)),
+        residual=np.zeros((machines, past)),
         share=np.zeros(machines),
         decay=np.zeros(past),
         ties=np.zeros((machines, machines)),
         root=np.zeros((machines, machines)),
-        turns=rotations_for(machines),
+        rotations=rotations_for(machines),
         variance=np.zeros(machines),
-        told=np.zeros(machines * (past + 1)),
-        found=np.zeros(machines * 2),
+        observed=np.zeros(machines * (past + 1)),
+        result=np.zeros(machines * 2),
         sums=np.zeros(machines + past + 2),
     )
 
 
 @njit_inline
-def recall(view: Observation, weights: ProcessWeights, room: ProcessRoom) -> None:
-    """history.read_history, and the surprise in it, of the moment that all jobs share."""
-    found, order = 0, room.order
+def load_history(view: Observation, weights: ProcessWeights, work: ProcessWorkspace) -> None:
+    """gaussian_process.read_history, which all jobs of an observation share."""
+    decisions, order = 0, work.order
     for past in range(len(view.history_t)):
         if not view.history_mask[past].any():
             continue
-        place = found
+        place = decisions
         while place > 0 and view.history_t[order[place - 1]] > view.history_t[past]:
             order[place] = order[place - 1]
             place -= 1
         order[place] = past
-        found += 1
-    found = min(found, weights.tau)
-    room.counts[OBSERVED] = found
-    for machine in range(len(room.share)):
+        decisions += 1
+    decisions = min(decisions, weights.tau)
+    work.decisions[0] = decisions
+    for machine in range(len(work.share)):
         times, speed = 0, 0.0
-        for place in range(found):
+        for place in range(decisions):
             if view.history_mask[order[place], machine]:
                 times += 1
                 speed += view.history_y[order[place], machine]
-        room.share[machine] = times / max(found, 1)
+        work.share[machine] = times / max(decisions, 1)
         usual = np.float64(view.machines[machine, SPEED])
         mean = speed / max(times, 1)
-        for place in range(found):
-            past = order[found - 1 - place]
+        for place in range(decisions):
+            past = order[decisions - 1 - place]
             seen = view.history_mask[past, machine]
             own = np.float64(view.history_y[past, machine]) if seen else mean
-            room.surprise[machine, place] = own - usual
+            work.residual[machine, place] = own - usual
     younger = 0.0
-    for place in range(found):
+    for place in range(decisions):
         age = max(np.float64(view.history_t[order[place]]), 0.0)
-        room.decay[found - 1 - place] = np.exp((younger - age) / weights.memory_s)
+        work.decay[decisions - 1 - place] = np.exp((younger - age) / weights.memory_s)
         younger = age
 
 
 @njit_internal
-def believe(
-    kinds: Table,
+def posterior(
+    kinds: Array32,
     rack: NDArray[np.int64],
-    standard: Table,
-    draws: bool,
+    standard: Array32,
+    sample: bool,
     weights: ProcessWeights,
-    room: ProcessRoom,
+    work: ProcessWorkspace,
 ) -> float:
-    """What a job wins on each machine by what was observed, and a draw around it, in `found`.
+    """Write the posterior's mean and a draw by `standard` into `work.result`, as (M, 2).
 
-    Both are (M, 2) there, for an amplitude of 1, drawn by way of `standard`. Half the
-    log-determinant of the covariance comes back; 0 where nothing is drawn.
+    Both are for an amplitude of 1. Returns half the log-determinant of the covariance, or 0
+    without `sample`.
     """
-    machines, observed = len(rack), room.counts[OBSERVED]
-    _tie(kinds, rack, weights, room)
-    half_log = _walk(room, draws)
-    found = room.found[: machines * 2].reshape((machines, 2))
-    if observed == 0:
+    machines, decisions = len(rack), work.decisions[0]
+    _load_ties(kinds, rack, weights, work)
+    half_log = _kernel_root(work, sample)
+    result = work.result[: machines * 2].reshape((machines, 2))
+    if decisions == 0:
         for machine in range(machines):
-            found[machine, 0], found[machine, 1] = 0.0, standard[machine]
+            result[machine, 0], result[machine, 1] = 0.0, standard[machine]
     else:
-        told = room.told[: machines * (observed + 1)].reshape((machines, observed + 1))
-        _listen(standard, room, told)
-        diagonalise(room.turns)
-        rotate(room.turns, told, room.sums[: observed + 1])
-        half_log += _filter(weights, room, told, found, draws)
-        rotate_back(room.turns, found, room.sums[:2])
-    for machine in range(machines):  # root times it; what is read is not yet written over
-        mean, drawn, row = 0.0, 0.0, room.root[machine]
+        observed = work.observed[: machines * (decisions + 1)].reshape((machines, decisions + 1))
+        _load_observations(standard, work, observed)
+        diagonalise(work.rotations)
+        rotate(work.rotations, observed, work.sums[: decisions + 1])
+        half_log += _kalman_filter(weights, work, observed, result, sample)
+        rotate_back(work.rotations, result, work.sums[:2])
+    for machine in range(machines):  # root times it; later rows are still unchanged when read
+        mean, drawn, row = 0.0, 0.0, work.root[machine]
         for other in range(machine, machines):
-            mean += row[other] * found[other, 0]
-            drawn += row[other] * found[other, 1]
-        found[machine, 0], found[machine, 1] = mean, drawn
+            mean += row[other] * result[other, 0]
+            drawn += row[other] * result[other, 1]
+        result[machine, 0], result[machine, 1] = mean, drawn
     return half_log
 
 
 @njit_inline
-def doubt(machines: NDArray[np.int64], room: ProcessRoom, turned: Numbers, out: Table) -> None:
-    """Standard deviations of what the job just believed in wins on each of these K machines.
+def posterior_std(
+    machines: NDArray[np.int64], work: ProcessWorkspace, scratch: Array64, out: Array32
+) -> None:
+    """Standard deviations on these K machines, after `posterior`, for an amplitude of 1.
 
-    For an amplitude of 1: the root of each one's part of root V variance V' root'. `turned` (M, K)
-    is scratch.
+    The roots of the diagonal of root V variance V' root'; `scratch` is (M, K).
     """
-    if room.counts[OBSERVED] == 0:
-        out[:] = 1  # K's own diagonal
+    if work.decisions[0] == 0:
+        out[:] = 1  # the diagonal of K
         return
-    for i in range(len(turned)):
+    for i in range(len(scratch)):
         for place in range(len(machines)):
-            turned[i, place] = room.root[machines[place], i] if i >= machines[place] else 0.0
-    rotate(room.turns, turned, room.sums[: len(machines)])
+            scratch[i, place] = work.root[machines[place], i] if i >= machines[place] else 0.0
+    rotate(work.rotations, scratch, work.sums[: len(machines)])
     for place in range(len(machines)):
         own = 0.0
-        for i in range(len(turned)):
-            own += room.variance[i] * turned[i, place] * turned[i, place]
+        for i in range(len(scratch)):
+            own += work.variance[i] * scratch[i, place] * scratch[i, place]
         out[place] = np.sqrt(own)
 
 
 @njit_inline
-def _tie(kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: ProcessRoom) -> None:
-    """I - walk S, its upper part: A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2), see walk.py."""
-    ties, degree, machines = room.ties, room.sums, len(rack)
+def _load_ties(
+    kinds: Array32, rack: NDArray[np.int64], weights: ProcessWeights, work: ProcessWorkspace
+) -> None:
+    """The upper part of I - walk S, with A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)."""
+    ties, degree, machines = work.ties, work.sums, len(rack)
     per_length = 1 / weights.length
     for i in range(machines):
         degree[i] = 1
@@ -224,9 +226,9 @@ def _tie(kinds: Table, rack: NDArray[np.int64], weights: ProcessWeights, room: P
 
 
 @njit_inline
-def _walk(room: ProcessRoom, draws: bool) -> float:
-    """The root of K, whose diagonal is 1, and the logarithm of its determinant."""
-    half_log, ties, root = 0.0, room.ties, room.root
+def _kernel_root(work: ProcessWorkspace, sample: bool) -> float:
+    """Write the root of K, scaled to a diagonal of 1; return the log of its determinant."""
+    half_log, ties, root = 0.0, work.ties, work.root
     factorise(ties)
     invert(ties, root)
     for machine in range(len(root)):
@@ -236,52 +238,56 @@ def _walk(room: ProcessRoom, draws: bool) -> float:
         unit = 1 / np.sqrt(own)
         for other in range(machine, len(root)):
             row[other] *= unit
-        if draws:
+        if sample:
             half_log += np.log(unit / ties[machine, machine])
     return half_log
 
 
 @njit_inline
-def _listen(standard: Table, room: ProcessRoom, told: Numbers) -> None:
-    """W = root' diag(share) root, and root' diag(share) times each surprise, oldest first."""
-    precision, root, machines = room.turns.reflected, room.root, len(room.share)
-    columns = told.shape[1] - 1
+def _load_observations(standard: Array32, work: ProcessWorkspace, observed: Array64) -> None:
+    """W = root' diag(share) root, and root' diag(share) times each residual, oldest first."""
+    precision, root, machines = work.rotations.matrix, work.root, len(work.share)
+    columns = observed.shape[1] - 1
     for i in range(machines):
         precision[i, :] = 0
-        told[i, :] = 0
-        told[i, columns] = standard[i]
+        observed[i, :] = 0
+        observed[i, columns] = standard[i]
     for machine in range(machines):
-        share, row = room.share[machine], root[machine]
+        share, row = work.share[machine], root[machine]
         if share == 0:
             continue
         for i in range(machine, machines):
-            weighed, heard = share * row[i], told[i]
-            add_scaled(precision[i, i:], weighed, row[i:])
+            weighted, own = share * row[i], observed[i]
+            add_scaled(precision[i, i:], weighted, row[i:])
             for past in range(columns):
-                heard[past] += weighed * room.surprise[machine, past]
+                own[past] += weighted * work.residual[machine, past]
     for i in range(machines):
         for j in range(i):
             precision[i, j] = precision[j, i]
 
 
 @njit_inline
-def _filter(
-    weights: ProcessWeights, room: ProcessRoom, told: Numbers, found: Numbers, draws: bool
+def _kalman_filter(
+    weights: ProcessWeights,
+    work: ProcessWorkspace,
+    observed: Array64,
+    result: Array64,
+    sample: bool,
 ) -> float:
-    """A Kalman filter along each eigenvector: mean, a draw, and half the log-determinant."""
-    half_log, noise, columns = 0.0, weights.noise, told.shape[1] - 1
-    for place in range(len(told)):
-        mean, variance, value = 0.0, 1.0, room.turns.values[place]
+    """Mean and draw along each eigenvector; returns half the log-determinant."""
+    half_log, noise, columns = 0.0, weights.noise, observed.shape[1] - 1
+    for place in range(len(observed)):
+        mean, variance, value = 0.0, 1.0, work.rotations.values[place]
         for past in range(columns):
             precise = variance * value + noise
-            mean = (mean * noise + variance * told[place, past]) / precise
+            mean = (mean * noise + variance * observed[place, past]) / precise
             variance = variance * noise / precise
-            decay = room.decay[past]
+            decay = work.decay[past]
             mean *= decay
             variance = 1 - decay * decay * (1 - variance)
-        room.variance[place] = variance
-        found[place, 0], found[place, 1] = mean, 0.0
-        if draws:
-            found[place, 1] = np.sqrt(variance) * told[place, columns]
+        work.variance[place] = variance
+        result[place, 0], result[place, 1] = mean, 0.0
+        if sample:
+            result[place, 1] = np.sqrt(variance) * observed[place, columns]
             half_log += np.log(variance) / 2
     return half_log

@@ -1,4 +1,4 @@
-"""DAS's two agents and their critic as RLlib sees them: see platform/rl/mappo.py."""
+"""RLlib modules of DAS's agents and their critic, for platform/rl/mappo.py."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ ENTROPY = "entropy"  # RLlib has no column of that name
 class DasModule(TorchRLModule):
     """An action is a priority for each row of the queue and its affinity to each machine.
 
-    Affinities go to the environment as they were drawn: it heeds no machine without room, so they
-    need not be barred, and what is recorded is what the density speaks of.
+    Affinities go to the environment as drawn, so that the recorded action is the one of the
+    density: the environment ignores machines where a job does not fit.
 
     `model_config`: "network", the fields of DasSettings.
     """
@@ -32,30 +32,30 @@ class DasModule(TorchRLModule):
         self.network = DasNetwork(settings)
 
     def _forward_inference(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """The means: each agent's best guess."""
-        return {Columns.ACTIONS: _by_agent(self.network.decide(batch[Columns.OBS]).actions)}
+        return {Columns.ACTIONS: _by_agent(self.network.mean_actions(batch[Columns.OBS]))}
 
     @torch.no_grad()
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Drawn by each row's own luck. The queue comes first in both shapes: padding it with
-        rows that nobody uses changes no other row's numbers."""
-        priorities, placements = self.network(batch[Columns.OBS])
-        luck, shape = batch[RNG_KEY], placements.fits.shape[1:]
-        drawn = Actions(
-            priorities.sample(standard_normal(luck, shape[:1], stream=0)),
-            placements.sample(standard_normal(luck, shape, stream=1)),
+        """Sample by each row's own key.
+
+        The queue comes first in both shapes, so that padding it does not change the numbers of
+        other rows.
+        """
+        found = self.network(batch[Columns.OBS])
+        key, shape = batch[RNG_KEY], found.placements.fits.shape[1:]
+        standard = Actions(
+            standard_normal(key, shape[:1], stream=0), standard_normal(key, shape, stream=1)
         )
-        logs = priorities.log_prob(drawn.priority), placements.log_prob(drawn.affinity)
-        return {Columns.ACTIONS: _by_agent(drawn), Columns.ACTION_LOGP: torch.stack(logs, 1)}
+        actions = found.sample(standard)
+        return {
+            Columns.ACTIONS: _by_agent(actions),
+            Columns.ACTION_LOGP: found.log_prob(actions),
+        }
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        judged = self.network.evaluate(batch[Columns.OBS], _of_both(batch[Columns.ACTIONS]))
-        return {
-            Columns.ACTION_LOGP: torch.stack(
-                [judged.ordering_log_prob, judged.placement_log_prob], 1
-            ),
-            ENTROPY: torch.stack([judged.ordering_entropy, judged.placement_entropy], 1),
-        }
+        found = self.network(batch[Columns.OBS])
+        log_prob = found.log_prob(_to_actions(batch[Columns.ACTIONS]))
+        return {Columns.ACTION_LOGP: log_prob, ENTROPY: found.entropy()}
 
 
 class DasCritic(TorchRLModule):
@@ -67,7 +67,7 @@ class DasCritic(TorchRLModule):
         self.critic = Critic(settings, self.sees_actions)
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        actions = _of_both(batch[Columns.ACTIONS]) if self.sees_actions else None
+        actions = _to_actions(batch[Columns.ACTIONS]) if self.sees_actions else None
         return {Columns.VF_PREDS: self.critic(batch[Columns.OBS], actions)}
 
 
@@ -75,5 +75,5 @@ def _by_agent(actions: Actions) -> dict[str, Tensor]:
     return {ORDERING: actions.priority, PLACEMENT: actions.affinity}
 
 
-def _of_both(actions: dict[str, Tensor]) -> Actions:
+def _to_actions(actions: dict[str, Tensor]) -> Actions:
     return Actions(actions[ORDERING], actions[PLACEMENT])

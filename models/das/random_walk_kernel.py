@@ -1,4 +1,10 @@
-"""The random-walk kernel of machines (or of cells of like machines)."""
+"""The random-walk kernel over machines, or over cells of like machines on large clusters.
+
+The kernel depends on a machine only through the mean of its cell. A function of such a matrix
+splits into one number per cell, coupled to other cells, and the differences of a cell's machines
+from their mean, which are independent. With C cells of M machines it costs O(C^3 + M C); the result
+is exact if there are at most C kinds of machines.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +14,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Like machines in cells: on a large cluster the process walks over cells, not machines.
-#
-# The walk sees of a machine its cell's mean and nothing else, so all machines of a cell are alike
-# to
-# it. Whatever is a function of such a matrix splits into one number a cell, coupled to the other
-# cells, and the differences of a cell's machines from their mean, which no other machine has a part
-# in. A cluster of M machines in C cells costs O(C^3 + M C) then, and nothing more is approximated:
-# where there are at most C kinds of machines the result is the exact one.
 
-
-class Cells(NamedTuple):
-    """Which machine is in which cell; a cell may be empty."""
+class MachineClusters(NamedTuple):
+    """Assignment of machines to cells, which may be empty."""
 
     cell: Tensor  # (N, M) int64
     size: Tensor  # (N, C)
@@ -32,28 +29,30 @@ class Cells(NamedTuple):
         return total / _widen(self.size.clamp(min=1), shape)
 
     def spread(self, of_cell: Tensor) -> Tensor:
-        """(N, ..., M) of (N, ..., C): every machine is given its cell's number."""
+        """(N, ..., M) of (N, ..., C): each machine gets its cell's value."""
         return of_cell.gather(-1, _widen(self.cell, of_cell.shape[:-1]))
 
     def split(self, of_machine: Tensor) -> tuple[Tensor, Tensor]:
         """(N, ..., M) as sqrt(size) * mean of each cell (N, ..., C), and the differences.
 
-        The two have the length of the whole between them.
+        The sum of squares is preserved.
         """
         mean = self.mean(of_machine)
         return mean * _widen(self.size.sqrt(), mean.shape[:-1]), of_machine - self.spread(mean)
 
     def join(self, of_cell: Tensor, differences: Tensor) -> Tensor:
-        """The machines again: (N, M) of what `split` gave."""
+        """Inverse of `split`: (N, M)."""
         return self.spread(of_cell / self.size.clamp(min=1).sqrt()) + differences
 
 
 @torch.no_grad()
-def gather_cells(kinds: Tensor, rack: Tensor, rack_distance: float, cells: int) -> Cells:
-    """Machines that differ least, by |kinds_k - kinds_l|^2 plus `rack_distance` across racks.
+def cluster_machines(
+    kinds: Tensor, rack: Tensor, rack_distance: float, cells: int
+) -> MachineClusters:
+    """Farthest-point clustering by |kinds_k - kinds_l|^2 plus `rack_distance` across racks.
 
-    The centres are machines, each the farthest from all that came before; the first is the
-    farthest from the mean. `kinds` is (N, M, D), `rack` (N, M).
+    Each centre is the machine farthest from those before it, the first the one farthest from the
+    mean. `kinds` is (N, M, D), `rack` (N, M).
     """
     rows = torch.arange(len(kinds), device=kinds.device)
     flat = kinds.float().mT.contiguous()  # (N, D, M): sums over D run along the machines
@@ -69,7 +68,7 @@ def gather_cells(kinds: Tensor, rack: Tensor, rack_distance: float, cells: int) 
         centre = torch.minimum(nearest, distance, out=nearest).argmax(1)
     found = cell.long()
     size = kinds.new_zeros(len(kinds), cells)
-    return Cells(found, size.scatter_add(1, found, kinds.new_ones(rack.shape)))
+    return MachineClusters(found, size.scatter_add(1, found, kinds.new_ones(rack.shape)))
 
 
 def _widen(table: Tensor, shape: Sequence[int]) -> Tensor:
@@ -78,19 +77,21 @@ def _widen(table: Tensor, shape: Sequence[int]) -> Tensor:
     return table.view(len(table), *between, table.shape[-1]).expand(*shape, -1)
 
 
-class WalkKernel(NamedTuple):
-    """K, as K = root root' among the cells, and by itself inside each cell."""
+class RandomWalkKernel(NamedTuple):
+    """K = root root' between cells, and its eigenvalues within each cell."""
 
     root: Tensor  # (N, C, C)
     inverse_root: Tensor  # (N, C, C)
     log_det: Tensor  # (N,) of root
-    inside: Tensor  # (N, C) eigenvalue of K for every difference inside a cell
+    inside: Tensor  # (N, C) eigenvalue of K for the differences within a cell
 
 
-def topology(rack: Tensor, cells: Cells | None, same_rack: float, cross_rack: float) -> Tensor:
-    """E (N, C, C) of two different machines, of these cells or with these racks (N, M).
+def topology(
+    rack: Tensor, cells: MachineClusters | None, same_rack: float, cross_rack: float
+) -> Tensor:
+    """E (N, C, C): ties between different machines with these racks (N, M), or between cells.
 
-    A cell that reaches over racks is tied as its machines are on average.
+    The tie of a cell that spans racks is the average over its machines.
     """
     if cells is None:
         shared = (rack.unsqueeze(2) == rack.unsqueeze(1)).to(torch.float64)
@@ -108,28 +109,28 @@ def topology(rack: Tensor, cells: Cells | None, same_rack: float, cross_rack: fl
 def similarity(kinds: Tensor, length: Tensor) -> Tensor:
     """exp(-|phi_k - phi_l|^2 / 2 l^2): (N, C, C) of phi (N, C, D)."""
     scaled = kinds / length
-    # Not torch.cdist, whose root has no derivative where two machines are the same.
+    # Not torch.cdist, whose root has no derivative where two machines are equal.
     norm = scaled.square().sum(-1)
     apart = norm.unsqueeze(2) + norm.unsqueeze(1) - 2 * scaled @ scaled.mT
     return torch.exp(-apart.clamp(min=0) / 2)
 
 
-def walk_kernel(ties: Tensor, walk: float, size: Tensor | None = None) -> WalkKernel:
+def random_walk_kernel(ties: Tensor, walk: float, size: Tensor | None = None) -> RandomWalkKernel:
     """K = (I - walk * S)^-1 with a diagonal of 1, S = D^-1/2 A D^-1/2.
 
-    `ties` (N, C, C) is A beside the diagonal, with the tie of two machines of one cell on its own
-    diagonal; A has a 1 for every machine with itself. No tie is negative, so S has its
-    eigenvalues in [-1, 1] (Perron and Frobenius), and K exists and is positive definite for every
-    walk in (0, 1). `size` (N, C) are the machines in each cell; None: one in each.
+    `ties` (N, C, C) holds A between cells, and on its diagonal the tie of two machines of one cell;
+    A has a 1 for every machine with itself. Ties are not negative, so the eigenvalues of S lie in
+    [-1, 1] (Perron and Frobenius), and K is positive definite for every walk in (0, 1). `size`
+    (N, C) is the number of machines in each cell; None: one in each.
     """
-    own = 1 - ties.diagonal(dim1=-2, dim2=-1)  # what a machine is to itself beyond its like
+    own = 1 - ties.diagonal(dim1=-2, dim2=-1)  # a machine's tie to itself beyond that to its like
     if size is None:
         degree = own + ties.sum(-1)
         step = ties + torch.diag_embed(own)
     else:
         degree = own + (ties @ size.unsqueeze(-1)).squeeze(-1)
         root = size.sqrt()
-        # Nothing of an empty cell may be left: its row and column of S are 0.
+        # The row and column of an empty cell in S are 0.
         step = root.unsqueeze(2) * ties * root.unsqueeze(1) + torch.diag_embed(own * (size > 0))
     scale = degree.rsqrt()
     step = scale.unsqueeze(2) * step * scale.unsqueeze(1)
@@ -143,7 +144,7 @@ def walk_kernel(ties: Tensor, walk: float, size: Tensor | None = None) -> WalkKe
         diagonal = torch.where(size > 0, diagonal * share + inside * (1 - share), 1.0)
     unit = diagonal.rsqrt()
     log_det = unit.log().sum(-1) - lower.diagonal(dim1=-2, dim2=-1).log().sum(-1)
-    return WalkKernel(
+    return RandomWalkKernel(
         root=unit.unsqueeze(-1) * inverse.mT,
         inverse_root=lower.mT / unit.unsqueeze(-2),
         log_det=log_det,

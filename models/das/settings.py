@@ -1,4 +1,7 @@
-"""What a user may set about DAS's network."""
+"""Settings of DAS's network, and the training settings of its bundles.
+
+Imports neither torch nor numba, since lists of bundles use it.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,34 @@ Inside = Annotated[float, Field(gt=0, lt=1)]
 
 
 class DasSettings(Settings):
-    """Its size, and the two ideas that an ablation takes away.
+    """Sizes of the network, and the switches of the paper's ablation.
 
-    Both off is the paper's DA; `communicate` alone DA+MC, `process` alone DA+RWGP, both DAS.
+    Both off is DA; `communicate` alone DA+MC, `process` alone DA+RWGP, both DAS.
     """
 
-    communicate: bool = True  # the ordering agent hears of the machines, through a gate
-    process: bool = True  # affinities from a random-walk process; False: each by itself
+    communicate: bool = True  # gated pooling of the machines into the ordering agent
+    process: bool = True  # affinities from the random-walk process; False: independent
 
-    # What it knows before it learns; nothing: all jobs and machines are alike to it.
+    # Initial weights of the linear skip paths; nothing: zeros.
     opening: Literal["least-attained", "nothing"] = "least-attained"
 
-    width: PositiveInt = 32  # numbers that describe a job or a machine
-    heads: PositiveInt = 4  # of attention among the jobs
-    layers: PositiveInt = 1  # of the jobs' Transformer
-    kind_width: PositiveInt = 8  # numbers that tell how alike two machines are for a job
+    width: PositiveInt = 32  # of the embeddings
+    heads: PositiveInt = 4  # of attention
+    layers: PositiveInt = 1  # of the Transformer over jobs
+    kind_width: PositiveInt = 8  # of phi, the embedding of machines for a job
 
-    tau: PositiveInt = 8  # past decisions whose speeds the process is told
+    tau: PositiveInt = 8  # past decisions that the process observes
     walk: Inside = 0.7  # lambda: how far similarity spreads over the machines
-    same_rack: Share = 0.6  # tie of two like machines in one rack; to itself it is 1
+    same_rack: Share = 0.6  # tie of two like machines in one rack
     cross_rack: Share = 0.3  # and in different racks
-    # Where these four begin; they are learnt.
-    length: PositiveFloat = 1.0  # l: differences of machines that count
-    memory_s: PositiveFloat = 600.0  # rho: how long an observed speed stays true
-    noise: PositiveFloat = 1.0  # variance of an observed speed, that of speeds themselves being 1
-    gain: PositiveFloat = 1.0  # affinity that a machine wins by running 1 faster than usual
+    # Initial values of learned parameters.
+    length: PositiveFloat = 1.0  # l, the length scale of phi
+    memory_s: PositiveFloat = 600.0  # rho, the time scale of observed speeds
+    noise: PositiveFloat = 1.0  # variance of an observation, relative to that of speeds
+    gain: PositiveFloat = 1.0  # affinity per relative speed beyond the usual
 
-    exact_up_to: PositiveInt = 256  # machines; beyond, like machines share a cell
-    cells: PositiveInt = 64  # that many
+    exact_up_to: PositiveInt = 256  # machines; beyond, like machines are grouped into cells
+    cells: PositiveInt = 64
 
     @model_validator(mode="after")
     def _must_fit(self) -> Self:
@@ -59,7 +62,7 @@ class DasSettings(Settings):
 
     @property
     def variant(self) -> str:
-        """Its name in the paper's Table 1."""
+        """Name in the paper's Table 1."""
         names = {
             (False, False): "DA",
             (True, False): "DA+MC",
@@ -69,18 +72,15 @@ class DasSettings(Settings):
         return names[self.communicate, self.process]
 
 
-# What a bundle of DAS's was trained on. Lists ask: this needs neither torch nor numba.
-
-
 def training_settings(manifest: Manifest) -> GpuSchedulingSettings:
-    """The episodes it has learnt from."""
+    """Environment settings that the bundle was trained with."""
     return training_environment(manifest, GpuSchedulingSettings)
 
 
 def trained_on(manifest: Manifest) -> str:
-    """The same in words."""
-    return describe_training(manifest, GpuSchedulingSettings, in_words)
+    """Description of `training_settings`."""
+    return describe_training(manifest, GpuSchedulingSettings, _describe)
 
 
-def in_words(settings: GpuSchedulingSettings) -> str:
+def _describe(settings: GpuSchedulingSettings) -> str:
     return f"{settings.workload}, {conditions(settings)}"

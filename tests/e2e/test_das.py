@@ -1,4 +1,4 @@
-"""DAS as a user runs it: trained, exported, and judged on the sequences of the heuristics."""
+"""Train, export and evaluate DAS by commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import pytest
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.cli.main import main
+
+pytestmark = pytest.mark.slow
 
 LOADMASTER = str(Path(sys.executable).with_name("loadmaster"))
 SETTINGS = {
@@ -31,8 +33,8 @@ SETTINGS = {
 }
 
 
-def trained(cwd: Path) -> None:
-    """By the command as a process of its own, on a cluster that somebody else started."""
+def train(cwd: Path) -> None:
+    """In a process of its own, on the running Ray cluster."""
     import ray
 
     address = ray.get_runtime_context().gcs_address
@@ -49,29 +51,29 @@ def trained(cwd: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_from_training_to_a_table(
+def test_trained_bundle_is_evaluated_beside_baselines(
     ray_session: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def said(*arguments: str) -> Any:
+    def run_json(*arguments: str) -> Any:
         assert main([*arguments, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     monkeypatch.chdir(tmp_path)
-    trained(tmp_path)
-    exported = said("export", "run", "mine", "--which", "last")
+    train(tmp_path)
+    exported = run_json("export", "run", "mine", "--which", "last")
     bundle = load_bundle(tmp_path / "mine")
     assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])
-    # It stops running jobs as it did while it learnt, though the environment by itself would not.
+    # Preemption is a default of DAS's training, not of the environment.
     assert bundle.trained["environment"] == {"jobs": 20, "max_queue": 12, "preempt": True}
-    record = said(
+    record = run_json(
         "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
-        "--seeds", "3", "--first-seed", "5", "--output", "judged", "--explain", "1",
+        "--seeds", "3", "--first-seed", "5", "--output", "evaluated", "--explain", "1",
     )  # fmt: skip
     assert set(record["policies"]) == {"mine", *BASELINES}
-    # These are the sequences the run was validated on, and it goes by the same rules here.
-    judged = record["policies"]["mine"]["jct"]["mean"]
-    assert abs(judged / bundle.results["validation"] - 1) < 1e-6
+    # The sequences of the run's validation.
+    mean_jct_s = record["policies"]["mine"]["jct"]["mean"]
+    assert abs(mean_jct_s / bundle.results["validation"] - 1) < 1e-6
     assert record["best_baseline"] in BASELINES

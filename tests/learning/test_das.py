@@ -1,4 +1,4 @@
-"""DAS learns where jobs belong: on the fast machine, while there is room."""
+"""DAS learns to place jobs on the faster machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining
 from loadmaster.platform.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 ITERATIONS = 10
 SEED = 1
@@ -19,9 +19,9 @@ SLOW = {"count": 1, "gpus": 4, "gpu": "K80", "cpus": 96}  # a fifth of the speed
 
 
 def training(process: bool) -> DasTraining:
-    """On both, the slow one told first; jobs are few, so hardly anybody waits.
+    """Few jobs on both machines, without the heuristic initialisation.
 
-    Without an opening all machines are alike to it, so that untrained it takes the slow one.
+    Untrained, all machines have the same score, so that jobs go to the first one, which is slow.
     """
     return build_settings(
         DasTraining,
@@ -56,14 +56,14 @@ def training(process: bool) -> DasTraining:
 
 @pytest.mark.filterwarnings("ignore:job .* asks for")
 @pytest.mark.parametrize("process", [False, True])
-def test_jobs_are_sent_where_they_run_faster(process: bool) -> None:
+def test_jobs_are_placed_on_the_faster_machine(process: bool) -> None:
     config = training(process)
     trainer = Trainer(RECIPE, config)
     try:
         untrained = trainer.validate()
         for _ in range(ITERATIONS):
             trainer.step()
-        learnt = trainer.validate()
+        trained = trainer.validate()
     finally:
         trainer.stop()
     machines = tuple(reversed(config.environment.machines))
@@ -75,4 +75,4 @@ def test_jobs_are_sent_where_they_run_faster(process: bool) -> None:
         ]
     )
     assert untrained > 2 * best
-    assert learnt < 1.15 * best
+    assert trained < 1.15 * best

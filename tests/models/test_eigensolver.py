@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.models.eigensolver import (
-    Numbers,
+    Array64,
     Rotations,
     diagonalise,
     factorise,
@@ -19,25 +19,27 @@ from loadmaster.models.eigensolver import (
     rotations_for,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @compiled
-def inverse_factor(matrix: Numbers, out: Numbers) -> None:
+def inverse_factor(matrix: Array64, out: Array64) -> None:
     factorise(matrix)
     invert(matrix, out)
 
 
 @compiled
-def turned(turns: Rotations, vectors: Numbers, sums: Numbers) -> None:
-    diagonalise(turns)
-    rotate(turns, vectors, sums)
+def rotated(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
+    diagonalise(rotations)
+    rotate(rotations, vectors, sums)
 
 
 @compiled
-def returned(turns: Rotations, vectors: Numbers, sums: Numbers) -> None:
-    rotate_back(turns, vectors, sums)
+def rotated_back(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
+    rotate_back(rotations, vectors, sums)
 
 
-def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Numbers:
+def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Array64:
     """Positive semi-definite; few `kinds` of rows make eigenvalues coincide."""
     rng = np.random.default_rng(seed)
     factor = rng.normal(size=(rows, max(rank, 1)))
@@ -45,31 +47,31 @@ def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Numbers:
         factor[:] = 0
     if kinds:
         factor = factor[np.arange(rows) % kinds]
-    found: Numbers = factor @ factor.T
+    found: Array64 = factor @ factor.T
     return found
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 24), st.integers(0, 24), st.integers(0, 3), st.integers(0, 1000))
 @example(rows=19, rank=2, kinds=1, seed=0)  # leaves rounding of 1e-140 beside the diagonal
-def test_a_function_of_a_matrix(rows: int, rank: int, kinds: int, seed: int) -> None:
+def test_matrix_function_equals_numpy(rows: int, rank: int, kinds: int, seed: int) -> None:
     matrix = matrix_of(rows, rank, kinds, seed)
     vectors = np.random.default_rng(seed).normal(size=(rows, 3))
-    turns = rotations_for(rows)
-    turns.reflected[:] = matrix
-    told = vectors.copy()
-    turned(turns, told, np.zeros(3))
-    values, vectors_there = np.linalg.eigh(matrix)
+    rotations = rotations_for(rows)
+    rotations.matrix[:] = matrix
+    result = vectors.copy()
+    rotated(rotations, result, np.zeros(3))
+    values, eigenvectors = np.linalg.eigh(matrix)
     largest = max(values.max(), 1.0)
-    np.testing.assert_allclose(np.sort(turns.values), values, atol=1e-12 * largest)
-    told /= (1 + turns.values)[:, None]
-    returned(turns, told, np.zeros(3))
-    expected = vectors_there @ ((vectors_there.T @ vectors) / (1 + values)[:, None])
-    np.testing.assert_allclose(told, expected, atol=1e-10)
+    np.testing.assert_allclose(np.sort(rotations.values), values, atol=1e-12 * largest)
+    result /= (1 + rotations.values)[:, None]
+    rotated_back(rotations, result, np.zeros(3))
+    expected = eigenvectors @ ((eigenvectors.T @ vectors) / (1 + values)[:, None])
+    np.testing.assert_allclose(result, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7, 40])
-def test_cholesky_and_its_inverse(rows: int) -> None:
+def test_cholesky_factor_and_inverse_equal_numpy(rows: int) -> None:
     matrix = matrix_of(rows, rows, 0, 1) + np.eye(rows)
     upper, inverse = matrix.copy(), np.zeros((rows, rows))
     inverse_factor(upper, inverse)
@@ -78,13 +80,13 @@ def test_cholesky_and_its_inverse(rows: int) -> None:
 
 
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e-140, 1e140])
-def test_a_matrix_of_any_size(scale: float) -> None:
-    """Squares of its numbers would drown; what is told stays finite, and right within 1e-145."""
+def test_tiny_and_huge_matrices_stay_accurate(scale: float) -> None:
+    """Squares of its numbers would drown; what is result stays finite, and right within 1e-145."""
     matrix = matrix_of(9, 9, 2, 4) * scale
-    turns = rotations_for(9)
-    turns.reflected[:] = matrix
-    told = np.ones((9, 1))
-    turned(turns, told, np.zeros(1))
+    rotations = rotations_for(9)
+    rotations.matrix[:] = matrix
+    result = np.ones((9, 1))
+    rotated(rotations, result, np.zeros(1))
     expected = np.linalg.eigvalsh(matrix)
-    np.testing.assert_allclose(np.sort(turns.values), expected, atol=max(1e-143, 1e-11 * scale))
-    np.testing.assert_allclose((told**2).sum(), 9, rtol=1e-10)
+    np.testing.assert_allclose(np.sort(rotations.values), expected, atol=max(1e-143, 1e-11 * scale))
+    np.testing.assert_allclose((result**2).sum(), 9, rtol=1e-10)

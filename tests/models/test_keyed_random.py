@@ -1,44 +1,46 @@
-"""Numbers that are a row's own: the right distributions, and nothing of the rows beside it."""
+"""Keyed random numbers: distributions, independence of rows, torch against compiled code."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
+from numpy.typing import NDArray
 
-from loadmaster.models.keyed_random import splitmix64, standard_normal, uniform
+from loadmaster.envs.compiled import compiled
+from loadmaster.models.keyed_random import draw_normal, splitmix64, standard_normal, uniform
 
 MASK = (1 << 64) - 1
 
 
-def by_the_book(key: int, count: int) -> int:
-    """Splitmix64 in Python's integers."""
+def reference_splitmix64(key: int, count: int) -> int:
     x = (key + (count + 1) * 0x9E3779B97F4A7C15) & MASK
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
     return x ^ (x >> 31)
 
 
-def test_the_bits_are_splitmix64s() -> None:
+def test_bits_equal_reference_splitmix64() -> None:
     keys = [0, 1, 12345678901234567, (1 << 63) - 1]
     for count in (0, 1, 1 << 40):
         found = splitmix64(torch.tensor(keys), count).tolist()
-        assert [bits & MASK for bits in found] == [by_the_book(key, count) for key in keys]
+        assert [bits & MASK for bits in found] == [reference_splitmix64(k, count) for k in keys]
 
 
-def test_a_row_draws_the_same_whoever_is_beside_it_and_whatever_follows() -> None:
-    luck = torch.arange(50)
+def test_draws_do_not_depend_on_other_rows_or_later_numbers() -> None:
+    keys = torch.arange(50)
     for draw in (uniform, standard_normal):
-        together = draw(luck, (6, 3))
-        assert torch.equal(draw(luck[7:8], (6, 3))[0], together[7])
-        assert torch.equal(draw(luck, (4, 3)), together[:, :4])
-        assert not (draw(luck, (6, 3), stream=1) == together).any()
-        assert draw(luck).shape == (50,)
+        together = draw(keys, (6, 3))
+        assert torch.equal(draw(keys[7:8], (6, 3))[0], together[7])
+        assert torch.equal(draw(keys, (4, 3)), together[:, :4])
+        assert not (draw(keys, (6, 3), stream=1) == together).any()
+        assert draw(keys).shape == (50,)
         assert len(together.unique()) == together.numel()
 
 
-def test_moments() -> None:
-    luck = torch.arange(2_000)
-    normal, flat = standard_normal(luck, (101,)).double(), uniform(luck, (101,)).double()
+def test_moments_of_distributions() -> None:
+    keys = torch.arange(2_000)
+    normal, flat = standard_normal(keys, (101,)).double(), uniform(keys, (101,)).double()
     error = 5 / np.sqrt(normal.numel())
     assert abs(float(normal.mean())) < error
     assert abs(float(normal.square().mean()) - 1) < 2 * error
@@ -49,3 +51,20 @@ def test_moments() -> None:
     assert abs(float(flat.var()) - 1 / 12) < error
     assert 0 < float(flat.min()) < 1e-4
     assert 1 - 1e-4 < float(flat.max()) < 1
+
+
+@compiled
+def drawn(key: int, stream: int, first: int, count: int, out: NDArray[np.float32]) -> None:
+    draw_normal(key, stream, first, count, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [0, 7, -3, 2**62 + 5, -(2**63)])
+@pytest.mark.parametrize("stream", [0, 1])
+def test_compiled_draws_equal_torch(key: int, stream: int) -> None:
+    expected = standard_normal(torch.tensor([key]), (9, 5), stream)[0].numpy()
+    for row in (0, 3, 8):  # some begin within a pair
+        out = np.full(6, 7, np.float32)
+        drawn(key, stream, 5 * row, 5, out)
+        np.testing.assert_allclose(out[:5], expected[row], atol=1e-6)
+        assert out[5] == 7

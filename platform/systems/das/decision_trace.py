@@ -1,30 +1,33 @@
-"""A learned policy's episode, decision by decision: what it saw, thought and did."""
+"""A learned policy's episode, decision by decision, for the replay page and picture."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling import decision_state as on
-from loadmaster.envs.gpu_scheduling import features as told
-from loadmaster.envs.gpu_scheduling import state as at
+from loadmaster.envs.gpu_scheduling import state as columns
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.features import ATTAINED, RUNNING
 from loadmaster.envs.gpu_scheduling.rollout import EpisodeResult
+from loadmaster.platform.replay.adapters import pack
 from loadmaster.platform.systems.sampling import spread
 
 if TYPE_CHECKING:  # the replay of heuristics needs no torch
-    from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
     from loadmaster.envs.gpu_scheduling.jobs import Workload
     from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
     from loadmaster.envs.gpu_scheduling.state import SimState
-    from loadmaster.platform.systems.das.explain import Moment
-    from loadmaster.platform.systems.policies import LearnedPolicy
+    from loadmaster.models.das.explain import DecisionContext
+    from loadmaster.models.das.policy import DasPolicy
 
-MAX_FIGURES = 500_000  # in all decisions of a page: about 1.5 MB
-PER_JOB = 6  # figures of a job, beside its affinities
+MAX_NUMBERS = 500_000  # in all decisions of a page: about 1.5 MB
+NUMBERS_PER_JOB = 6  # beside its affinities
+LEVELS = 4000  # of a number between the lowest and the highest of its kind
+KINDS = {PLACING: "placing", RECONSIDERING: "reconsidering", PLACING_AGAIN: "again"}
 
 
 class Place(NamedTuple):
@@ -37,102 +40,125 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """A decision about Q jobs, in order of arrival, of which S could start, and M machines."""
+    """A decision about Q jobs in order of arrival, S of them startable, and M machines."""
 
     number: int  # among the episode's decisions, from 1
     time_s: float
-    kind: int  # on.PLACING, on.RECONSIDERING or on.PLACING_AGAIN
+    kind: int  # a key of KINDS
     jobs: NDArray[np.int64]  # (Q,)
-    attained_s: NDArray[np.float64]  # (Q,) GPU-seconds that it has had so far
+    attained_s: NDArray[np.float64]  # (Q,) GPU-seconds so far
     mean: NDArray[np.float32]  # (Q,) of the priority
     std: NDArray[np.float32]  # (Q,)
-    heeded: NDArray[np.bool_]  # (Q,) whether the priority can change anything
+    heeded: NDArray[np.bool_]  # (Q,) whether the priority has an effect
     running: NDArray[np.bool_]  # (Q,)
     free: NDArray[np.int64]  # (M,) percent of a GPU
-    startable: NDArray[np.int64]  # (S,) rows of the jobs that could start
-    affinity: NDArray[np.float32]  # (S, M) the mean; nan where a machine has no room
-    held: tuple[Place, ...]  # where the running ones are
-    placed: tuple[Place, ...]  # who is started, and where
-    stopped: tuple[int, ...]  # jobs that must give way
-    then: tuple[Place, ...] = ()  # who starts at once where others gave way
+    startable: NDArray[np.int64]  # (S,) rows of the startable jobs
+    affinity: NDArray[np.float32]  # (S, M) the mean; nan where the job does not fit
+    held: tuple[Place, ...]  # of the running jobs
+    placed: tuple[Place, ...]  # of the jobs that are started
+    stopped: tuple[int, ...]  # jobs that are preempted
+    then: tuple[Place, ...] = ()  # of jobs that start next on the machines that became free
 
     @property
     def order(self) -> NDArray[np.intp]:
-        """(Q,) rows by who goes first; those that nobody heeds come last."""
+        """(Q,) rows by descending priority; those without effect come last."""
         return np.lexsort((self.jobs, -self.mean, ~self.heeded))
 
     @property
-    def figures(self) -> int:
-        return PER_JOB * len(self.jobs) + self.affinity.size
+    def numbers(self) -> int:
+        return NUMBERS_PER_JOB * len(self.jobs) + self.affinity.size
 
 
 @dataclass(frozen=True)
-class CaseStudy:
-    """The decisions of an episode in which there was a choice."""
+class DecisionTrace:
+    """The decisions of an episode that had a choice."""
 
     steps: tuple[Step, ...]
     decisions: int  # of the episode, with a choice or without
 
 
-def study(
-    policy: LearnedPolicy, settings: GpuSchedulingSettings, seed: int, workload: Workload
-) -> tuple[EpisodeResult, CaseStudy | None]:
-    """The recorded episode of `seed`, and its decisions if the policy is one that can tell them."""
-    from loadmaster.platform.systems.das.policy import DasPolicy
+@dataclass(frozen=True)
+class RecordedEpisode:
+    """An episode, its machines, and its decisions if a DAS policy made them."""
 
-    if not isinstance(policy, DasPolicy):
-        result: EpisodeResult = policy.run(settings, seed, workload, record=True)
-        return result, None
-    sitting = policy.sit(settings, seed, workload, record=True)
+    result: EpisodeResult
+    cluster: Cluster
+    gpu_names: tuple[str, ...]  # of each machine
+    case: DecisionTrace | None
+
+    @property
+    def policy(self) -> str:
+        return self.result.policy
+
+    @property
+    def arrival_s(self) -> NDArray[np.float64]:
+        return self.result.jobs.arrival_s
+
+    @property
+    def completion_s(self) -> NDArray[np.float64]:
+        return self.result.finish_s
+
+    @property
+    def jct_s(self) -> NDArray[np.float64]:
+        return self.result.jct_s
+
+    @property
+    def end_s(self) -> float:
+        """Time of the last arrival or completion."""
+        return float(np.nanmax(np.concatenate([self.arrival_s, self.completion_s])))
+
+
+def trace_episode(
+    policy: DasPolicy, settings: GpuSchedulingSettings, seed: int, workload: Workload
+) -> tuple[EpisodeResult, DecisionTrace]:
+    """Run and record the episode of `seed`, and trace its decisions."""
+    runner = policy.start_episode(settings, seed, workload, record=True)
     steps: list[Step] = []
     decisions = 0
-    while sitting.advance_to_decision():
+    while runner.advance_to_decision():
         decisions += 1
-        moment = policy.consider(sitting)
-        before = _seen(moment, sitting, decisions)
-        sitting.decide(moment.priorities.mean[0].numpy(), moment.placements.mean()[0].numpy())
-        step = _done(before, sitting.state)
-        if step.kind == on.PLACING_AGAIN and steps and steps[-1].number == decisions - 1:
+        context = policy.score(runner)
+        before = _before(context, decisions)
+        runner.decide(*context.actions)
+        step = _after(before, runner.state)
+        if step.kind == PLACING_AGAIN and steps and steps[-1].number == decisions - 1:
             steps[-1] = replace(steps[-1], then=step.placed)
-        if _has_choice(moment, step):
+        if step.kind == RECONSIDERING:
+            has_choice = bool(step.running.any() and not step.running.all())
+        else:
+            has_choice = context.has_choice
+        if has_choice:
             steps.append(step)
-    return sitting.result(), CaseStudy(tuple(steps), decisions)
+    return runner.result(), DecisionTrace(tuple(steps), decisions)
 
 
-def _has_choice(moment: Moment, step: Step) -> bool:
-    if step.kind == on.RECONSIDERING:
-        return bool(step.running.any() and not step.running.all())
-    return moment.has_choice
-
-
-def _seen(moment: Moment, sitting: EpisodeRunner, number: int) -> Step:
-    """The decision before it is made; the arrays that will change are copied."""
-    jobs, startable = moment.shown.copy(), moment.startable
-    seen = moment.observation["jobs"][0].numpy()
-    affinity = moment.placements.barred(moment.placements.mean())[0, startable].numpy()
-    running = seen[:, told.RUNNING] > 0
+def _before(context: DecisionContext, number: int) -> Step:
+    """The step before the decision is applied; arrays that will change are copied."""
+    jobs, startable = context.shown.copy(), context.startable
+    features = context.observation["jobs"][0].numpy()
+    fits = context.placements.fits[0, startable].numpy()
+    running = features[:, RUNNING] > 0
     return Step(
         number=number,
-        time_s=float(moment.state.times[at.NOW]),
-        kind=int(sitting.desk.counts[on.MOMENT]),
+        time_s=context.time_s,
+        kind=context.phase,
         jobs=jobs,
-        attained_s=60 * np.expm1(seen[:, told.ATTAINED].astype(np.float64)),
-        mean=moment.priorities.mean[0].numpy(),
-        std=moment.priorities.log_std[0].exp().numpy(),
-        heeded=moment.priorities.mask[0].numpy().copy(),
+        attained_s=60 * np.expm1(features[:, ATTAINED].astype(np.float64)),
+        mean=context.priority,
+        std=context.priorities.log_std[0].exp().numpy(),
+        heeded=context.priorities.mask[0].numpy().copy(),
         running=running,
-        free=moment.state.free[:, at.GPU].copy(),
+        free=context.state.free[:, columns.GPU].copy(),
         startable=startable,
-        affinity=np.where(np.isneginf(affinity), np.nan, affinity).astype(np.float32),
-        held=_places(moment.state, jobs[running]),
+        affinity=np.where(fits, context.actions[1][startable], np.float32(np.nan)),
+        held=_places(context.state, jobs[running]),
         placed=(),
         stopped=(),
     )
 
 
-def _done(step: Step, state: SimState) -> Step:
-    """The decision once it is made."""
-    on_machines = state.jobs[step.jobs, at.ROWS_USED] > 0
+def _after(step: Step, state: SimState) -> Step:
+    on_machines = state.jobs[step.jobs, columns.ROWS_USED] > 0
     return replace(
         step,
         placed=_places(state, step.jobs[on_machines & ~step.running]),
@@ -143,18 +169,64 @@ def _done(step: Step, state: SimState) -> Step:
 def _places(state: SimState, jobs: NDArray[np.int64]) -> tuple[Place, ...]:
     found = []
     for job in jobs.tolist():
-        first, used = state.jobs[job, at.FIRST_ROW], state.jobs[job, at.ROWS_USED]
+        first, used = state.jobs[job, columns.FIRST_ROW], state.jobs[job, columns.ROWS_USED]
         found += [
-            Place(job, int(row[at.MACHINE]), int(row[at.COUNT]))
+            Place(job, int(row[columns.MACHINE]), int(row[columns.COUNT]))
             for row in state.rows[first : first + used]
         ]
     return tuple(found)
 
 
-def abridged(case: CaseStudy, most: int = MAX_FIGURES) -> tuple[Step, ...]:
-    """As many decisions as `most` figures allow, spread evenly; those of one moment together."""
-    moments = [list(steps) for _, steps in groupby(case.steps, lambda step: step.time_s)]
-    total = sum(step.figures for step in case.steps)
-    count = len(moments) if total <= most else int(len(moments) * most / total)
-    kept = spread(range(len(moments)), count) if count else set()
-    return tuple(step for place in sorted(kept) for step in moments[place])
+def thinned(trace: DecisionTrace, most: int = MAX_NUMBERS) -> tuple[Step, ...]:
+    """As many steps as `most` numbers allow, spread evenly; those of one event stay together."""
+    events = [list(steps) for _, steps in groupby(trace.steps, lambda step: step.time_s)]
+    total = sum(step.numbers for step in trace.steps)
+    count = len(events) if total <= most else int(len(events) * most / total)
+    kept = spread(range(len(events)), count) if count else set()
+    return tuple(step for place in sorted(kept) for step in events[place])
+
+
+def trace_data(trace: DecisionTrace) -> dict[str, Any]:
+    """The trace packed for a page; decoded by `script/gpu_scheduling/decisions.js`."""
+    return {
+        "decisions": trace.decisions,
+        "choices": len(trace.steps),
+        "steps": [_step_data(step) for step in thinned(trace)],
+    }
+
+
+def _step_data(step: Step) -> dict[str, Any]:
+    return {
+        "number": step.number,
+        "time_s": round(step.time_s, 3),
+        "kind": KINDS[step.kind],
+        "jobs": pack(step.jobs),
+        "order": pack(step.order.astype(np.int64)),
+        "attained_s": pack(np.rint(step.attained_s).astype(np.int64)),
+        "mean": _levels(step.mean),
+        "std": _levels(step.std),
+        "flags": pack(step.heeded + 2 * step.running.astype(np.int64)),
+        "free": pack(step.free),
+        "startable": pack(step.startable.astype(np.int64)),
+        "affinity": _levels(step.affinity.ravel()),  # row by row
+        "held": _pack_places(step.held),
+        "placed": _pack_places(step.placed),
+        "stopped": list(step.stopped),
+        "then": _pack_places(step.then),
+    }
+
+
+def _pack_places(places: tuple[Place, ...]) -> str:
+    return pack(np.array(places, np.int64).reshape(-1))
+
+
+def _levels(values: NDArray[np.float32]) -> dict[str, Any]:
+    """Quantised values: level n is low + (n - 1) * step; 0 is nan."""
+    known = ~np.isnan(values)
+    if not known.any():
+        return {"low": 0, "step": 0, "levels": pack(np.zeros(len(values), np.int64))}
+    low, high = round(float(values[known].min()), 6), float(values[known].max())
+    step = max(float(f"{(high - low) / LEVELS:.6g}"), 1e-6)
+    above = np.rint((np.where(known, values, low) - low) / step)
+    levels = np.where(known, 1 + np.maximum(above, 0), 0)  # low may have been rounded up
+    return {"low": low, "step": step, "levels": pack(levels.astype(np.int64))}

@@ -1,4 +1,4 @@
-"""GPU scheduling as a subject of evaluation."""
+"""Evaluation of policies in GPU scheduling."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def subject() -> EnvironmentAdapter:
 def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
     settings = build_settings(GpuSchedulingSettings, values)
     find_workload(WORKLOADS, settings.workload)
-    build_cluster(settings)  # refuses GPUs that nobody knows or that have no price
+    build_cluster(settings)  # rejects unknown GPU types and those without a price
     return settings
 
 
@@ -74,14 +74,14 @@ def prepare(settings: GpuSchedulingSettings) -> EvaluationSetup:
 
 
 def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
-    """Those who need to know how long jobs will run, unless everybody may."""
+    """Baselines that use durations, unless all policies may."""
     if settings.durations == "known":
         return frozenset()
     return frozenset(name for name, baseline in BASELINES.items() if baseline.oracle)
 
 
 def columns(result: EpisodeResult) -> JobColumns:
-    """The environment's own, its jobs' work, and when the last job came or went."""
+    """The environment's columns, the jobs' work, and the time of the last arrival or completion."""
     last_s = np.nanmax(np.concatenate([result.jobs.arrival_s, result.finish_s]))
     return {
         **job_columns(result),
@@ -91,7 +91,7 @@ def columns(result: EpisodeResult) -> JobColumns:
 
 
 def folder_name(settings: GpuSchedulingSettings) -> str:
-    """Settings that differ get folders that differ."""
+    """A folder name that is distinct for distinct settings."""
     own = [f"{name}-{value}" for name, value in changed(settings) if name != "cluster"]
     named = [] if settings.machines else [settings.cluster]
     return joined_name(["gpu_scheduling", settings.workload, *named, *own])

@@ -1,9 +1,9 @@
-"""A few successive decisions of a learned policy as a picture for paper and documents."""
+"""A few successive decisions of a learned policy as a figure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,61 +13,60 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling import decision_state as on
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE
+from loadmaster.envs.gpu_scheduling.decision_state import RECONSIDERING
 from loadmaster.platform.evaluation.chart_style import DPI, FAINT, INK, PALETTE, QUIET, STYLE
-from loadmaster.platform.systems.das.decision_trace import Place, Step
-
-if TYPE_CHECKING:
-    from loadmaster.platform.systems.das.replay import Watched
+from loadmaster.platform.systems.das.decision_trace import Place, RecordedEpisode, Step
 
 DECISIONS = 6
 COLUMNS = 2  # of decisions
 ROWS = 8  # jobs of a decision
-WRITTEN = 12  # machines at most, or cells are too small for figures
+WRITTEN = 12  # machines at most, else cells are too small for numbers
 STOP, GROUND = "#B3261E", "#F4F4F1"
 BARE: dict[str, Any] = {"fill": False, "lw": 2}
 
 
-def draw_picture(outcomes: Sequence[Watched], title: str, file: IO[bytes], kind: str) -> None:
-    """Of the first policy that can tell its decisions."""
-    studied = [each for each in outcomes if each.case is not None and each.case.steps]
-    if not studied:
+def draw_picture(
+    episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str
+) -> None:
+    """Draw decisions of the first policy that has a trace."""
+    traced = [each for each in episodes if each.case is not None and each.case.steps]
+    if not traced:
         raise InputError(
-            f"{outcomes[0].policy} has no decision that --picture could show; expected a policy "
+            f"{episodes[0].policy} has no decision that --picture could show; expected a policy "
             "that orders and places jobs, and an episode in which it has a choice"
         )
-    watched = studied[0]
-    assert watched.case is not None
+    episode = traced[0]
+    assert episode.case is not None
     with mpl.rc_context({**STYLE, "axes.grid": False, "hatch.linewidth": 0.6}):
-        figure = _draw(watched, telling(watched.case.steps), title)
+        figure = _draw(episode, select_steps(episode.case.steps), title)
         figure.savefig(file, format=kind, dpi=DPI)
 
 
-def telling(steps: Sequence[Step], count: int = DECISIONS) -> Sequence[Step]:
-    """The successive decisions that show the most: several jobs, choices, somebody stopped."""
+def select_steps(steps: Sequence[Step], count: int = DECISIONS) -> Sequence[Step]:
+    """The window of successive decisions with the most choices and preemptions."""
 
-    def worth(step: Step) -> float:
-        crowd = min(2.0, max(0, len(step.jobs) - ROWS) / ROWS)  # not all can be drawn
-        if step.kind == on.RECONSIDERING:
-            return (6 if step.stopped else -1) - crowd
-        return min(len(step.startable) - 1, ROWS // 2) - crowd
+    def value(step: Step) -> float:
+        hidden = min(2.0, max(0, len(step.jobs) - ROWS) / ROWS)  # not all jobs can be drawn
+        if step.kind == RECONSIDERING:
+            return (6 if step.stopped else -1) - hidden
+        return min(len(step.startable) - 1, ROWS // 2) - hidden
 
-    worths = np.array([worth(step) for step in steps])
-    windows = np.convolve(worths, np.ones(min(count, len(steps))), "valid")
+    values = np.array([value(step) for step in steps])
+    windows = np.convolve(values, np.ones(min(count, len(steps))), "valid")
     first = int(windows.argmax())
     return steps[first : first + count]
 
 
-def _draw(watched: Watched, steps: Sequence[Step], title: str) -> Figure:
+def _draw(episode: RecordedEpisode, steps: Sequence[Step], title: str) -> Figure:
     rows = -(-len(steps) // COLUMNS)
     columns = min(COLUMNS, len(steps))
     wide, high = 6.6 * columns, 0.9 + 3.1 * rows
     figure = Figure(figsize=(wide, high))
-    heading = f"{watched.policy}, decision by decision: who goes first, and where"
+    heading = f"{episode.policy}, decision by decision: which job goes first, and where"
     figure.text(0.012, 1 - 0.1 / high, heading, va="top", fontsize=13, fontweight="bold")
     figure.text(0.012, 1 - 0.37 / high, title, va="top", fontsize=8.5, color=QUIET, wrap=True)
-    names = 1.25 / wide  # room for the jobs' names beside each pair of charts
+    names = 1.25 / wide  # width of the jobs' names
     grid = figure.add_gridspec(
         rows, columns, wspace=1.4 / (wide / columns - 1.4), hspace=0.6,
         left=names, right=0.99, top=1 - 1.4 / high, bottom=0.95 / high,
@@ -76,27 +75,27 @@ def _draw(watched: Watched, steps: Sequence[Step], title: str) -> Figure:
         pair = grid[divmod(place, columns)].subgridspec(1, 2, width_ratios=[1, 2.6], wspace=0.05)
         left, right = (figure.add_subplot(pair[0, side]) for side in (0, 1))
         shown = _shown(step)
-        _draw_priorities(left, watched, step, shown)
-        _draw_map(right, watched, step, shown)
+        _draw_priorities(left, episode, step, shown)
+        _draw_map(right, episode, step, shown)
         corner = left.get_position()
-        words = f"{place + 1}  ·  {_situation(watched, step)}"
+        words = f"{place + 1}  ·  {_situation(episode, step)}"
         start, top = corner.x0 - names + 0.012, corner.y1
         figure.text(start, top + 0.43 / high, words, fontsize=9.5, fontweight="bold")
-        figure.text(start, top + 0.24 / high, _outcome(watched, step), fontsize=9)
+        figure.text(start, top + 0.24 / high, _outcome(episode, step), fontsize=9)
     _draw_key(figure, high)
     return figure
 
 
 def _shown(step: Step) -> list[int]:
-    """Rows of the jobs that are drawn, who goes first on top; nobody concerned is left out."""
+    """Rows of the jobs to draw by descending priority, with all that are placed or stopped."""
     order = step.order.tolist()
     concerned = {place.job for place in (*step.placed, *step.then)} | set(step.stopped)
     first = sorted(order, key=lambda row: step.jobs[row] not in concerned)[:ROWS]
     return [row for row in order if row in set(first)]
 
 
-def _draw_priorities(axes: Axes, watched: Watched, step: Step, shown: list[int]) -> None:
-    jobs = watched.result.jobs
+def _draw_priorities(axes: Axes, episode: RecordedEpisode, step: Step, shown: list[int]) -> None:
+    jobs = episode.result.jobs
     height = np.arange(len(shown))
     axes.barh(
         height, 2 * step.std[shown], left=(step.mean - step.std)[shown], height=0.42, color=FAINT
@@ -122,29 +121,29 @@ def _draw_priorities(axes: Axes, watched: Watched, step: Step, shown: list[int])
     axes.autoscale_view(scaley=False)
 
 
-def _draw_map(axes: Axes, watched: Watched, step: Step, shown: list[int]) -> None:
-    cluster = watched.cluster
+def _draw_map(axes: Axes, episode: RecordedEpisode, step: Step, shown: list[int]) -> None:
+    cluster = episode.cluster
     machines = len(cluster.rack)
-    gap = 0.25 * cluster.rack  # racks stand a little apart
+    gap = 0.25 * cluster.rack  # space between racks
     cmap = mpl.colormaps["Blues"]
     startable = step.startable.tolist()
     for height, row in enumerate(shown):
         job = int(step.jobs[row])
-        liked = step.affinity[startable.index(row)] if row in startable else None
+        affinity = step.affinity[startable.index(row)] if row in startable else None
         places = {
             name: {place.machine: place.instances for place in found if place.job == job}
             for name, found in (("placed", step.placed), ("held", step.held), ("then", step.then))
         }
         for machine in range(machines):
             corner = (machine + gap[machine] - 0.46, height - 0.42)
-            _draw_cell(axes, corner, machine, job, liked, places, step, cmap)
+            _draw_cell(axes, corner, machine, job, affinity, places, step, cmap)
     axes.set_xlim(-0.6, machines - 1 + gap[-1] + 0.6)
     axes.set_ylim(max(len(shown), 4) - 0.5, -0.5)
     axes.set_yticks([])
-    told = np.arange(machines)
+    labelled = np.arange(machines)
     if machines > WRITTEN:  # the first of each rack
-        told = np.flatnonzero(np.diff(cluster.rack, prepend=-1))
-    axes.set_xticks(told + gap[told], told + 1, fontsize=8)
+        labelled = np.flatnonzero(np.diff(cluster.rack, prepend=-1))
+    axes.set_xticks(labelled + gap[labelled], labelled + 1, fontsize=8)
     axes.tick_params(axis="x", length=0, pad=1)
     axes.set_xlabel("machine", fontsize=8.5, labelpad=1)
     for spine in axes.spines.values():
@@ -155,11 +154,11 @@ def _draw_map(axes: Axes, watched: Watched, step: Step, shown: list[int]) -> Non
         if (
             rack
             and machines > WRITTEN
-            and watched.gpu_names[inside[0] - 1] == watched.gpu_names[inside[0]]
+            and episode.gpu_names[inside[0] - 1] == episode.gpu_names[inside[0]]
         ):
             continue
         axes.text(
-            inside[0] + gap[inside[0]] - 0.46, 1.02, f"{watched.gpu_names[inside[0]]} ${price:.2f}",
+            inside[0] + gap[inside[0]] - 0.46, 1.02, f"{episode.gpu_names[inside[0]]} ${price:.2f}",
             transform=axes.get_xaxis_transform(), fontsize=8, color=QUIET,
         )  # fmt: skip
 
@@ -169,23 +168,23 @@ def _draw_cell(
     corner: tuple[float, float],
     machine: int,
     job: int,
-    liked: np.ndarray | None,
+    affinity: np.ndarray | None,
     places: dict[str, dict[int, int]],
     step: Step,
     cmap: mpl.colors.Colormap,
 ) -> None:
     size, middle = (0.92, 0.84), (corner[0] + 0.46, corner[1] + 0.44)
     text, ink = "", INK
-    if liked is not None and not np.isnan(liked[machine]):
-        low, high = np.nanmin(liked), np.nanmax(liked)
-        share = (liked[machine] - low) / (high - low) if high > low else 0.5
+    if affinity is not None and not np.isnan(affinity[machine]):
+        low, high = np.nanmin(affinity), np.nanmax(affinity)
+        share = (affinity[machine] - low) / (high - low) if high > low else 0.5
         axes.add_patch(Rectangle(corner, *size, fc=cmap(0.06 + 0.8 * share), ec="none"))
-        text, ink = f"{liked[machine]:.2f}", "white" if share > 0.62 else INK
+        text, ink = f"{affinity[machine]:.2f}", "white" if share > 0.62 else INK
     elif machine in places["held"]:
         axes.add_patch(Rectangle(corner, *size, fc=PALETTE[job % len(PALETTE)], ec="none"))
         text, ink = _instances(places["held"][machine]), "white"
     else:
-        hatch = None if step.kind == on.RECONSIDERING else "/////"
+        hatch = None if step.kind == RECONSIDERING else "/////"
         axes.add_patch(Rectangle(corner, *size, fc=GROUND, ec=FAINT, lw=0, hatch=hatch))
     if machine in places["held"] and job in step.stopped:
         axes.add_patch(Rectangle(corner, *size, ec=STOP, zorder=3, **BARE))
@@ -206,48 +205,48 @@ def _instances(count: int) -> str:
     return f"x{count}" if count > 1 else "•"
 
 
-def _situation(watched: Watched, step: Step) -> str:
+def _situation(episode: RecordedEpisode, step: Step) -> str:
     free = step.free.sum() / WHOLE
-    gpus = watched.cluster.gpu_capacity.sum() / WHOLE
+    gpus = episode.cluster.gpu_capacity.sum() / WHOLE
     when = f"{step.time_s / 3600:.2f} h" if step.time_s >= 3600 else f"{step.time_s:.0f} s"
-    if step.kind == on.RECONSIDERING:
+    if step.kind == RECONSIDERING:
         running = int(step.running.sum())
         waiting = len(step.jobs) - running
-        said = f"reconsidering: {waiting} waiting, {running} running"
+        phase = f"reconsidering: {waiting} waiting, {running} running"
     else:
-        said = f"placing: {len(step.jobs)} waiting, {len(step.startable)} could start"
-    return f"{when}  ·  {said}, {free:g} of {gpus:g} GPUs free"
+        phase = f"placing: {len(step.jobs)} waiting, {len(step.startable)} could start"
+    return f"{when}  ·  {phase}, {free:g} of {gpus:g} GPUs free"
 
 
-def _outcome(watched: Watched, step: Step) -> str:
-    names = watched.result.jobs.job_id
+def _outcome(episode: RecordedEpisode, step: Step) -> str:
+    names = episode.result.jobs.job_id
 
-    def going(places: Sequence[Place]) -> str:
+    def starts(places: Sequence[Place]) -> str:
         rank = {int(step.jobs[row]): place for place, row in enumerate(step.order)}
         jobs = sorted({place.job for place in places}, key=lambda job: rank.get(job, len(rank)))
-        told = []
+        parts = []
         for job in jobs[:3]:
             machines = sorted(place.machine + 1 for place in places if place.job == job)
             where = " + ".join(map(str, machines))
-            told.append(f"job {names[job]} to {where if len(machines) < 4 else 'several'}")
+            parts.append(f"job {names[job]} to {where if len(machines) < 4 else 'several'}")
         more = f", {len(jobs) - 3} more" if len(jobs) > 3 else ""
-        return ", ".join(told) + more
+        return ", ".join(parts) + more
 
-    if step.kind != on.RECONSIDERING:
-        return going(step.placed)
+    if step.kind != RECONSIDERING:
+        return starts(step.placed)
     if not step.stopped:
-        return "nobody is stopped"
+        return "no job is stopped"
     stopped = ", ".join(str(names[job]) for job in step.stopped[:3])
     more = f" and {len(step.stopped) - 3} more" if len(step.stopped) > 3 else ""
-    then = f"; then {going(step.then)}" if step.then else ""
+    then = f"; then {starts(step.then)}" if step.then else ""
     return f"stops {'job' if len(step.stopped) == 1 else 'jobs'} {stopped}{more}{then}"
 
 
 def _draw_key(figure: Figure, high: float) -> None:
     words = (
         "Left: priority, mean and one standard deviation; the highest goes first. Right: affinity "
-        "of a job to a machine, darkest for its favourite; framed: placed; hatched: no room.\n"
-        "Reconsidering: in colour, where running jobs are; struck out: stopped; green: who starts "
-        "there next. Above the maps, GPU type and price of a GPU-hour."
+        "of a job to a machine, darkest for the highest; framed: placed; hatched: does not fit.\n"
+        "Reconsidering: in colour, machines of running jobs; struck out: stopped; green: jobs that "
+        "start there next. Above the maps, GPU type and price of a GPU-hour."
     )
     figure.text(0.012, 0.08 / high, words, va="bottom", fontsize=8, color=QUIET)

@@ -1,11 +1,11 @@
-"""GPU scheduling as the replay shows it: machines by time, a learned policy's decisions."""
+"""The replay of GPU scheduling: machines over time, and decisions of a learned policy."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import IO, Any, NamedTuple
+from dataclasses import replace
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,36 +21,43 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import mean_of_finished
 from loadmaster.platform.replay.adapters import Packed, ReplayAdapter, Unit, mean_jct_s, pack
-from loadmaster.platform.systems.das.decision_rows import case_data
-from loadmaster.platform.systems.das.decision_trace import CaseStudy, study
+from loadmaster.platform.systems.das.decision_trace import (
+    DecisionTrace,
+    RecordedEpisode,
+    trace_data,
+    trace_episode,
+)
 from loadmaster.platform.systems.das.evaluation import oracles
-from loadmaster.platform.systems.policies import LearnedPolicy
+from loadmaster.platform.systems.das.policies import EvaluationPolicy
 
-# Which GPU of its machine a job is drawn on.
-#
-# The simulator knows a machine's GPUs as one pool. For a drawing each stretch of a job takes
-# units of
-# that pool which are free from its beginning to its end: whole GPUs where it asks for such, else a
-# part of one that others share already. Where neither is left, it takes what is free, in pieces:
-# there always is enough.
+if TYPE_CHECKING:
+    from loadmaster.models.das.policy import DasPolicy
+    from loadmaster.platform.systems.policies import LearnedPolicy
+
+UNITS = (Unit(3600, "h"), Unit(60, "min"), Unit(1, "s"))
+UNITS_SHOWN = 3  # of a unit at least, else a smaller one is chosen
 
 
 class Bars(NamedTuple):
-    """Rectangles by machine, then time."""
+    """Rectangles in order of machine and time."""
 
     machine: NDArray[np.int64]  # (B,)
     job: NDArray[np.int64]  # (B,)
-    first: NDArray[np.int64]  # (B,) percent of a GPU, counted from the machine's first one
+    first: NDArray[np.int64]  # (B,) percent of a GPU, from the machine's first GPU
     height: NDArray[np.int64]  # (B,) percent
     start_s: NDArray[np.float64]  # (B,)
     end_s: NDArray[np.float64]  # (B,)
 
 
 def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
-    """Every stretch as the rectangles it is drawn as; one of no length is left out."""
+    """Assign GPUs to the rows of a trace; rows without duration are left out.
+
+    The simulator treats a machine's GPUs as one pool. A row takes units that are free for its whole
+    duration: whole GPUs if it needs them, else part of the fullest GPU that fits, else pieces.
+    """
     bars: list[tuple[int, int, int, int, float, float]] = []
     lasting = trace.end_s > trace.start_s
-    # At one moment those with whole GPUs choose first.
+    # Of rows that start together, those with whole GPUs choose first.
     order = np.lexsort((-jobs.gpu[trace.job], trace.start_s, trace.machine))
     unit = math.gcd(WHOLE, *jobs.gpu[np.unique(trace.job)].tolist())
     until = np.zeros(0)  # (units,) when each is free again
@@ -62,7 +69,9 @@ def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
             until = np.zeros(cluster.gpu_capacity[machine] // unit)
         taken = np.zeros(len(until), np.bool_)
         for _ in range(trace.instances[row]):
-            taken |= _choose((until <= start_s) & ~taken, int(jobs.gpu[job]) // unit, WHOLE // unit)
+            taken |= _choose_units(
+                (until <= start_s) & ~taken, int(jobs.gpu[job]) // unit, WHOLE // unit
+            )
         until[taken] = end_s
         edges = np.flatnonzero(np.diff(np.concatenate([[False], taken, [False]])))
         for first, end in edges.reshape(-1, 2) * unit:
@@ -72,80 +81,44 @@ def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
     return Bars(machines, owners, firsts, heights, *table[4:])
 
 
-def _choose(free: NDArray[np.bool_], needed: int, whole: int) -> NDArray[np.bool_]:
-    """Units (U,) for one instance out of those that are free; `whole` of them are a GPU."""
+def _choose_units(free: NDArray[np.bool_], needed: int, whole: int) -> NDArray[np.bool_]:
+    """Mask (U,) of free units for one instance; `whole` units are a GPU."""
     by_gpu = free.reshape(-1, whole)
     left = by_gpu.sum(1)
     chosen = np.zeros_like(by_gpu)
     if needed < whole:
         fitting = np.flatnonzero(left >= needed)
-        if len(fitting):  # the fullest that has room
+        if len(fitting):
             gpu = fitting[left[fitting].argmin()]
             chosen[gpu, np.flatnonzero(by_gpu[gpu])[:needed]] = True
             return chosen.ravel()
     chosen[np.flatnonzero(left == whole)[: needed // whole]] = True
     missing = needed - int(chosen.sum())
     if missing > 0:
-        # Pieces, out of the fullest GPUs first; the order of units within them stays.
+        # Pieces, from the fullest GPUs first.
         others = np.flatnonzero((by_gpu & ~chosen).ravel())
         others = others[np.argsort(left[others // whole], kind="stable")]
         if len(others) < missing:
-            raise ValueError("a machine holds more than it has GPUs")
+            raise ValueError("the trace places more on a machine than its GPUs")
         chosen.ravel()[others[:missing]] = True
     return chosen.ravel()
 
 
 def pack_bars(bars: Bars, finish_s: NDArray[np.float64]) -> Packed:
-    """Columns of the bars; `script/gpu_scheduling/schedule.js` is the way back."""
+    """Columns of the bars, decoded by `script/gpu_scheduling/schedule.js`."""
     start, end = (np.rint(times * 1000).astype(np.int64) for times in (bars.start_s, bars.end_s))
     same = np.concatenate([[False], bars.machine[1:] == bars.machine[:-1]])[: len(start)]
     before = np.where(same, np.concatenate([[0], start[:-1]])[: len(start)], 0)
-    # nan: it was never done
-    stopped = ~(bars.end_s >= finish_s[bars.job])
+    stopped = ~(bars.end_s >= finish_s[bars.job])  # also where finish_s is nan
     return {
         "bars": len(start),
         "machine": pack(bars.machine),
         "gap_ms": pack(start - before),  # since the start of the bar before on the same machine
         "duration_ms": pack(end - start),
-        "job": pack(bars.job * 2 + stopped),  # + 1 where it was stopped at the end of the bar
+        "job": pack(bars.job * 2 + stopped),  # + 1 if it is stopped at the end of the bar
         "first": pack(bars.first),
         "height": pack(bars.height),
     }
-
-
-UNITS = (Unit(3600, "h"), Unit(60, "min"), Unit(1, "s"))
-UNITS_SHOWN = 3  # of a unit at least, or a smaller one is taken
-
-
-@dataclass(frozen=True)
-class Watched:
-    """An episode, the machines it ran on, and the decisions if somebody can tell them."""
-
-    result: EpisodeResult
-    cluster: Cluster
-    gpu_names: tuple[str, ...]  # of each machine
-    case: CaseStudy | None
-
-    @property
-    def policy(self) -> str:
-        return self.result.policy
-
-    @property
-    def arrival_s(self) -> NDArray[np.float64]:
-        return self.result.jobs.arrival_s
-
-    @property
-    def completion_s(self) -> NDArray[np.float64]:
-        return self.result.finish_s
-
-    @property
-    def jct_s(self) -> NDArray[np.float64]:
-        return self.result.jct_s
-
-    @property
-    def end_s(self) -> float:
-        """Of the last arrival or completion."""
-        return float(np.nanmax(np.concatenate([self.arrival_s, self.completion_s])))
 
 
 def scene() -> ReplayAdapter:
@@ -159,11 +132,11 @@ def scene() -> ReplayAdapter:
         load=load_workload,
         run=run,
         opponents=opponents,
-        cost=lambda settings, watched: mean_jct_s(watched),
+        cost=lambda settings, episode: mean_jct_s(episode),
         title=title,
-        job_names=lambda workload, watched: tuple(map(str, watched.result.jobs.job_id)),
-        rows=lambda watched: (
-            None if watched.result.trace is None else len(watched.result.trace.job)
+        job_names=lambda workload, episode: tuple(map(str, episode.result.jobs.job_id)),
+        rows=lambda episode: (
+            None if episode.result.trace is None else len(episode.result.trace.job)
         ),
         same_jobs=same_jobs,
         cluster_data=cluster_data,
@@ -171,7 +144,7 @@ def scene() -> ReplayAdapter:
         policy_data=policy_data,
         figures=figures,
         unit=unit,
-        beside=lambda watched: f" for ${_mean_fee(watched.result):,.2f}",
+        beside=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
         picture=picture,
         most_rows=200_000,  # bars are painted one by one
     )
@@ -179,60 +152,67 @@ def scene() -> ReplayAdapter:
 
 def run(
     policy: str,
-    learned: LearnedPolicy | None,
+    learned: LearnedPolicy | DasPolicy | None,
     settings: GpuSchedulingSettings,
     seed: int,
     workload: Workload,
     recorded: bool,
-) -> Watched:
-    case: CaseStudy | None = None
+) -> RecordedEpisode:
+    """Run a baseline, or a learned policy, whose decisions are traced if it is DAS."""
+    trace: DecisionTrace | None = None
     if learned is None:
         result = run_episode(policy, settings, seed, workload, record=recorded)
     else:
-        result, case = study(learned, settings, seed, workload)
+        from loadmaster.models.das.policy import DasPolicy
+
+        das = learned.policy if isinstance(learned, EvaluationPolicy) else learned
+        if isinstance(das, DasPolicy):
+            result, trace = trace_episode(das, settings, seed, workload)
+        else:
+            result = das.run(settings, seed, workload, record=True)
     cluster, names = build_cluster(settings), type_names(settings)
     of_machine = tuple(names[kind] for kind in cluster.gpu_type)
-    return Watched(replace(result, policy=policy), cluster, of_machine, case)
+    return RecordedEpisode(replace(result, policy=policy), cluster, of_machine, trace)
 
 
-def picture(watched: Sequence[Watched], title: str, file: IO[bytes], kind: str) -> None:
+def picture(episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str) -> None:
     from loadmaster.platform.systems.das.picture import draw_picture
 
-    draw_picture(watched, title, file, kind)
+    draw_picture(episodes, title, file, kind)
 
 
 def opponents(settings: GpuSchedulingSettings) -> tuple[str, ...]:
-    """Those that know no more than a scheduler can."""
+    """Baselines that are no oracles."""
     return tuple(name for name in BASELINES if name not in oracles(settings))
 
 
 def title(settings: GpuSchedulingSettings, seed: int, workload: Workload) -> str:
-    told = conditions(settings, workload.size)
-    return f"gpu_scheduling · {settings.workload} · {told} · seed {seed}"
+    described = conditions(settings, workload.size)
+    return f"gpu_scheduling · {settings.workload} · {described} · seed {seed}"
 
 
-def same_jobs(one: Watched, other: Watched) -> bool:
+def same_jobs(one: RecordedEpisode, other: RecordedEpisode) -> bool:
     return np.array_equal(one.result.jobs.job_id, other.result.jobs.job_id)
 
 
-def unit(watched: Sequence[Watched]) -> Unit:
-    """Of the time axis."""
-    end_s = max(each.end_s for each in watched)
+def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
+    """Unit of the time axis."""
+    end_s = max(each.end_s for each in episodes)
     return next((each for each in UNITS if end_s >= UNITS_SHOWN * each.seconds), UNITS[-1])
 
 
-def figures(watched: Watched) -> dict[str, float]:
-    result = watched.result
+def figures(episode: RecordedEpisode) -> dict[str, float]:
+    result = episode.result
     return {
-        "jct": mean_jct_s(watched),
+        "jct": mean_jct_s(episode),
         "fee": _mean_fee(result),
         "makespan": result.makespan_s,
         "preemptions": result.preemptions,
     }
 
 
-def cluster_data(watched: Sequence[Watched]) -> dict[str, Any]:
-    cluster, names = watched[0].cluster, watched[0].gpu_names
+def cluster_data(episodes: Sequence[RecordedEpisode]) -> dict[str, Any]:
+    cluster, names = episodes[0].cluster, episodes[0].gpu_names
     return {
         "machines": {
             "rack": cluster.rack.tolist(),
@@ -245,8 +225,8 @@ def cluster_data(watched: Sequence[Watched]) -> dict[str, Any]:
     }
 
 
-def job_data(watched: Watched, jobs: int) -> dict[str, Any]:
-    drawn = watched.result.jobs
+def job_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
+    drawn = episode.result.jobs
     return {
         "work_s": gpu_seconds(drawn)[:jobs].tolist(),
         "instances": drawn.instances[:jobs].tolist(),
@@ -255,8 +235,8 @@ def job_data(watched: Watched, jobs: int) -> dict[str, Any]:
     }
 
 
-def policy_data(watched: Watched, jobs: int) -> dict[str, Any]:
-    result = watched.result
+def policy_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
+    result = episode.result
     assert result.trace is not None
     used = utilisation(result)
     return {
@@ -264,11 +244,11 @@ def policy_data(watched: Watched, jobs: int) -> dict[str, Any]:
         "fee": [round(fee, 4) for fee in result.fee[:jobs].tolist()],
         "utilisation": None if np.isnan(used) else used,
         "preemptions": result.preemptions,
-        "schedule": pack_bars(lay_out(result.trace, watched.cluster, result.jobs), result.finish_s),
-        "case": None if watched.case is None else case_data(watched.case),
+        "schedule": pack_bars(lay_out(result.trace, episode.cluster, result.jobs), result.finish_s),
+        "case": None if episode.case is None else trace_data(episode.case),
     }
 
 
 def _mean_fee(result: EpisodeResult) -> float:
-    """Of finished jobs, in dollars."""
+    """Dollars per finished job."""
     return mean_of_finished(np.where(np.isnan(result.finish_s), np.nan, result.fee))

@@ -1,4 +1,4 @@
-"""How DAS is trained."""
+"""Training of DAS: settings, algorithm and baselines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.rl.mappo import MappoConfig
 from loadmaster.platform.rl.rollout import RolloutSpec
-from loadmaster.platform.systems.das.rollout import COST, DasEngine, das_engine
+from loadmaster.platform.systems.das.rollout import COST, DasEngine
 from loadmaster.platform.training.config import (
     Critic,
     Learning,
@@ -32,18 +32,16 @@ from loadmaster.platform.training.config import (
     mean_costs,
 )
 
-# The strongest of each ordering, and the paper's first; the others would only fill the screen.
+# The strongest of each ordering, and the paper's first.
 SHOWN = ("fifo-first-fit", "fifo-consolidate", "drf-consolidate", "las-consolidate")
 SHOWN_IF_DURATIONS_ARE_KNOWN = ("sjf-consolidate", "srtf-consolidate", "tetris-consolidate")
 
 
 class DasTraining(TrainingConfig):
-    """Everything about a training run of DAS."""
-
     environment: GpuSchedulingSettings = GpuSchedulingSettings(preempt=True)
     network: DasSettings = DasSettings()
     rollouts: Rollouts = Rollouts(sequences=16, per_sequence=4, keep=0.2)
-    # Run times are so unequal that one sequence would be most of what an iteration learns from.
+    # Scaled by sequence: run times are so unequal that one sequence would dominate.
     training: Learning = Learning(
         scale="sequence",
         learning_rate=Schedule(first=3e-3, last=5e-4, iterations=40),
@@ -60,8 +58,7 @@ def algorithm(config: DasTraining) -> MappoConfig:
     environment, learning = config.environment, config.training
     cluster, network = build_cluster(environment), config.network.model_dump()
     built = MappoConfig()
-    # The network takes queues of any length. The spaces only have to name the tables, and stay
-    # small: they travel to every worker.
+    # The network takes queues of any length; small spaces are cheap to send to workers.
     smallest = environment.model_copy(update={"max_queue": 1})
     built.environment(
         observation_space=observation_space(1, cluster, environment.history),
@@ -79,16 +76,12 @@ def algorithm(config: DasTraining) -> MappoConfig:
     )
     built.debugging(seed=config.seed, log_level="ERROR")
     built.input_driven(
-        engine=partial(das_engine, environment), groups=config.rollouts, learning=learning
+        engine=partial(DasEngine, environment), groups=config.rollouts, learning=learning
     )
     kind = learning.critic.kind
-    told = {"network": network, "sees_actions": kind == "q"}
-    critic = RLModuleSpec(module_class=DasCritic, model_config=told)
+    critic_config = {"network": network, "sees_actions": kind == "q"}
+    critic = RLModuleSpec(module_class=DasCritic, model_config=critic_config)
     return built.team(critic=None if kind == "none" else critic)
-
-
-def metric(config: DasTraining) -> str:
-    return COST
 
 
 def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
@@ -109,26 +102,25 @@ def network(config: DasTraining) -> dict[str, Any]:
 def check(config: DasTraining) -> None:
     if config.training.horizon is not None:
         raise InputError("setting training.horizon: episodes of gpu_scheduling end by themselves")
-    build_episode(
-        config.environment, config.validation.first_seed
-    )  # refuses machines and jobs as well
+    build_episode(config.environment, config.validation.first_seed)  # checks machines and jobs
 
 
 def compile_loops(config: DasTraining) -> None:
-    """What a worker and the baselines run, on the smallest episode there is."""
+    """Compile the loops of workers and baselines, on the smallest episode."""
     engine = DasEngine(GpuSchedulingSettings(workload="toy"))
     module = DasModule(
         observation_space=None, action_space=None, model_config={"network": network(config)}
     )
-    served = is_supported(config.network, len(build_cluster(config.environment).rack))
-    way = engine.loop if served else engine.vector
+    is_compiled = is_supported(config.network, len(build_cluster(config.environment).rack))
+    way = engine.loop if is_compiled else engine.vector
     way.roll_out(module, [RolloutSpec(sequence=0, luck=0)])
+    way.judge(module, [0])
 
 
 RECIPE = Recipe(
     system="das",
     config_class=DasTraining,
-    metric=metric,
+    metric=lambda config: COST,
     algorithm=algorithm,
     baselines=baselines,
     network=network,

@@ -1,25 +1,49 @@
-"""DAS's record for the decision service."""
+"""DAS's endpoint: policies, rules, and checks of decisions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from loadmaster.envs.gpu_scheduling.cluster import CLUSTERS
+from loadmaster.envs.gpu_scheduling.decision_state import NOTHING, PHASES
+from loadmaster.envs.gpu_scheduling.rule_ids import GIVEN
+from loadmaster.models.policy import Proposal
 from loadmaster.serving.system import Endpoint, Policy, Quantity
-from loadmaster.serving.systems.das.decisions import constrained, fault_in, quantities_of
-from loadmaster.serving.systems.das.features import features_of, settings_like
-from loadmaster.serving.systems.das.recording import Examples
+from loadmaster.serving.systems.das.examples import Examples
 from loadmaster.serving.systems.das.rules import RULES, DasRule
-from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState
+from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState, Start
+from loadmaster.serving.systems.das.snapshot import tables_of, to_schema
+
+if TYPE_CHECKING:  # torch is only loaded by processes that run a bundle
+    from loadmaster.models.das.policy import DasPolicy
+
+_PHASES = {"event": NOTHING, **{name: phase for phase, name in PHASES.items()}}
+_LOADS = 0.2, 1.5  # range of offered loads for retraining
+_QUEUES = 64, 128  # observed jobs, as in the pretrained policies
+
+
+class BundlePolicy:
+    """A `DasPolicy` that decides on states of the service."""
+
+    def __init__(self, policy: DasPolicy) -> None:
+        self.policy, self.name, self.version = policy, policy.name, policy.version
+        self._settings = {
+            backfill: policy.trained_in.model_copy(update={"backfill": backfill})
+            for backfill in (False, True)
+        }
+
+    def decide(self, state: DasState) -> Proposal:
+        tables = tables_of(state, self._settings[state.backfill], GIVEN)
+        decision, explanation = self.policy.decide(tables, _PHASES[state.ask])
+        return Proposal(to_schema(tables, decision), explanation)
 
 
 class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
-    """Which waiting jobs start on which machines, and which running ones make room."""
-
     system = "das"
-    summary = "GPU clusters: which jobs start on which machines, which running ones make room"
+    summary = "GPU clusters: which jobs start on which machines, and which running ones stop"
     pretrained = "das-small"
     rules = RULES
     state = DasState
@@ -30,34 +54,136 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
         return Examples()
 
     def policy(self, folder: Path) -> Policy:
-        from loadmaster.serving.systems.das.policy import DasPolicy
+        from loadmaster.models.das.policy import DasPolicy
 
-        return DasPolicy(folder)
+        return BundlePolicy(DasPolicy.load(folder))
 
     def rule(self, name: str) -> Policy:
         return DasRule(name)
 
     def quantities(self, state: DasState, decision: DasDecision) -> tuple[Quantity, ...]:
-        return quantities_of(decision)
+        """Whether each started or stopped job runs; a job that moves runs before and after."""
+        starts, stops = {start.job for start in decision.start}, set(decision.stop)
+        return tuple(
+            Quantity(f"job {name}", float(name in stops), float(name in starts))
+            for name in [*decision.stop, *(s.job for s in decision.start if s.job not in stops)]
+        )
 
     def constrain(
         self, state: DasState, decision: DasDecision, allowed: Mapping[str, float]
     ) -> DasDecision:
-        return constrained(state, decision, allowed)
+        """Drop starts and stops that are not allowed, and starts that do not fit then.
+
+        A job that cannot move to its new machines stays where it is.
+        """
+
+        def may_run(name: str, default: bool) -> bool:
+            return allowed.get(f"job {name}", float(default)) >= 0.5
+
+        starts = tuple(start for start in decision.start if may_run(start.job, True))
+        moving = {start.job for start in starts} & set(decision.stop)
+        stops = tuple(name for name in decision.stop if name in moving or not may_run(name, False))
+        while True:
+            fitting = _fitting(state, starts, stops)
+            stuck = moving - {start.job for start in fitting}
+            if not stuck:
+                break
+            moving -= stuck
+            starts = tuple(start for start in starts if start.job not in stuck)
+            stops = tuple(name for name in stops if name not in stuck)
+        return DasDecision(start=fitting, stop=stops, wait=_waiting(state, fitting, stops))
 
     def validate_decision(self, state: DasState, decision: DasDecision) -> str | None:
-        return fault_in(state, decision)
+        jobs = state.parsed.jobs
+        capacity, stopped = state.parsed.capacity.copy(), set()
+        for name in decision.stop:
+            job = jobs.get(name)
+            if job is None:
+                return f"stop: unknown job {name!r}"
+            if not job.placements or name in stopped:
+                return f"stop: job {name!r} does not run"
+            capacity.release(job)
+            stopped.add(name)
+        started = set()
+        for start in decision.start:
+            job = jobs.get(start.job)
+            if job is None:
+                return f"start: unknown job {start.job!r}"
+            if start.job in started or (job.placements and start.job not in stopped):
+                return f"start: job {start.job!r} already runs"
+            if fault := capacity.allocate(job, start.placements):
+                return fault.message
+            started.add(start.job)
+        wait = _waiting(state, decision.start, decision.stop)
+        if decision.wait != wait:
+            return f"wait is {decision.wait}; expected {wait}"
+        return None
 
-    def features(self, state: DasState) -> Mapping[str, float]:
-        return features_of(state)
+    def features(self, state: DasState) -> dict[str, float]:
+        waiting = [job for job in state.jobs if not job.placements]
+        running = [job for job in state.jobs if job.placements]
+        gpus = float(sum(machine.gpus for machine in state.machines))
+        demand = [job.instances * job.gpus for job in state.jobs]
+        found = {
+            "gpus": gpus,
+            "jobs_waiting": float(len(waiting)),
+            "jobs_running": float(len(running)),
+            "gpu_utilisation": sum(job.instances * job.gpus for job in running) / gpus,
+            "waited_log_min": 0.0,
+        }
+        if demand:
+            found["gpus_per_job"] = sum(demand) / len(demand)
+        if waiting:
+            waited = [math.log1p(job.age_s / 60) for job in waiting]
+            found["waited_log_min"] = sum(waited) / len(waited)
+        speeds = [job.speed for job in running if job.speed is not None]
+        if speeds:
+            found["speed"] = sum(speeds) / len(speeds)
+        return found
 
     def reward(self, outcome: DasOutcome) -> float:
-        """Minus log(1 + minutes) to completion: twice as long is as bad for a short job as for a
-        long one, and no single giant drowns the others."""
+        """Minus log(1 + minutes) to completion, so that relative delays of all jobs count alike."""
         return -math.log1p(outcome.completion_s / 60)
 
-    def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
-        return settings_like(features)
+    def retraining(self, features: Mapping[str, float]) -> dict[str, Any]:
+        """The built-in cluster nearest in size, at about the observed load.
+
+        Machine types and durations cannot be derived from means. The load is the share of GPUs in
+        use plus those that waiting jobs need.
+        """
+        gpus = max(features.get("gpus", 1.0), 1.0)
+        sizes = {
+            name: sum(group.count * group.gpus for group in groups)
+            for name, groups in CLUSTERS.items()
+        }
+        cluster = min(sizes, key=lambda name: abs(math.log(sizes[name] / gpus)))
+        waiting = features.get("jobs_waiting", 0.0)
+        missing = waiting * features.get("gpus_per_job", 1.0) / gpus
+        load = features.get("gpu_utilisation", 0.0) + min(missing, 1.0)
+        jobs = waiting + features.get("jobs_running", 0.0)
+        return {
+            "cluster": cluster,
+            "arrivals": "poisson",
+            "load": round(min(max(load, _LOADS[0]), _LOADS[1]), 2),
+            "preempt": True,
+            "max_queue": _QUEUES[0] if 2 * jobs <= _QUEUES[0] else _QUEUES[1],
+        }
+
+
+def _fitting(
+    state: DasState, starts: tuple[Start, ...], stops: tuple[str, ...]
+) -> tuple[Start, ...]:
+    """The starts that fit, allocated in their order."""
+    jobs, capacity = state.parsed.jobs, state.parsed.capacity.copy()
+    for name in stops:
+        capacity.release(jobs[name])
+    return tuple(
+        start for start in starts if capacity.allocate(jobs[start.job], start.placements) is None
+    )
+
+
+def _waiting(state: DasState, starts: tuple[Start, ...], stops: tuple[str, ...]) -> int:
+    return state.parsed.waiting + len(stops) - len(starts)
 
 
 ENDPOINT = DasEndpoint()

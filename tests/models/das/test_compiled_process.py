@@ -1,4 +1,4 @@
-"""The compiled process is the one in torch, in float64 both: to far more than float32's digits."""
+"""The compiled process against torch, both in float64."""
 
 from __future__ import annotations
 
@@ -11,43 +11,45 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling.features import MACHINE_FEATURES, SPEED
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das.compiled_process import (
-    ProcessRoom,
     ProcessWeights,
-    believe,
-    process_room,
+    ProcessWorkspace,
+    load_history,
+    posterior,
     process_weights,
-    recall,
+    process_workspace,
 )
 from loadmaster.models.das.gaussian_process import RandomWalkProcess, read_history
 from loadmaster.models.das.heuristic_init import LOG_TAU
 from loadmaster.models.das.settings import DasSettings
 
+pytestmark = pytest.mark.slow
+
 PAST = 6
 
 
 @compiled
-def believed(
+def compiled_posterior(
     view: Observation,
     kinds: NDArray[np.float32],
     standard: NDArray[np.float32],
     weights: ProcessWeights,
-    room: ProcessRoom,
+    work: ProcessWorkspace,
 ) -> float:
-    recall(view, weights, room)
-    return believe(kinds, view.rack, standard, True, weights, room)
+    load_history(view, weights, work)
+    return posterior(kinds, view.rack, standard, True, weights, work)
 
 
 def view_of(machines: int, seen: float, seed: int) -> Observation:
-    """Each machine was observed in a share `seen` of the past decisions."""
+    """Each machine was observed at a share `seen` of the past decisions."""
     rng = np.random.default_rng(seed)
-    nobody = np.zeros((0, 1), np.float32)
+    empty = np.zeros((0, 1), np.float32)
     return Observation(
-        jobs=nobody,
+        jobs=empty,
         job_mask=np.zeros(0, np.bool_),
         heeded=np.zeros(0, np.bool_),
         machines=rng.random((machines, MACHINE_FEATURES)).astype(np.float32),
-        held=nobody,
-        rack_held=nobody,
+        held=empty,
+        rack_held=empty,
         rack=np.arange(machines) * 2 // machines,
         history_y=rng.random((PAST, machines)).astype(np.float32),
         history_mask=rng.random((PAST, machines)) < seen,
@@ -59,7 +61,7 @@ def view_of(machines: int, seen: float, seed: int) -> Observation:
 @pytest.mark.parametrize("seen", [0.0, 0.2, 0.7, 1.0])
 @pytest.mark.parametrize("kinds", [0, 3])  # 3: machines of so many kinds, eigenvalues coincide
 @pytest.mark.parametrize("walk", [0.7, 0.99])
-def test_it_believes_what_torch_believes(
+def test_compiled_posterior_equals_torch(
     machines: int, seen: float, kinds: int, walk: float
 ) -> None:
     settings = DasSettings(tau=4, walk=walk, noise=0.01, gain=2.0, memory_s=300, length=1.5)
@@ -70,11 +72,11 @@ def test_it_believes_what_torch_believes(
         kind = kind[np.arange(machines) % kinds % machines]
     standard = rng.normal(size=machines).astype(np.float32)
 
-    room, weights = process_room(machines, PAST), process_weights(process)
-    half_log = believed(view, np.ascontiguousarray(kind.T), standard, weights, room)
+    work, weights = process_workspace(machines, PAST), process_weights(process)
+    half_log = compiled_posterior(view, np.ascontiguousarray(kind.T), standard, weights, work)
 
-    told = (view.history_y, view.history_mask, view.history_t)
-    y, mask, age = (torch.as_tensor(table)[None] for table in told)
+    history = (view.history_y, view.history_mask, view.history_t)
+    y, mask, age = (torch.as_tensor(table)[None] for table in history)
     with torch.no_grad():
         expected = process(
             torch.zeros(1, machines),
@@ -87,7 +89,7 @@ def test_it_believes_what_torch_believes(
         )
         drawn = expected.sample(torch.as_tensor(standard)[None]) - expected.mean
         log_root = expected.entropy() - machines * (1 + LOG_TAU) / 2
-    found = room.found.reshape(machines, 2)
+    found = work.result.reshape(machines, 2)
     np.testing.assert_allclose(weights.gain * found[:, 0], expected.mean[0], atol=1e-9)
     np.testing.assert_allclose(found[:, 1], drawn[0], atol=1e-9)
     assert half_log == pytest.approx(float(log_root), abs=1e-9)

@@ -1,4 +1,4 @@
-"""The random-walk process against its dense form: values, gradients, positive definiteness."""
+"""The random-walk process against its dense form, and the history that it observes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loadmaster.models.das.random_walk_kernel import walk_kernel
-from tests.models.das.cases import JOBS, affinities, covariance, draw, leaves, process_of
-from tests.models.das.dense import adjacency, posterior, random_walk_kernel
+from loadmaster.models.das.gaussian_process import read_history
+from loadmaster.models.das.random_walk_kernel import random_walk_kernel
+from tests.models.das.builders import (
+    JOBS,
+    affinities,
+    covariance,
+    dense_adjacency,
+    dense_kernel,
+    dense_posterior,
+    leaves,
+    process_inputs,
+    process_of,
+)
+
+pytestmark = pytest.mark.slow
 
 EXACT = 1e-8
 INSIDE = st.floats(1e-6, 1 - 1e-6)
@@ -18,14 +30,14 @@ INSIDE = st.floats(1e-6, 1 - 1e-6)
 
 @pytest.mark.parametrize("like", [False, True], ids=["unlike", "like"])
 @pytest.mark.parametrize("walk", [0.05, 0.7, 0.99])
-def test_it_equals_the_dense_solution_with_gradients(walk: float, like: bool) -> None:
-    case, process, affinity = draw(7, like=like), process_of(walk=walk), affinities(7)
-    inputs = leaves(case, process)
+def test_process_equals_dense_solution_with_gradients(walk: float, like: bool) -> None:
+    inputs, process, affinity = process_inputs(7, like=like), process_of(walk=walk), affinities(7)
+    tensors = leaves(inputs, process)
     dense = []
     for job in range(JOBS):
-        ties = adjacency(case.kinds[job], case.rack[job], process)
-        dense.append(posterior(case, random_walk_kernel(ties, walk), process, job))
-    found = process(*case)
+        ties = dense_adjacency(inputs.kinds[job], inputs.rack[job], process)
+        dense.append(dense_posterior(inputs, dense_kernel(ties, walk), process, job))
+    found = process(*inputs)
     likely = [one.log_prob(affinity[job]) for job, one in enumerate(dense)]
     pairs = {
         "mean": (found.mean, torch.stack([one.mean for one in dense])),
@@ -34,55 +46,56 @@ def test_it_equals_the_dense_solution_with_gradients(walk: float, like: bool) ->
     }
     for name, (fast, slow) in pairs.items():
         assert fast.detach() == pytest.approx(slow.detach(), rel=EXACT, abs=EXACT), name
-        for given_one, left, right in zip(
-            range(len(inputs)), gradients(fast, inputs), gradients(slow, inputs), strict=True
-        ):
+        for left, right in zip(gradients(fast, tensors), gradients(slow, tensors), strict=True):
             worst = (left - right).abs().max() / right.abs().max().clamp(min=1)
-            assert worst < EXACT, (name, given_one)
+            assert worst < EXACT, name
     exact = torch.stack([one.covariance_matrix.detach() for one in dense])
     assert covariance(found) == pytest.approx(exact, rel=EXACT, abs=EXACT)
     alone = exact.diagonal(dim1=-2, dim2=-1).sqrt()
     assert found.std.detach() == pytest.approx(alone, rel=EXACT, abs=EXACT)
 
 
-def gradients(of: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """Of an uneven sum, so that no two elements can stand in for each other."""
+def gradients(of: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+    """Of a sum with distinct weights, so that swapped elements are noticed."""
     weights = torch.linspace(-1, 2, of.numel(), dtype=torch.float64)
     total = (of.flatten() * weights).sum()
-    found = torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
+    found = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
     return [
         torch.zeros_like(one) if gradient is None else gradient
-        for one, gradient in zip(inputs, found, strict=True)
+        for one, gradient in zip(tensors, found, strict=True)
     ]
 
 
 @pytest.mark.parametrize("like", [False, True], ids=["unlike", "like"])
-def test_gradients_are_those_of_finite_differences(like: bool) -> None:
-    case, process, affinity = draw(4, seed=3, like=like, tau=3), process_of(), affinities(4)
+def test_gradients_equal_finite_differences(like: bool) -> None:
+    inputs, process, affinity = (
+        process_inputs(4, seed=3, like=like, tau=3),
+        process_of(),
+        affinities(4),
+    )
 
-    def evaluate(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found = process(*inputs[:4], *case[4:])
+    def evaluate(*tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = process(*tensors[:4], *inputs[4:])
         return found.mean, found.log_prob(affinity), found.entropy()
 
-    assert torch.autograd.gradcheck(evaluate, leaves(case, process), atol=1e-6, rtol=1e-5)
+    assert torch.autograd.gradcheck(evaluate, leaves(inputs, process), atol=1e-6, rtol=1e-5)
 
 
-def test_without_a_gradient_it_says_the_same() -> None:
-    """Acting leaves out what only learning needs."""
-    case, process, affinity = draw(6), process_of(), affinities(6)
+def test_results_without_gradients_are_the_same() -> None:
+    inputs, process, affinity = process_inputs(6), process_of(), affinities(6)
     with torch.no_grad():
-        acting = process(*case)
-    assert acting.spectrum.tilt is None
-    leaves(case, process)
-    learning = process(*case)
-    assert learning.spectrum.tilt is not None
+        acting = process(*inputs)
+    assert acting.spectrum.off_diagonal is None
+    leaves(inputs, process)
+    learning = process(*inputs)
+    assert learning.spectrum.off_diagonal is not None
     torch.testing.assert_close(acting.log_prob(affinity), learning.log_prob(affinity).detach())
     torch.testing.assert_close(acting.mean, learning.mean.detach())
 
 
 @st.composite
 def topologies(draw_one: st.DrawFn) -> Tensor:
-    """(1, M, M): ties without any order among them; many are 0, so the graph may fall apart."""
+    """(1, M, M): arbitrary ties; many are 0, so the graph may be disconnected."""
     machines = draw_one(st.integers(1, 9))
     tie = st.one_of(st.just(0.0), st.floats(0, 1), st.just(1.0))
     drawn = [[draw_one(tie) for _ in range(machines)] for _ in range(machines)]
@@ -92,8 +105,8 @@ def topologies(draw_one: st.DrawFn) -> Tensor:
 
 @given(topologies(), INSIDE)
 @settings(deadline=None, max_examples=150)
-def test_every_topology_and_walk_has_a_positive_definite_kernel(ties: Tensor, walk: float) -> None:
-    kernel = walk_kernel(ties, walk)
+def test_kernel_is_positive_definite_for_any_topology(ties: Tensor, walk: float) -> None:
+    kernel = random_walk_kernel(ties, walk)
     dense = kernel.root @ kernel.root.mT
     assert dense.diagonal(dim1=1, dim2=2) == pytest.approx(1)
     values = torch.linalg.eigvalsh(dense)
@@ -101,7 +114,7 @@ def test_every_topology_and_walk_has_a_positive_definite_kernel(ties: Tensor, wa
     # of 1 the least is no smaller than their ratio.
     assert values.min() >= (1 - walk) / (1 + walk) * (1 - 1e-6)
     adjacent = ties[0].clone().fill_diagonal_(1.0)
-    assert dense[0] == pytest.approx(random_walk_kernel(adjacent, walk), rel=1e-6, abs=1e-6)
+    assert dense[0] == pytest.approx(dense_kernel(adjacent, walk), rel=1e-6, abs=1e-6)
     assert kernel.log_det.item() * 2 == pytest.approx(values.log().sum().item(), abs=1e-5)
     eye = torch.eye(len(adjacent), dtype=torch.float64)
     assert (kernel.inverse_root @ kernel.root)[0] == pytest.approx(eye, abs=1e-8)
@@ -109,41 +122,99 @@ def test_every_topology_and_walk_has_a_positive_definite_kernel(ties: Tensor, wa
 
 @given(st.integers(0, 10_000), INSIDE, st.integers(1, 9), st.integers(1, 4))
 @settings(deadline=None, max_examples=60)
-def test_the_posterior_is_positive_definite(
-    seed: int, walk: float, machines: int, racks: int
-) -> None:
-    case, process = draw(machines, seed), process_of(walk=walk)
-    luck = torch.Generator().manual_seed(seed)
-    rack = torch.randint(racks, (JOBS, machines), generator=luck)
+def test_posterior_is_positive_definite(seed: int, walk: float, machines: int, racks: int) -> None:
+    inputs, process = process_inputs(machines, seed), process_of(walk=walk)
+    generator = torch.Generator().manual_seed(seed)
+    rack = torch.randint(racks, (JOBS, machines), generator=generator)
     with torch.no_grad():
-        found = process(*case._replace(rack=rack))
+        found = process(*inputs._replace(rack=rack))
     assert (found.variance > 0).all()
     assert (torch.linalg.eigvalsh(covariance(found)) > 0).all()
     assert torch.isfinite(found.log_prob(affinities(machines))).all()
 
 
-def test_observed_speeds_reach_like_machines_and_fade() -> None:
-    """Machines 0 and 1 are alike, 2 is not; machine 0 was seen to be fast."""
+def test_observed_speeds_spread_to_like_machines_and_fade() -> None:
+    """Machines 0 and 1 are alike, 2 is not; machine 0 was observed to be fast."""
     process = process_of(same_rack=0.9, gain=1.0)
-    case = draw(3, tau=1)
+    inputs = process_inputs(3, tau=1)
     kinds = torch.tensor([[0.0], [0.0], [5.0]], dtype=torch.float64).expand(JOBS, -1, -1)
-    history = case.history._replace(
+    history = inputs.history._replace(
         speed=torch.full((JOBS, 1, 3), 2.0, dtype=torch.float64),
         row=torch.ones(JOBS, 1, dtype=torch.float64),
         share=torch.tensor([1.0, 0, 0], dtype=torch.float64).expand(JOBS, -1),
         gap=torch.tensor([[0.0], [600], [6000]], dtype=torch.float64),
     )
-    nothing = torch.zeros_like(case.prior)
-    case = case._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
+    nothing = torch.zeros_like(inputs.prior)
+    inputs = inputs._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
     with torch.no_grad():
-        found = process(*case._replace(rack=torch.zeros_like(case.rack)))
+        found = process(*inputs._replace(rack=torch.zeros_like(inputs.rack)))
     seen, alike, other = found.mean[0]
     assert seen == pytest.approx(2 / 1.01)  # its prior variance 1 against the noise 0.01
     assert seen > alike > 0.5
     assert alike > 100 * other > 0
     assert found.mean[1] == pytest.approx(found.mean[0] / torch.e)
     assert found.mean[2].abs().max() < 1e-4
-    width = covariance(found).diagonal(dim1=1, dim2=2) / (2 * case.log_amplitude).exp()[:, None]
+    width = covariance(found).diagonal(dim1=1, dim2=2) / (2 * inputs.log_amplitude).exp()[:, None]
     assert width[0, 0] == pytest.approx(0.01 / 1.01)
     assert width[0, 0] < width[0, 1] < width[0, 2]
     assert width[2] == pytest.approx(1, abs=1e-4)
+
+
+def test_history_is_sorted_by_age() -> None:
+    """The three youngest of five decisions with an observation, oldest first."""
+    speed = torch.arange(10.0).reshape(1, 5, 2)
+    observed = torch.tensor([[[1, 1], [1, 0], [0, 0], [1, 0], [1, 1]]]).bool()
+    age = torch.tensor([[5.0, 90, 1, 20, 60]])
+    found = read_history(speed, observed, age, tau=3)
+    assert found.gap.tolist() == [[40, 15, 5]]
+    assert found.row.tolist() == [[1, 1, 1]]
+    assert found.share[0].tolist() == pytest.approx([1, 2 / 3])
+    assert found.speed[0, :, 0].tolist() == [8, 6, 0]
+    assert found.speed[0, :, 1].tolist() == [9, 5, 1]  # the mean of 9 and 1 in the gap
+
+
+def test_posterior_without_observations_is_prior() -> None:
+    inputs, process = process_inputs(5), process_of()
+    nothing = torch.zeros(JOBS, 4, 5).bool()
+    empty = read_history(torch.rand(JOBS, 4, 5), nothing, torch.full((JOBS, 4), torch.nan), 4)
+    with torch.no_grad():
+        found = process(*inputs._replace(history=empty))
+    assert torch.equal(found.mean, inputs.prior)
+    assert found.variance == pytest.approx(1)
+
+
+def test_decisions_without_observations_have_no_effect() -> None:
+    speed, age = torch.rand(JOBS, 3, 5), torch.rand(JOBS, 3) * 100
+    observed = torch.ones(JOBS, 3, 5).bool()
+    wide_speed = torch.cat([torch.full((JOBS, 2, 5), 9.0), speed], dim=1)
+    wide_seen = torch.cat([torch.zeros(JOBS, 2, 5).bool(), observed], dim=1)
+    wide_age = torch.cat([torch.tensor([[0.0, 5000.0]]).expand(JOBS, -1), age], dim=1)
+    inputs, process = process_inputs(5), process_of()
+    with torch.no_grad():
+        near = process(*inputs._replace(history=read_history(speed, observed, age, 8)))
+        wide = read_history(wide_speed, wide_seen, wide_age, 8)
+        far = process(*inputs._replace(history=wide))
+    torch.testing.assert_close(near.mean, far.mean)
+    torch.testing.assert_close(near.entropy(), far.entropy())
+
+
+def test_filled_gaps_equal_posterior_of_observed_entries() -> None:
+    """Where speeds last, filled gaps give the dense_posterior of the observed entries alone."""
+    inputs, process = process_inputs(6, seed=2, tau=4), process_of(memory_s=1e7)
+    generator = torch.Generator().manual_seed(0)
+    speed = torch.rand(JOBS, 4, 6, generator=generator, dtype=torch.float64)
+    observed = torch.rand(JOBS, 4, 6, generator=generator) < 0.5
+    history = read_history(speed, observed, torch.tensor([30.0, 20, 10, 0]).expand(JOBS, -1), 4)
+    with torch.no_grad():
+        found = process(*inputs._replace(history=history))
+        for job in range(JOBS):
+            seen = observed[job].flatten()
+            ties = dense_adjacency(inputs.kinds[job], inputs.rack[job], process)
+            kernel = dense_kernel(ties, process.settings.walk).contiguous()
+            of_all = torch.kron(torch.ones(4, 4, dtype=torch.float64), kernel)
+            among = of_all[seen][:, seen] + process.settings.noise * torch.eye(int(seen.sum()))
+            cross = of_all[:6][:, seen]
+            residual = (speed[job] - inputs.usual[job]).flatten()[seen]
+            update = cross @ torch.linalg.solve(among, residual)
+            mean = inputs.prior[job] + process.settings.gain * update
+            assert found.mean[job] == pytest.approx(mean, abs=0.01)

@@ -1,4 +1,4 @@
-"""What `bench rollouts das` measures: a tiny network on toy jobs."""
+"""`loadmaster bench rollouts das`, with a tiny network on toy jobs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from loadmaster.models.das.compiled import weights_of
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.systems.das.bench import give_layers_a_say
+from loadmaster.platform.systems.das.bench import randomise_heads
 
 
-def test_layers_that_would_be_skipped_are_measured() -> None:
+def test_randomised_heads_are_not_skipped() -> None:
     torch.manual_seed(0)
     network = DasNetwork(DasSettings(process=False))
-    begun = weights_of(network)
-    assert begun.ordering.silent
-    assert begun.placement.silent
-    give_layers_a_say(network)
+    initial = weights_of(network)
+    assert initial.ordering.is_linear
+    assert initial.placement.is_linear
+    randomise_heads(network)
     measured = weights_of(network)
-    assert not measured.ordering.silent
-    assert not measured.placement.silent
+    assert not measured.ordering.is_linear
+    assert not measured.placement.is_linear
 
 
-def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
+@pytest.mark.slow
+def test_bench_compares_with_best_size_of_stock_runner(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loadmaster.platform.systems.das import bench as das
@@ -36,11 +37,11 @@ def test_rollouts_are_measured_beside_torch_and_the_stock_runner(
         "environment": {"workload": "toy", "preempt": True, "max_queue": 8},
         "network": {"width": 8, "heads": 2, "layers": 1},
     })  # fmt: skip
-    tiny = das.Effort(
-        training, episodes=2, stock=(1, 2), steps=10, rounds=1, decisions=30, clusters=("small",),
-        machines=300, startable=(2,),
+    tiny = das.BenchSize(
+        training, episodes=2, stock=(1, 2), stock_decisions=20, rounds=1, decisions=30,
+        clusters=("small",), machines=300, startable=(2,),
     )  # fmt: skip
-    monkeypatch.setattr(das, "EFFORT", tiny)
+    monkeypatch.setattr(das, "SIZE", tiny)
     assert main(["bench", "rollouts", "das", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     found = {result["name"].removeprefix("das/"): result["value"] for result in results}

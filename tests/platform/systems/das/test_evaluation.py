@@ -1,4 +1,4 @@
-"""`loadmaster evaluate gpu_scheduling`, on the real simulator."""
+"""`loadmaster evaluate gpu_scheduling`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return record
 
 
-def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_all_baselines_run_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = evaluated(capsys, "--against", "all", "--seeds", "2", "--set", "jobs=40")
     assert set(record["policies"]) == set(BASELINES)
     assert len(BASELINES) == 31
@@ -54,7 +55,7 @@ def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixtu
         assert 0 <= figures["queueing"]["mean"] < figures["jct"]["mean"]
     knowing = {name.split("-")[0] for name in record["oracles"]}
     assert knowing == {"sjf", "srtf", "tetris", "mosa"}
-    # The best of those that do not know how long jobs run.
+    # The best one that is no oracle.
     first = next(name for name in record["policies"] if name not in record["oracles"])
     assert record["best_baseline"] == first
     folder = here / "results" / "gpu_scheduling-pai-like-small-jobs-40"
@@ -71,8 +72,8 @@ def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_the_toy_as_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
-    """Jobs come at 0, 0, 1, 2 and 3 s and end at 10, 4, 7, 4 and 18 s."""
+def test_toy_workload_equals_hand_calculation(capsys: pytest.CaptureFixture[str]) -> None:
+    """Jobs arrive at 0, 0, 1, 2 and 3 s and end at 10, 4, 7, 4 and 18 s."""
     record = evaluated(capsys, "--policy", "fifo-first-fit", "--seeds", "1", *TOY, *UNDISTURBED)
     figures = record["policies"]["fifo-first-fit"]
     assert figures["jct"]["mean"] == pytest.approx((10 + 4 + 6 + 2 + 15) / 5)
@@ -85,9 +86,7 @@ def test_the_toy_as_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_jobs_that_never_fit_are_told_of_once(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_oversized_jobs_are_reported_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = [part.replace("gpus: 4", "gpus: 3") for part in TOY]
     queue = ("--policy", "fifo-first-fit", "--policy", "las-best-fit", "--seeds", "3", *small)
     record = evaluated(capsys, *queue, "--set", "oversized=queue", "--output", "queue")
@@ -105,24 +104,24 @@ def test_jobs_that_never_fit_are_told_of_once(
 
 
 @pytest.mark.usefixtures("here", "no_charts")
-def test_who_may_know_durations_is_no_oracle(capsys: pytest.CaptureFixture[str]) -> None:
+def test_known_durations_make_no_oracles(capsys: pytest.CaptureFixture[str]) -> None:
     pair = ("--against", "sjf-first-fit,fifo-first-fit", "--seeds", "3", "--set", "jobs=60")
     blind = evaluated(capsys, *pair)
     assert (blind["best_baseline"], blind["oracles"]) == ("fifo-first-fit", ["sjf-first-fit"])
-    told = evaluated(capsys, *pair, "--set", "durations=known")
-    assert told["best_baseline"] == "sjf-first-fit"
-    assert "oracles" not in told
-    assert told["policies"] == blind["policies"]
+    informed = evaluated(capsys, *pair, "--set", "durations=known")
+    assert informed["best_baseline"] == "sjf-first-fit"
+    assert "oracles" not in informed
+    assert informed["policies"] == blind["policies"]
 
 
-def test_kinds_are_the_orderings() -> None:
+def test_families_are_the_orderings() -> None:
     families = subject().families
     assert set(families.values()) == {"fifo", "sjf", "srtf", "drf", "tetris", "las"}
     assert all(name.startswith(f"{ordering}-") for name, ordering in families.items())
     assert set(BASELINES) - set(families) == {"mosa"}
 
 
-def test_settings_in_words() -> None:
+def test_conditions_and_folder_names() -> None:
     small = GpuSchedulingSettings()
     assert conditions(small) == "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs"
     assert folder_name(small) == "gpu_scheduling-pai-like-small"

@@ -1,4 +1,4 @@
-"""DAS's episodes in the compiled loop, beside those of the vector engine."""
+"""DAS's compiled loop against the vector engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from loadmaster.platform.rl.compiled_buffer import FIRST_ROOM
 from loadmaster.platform.rl.rollout import Ragged, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = GpuSchedulingSettings(jobs=50, load=2.0, preempt=True, max_queue=24, history=6)
 NETWORK = {"width": 16, "heads": 2, "layers": 1}
 
 
 @pytest.fixture(autouse=True)
-def alone() -> Iterator[None]:
-    """Torch on one thread: on a busy machine, small batches would wait for one another's."""
+def single_thread() -> Iterator[None]:
+    """Threads on small batches wait for each other on a busy machine."""
     with one_thread():
         yield
 
@@ -41,7 +43,6 @@ def module_of(**network: Any) -> DasModule:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    """Trees of columns, to rounding."""
     if isinstance(one, dict):
         assert list(one) == list(other)
         for name in one:
@@ -55,7 +56,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{}, {"reward": "published"}, {"preempt": False}])
-def test_it_records_what_the_vector_engine_records(changes: dict[str, Any]) -> None:
+def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
     engine, module = DasEngine(SETTINGS.model_copy(update=changes)), module_of()
     work = [RolloutSpec(3, luck=11, keep=0.6), RolloutSpec(3, luck=12), RolloutSpec(8, luck=13)]
     for one, other in zip(
@@ -73,7 +74,7 @@ def test_it_records_what_the_vector_engine_records(changes: dict[str, Any]) -> N
         assert one.last is None
 
 
-def test_a_rollout_is_its_own_whatever_was_rolled_out_before() -> None:
+def test_rollouts_do_not_depend_on_earlier_ones() -> None:
     engine, module = DasEngine(SETTINGS), module_of()
     work = [RolloutSpec(3, luck=11), RolloutSpec(4, luck=12)]
     together = engine.roll_out(module, work)
@@ -84,7 +85,7 @@ def test_a_rollout_is_its_own_whatever_was_rolled_out_before() -> None:
     assert other.figures != alone.figures
 
 
-def test_long_rollouts_lengthen_the_tape() -> None:
+def test_long_rollouts_extend_the_buffer() -> None:
     engine, module = DasEngine(GpuSchedulingSettings(preempt=True)), module_of()
     work = [RolloutSpec(3, luck=11, keep=0.5)]
     (first,), (again,) = engine.roll_out(module, work), engine.roll_out(module, work)
@@ -94,23 +95,22 @@ def test_long_rollouts_lengthen_the_tape() -> None:
     assert_same(first.observations, again.observations)
 
 
-def test_it_judges_as_the_vector_engine_judges() -> None:
+def test_scores_equal_vector_engine() -> None:
     engine, module = DasEngine(SETTINGS), module_of()
-    judged, expected = (way.judge(module, [0, 5]) for way in (engine, engine.vector))
-    for one, other in zip(judged, expected, strict=True):
+    scores, expected = (one.judge(module, [0, 5]) for one in (engine, engine.vector))
+    for one, other in zip(scores, expected, strict=True):
         assert one.decisions == other.decisions
         assert one.cost == pytest.approx(other.cost)
         assert one.loss == pytest.approx(other.loss)
-    assert judged[0].cost != judged[1].cost
+    assert scores[0].cost != scores[1].cost
 
 
-def test_what_is_lowered_is_all_that_the_rewards_speak_of() -> None:
-    """The cost is the completion time alone, whatever a fee is worth."""
+def test_loss_is_the_negative_total_reward() -> None:
+    """The cost is the completion time, whatever the weight of the fee."""
     module, found = module_of(), []
     for fee_weight in (0.0, 1.0, 3.0):
         settings = SETTINGS.model_copy(update={"jct_weight": 2.0, "fee_weight": fee_weight})
-        (verdict,) = DasEngine(settings).judge(module, [5])
-        found.append(verdict)
+        found += DasEngine(settings).judge(module, [5])
     assert found[0].cost == found[1].cost == found[2].cost
     fee = found[1].loss - found[0].loss
     assert fee > 0
@@ -119,8 +119,8 @@ def test_what_is_lowered_is_all_that_the_rewards_speak_of() -> None:
     assert found[0].loss == pytest.approx(SETTINGS.jobs * 2 * found[0].cost / scale)
 
 
-def test_machines_in_cells_are_left_to_the_vector_engine() -> None:
-    """Whose log-probabilities are float32's; the loop's are not."""
+def test_clusters_with_cells_use_the_vector_engine() -> None:
+    """Its log-probabilities have float32 precision, those of the loop do not."""
     engine, work = DasEngine(SETTINGS), [RolloutSpec(3, luck=11)]
     for module, by_torch in ((module_of(exact_up_to=4, cells=4), True), (module_of(), False)):
         (found,) = engine.roll_out(module, work)

@@ -1,4 +1,4 @@
-"""DAS's training on Ray: all variants and critics, any number of workers, resumed runs."""
+"""DAS's training on Ray: variants, critics, workers, resumed runs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.das.module import ENTROPY
+from loadmaster.models.das.network import Actions
 from loadmaster.platform.rl.batches import batches_with
 from loadmaster.platform.rl.rollout import RolloutSpec, on_device, rows_of, taken
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
@@ -25,11 +26,11 @@ from loadmaster.platform.training.trainer import Trainer
 from loadmaster.platform.training.warm_start import starting_weights
 from tests.bundles import make_bundle
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 CLOCKS = ("seconds", "decisions_per_s", "workers")
 # (critic, communicate, process): every critic, and every variant of the network.
-WAYS = [
+VARIANTS = [
     ("none", True, True),
     ("v", True, True),
     ("q", True, True),
@@ -65,12 +66,12 @@ def trainer_of(config: DasTraining, resumed: bool = False) -> Iterator[Trainer]:
 
 
 def row_of(trainer: Trainer) -> dict[str, float]:
-    """One more iteration, without what no two runs have in common."""
+    """Metrics of one more iteration, without timings."""
     return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
 
 
-@pytest.mark.parametrize(("kind", "communicate", "process"), WAYS)
-def test_both_agents_learn(kind: str, communicate: bool, process: bool) -> None:
+@pytest.mark.parametrize(("kind", "communicate", "process"), VARIANTS)
+def test_both_agents_are_updated(kind: str, communicate: bool, process: bool) -> None:
     network = {"communicate": communicate, "process": process}
     config = tiny(network=network, critic={"kind": kind, "samples": 2})
     with trainer_of(config) as trainer:
@@ -86,7 +87,7 @@ def test_both_agents_learn(kind: str, communicate: bool, process: bool) -> None:
     assert changed == {"ordering", "placement"}
 
 
-def test_a_seed_gives_the_same_rows_also_when_resumed_and_with_workers(tmp_path: Path) -> None:
+def test_runs_are_reproducible_when_resumed_and_with_workers(tmp_path: Path) -> None:
     with trainer_of(tiny()) as trainer:
         rows = [row_of(trainer)]
         trainer.save(tmp_path / "saved")
@@ -98,8 +99,8 @@ def test_a_seed_gives_the_same_rows_also_when_resumed_and_with_workers(tmp_path:
         assert row_of(resumed) == pytest.approx(rows[1], rel=1e-3)
 
 
-def test_a_run_may_begin_with_some_tables_of_another_network(tmp_path: Path) -> None:
-    """The straight path, found with a network without the process; the rest is as it was."""
+def test_warm_start_takes_matching_tables(tmp_path: Path) -> None:
+    """The linear skip paths of a network without the process."""
     bundle = make_bundle(tmp_path / "found", system="das", communicate=False, process=False)
     taken = {"start": str(bundle), "take": ["*straight*"]}
     with trainer_of(tiny(network={"opening": "nothing"})) as trainer:
@@ -114,30 +115,32 @@ def test_a_run_may_begin_with_some_tables_of_another_network(tmp_path: Path) -> 
     assert not before["ordering.straight.weight"].any()
 
 
-def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"start": "", "take": ["*"]}, "training.start"),
+        ({"take": ["*crook*"]}, "*crook*"),
+        ({"take": ["*embed.weight"]}, "(32, 17); expected (16, 17)"),
+        (
+            {"take": ["*open.bias"], "network": {"communicate": False}},
+            "ordering.gate.open.bias",
+        ),
+    ],
+)
+def test_invalid_warm_starts_are_rejected(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
-    taken: dict[str, Any]
-    for taken, complaint in (
-        ({"take": ["*"]}, "there is no training.start to take weights from"),
-        ({"start": bundle, "take": ["*crook*"]}, "no table is called *crook*; expected ordering."),
-        (
-            {"start": bundle, "take": ["*embed.weight"]},
-            "ordering.embed.weight of training.start has the shape (32, 17); expected (16, 17)",
-        ),
-        (
-            {"start": bundle, "take": ["*open.bias"], "network": {"communicate": False}},
-            "the network to train has no table ordering.gate.open.bias; expected tables of both",
-        ),
-    ):
-        with pytest.raises(
-            InputError, match=f"^training.take: .*{re.escape(complaint)}"
-        ) as refused:
-            starting_weights(RECIPE, tiny(**taken))
-        assert "\n" not in str(refused.value)
+    settings = {"start": bundle, **changes}
+    if not settings["start"]:
+        del settings["start"]
+    with pytest.raises(InputError, match=f"^training.take: .*{re.escape(message)}") as caught:
+        starting_weights(RECIPE, tiny(**settings))
+    assert "\n" not in str(caught.value)
 
 
-def test_the_learner_finds_what_was_done_as_likely_as_the_rollout_did() -> None:
-    """Rollouts see short queues apart from long ones; the learner pads them as it likes."""
+def test_learner_log_probs_equal_rollout() -> None:
+    """With queues of different lengths, which the learner pads."""
     with trainer_of(tiny(environment={"jobs": 30})) as trainer:
         algorithm = trainer.algorithm
         runner, weights = algorithm.env_runner_group.local_env_runner, algorithm.module_weights()
@@ -147,21 +150,21 @@ def test_the_learner_finds_what_was_done_as_likely_as_the_rollout_did() -> None:
         assert queued.min() < queued.max()
         batch = taken(on_device(columns, "cpu"), torch.arange(rows_of(columns)), "cpu")
         with torch.no_grad():
-            judged = runner.module._forward_train(batch)
-    torch.testing.assert_close(
-        judged[Columns.ACTION_LOGP], batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4
-    )
-    assert judged[ENTROPY].shape == (len(queued), 2)
+            found = runner.module.network(batch[Columns.OBS])
+    actions = batch[Columns.ACTIONS]
+    log_prob = found.log_prob(Actions(actions[ORDERING], actions[PLACEMENT]))
+    torch.testing.assert_close(log_prob, batch[Columns.ACTION_LOGP], rtol=1e-4, atol=1e-4)
+    assert found.entropy().shape == (len(queued), 2)
 
 
-def test_only_those_are_shown_beside_it_who_know_no_more() -> None:
+def test_baselines_are_no_oracles() -> None:
     seeds = range(2)
     shown = baselines(tiny(), seeds)
     assert "fifo-first-fit" in shown
     assert not any(BASELINES[name].oracle for name in shown)
-    told = baselines(tiny(environment={"durations": "known"}), seeds)
-    assert "sjf-consolidate" in told
-    assert shown.items() <= told.items()
+    informed = baselines(tiny(environment={"durations": "known"}), seeds)
+    assert "sjf-consolidate" in informed
+    assert shown.items() <= informed.items()
 
 
 @pytest.mark.parametrize(
@@ -175,6 +178,6 @@ def test_only_those_are_shown_beside_it_who_know_no_more() -> None:
         ),
     ],
 )
-def test_what_cannot_run_is_refused(settings: dict[str, Any], expected: str) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any], expected: str) -> None:
     with pytest.raises(InputError, match=expected):
         check(tiny(**settings))

@@ -1,4 +1,4 @@
-"""Clusters of every shape, drawn by hypothesis, as an operator might tell of them."""
+"""Random states for property tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("V100", "P100", "T4", "H900")
 
 @st.composite
 def states(draw: st.DrawFn) -> DasState:
-    """Running jobs are put where there is room."""
+    """Running jobs are placed where they fit."""
     machines: list[dict[str, Any]] = []
     for place in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(KINDS))

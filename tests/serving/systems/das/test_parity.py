@@ -1,4 +1,4 @@
-"""A state sent as JSON is decided as the same moment is in process: every single one."""
+"""Decisions on states sent as JSON equal those of the simulated episode."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from loadmaster.serving.systems.das.system import ENDPOINT
 from tests.bundles import make_bundle
 from tests.serving.systems.das.episodes import PRETRAINED, Episode, Seen, carried_out, under_rule
 
+pytestmark = pytest.mark.slow
+
 
 def assert_same(policy: Policy, seen: Seen) -> None:
-    """Sent and decided, it leads where the simulator went, and nothing moves without need."""
     received = DasState.model_validate_json(seen.asked.model_dump_json())
     decision = policy.decide(received).decision
     assert ENDPOINT.validate_decision(received, decision) is None
@@ -36,9 +37,7 @@ def assert_same(policy: Policy, seen: Seen) -> None:
         ("das-large", 4.0, 450, 60),
     ],
 )
-def test_moments_are_decided_as_in_process(
-    name: str, load: float, skipped: int, decisions: int
-) -> None:
+def test_phases_equal_episode(name: str, load: float, skipped: int, decisions: int) -> None:
     policy, kinds = ENDPOINT.policy(PRETRAINED / name), Counter[str]()
     episode = Episode(PRETRAINED / name, seed=1, load=load).skip(skipped)
     for seen in islice(episode.moments(), decisions):
@@ -53,10 +52,8 @@ def test_moments_are_decided_as_in_process(
     ("name", "load", "skipped", "events"),
     [("das-small", 1.2, 0, 300), ("das-medium", 1.5, 400, 150)],
 )
-def test_events_are_decided_as_in_process(
-    name: str, load: float, skipped: int, events: int
-) -> None:
-    """Without luck: how lucky a job is where it was just started, nobody outside knows."""
+def test_events_equal_episode(name: str, load: float, skipped: int, events: int) -> None:
+    """Without runtime noise, which a state does not contain for jobs that just started."""
     policy, kinds = ENDPOINT.policy(PRETRAINED / name), Counter[str]()
     episode = Episode(PRETRAINED / name, seed=3, load=load, stragglers=0.0)
     for seen in islice(episode.skip(skipped).events(), events):
@@ -69,15 +66,15 @@ def test_events_are_decided_as_in_process(
 @pytest.mark.parametrize(
     ("network", "environment"),
     [
-        ({"exact_up_to": 4, "cells": 3}, {"preempt": True}),  # in torch: machines share cells
+        ({"exact_up_to": 4, "cells": 3}, {"preempt": True}),  # in torch, with cells
         ({"process": False, "opening": "nothing"}, {"durations": "known", "backfill": False}),
     ],
     ids=["in torch", "a plain network in a strict queue"],
 )
-def test_other_networks_decide_as_in_process(
+def test_other_networks_equal_episode(
     network: dict[str, Any], environment: dict[str, Any], tmp_path: Path
 ) -> None:
-    """With fewer rows than there are jobs."""
+    """With more jobs than the policy observes."""
     environment = {"max_queue": 12, "history": 3, **environment}
     folder = make_bundle(
         tmp_path / "other", system="das", environment=environment, width=16, heads=2, **network
@@ -91,7 +88,7 @@ def test_other_networks_decide_as_in_process(
 
 @pytest.mark.parametrize("rule", ENDPOINT.rules)
 @pytest.mark.parametrize("backfill", [True, False], ids=["backfill", "strict"])
-def test_rules_decide_as_in_process(rule: str, backfill: bool) -> None:
+def test_rules_equal_episode(rule: str, backfill: bool) -> None:
     policy = ENDPOINT.rule(rule)
     settings = GpuSchedulingSettings(backfill=backfill, require_types=True, oversized="skip")
     kinds = Counter[str]()

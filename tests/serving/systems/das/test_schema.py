@@ -1,4 +1,4 @@
-"""States that cannot be: refused, with the field that is wrong."""
+"""Validation of states: errors name the wrong field."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def with_change(path: Path, value: Any) -> dict[str, Any]:
     return state
 
 
-def refused(state: Any) -> tuple[Path, str]:
+def rejected(state: Any) -> tuple[Path, str]:
     with pytest.raises(ValidationError) as caught:
         DasState.model_validate_json(state if isinstance(state, str) else json.dumps(state))
     first = caught.value.errors()[0]
     return first["loc"], first["msg"]
 
 
-def test_a_good_state_is_accepted() -> None:
+def test_valid_state_round_trips() -> None:
     state = DasState.model_validate(GOOD)
     assert state.ask == "event"
     assert state.backfill
@@ -67,11 +67,11 @@ PLACED = ("jobs", 0, P)
     ("path", "value", "where", "words"),
     [
         (("machines",), [], ("machines",), "at least 1"),
-        (("machines", 1, "name"), "a", ("machines", 1, "name"), "'a' stands there twice"),
+        (("machines", 1, "name"), "a", ("machines", 1, "name"), "'a' is listed twice"),
         (("machines", 1, "gpu"), "T5", ("machines", 1, "gpu"), "unknown GPU type 'T5'"),
         (("machines", 1, "gpus"), 0, ("machines", 1, "gpus"), "greater than or equal to 1"),
         (("machines", 1, "gpus"), 0.5, ("machines", 1, "gpus"), "integer"),
-        (("jobs", 1, "id"), "1", ("jobs", 1, "id"), "'1' stands there twice"),
+        (("jobs", 1, "id"), "1", ("jobs", 1, "id"), "'1' is listed twice"),
         (("jobs", 1, "gpus"), 0, ("jobs", 1, "gpus"), "0.01"),
         (("jobs", 1, "age_s"), -1, ("jobs", 1, "age_s"), "greater than or equal to 0"),
         (("jobs", 1, "gpu_type"), "{T4}", ("jobs", 1, "gpu_type"), "GPU type '{T4}'; expected"),
@@ -83,55 +83,53 @@ PLACED = ("jobs", 0, P)
         (("jobs", 0, "gpus"), 2.5, (*PLACED, 0, "machine"), "4 GPUs and 32 cores left"),
         (("jobs", 0, "cpus"), 20, (*PLACED, 0, "machine"), "would take 2 and 40"),
         (("jobs", 0, "gpu_type"), "V100", (*PLACED, 1, "machine"), "needs GPUs of type 'V100'"),
-        (("history", 1, "age_s"), 4, ("history", 1, "age_s"), "latest note first"),
-        (("running_order",), ["1", "2"], ("running_order", 1), "'2' is no running job"),
-        (("running_order",), ["1", "1"], ("running_order", 1), "'1' stands there twice"),
+        (("history", 1, "age_s"), 4, ("history", 1, "age_s"), "latest first"),
+        (("running_order",), ["1", "2"], ("running_order", 1), "'2' is not a running job"),
+        (("running_order",), ["1", "1"], ("running_order", 1), "'1' is listed twice"),
         (("ask",), "everything", ("ask",), "'event', 'placing', 'reconsidering'"),
         (("version",), 2, ("version",), "1"),
         (("jobs", 1, "colour"), "red", ("jobs", 1, "colour"), "not permitted"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_field(
-    path: Path, value: Any, where: Path, words: str
-) -> None:
-    loc, message = refused(with_change(path, value))
+def test_invalid_field_is_rejected(path: Path, value: Any, where: Path, words: str) -> None:
+    loc, message = rejected(with_change(path, value))
     assert loc == where
     assert words in message
     assert "\n" not in message
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", '"7x"', "null", "[]", "{}"])
-def test_numbers_must_be_numbers(number: str) -> None:
+def test_numbers_must_be_finite(number: str) -> None:
     text = json.dumps(with_change(("jobs", 1, "age_s"), 12345)).replace("12345", number)
-    assert refused(text)[0] == ("jobs", 1, "age_s")
+    assert rejected(text)[0] == ("jobs", 1, "age_s")
 
 
-def test_a_type_of_one_s_own_needs_speed_and_price() -> None:
+def test_unknown_gpu_type_needs_speed_and_price() -> None:
     state = with_change(("machines", 1, "gpu"), "H900")
-    assert refused(state)[0] == ("machines", 1, "gpu")
+    assert rejected(state)[0] == ("machines", 1, "gpu")
     state["machines"][1] |= {"speed": 4, "price_per_hour": 0}
     assert DasState.model_validate(state).machines[1].gpu == "H900"
 
 
-def test_states_beyond_all_measure_are_refused() -> None:
+def test_too_large_states_are_rejected() -> None:
     machines = [{"name": str(n), "gpus": 1, "gpu": "T4", "cpus": 1} for n in range(2001)]
-    assert refused({"machines": machines, "jobs": []})[0] == ("machines",)
+    assert rejected({"machines": machines, "jobs": []})[0] == ("machines",)
     jobs = [{"id": str(n), "gpus": 1, "age_s": 1} for n in range(5001)]
-    assert refused({"machines": machines[:1], "jobs": jobs})[0] == ("jobs",)
+    assert rejected({"machines": machines[:1], "jobs": jobs})[0] == ("jobs",)
     gangs = [{"id": str(n), "gpus": 0.01, "age_s": 1, "instances": 2000} for n in range(501)]
-    loc, message = refused({"machines": machines[:2000], "jobs": gangs})
+    loc, message = rejected({"machines": machines[:2000], "jobs": gangs})
     assert loc == ("jobs",)
     assert "1,002,000 places" in message
 
 
-def test_a_job_that_no_cluster_could_hold_is_left_waiting() -> None:
+def test_job_larger_than_cluster_is_left_waiting() -> None:
     state = DasState.model_validate(with_change(("jobs", 1, "gpus"), 500))
     for name in ENDPOINT.rules:
         decision = ENDPOINT.rule(name).decide(state).decision
         assert (decision.start, decision.stop, decision.wait) == ((), (), 1)
 
 
-def test_outcomes_are_bounded() -> None:
+def test_reward_decreases_with_completion_time() -> None:
     with pytest.raises(ValidationError):
         DasOutcome(job="1", completion_s=float("nan"))
     assert ENDPOINT.reward(DasOutcome(job="1", completion_s=0)) == 0
@@ -140,8 +138,7 @@ def test_outcomes_are_bounded() -> None:
     assert rewards[2] > -5
 
 
-def test_the_schema_tells_what_fields_mean() -> None:
+def test_json_schema_has_descriptions_and_examples() -> None:
     schema = DasState.model_json_schema()
-    told = schema["$defs"]["Job"]["properties"]
-    assert "fraction is shared" in told["gpus"]["description"]
+    assert schema["$defs"]["Job"]["properties"]["gpus"]["description"]
     assert schema["$defs"]["Machine"]["properties"]["gpu"]["examples"] == ["V100"]

@@ -1,15 +1,15 @@
-"""A state told from outside is seen as the moment itself was, number by number."""
+"""States in the environment's tables: observations equal those of the simulated episode."""
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pytest
 
-from loadmaster.envs.gpu_scheduling import decision_state as on
-from loadmaster.envs.gpu_scheduling import features as told
-from loadmaster.envs.gpu_scheduling import state as at
+from loadmaster.envs.gpu_scheduling import features
+from loadmaster.envs.gpu_scheduling.decision_state import MOMENT, SHOWN
 from loadmaster.envs.gpu_scheduling.observation import (
     Observation,
     blank_observation,
@@ -18,42 +18,44 @@ from loadmaster.envs.gpu_scheduling.observation import (
 from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
 from loadmaster.envs.gpu_scheduling.rule_ids import FIFO, GIVEN, LAS
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.state import RATE
+from loadmaster.models.das.decision import ClusterTables
 from loadmaster.serving.systems.das.schema import DasState
-from loadmaster.serving.systems.das.tables import Tables, tables_of
+from loadmaster.serving.systems.das.snapshot import tables_of
 from tests.serving.systems.das.episodes import PRETRAINED, Episode
+
+pytestmark = pytest.mark.slow
 
 SETTINGS = GpuSchedulingSettings(preempt=True, max_queue=16, history=4)
 
 
-def view_of(tables: Tables, settings: GpuSchedulingSettings = SETTINGS) -> Observation:
+def view_of(tables: ClusterTables, settings: GpuSchedulingSettings = SETTINGS) -> Observation:
     view = blank_observation(settings.max_queue, tables.cluster, settings.history)
-    assert observe_if_waiting(tables.state, tables.cluster, tables.jobs, tables.desk, view)
+    assert observe_if_waiting(*tables.simulation, view)
     return view
 
 
 @pytest.mark.parametrize(("rows", "backfill"), [(64, True), (12, False)])
-def test_what_is_seen_is_the_same_to_the_last_bit(rows: int, backfill: bool) -> None:
-    """Also where there are more jobs than rows to show them in."""
+def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
+    """Also with more jobs than rows."""
     changes = {"max_queue": rows, "backfill": backfill, "durations": "known"}
     episode, crowded = Episode(PRETRAINED / "das-small", seed=5, **changes), 0
     for _ in range(300):
-        assert episode.sitting.advance_to_decision()
-        counts = episode.sitting.desk.counts
+        assert episode.runner.advance_to_decision()
+        counts = episode.runner.desk.counts
         asked = episode.record(episode.kind())
         received = DasState.model_validate_json(asked.model_dump_json())
         tables = tables_of(received, episode.settings, GIVEN)
         view = view_of(tables, episode.settings)
-        assert tables.desk.counts[[on.SHOWN, on.MOMENT]].tolist() == (
-            counts[[on.SHOWN, on.MOMENT]].tolist()
-        )
-        for name, table in episode.sitting.view._asdict().items():
+        assert tables.desk.counts[[SHOWN, MOMENT]].tolist() == (counts[[SHOWN, MOMENT]].tolist())
+        for name, table in episode.runner.view._asdict().items():
             np.testing.assert_array_equal(getattr(view, name), table, err_msg=name)
         crowded += len(received.jobs) > rows
         episode.act()
     assert crowded > 50 or rows == 64
 
 
-def small(**changes: object) -> dict[str, object]:
+def small(**changes: Any) -> dict[str, Any]:
     """Two machines of four V100s; one job shares GPUs of the first, another waits."""
     return {
         "machines": [
@@ -75,81 +77,75 @@ def small(**changes: object) -> dict[str, object]:
     }
 
 
-def test_speeds_are_the_model_s_where_nobody_measured_them() -> None:
+def test_missing_speeds_are_modelled() -> None:
     tables = tables_of(DasState.model_validate(small()), SETTINGS, GIVEN)
     seen = view_of(tables).machines[0]
     # Five halves on four GPUs: 2.5 of them in use, 0.625 of each.
     kept = 0.997 + (0.625 - 0.4) / 0.3 * (0.96 - 0.997)
-    assert seen[told.KEPT] == pytest.approx(kept)
-    assert seen[told.UTILISATION] == pytest.approx(kept * 2.5 / 4)
+    assert seen[features.KEPT] == pytest.approx(kept)
+    assert seen[features.UTILISATION] == pytest.approx(kept * 2.5 / 4)
     assert tables.desk.noted_speed[0, 0] == pytest.approx(kept)
     assert tables.desk.noted[0].tolist() == [True, False]
 
 
-def test_what_a_measured_speed_is_beyond_the_model_s_stays_with_the_job() -> None:
-    """Told of a time when it had its GPUs to itself: with neighbours it keeps less of it."""
-    told_of = small()
-    told_of["jobs"][0]["speed"] = 0.5  # type: ignore[index]
-    told_of["machines"][0]["kept_speed"] = 1.0  # type: ignore[index]
-    tables = tables_of(
-        DasState.model_validate({**told_of, "ask": "reconsidering"}), SETTINGS, GIVEN
-    )
-    assert tables.state.progress[0, at.RATE] == 0.5
-    view = view_of(tables)  # before it is reconsidered, its speed is brought up to date
-    assert tables.state.progress[0, at.RATE] == pytest.approx(0.5 * view.machines[0, told.KEPT])
-
-
-def test_machines_of_a_type_nobody_knows_are_taken_as_told() -> None:
+def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
     state = small()
-    state["machines"].append(  # type: ignore[attr-defined]
+    state["jobs"][0]["speed"] = 0.5
+    state["machines"][0]["kept_speed"] = 1.0
+    tables = tables_of(DasState.model_validate({**state, "ask": "reconsidering"}), SETTINGS, GIVEN)
+    assert tables.state.progress[0, RATE] == 0.5
+    view = view_of(tables)  # before it is reconsidered, its speed is brought up to date
+    assert tables.state.progress[0, RATE] == pytest.approx(0.5 * view.machines[0, features.KEPT])
+
+
+def test_unknown_gpu_type_uses_given_speed_and_price() -> None:
+    state = small()
+    state["machines"].append(
         {"name": "c", "gpus": 2, "gpu": "H900", "cpus": 8, "speed": 9, "price_per_hour": 7.2}
     )
-    state["jobs"].append({"id": "picky", "gpus": 1, "gpu_type": "H900", "age_s": 5})  # type: ignore[attr-defined]
+    state["jobs"].append({"id": "picky", "gpus": 1, "gpu_type": "H900", "age_s": 5})
     view = view_of(tables_of(DasState.model_validate(state), SETTINGS, GIVEN))
-    assert view.machines[2, [told.SPEED, told.PRICE]].tolist() == pytest.approx([9, 7.2])
+    assert view.machines[2, [features.SPEED, features.PRICE]].tolist() == pytest.approx([9, 7.2])
     assert (view.held[:2] > 0).tolist() == [[True, True, True], [False, False, True]]
 
 
-def test_jobs_may_be_told_in_any_order() -> None:
+def test_jobs_are_numbered_by_arrival() -> None:
     state = small()
-    state["jobs"].reverse()  # type: ignore[attr-defined]
+    state["jobs"].reverse()
     tables = tables_of(DasState.model_validate(state), SETTINGS, GIVEN)
-    assert [job.id for job in tables.arrivals] == ["shares", "waits"]
+    assert [tables.job_name(job) for job in (0, 1)] == ["shares", "waits"]
 
 
-def test_history_is_told_the_latest_first_and_of_machines_that_are_there() -> None:
+def test_history_skips_unknown_machines() -> None:
     notes = [{"age_s": 10 * age, "speeds": {"b": age / 10, "gone": 1.0}} for age in range(1, 7)]
     tables = tables_of(DasState.model_validate(small(history=notes)), SETTINGS, GIVEN)
     view = view_of(tables)
-    assert view.history_t.tolist() == [0, 10, 20, 30]  # now comes before them
+    assert view.history_t.tolist() == [0, 10, 20, 30]  # the first is now
     assert view.history_y[:, 1].tolist() == pytest.approx([0, 0.1, 0.2, 0.3])
     assert view.history_mask.tolist() == [[True, False], *[[False, True]] * 3]
 
 
-def test_users_and_attained_service_are_known() -> None:
-    state = small(users={"": {"jobs": 3, "mean_log_minutes": 2.5}, "else": {"jobs": 1,
-                  "mean_log_minutes": 1}})  # fmt: skip
-    state["jobs"][1]["ran_s"] = 2 * LAS_THRESHOLD_GPU_S  # type: ignore[index]
+def test_users_and_attained_service_are_loaded() -> None:
+    state = small(users={"": {"jobs": 3, "mean_log_minutes": 2.5}})
+    state["jobs"][1]["ran_s"] = 2 * LAS_THRESHOLD_GPU_S
     asked = DasState.model_validate(state)
     tables = tables_of(asked, SETTINGS, GIVEN)
     seen = view_of(tables).jobs[0]
-    assert seen[told.USER_DONE] == pytest.approx(np.log1p(3))
-    assert seen[told.USER_RUN] == pytest.approx(2.5)
-    assert seen[told.BEYOND] > 0
-    assert tables.state.key[1] == np.inf  # until the agents have spoken
+    assert seen[features.USER_DONE] == pytest.approx(np.log1p(3))
+    assert seen[features.USER_RUN] == pytest.approx(2.5)
+    assert seen[features.BEYOND] > 0
+    assert tables.state.key[1] == np.inf  # until a policy sets it
     assert tables_of(asked, SETTINGS, FIFO).state.key[1] == -60
     assert tables_of(asked, SETTINGS, LAS).state.key[1] > 1e11  # in the second queue
 
 
-def test_a_cluster_without_jobs_asks_nothing() -> None:
+def test_cluster_without_jobs_has_no_decision() -> None:
     tables = tables_of(DasState.model_validate(small(jobs=[])), SETTINGS, GIVEN)
     view = blank_observation(4, tables.cluster, 2)
-    standing = tables.state, tables.cluster, tables.jobs, tables.desk
-    assert not observe_if_waiting(*standing, view)
+    assert not observe_if_waiting(*tables.simulation, view)
 
 
-def test_recorded_states_are_what_an_operator_would_know() -> None:
-    """Nothing of the future: no durations, unless the agents are told them."""
+def test_recorded_states_contain_no_future() -> None:
     episode = Episode(PRETRAINED / "das-small", seed=6)
     states = [seen.asked for seen in islice(episode.moments(), 80)]
     assert all(job.duration_s is None for state in states for job in state.jobs)

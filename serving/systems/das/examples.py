@@ -1,4 +1,4 @@
-"""Moments of simulated episodes as states: what an operator of that cluster would send."""
+"""Example states, and the conversion of simulated episodes to states."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from functools import cache
 
 import numpy as np
 
-from loadmaster.envs.gpu_scheduling import decision_state as on
-from loadmaster.envs.gpu_scheduling import state as at
+from loadmaster.envs.gpu_scheduling import state as columns
 from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, gpu_types
-from loadmaster.envs.gpu_scheduling.decision_state import DecisionState
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    JOBS_DONE,
+    LISTED,
+    LOG_RUN,
+    NOTED,
+    DecisionState,
+)
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.serving.systems.das.schema import (
-    Ask,
-    DasState,
-    Finished,
-    Job,
-    Machine,
-    Note,
-    Placement,
-)
+from loadmaster.serving.systems.das.records import Finished, Job, Machine, Note, Placement
+from loadmaster.serving.systems.das.schema import Ask, DasState
 
-# An episode, its seed, and how many jobs are in the system at the moment it shows. On Small nearly
-# half of them wait; on Large one does, as is usual there.
+# Settings and seed of an episode, and the number of jobs in the system at which it is captured. On
+# Small nearly half of them wait; on Large one does, as is usual there.
 _EXAMPLES: dict[str, tuple[GpuSchedulingSettings, int, int]] = {
     "small": (GpuSchedulingSettings(), 0, 20),
     "large": (GpuSchedulingSettings(cluster="large"), 1, 150),
@@ -42,21 +40,21 @@ def state_of(
     desk: DecisionState | None,
     ask: Ask = "event",
 ) -> DasState:
-    """What is known at this moment; without a desk, nothing of what was before."""
+    """The state that an operator of the simulated cluster would send; no history without `desk`."""
     names = [machine_name(place) for place in range(len(cluster.rack))]
-    here = [
+    present = [
         int(job)
-        for job in range(state.clock[at.NEXT_JOB])
-        if np.isnan(state.progress[job, at.FINISHED_S])
+        for job in range(state.clock[columns.NEXT_JOB])
+        if np.isnan(state.progress[job, columns.FINISHED_S])
     ]
     known = settings.durations == "known"
-    told = [_job_of(settings, jobs, state, names, job, known) for job in here]
+    records = [_job_of(settings, jobs, state, names, job, known) for job in present]
     return DasState(
         machines=tuple(_machines_of(settings, cluster, state, names)),
-        jobs=tuple(told),
-        users={} if desk is None else _users_of(jobs, desk, here),
+        jobs=tuple(records),
+        users={} if desk is None else _users_of(jobs, desk, present),
         history=() if desk is None else tuple(_notes_of(state, desk, names, ask)),
-        running_order=() if desk is None else _listed(jobs, desk, len(here)),
+        running_order=() if desk is None else _running_order(jobs, desk, len(present)),
         backfill=settings.backfill,
         ask=ask,
     )
@@ -72,15 +70,15 @@ def _machines_of(
     kinds = gpu_types(settings)
     for place, name in enumerate(names):
         kind = kinds[cluster.gpu_type[place]]
-        # Where jobs have come or gone, speeds are still those of before.
-        changed = state.machines[place, at.IS_CHANGED] == 1
+        # Speeds are still those from before jobs were placed or removed.
+        changed = state.machines[place, columns.IS_CHANGED] == 1
         yield Machine(
             name=name,
             gpus=int(cluster.gpu_capacity[place]) // WHOLE,
             gpu=kind.name,
             cpus=int(cluster.cpu_capacity[place]) / WHOLE,
             rack=f"rack-{cluster.rack[place] + 1}",
-            kept_speed=float(state.factors[place, at.COLOCATION]) if changed else None,
+            kept_speed=float(state.factors[place, columns.COLOCATION]) if changed else None,
         )
 
 
@@ -92,8 +90,8 @@ def _job_of(
     job: int,
     known: bool,
 ) -> Job:
-    now, progress = state.times[at.NOW], state.progress[job]
-    first, used = state.jobs[job, [at.FIRST_ROW, at.ROWS_USED]].tolist()
+    now, progress = state.times[columns.NOW], state.progress[job]
+    first, used = state.jobs[job, [columns.FIRST_ROW, columns.ROWS_USED]].tolist()
     kind = int(jobs.gpu_type[job])
     return Job(
         id=str(jobs.job_id[job]),
@@ -104,34 +102,34 @@ def _job_of(
         gpu_type=None if kind == ANY_TYPE else gpu_types(settings)[kind].name,
         communication=float(jobs.comm[job]),
         age_s=float(now - jobs.arrival_s[job]),
-        ran_s=float(progress[at.RUN_S]),
+        ran_s=float(progress[columns.RUN_S]),
         duration_s=float(jobs.duration_s[job]) if known else None,
         placements=tuple(
             Placement(machine=names[machine], instances=count)
             for machine, count in state.rows[
-                first : first + used, at.MACHINE : at.COUNT + 1
+                first : first + used, columns.MACHINE : columns.COUNT + 1
             ].tolist()
         ),
-        running_s=float(now - progress[at.PLACED_S]) if used else 0.0,
-        speed=float(progress[at.RATE]) if used else None,
+        running_s=float(now - progress[columns.PLACED_S]) if used else 0.0,
+        speed=float(progress[columns.RATE]) if used else None,
     )
 
 
-def _users_of(jobs: Jobs, desk: DecisionState, here: list[int]) -> dict[str, Finished]:
+def _users_of(jobs: Jobs, desk: DecisionState, present: list[int]) -> dict[str, Finished]:
     return {
         f"user-{user}": Finished(
-            jobs=int(desk.users[user, on.JOBS_DONE]),
-            mean_log_minutes=float(desk.users[user, on.LOG_RUN]),
+            jobs=int(desk.users[user, JOBS_DONE]),
+            mean_log_minutes=float(desk.users[user, LOG_RUN]),
         )
-        for user in sorted({int(jobs.user[job]) for job in here})
-        if desk.users[user, on.JOBS_DONE] > 0
+        for user in sorted({int(jobs.user[job]) for job in present})
+        if desk.users[user, JOBS_DONE] > 0
     }
 
 
 def _notes_of(state: SimState, desk: DecisionState, names: list[str], ask: Ask) -> Iterator[Note]:
-    """Of this event itself only where it has begun: else the speeds of now will be noted."""
-    for row in range(desk.counts[on.NOTED]):
-        age_s = float(state.times[at.NOW] - desk.noted_s[row])
+    """Past speeds; those of this event only if an earlier phase of it has noted them."""
+    for row in range(desk.counts[NOTED]):
+        age_s = float(state.times[columns.NOW] - desk.noted_s[row])
         if age_s > 0 or ask in ("reconsidering", "placing again"):
             seen = np.flatnonzero(desk.noted[row]).tolist()
             yield Note(
@@ -140,31 +138,31 @@ def _notes_of(state: SimState, desk: DecisionState, names: list[str], ask: Ask) 
             )
 
 
-def _listed(jobs: Jobs, desk: DecisionState, here: int) -> tuple[str, ...]:
-    """Told only where not everybody is looked at."""
-    if here <= len(desk.shown):
+def _running_order(jobs: Jobs, desk: DecisionState, present: int) -> tuple[str, ...]:
+    """Only needed if not all jobs are observed."""
+    if present <= len(desk.shown):
         return ()
-    running = desk.running[: desk.counts[on.LISTED]]
+    running = desk.running[: desk.counts[LISTED]]
     return tuple(str(job) for job in jobs.job_id[running])
 
 
 @cache
 def example(name: str) -> DasState:
-    """A moment of an episode in which jobs start as they come, on whatever machine is first."""
-    settings, seed, crowd = _EXAMPLES[name]
-    sitting = EpisodeRunner(settings, seed, load_workload(settings))
-    cluster, jobs, _ = sitting.episode
+    """A state of an episode under first-come-first-served on the first machine that fits."""
+    settings, seed, count = _EXAMPLES[name]
+    runner = EpisodeRunner(settings, seed, load_workload(settings))
+    cluster, jobs, _ = runner.episode
     shape = settings.max_queue, len(cluster.rack)
     first_come = -np.arange(settings.max_queue, dtype=np.float32)
-    while sitting.advance_to_decision():
-        if sitting.state.clock[[at.QUEUED, at.RUNNING]].sum() >= crowd:
+    while runner.advance_to_decision():
+        if runner.state.clock[[columns.QUEUED, columns.RUNNING]].sum() >= count:
             break
-        sitting.decide(first_come, np.zeros(shape, np.float32))
-    return state_of(settings, cluster, jobs, sitting.state, sitting.desk)
+        runner.decide(first_come, np.zeros(shape, np.float32))
+    return state_of(settings, cluster, jobs, runner.state, runner.desk)
 
 
 class Examples(Mapping[str, DasState]):
-    """Made when somebody looks at them."""
+    """The example states by name, built on first access."""
 
     def __getitem__(self, name: str) -> DasState:
         if name not in _EXAMPLES:

@@ -1,4 +1,4 @@
-"""Decisions can be carried out, are caught where they cannot, and bow to what is allowed."""
+"""The endpoint: validation, constraints and features of decisions."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.serving.system import Policy, Quantity
 from loadmaster.serving.systems.das.schema import DasDecision, DasState
 from loadmaster.serving.systems.das.system import ENDPOINT
@@ -49,25 +50,25 @@ def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "why"),
+    ("wrong", "reason"),
     [
-        (decision(3, ("9",)), "'9' is to stop, and is unknown"),
-        (decision(3, ("3",)), "'3' is to stop, and does not run"),
-        (decision(4, ("1", "1")), "'1' is to stop, and does not run"),
-        (decision(1, job9={"a": 1}), "'9' is to start, and is unknown"),
-        (decision(1, job1={"a": 1}), "'1' is to start, and runs already"),
-        (decision(1, job3={"a": 2}), "machine 'a' has 0 GPUs and 8 cores left"),
+        (decision(3, ("9",)), "stop: unknown job '9'"),
+        (decision(3, ("3",)), "stop: job '3' does not run"),
+        (decision(4, ("1", "1")), "stop: job '1' does not run"),
+        (decision(1, job9={"a": 1}), "start: unknown job '9'"),
+        (decision(1, job1={"a": 1}), "start: job '1' already runs"),
+        (decision(1, job3={"a": 2}), "'a' has 0 GPUs"),
         (decision(2, ("1",), job3={"a": 1}), "1 of its 2 instances placed"),
         (decision(2, ("1",), job3={"a": 1, "z": 1}), "unknown machine 'z'"),
-        (decision(2, ("2",), job4={"b": 1}), "needs GPUs of type 'V100'; machine 'b' has 'T4'"),
-        (decision(1, ("1",), job3={"a": 2}), "1 jobs are said to wait, and 2 would"),
+        (decision(2, ("2",), job4={"b": 1}), "type 'V100'"),
+        (decision(1, ("1",), job3={"a": 2}), "wait is 1; expected 2"),
     ],
 )
-def test_what_cannot_be_carried_out_is_caught(wrong: DasDecision, why: str) -> None:
-    assert why in (ENDPOINT.validate_decision(STATE, wrong) or "")
+def test_invalid_decisions_are_rejected(wrong: DasDecision, reason: str) -> None:
+    assert reason in (ENDPOINT.validate_decision(STATE, wrong) or "")
 
 
-def test_what_can_be_carried_out_is_no_fault() -> None:
+def test_valid_decisions_are_accepted() -> None:
     assert ENDPOINT.validate_decision(STATE, decision(2)) is None
     assert ENDPOINT.validate_decision(STATE, decision(2, ("1",), job3={"a": 2})) is None
     assert (
@@ -76,7 +77,7 @@ def test_what_can_be_carried_out_is_no_fault() -> None:
     )
 
 
-def test_quantities_say_who_runs() -> None:
+def test_quantities_are_running_jobs() -> None:
     moved = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
     assert ENDPOINT.quantities(STATE, moved) == (
         Quantity("job 1", 1, 1),
@@ -89,15 +90,15 @@ def test_quantities_say_who_runs() -> None:
     ("allowed", "left"),
     [
         ({}, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})),
-        # Who may not start leaves room, and nothing else changes.
+        # Job 4 may not start.
         ({"job 4": 0.0}, decision(3, ("1", "2"), job1={"b": 1})),
-        # Job 2 stays, so job 1 has nowhere to go and stays too, and job 4 finds no room.
+        # Job 2 stays, so job 1 cannot move, and job 4 does not fit.
         ({"job 2": 1.0}, decision(2)),
-        # Job 1 may not run at all: it stops, and goes nowhere.
+        # Job 1 may not run: it stops.
         ({"job 1": 0.0}, decision(3, ("1", "2"), job4={"a": 1})),
     ],
 )
-def test_what_is_not_allowed_is_dropped_with_what_needs_it(
+def test_constrain_drops_what_is_not_allowed_or_does_not_fit(
     allowed: dict[str, float], left: DasDecision
 ) -> None:
     wanted = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
@@ -118,9 +119,10 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
     return [*map(ENDPOINT.policy, made), *map(ENDPOINT.rule, ENDPOINT.rules)]
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(state=states(), data=st.data())
-def test_any_state_is_decided_and_any_guard_obeyed(
+def test_decisions_on_random_states_are_valid_and_can_be_constrained(
     policies: list[Policy], state: DasState, data: st.DataObject
 ) -> None:
     for policy in policies:
@@ -144,9 +146,7 @@ def test_any_state_is_decided_and_any_guard_obeyed(
 
 @settings(max_examples=30, deadline=None)
 @given(state=states())
-def test_features_are_finite_and_resemble_an_environment(state: DasState) -> None:
-    from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-
+def test_features_give_valid_retraining_settings(state: DasState) -> None:
     found = ENDPOINT.features(state)
     assert 0 <= found["gpu_utilisation"] <= 1
     assert found["jobs_waiting"] + found["jobs_running"] == len(state.jobs)
@@ -155,7 +155,7 @@ def test_features_are_finite_and_resemble_an_environment(state: DasState) -> Non
     assert 0.2 <= alike.offered_load <= 1.5
 
 
-def test_a_full_cluster_resembles_one_of_its_size_under_load() -> None:
+def test_retraining_settings_match_size_and_load() -> None:
     seen = {
         "gpus": 110.0,
         "jobs_waiting": 30.0,

@@ -1,0 +1,292 @@
+"""Explanations of DAS's decisions: ranked jobs and machines, and which job is stopped for which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE
+from loadmaster.envs.gpu_scheduling.decision_state import PHASES, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.episode import Episode
+from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
+from loadmaster.envs.gpu_scheduling.scheduling_pass import offer
+from loadmaster.envs.gpu_scheduling.state import GPU, NOW, ROWS_USED, SimState
+from loadmaster.models.das.compiled_loop import MACHINES, ROWS, Scores
+from loadmaster.models.das.decision import ClusterTables
+from loadmaster.models.das.ordering import Priorities
+from loadmaster.models.das.placement import Placements
+from loadmaster.models.keyed_random import standard_normal
+from loadmaster.models.layers import Array32
+from loadmaster.models.policy import Explanation, Option
+
+OPTIONS = 5  # jobs, and machines, that an explanation lists
+DRAWS = 1000  # samples that estimate the probability of coming first
+
+
+def scored_options(tables: ClusterTables, scores: Scores) -> dict[str, list[Option]]:
+    """The scores of an event as options; empty if nothing was to decide."""
+
+    def options(names: list[str], score: Array32, std: Array32) -> list[Option]:
+        pairs = zip(names, score.tolist(), std.tolist(), strict=False)
+        return [Option(name, round(mean, 6), round(own, 6)) for name, mean, own in pairs]
+
+    rows, machines = scores.counts[ROWS], scores.counts[MACHINES]
+    found: dict[str, list[Option]] = {}
+    if rows:
+        names = [f"job {tables.job_name(job)}" for job in scores.jobs[:rows].tolist()]
+        found["job"] = options(names, scores.priority, np.exp(scores.priority_log_std))
+    if machines:
+        names = [tables.machine_name(machine) for machine in scores.machines[:machines].tolist()]
+        found["machine"] = options(names, scores.affinity, scores.affinity_std)
+    return found
+
+
+class Ranking(NamedTuple):
+    """K rows of jobs, or machines, by their score."""
+
+    items: NDArray[np.int64]  # (K,)
+    score: NDArray[np.float32]  # (K,) the mean of its priority or affinity
+    probability: NDArray[np.float64]  # (K,) of the highest score, when actions are sampled
+
+    @property
+    def first(self) -> int:
+        return int(self.items[self.score.argmax()])
+
+    def options(
+        self, name: Callable[[int], str], details: Callable[[int], Mapping[str, str]]
+    ) -> list[Option]:
+        return [
+            Option(
+                name(item),
+                float(self.score[place]),
+                probability=float(self.probability[place]),
+                chosen=number == 0,
+                details=details(item),
+            )
+            for number, (place, item) in enumerate(self._best())
+        ]
+
+    def records(self, fields: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {
+                **fields(item),
+                "score": round(float(self.score[place]), 6),
+                "probability": round(float(self.probability[place]), 4),
+            }
+            for place, item in self._best()
+        ]
+
+    def _best(self) -> list[tuple[int, int]]:
+        """Place and item of the highest scores."""
+        best = np.argsort(-self.score, kind="stable")[:OPTIONS]
+        return [(int(place), int(self.items[place])) for place in best]
+
+
+def rank(items: NDArray[np.int64], score: NDArray[Any], samples: NDArray[Any]) -> Ranking:
+    """Of scores (K,) and samples of them (DRAWS, K)."""
+    highest = np.bincount(samples.argmax(1), minlength=samples.shape[1])
+    return Ranking(items, score, highest / len(samples))
+
+
+class DecisionContext(NamedTuple):
+    """An episode before a decision, and the network's distributions of both agents' actions."""
+
+    episode: Episode
+    state: SimState
+    phase: int  # a key of PHASES
+    shown: NDArray[np.int64]  # (Q,) the job in each row of the observation
+    observation: dict[str, Tensor]  # a batch of one
+    priorities: Priorities
+    placements: Placements
+
+    @property
+    def actions(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Mean priority (Q,) and affinity (Q, M)."""
+        return self.priority, self.placements.mean()[0].numpy()
+
+    @property
+    def priority(self) -> NDArray[np.float32]:
+        mean: NDArray[np.float32] = self.priorities.mean[0].numpy()
+        return mean
+
+    @property
+    def startable(self) -> NDArray[np.int64]:
+        """Rows of the jobs that could start."""
+        return np.flatnonzero(self.placements.fits[0].any(1).numpy())
+
+    @property
+    def is_running(self) -> NDArray[np.bool_]:
+        """(Q,)"""
+        running: NDArray[np.bool_] = self.state.jobs[self.shown, ROWS_USED] > 0
+        return running
+
+    @property
+    def time_s(self) -> float:
+        return float(self.state.times[NOW])
+
+    @property
+    def has_choice(self) -> bool:
+        """Whether another action could have another effect."""
+        if self.phase == RECONSIDERING:
+            running = self.is_running
+            return bool(self.stopped_for(np.flatnonzero(~running), np.where(running, 0.0, 1.0)))
+        return len(self.startable) > 1 or int(self.placements.fits.sum()) > 1
+
+    def stopped_for(self, waiting: NDArray[np.int64], priority: NDArray[np.float64]) -> set[int]:
+        """Jobs that would be stopped if only these waiting rows were offered."""
+        cluster, jobs, _ = self.episode
+        state = SimState._make(table.copy() for table in self.state)
+        before = np.flatnonzero(state.jobs[:-1, ROWS_USED] > 0)
+        running = self.is_running
+        state.key[before] = -np.inf  # jobs that are not shown cannot be stopped
+        state.key[self.shown[running]] = -priority[running]
+        offer(state, jobs, self.shown[waiting], priority[waiting], len(waiting))
+        preempt_lower_ranked(state, cluster, jobs, np.zeros_like(state.free))
+        return set(before[state.jobs[before, ROWS_USED] == 0].tolist())
+
+    def rank_jobs(self, rows: NDArray[np.int64]) -> Ranking:
+        standard = standard_normal(torch.arange(DRAWS), self.priorities.mean.shape[1:], stream=0)
+        samples = self.priorities.sample(standard).numpy()  # (DRAWS, Q)
+        return rank(rows, self.priority[rows], samples[:, rows])
+
+    def rank_machines(self, row: int) -> Ranking:
+        """For the job of this row, which could start."""
+        machines = np.flatnonzero(self.placements.fits[0, row].numpy())
+        affinity = self.placements.mean()[0, row].numpy()[machines]
+        shape = self.placements.fits.shape[1:]
+        samples = np.stack([
+            self.placements.sample(standard_normal(key[None], shape, stream=1))[0, row].numpy()
+            for key in torch.arange(DRAWS)
+        ])  # fmt: skip
+        return rank(machines, affinity, samples[:, machines])
+
+    def job_id(self, row: int) -> int:
+        return int(self.episode.jobs.job_id[self.shown[row]])
+
+    def job_name(self, row: int) -> str:
+        return f"job {self.job_id(row)}"
+
+    def job_details(self, row: int, age: str) -> dict[str, str]:
+        """GPUs, and seconds in the system under the heading `age`."""
+        jobs, job = self.episode.jobs, self.shown[row]
+        gang = f"{jobs.instances[job]} x " if jobs.instances[job] > 1 else ""
+        age_s = self.time_s - jobs.arrival_s[job]
+        return {"GPUs": f"{gang}{jobs.gpu[job] / WHOLE:g}", age: f"{age_s:,.0f}"}
+
+    def machine_details(self, machine: int) -> dict[str, str]:
+        cluster = self.episode.cluster
+        return {
+            "free GPUs": f"{self.state.free[machine, GPU] / WHOLE:g}",
+            "speed": f"{cluster.speed[machine]:.2f}",
+            "$ a GPU-hour": f"{cluster.price_per_s[machine] * 3600:.2f}",
+        }
+
+
+class ExplainedDecision(NamedTuple):
+    """A decision of an episode and its explanation; `record` is the same for scripts."""
+
+    time_s: float
+    situation: str
+    explanation: Explanation
+    record: dict[str, Any]
+
+
+def explain(context: DecisionContext, number: int) -> ExplainedDecision:
+    """Explain the decision, which is that of this number in the episode."""
+    free_gpus = float(context.state.free[:, GPU].sum()) / WHOLE
+    gpus = context.episode.cluster.gpu_capacity.sum() / WHOLE
+    explain_phase = _reconsidering if context.phase == RECONSIDERING else _placing
+    situation, explanation, record = explain_phase(context)
+    shared = {
+        "decision": number,
+        "time_s": context.time_s,
+        "moment": PHASES[context.phase],
+        "free_gpus": free_gpus,
+        "jobs_shown": len(context.shown),
+    }
+    situation = f"{situation}; {free_gpus:g} of {gpus:g} GPUs free"
+    return ExplainedDecision(context.time_s, situation, explanation, {**shared, **record})
+
+
+def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
+    """Which job goes first, and to which machine."""
+    # In a strict queue the first job may fit nowhere and block those behind it.
+    jobs = context.rank_jobs(np.flatnonzero(context.priorities.mask[0].numpy()))
+    first, startable, name = jobs.first, context.startable, context.job_name
+    choices = {"job": jobs.options(name, lambda row: context.job_details(row, "waited, s"))}
+    others = {"job": len(jobs.items) - len(choices["job"])}
+    chosen: dict[str, int | None] = {"job": context.job_id(first), "machine": None}
+    record: dict[str, Any] = {
+        "jobs_that_could_start": len(startable),
+        "jobs": jobs.records(lambda row: {"job": context.job_id(row)}),
+        "machines": [],
+        "chosen": chosen,
+    }
+    summary = f"{name(first)} goes first, does not fit, and blocks those behind it"
+    if first in startable:
+        machines, rack = context.rank_machines(first), context.episode.cluster.rack
+        choices["machine"] = machines.options(
+            lambda machine: f"machine {machine + 1} (rack {rack[machine] + 1})",
+            context.machine_details,
+        )
+        others["machine"] = len(machines.items) - len(choices["machine"])
+        record["machines"] = machines.records(lambda machine: {"machine": machine})
+        chosen["machine"] = machines.first
+        summary = f"{name(first)} goes first, and to machine {machines.first + 1}"
+    again = ", after reconsidering" if context.phase == PLACING_AGAIN else ""
+    situation = f"{len(context.shown)} jobs shown, {len(startable)} could start{again}"
+    return situation, Explanation(summary, choices, others), record
+
+
+def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
+    """All jobs by priority, and which is stopped for which."""
+    running, name = context.is_running, context.job_name
+    jobs = context.rank_jobs(np.arange(len(running)))
+    stopped = _stopped_for(context)
+    options = jobs.options(
+        name,
+        lambda row: {
+            **context.job_details(row, "here for, s"),
+            "now": "runs" if running[row] else "waits",
+        },
+    )
+    record = {
+        "jobs_running": int(running.sum()),
+        "jobs_waiting": int((~running).sum()),
+        "jobs": jobs.records(
+            lambda row: {"job": context.job_id(row), "running": bool(running[row])}
+        ),
+        "stopped": [
+            {"job": context.job_id(row), "for": context.job_id(other)}
+            for row, other in stopped.items()
+        ],
+    }
+    parts = [f"{name(row)} is stopped for {name(other)}" for row, other in stopped.items()]
+    if len(parts) > OPTIONS:
+        parts[OPTIONS:] = [f"{len(parts) - OPTIONS} more are stopped"]
+    runs, waits = running.sum(), (~running).sum()
+    situation = f"{len(running)} jobs reconsidered, {runs} run, {waits} wait"
+    summary = ", ".join(parts) or "no job is stopped"
+    others = {"job": len(jobs.items) - len(options)}
+    return situation, Explanation(summary, {"job": options}, others), record
+
+
+def _stopped_for(context: DecisionContext) -> dict[int, int]:
+    """Rows of stopped jobs, each with that of the waiting job whose arrival first stops it."""
+    priority = context.priority.astype(np.float64)
+    waiting = np.flatnonzero(~context.is_running)
+    waiting = waiting[np.argsort(-priority[waiting], kind="stable")]
+    row_of = {int(job): row for row, job in enumerate(context.shown)}
+    stopped = context.stopped_for(waiting, priority)
+    found: dict[int, int] = {}
+    for count, row in enumerate(waiting, start=1):
+        for job in sorted(stopped & context.stopped_for(waiting[:count], priority)):
+            found.setdefault(row_of[job], int(row))
+        if len(found) == len(stopped):
+            break
+    return found

@@ -1,0 +1,204 @@
+"""DAS as a policy: single events of a service, and whole episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.actions import apply_action
+from loadmaster.envs.gpu_scheduling.decision_state import MOMENT, SHOWN
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
+from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
+from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_waiting
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.models.bundle import Bundle, load_bundle
+from loadmaster.models.das.compiled import Workspace, is_supported, weights_of, workspace_for
+from loadmaster.models.das.compiled_loop import (
+    EVENT,
+    MACHINES,
+    NO_REWARD,
+    ROWS,
+    Scores,
+    empty_scores,
+    run_episode,
+    run_event,
+    score_options,
+)
+from loadmaster.models.das.decision import ClusterTables, Decision, read_decision, summarise
+from loadmaster.models.das.explain import OPTIONS, DecisionContext, scored_options
+from loadmaster.models.das.network import ActionDistribution, DasNetwork, batch_of_one
+from loadmaster.models.das.settings import training_settings
+from loadmaster.models.policy import Explanation
+
+CACHED_SIZES = 4  # of clusters; one that loses and regains machines needs a few
+
+
+class DasPolicy:
+    """Acts on the mean of every priority and affinity.
+
+    The number of jobs and past decisions it observes and whether it preempts are those of its
+    training: they belong to the policy, not to the environment it is used in. Clusters too large
+    for the compiled network are decided in torch.
+
+    `decide` reuses scratch memory and must not be called from several threads; `run` may be.
+    """
+
+    def __init__(
+        self,
+        network: DasNetwork,
+        trained_in: GpuSchedulingSettings,
+        name: str = "das",
+        version: str = "",
+    ) -> None:
+        self.network, self.trained_in = network.eval(), trained_in
+        self.name, self.version = name, version
+        self.fixed_settings = {
+            field: getattr(trained_in, field) for field in ("max_queue", "history", "preempt")
+        }
+        self._weights = weights_of(network)
+
+        def buffers(machines: int) -> tuple[Workspace, Scores]:
+            return self._workspace(machines), empty_scores(OPTIONS, machines)
+
+        self._buffers = lru_cache(maxsize=CACHED_SIZES)(buffers)
+
+    @classmethod
+    def load(cls, folder: Path) -> DasPolicy:
+        bundle = load_bundle(folder)
+        if bundle.system != "das":
+            raise InputError(f"{folder} holds a policy of {bundle.system!r}; expected one of 'das'")
+        return cls.from_bundle(bundle)
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle) -> DasPolicy:
+        network = bundle.build()
+        assert isinstance(network, DasNetwork)
+        return cls(network, training_settings(bundle), bundle.name, bundle.version)
+
+    def decide(self, tables: ClusterTables, phase: int = EVENT) -> tuple[Decision, Explanation]:
+        """Decide in one phase, or in all phases of an event; the tables are updated.
+
+        Raises FloatingPointError if the network's output is not finite.
+        """
+        if self._is_compiled_for(len(tables.cluster.rack)):
+            work, scores = self._buffers(len(tables.cluster.rack))
+            view = blank_observation(
+                self.trained_in.max_queue, tables.cluster, self.trained_in.history
+            )
+            is_finite = run_event(*tables.simulation, view, self._weights, work, phase, scores)
+        else:
+            scores = empty_scores(OPTIONS, 0)
+            is_finite = self._run_event_in_torch(tables, phase, scores)
+        if not is_finite:
+            raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
+        decision = read_decision(tables)
+        return decision, Explanation(summarise(tables, decision), scored_options(tables, scores))
+
+    def run(
+        self,
+        settings: GpuSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> EpisodeResult:
+        """Result of the episode of `seed`; with `record`, with its trace."""
+        runner = self.start_episode(settings, seed, workload, record=record)
+        machines = len(runner.episode.cluster.rack)
+        if self._is_compiled_for(machines):
+            run_episode(runner, self._weights, self._workspace(machines))
+        else:
+            while runner.advance_to_decision():
+                actions = self.network.mean_actions(_observation(runner))
+                runner.decide(actions.priority[0].numpy(), actions.affinity[0].numpy())
+        return runner.result()
+
+    def start_episode(
+        self,
+        settings: GpuSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> EpisodeRunner:
+        """The episode before its first decision, with the policy's own settings."""
+        settings = settings.model_copy(update=self.fixed_settings)
+        return EpisodeRunner(settings, seed, workload, record)
+
+    def iterate(
+        self, settings: GpuSchedulingSettings, seed: int, workload: Workload
+    ) -> Iterator[DecisionContext]:
+        """The decisions of `run`; each context is valid until the next one."""
+        runner = self.start_episode(settings, seed, workload)
+        while runner.advance_to_decision():
+            context = self.score(runner)
+            yield context
+            runner.decide(*context.actions)
+
+    def score(self, runner: EpisodeRunner) -> DecisionContext:
+        """Distributions of both agents' actions at the runner's decision."""
+        observation = _observation(runner)
+        with torch.no_grad():
+            found = self.network(observation)
+        counts = runner.desk.counts
+        return DecisionContext(
+            runner.episode, runner.state, int(counts[MOMENT]), runner.desk.shown[: counts[SHOWN]],
+            observation, *found,
+        )  # fmt: skip
+
+    def _is_compiled_for(self, machines: int) -> bool:
+        return is_supported(self.network.settings, machines)
+
+    def _workspace(self, machines: int) -> Workspace:
+        sizes = self.trained_in.max_queue, machines, self.trained_in.history
+        return workspace_for(self.network.settings, *sizes)
+
+    def _run_event_in_torch(self, tables: ClusterTables, phase: int, scores: Scores) -> bool:
+        """`compiled_loop.run_event` for any number of machines."""
+        view = blank_observation(self.trained_in.max_queue, tables.cluster, self.trained_in.history)
+        counts = tables.desk.counts
+        with torch.no_grad(), _one_thread():
+            while observe_if_waiting(*tables.simulation, view):
+                if phase not in (EVENT, counts[MOMENT]):
+                    break
+                found = self.network(batch_of_one(view, int(counts[SHOWN])))
+                priority, affinity = (np.ascontiguousarray(mean[0]) for mean in found.mean())
+                if score_options(view, tables.desk, priority, affinity, scores):
+                    _score_uncertainty(found, scores)
+                if not apply_action(*tables.simulation, NO_REWARD, priority, affinity):
+                    return False
+                if phase != EVENT:
+                    break
+        return True
+
+
+def _observation(runner: EpisodeRunner) -> dict[str, torch.Tensor]:
+    """A batch of one without unused rows, in memory that the next decision overwrites."""
+    return batch_of_one(runner.view, int(runner.desk.counts[SHOWN]))
+
+
+def _score_uncertainty(found: ActionDistribution, scores: Scores) -> None:
+    priorities, placements = found
+    rows, machines = scores.counts[ROWS], scores.counts[MACHINES]
+    scores.priority_log_std[:rows] = priorities.log_std[0].numpy()[scores.rows[:rows]]
+    if machines:
+        std = placements.affinities.std[placements.row == scores.rows[0]][0].numpy()
+        scores.affinity_std[:machines] = std[scores.machines[:machines]]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads on small matrices wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

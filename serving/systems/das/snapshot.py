@@ -1,0 +1,171 @@
+"""Conversion between states and the environment's tables, so that both are decided by one code."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.gpu_scheduling.cluster import WHOLE
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    MOMENT,
+    NOTED,
+    NOTHING,
+    PLACING,
+    RECONSIDERING,
+    DecisionState,
+    new_decision_state,
+)
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
+from loadmaster.envs.gpu_scheduling.state import new_state
+from loadmaster.models.das.decision import ClusterTables, Decision, Placement
+from loadmaster.serving.systems.das.parsed_state import (
+    AGE_S,
+    COMM,
+    DURATION_S,
+    GPUS,
+    INSTANCES,
+    NUMBERS,
+    PLACES,
+    RAN_S,
+    RUNNING_S,
+    SPEED,
+)
+from loadmaster.serving.systems.das.records import Job
+from loadmaster.serving.systems.das.schema import DasDecision, DasState
+
+# The phase of an event follows from the one before it.
+_PREVIOUS_PHASE = {
+    "event": NOTHING,
+    "placing": NOTHING,
+    "reconsidering": PLACING,
+    "placing again": RECONSIDERING,
+}
+
+
+def tables_of(
+    state: DasState, settings: GpuSchedulingSettings, ordering: int, *, by_user: bool = False
+) -> ClusterTables:
+    """The state in the environment's tables, for a scheduler with that ordering rule.
+
+    Jobs are numbered in order of arrival. `settings` give the sizes of the observation, whether the
+    policy preempts, and the slowdown model.
+    """
+    parsed = state.parsed
+    cluster, own = parsed.cluster_index.cluster, parsed.cluster_index.own
+    if own:
+        settings = settings.model_copy(update={"gpu_types": own})
+    rows = np.fromiter(parsed.numbers, np.float64, len(parsed.numbers)).reshape(-1, NUMBERS)
+    order = (-rows[:, AGE_S]).argsort(kind="stable")
+    columns = rows[order].T.copy()  # (NUMBERS, N)
+    arrivals = [state.jobs[place] for place in order.tolist()]
+    running = columns[PLACES].nonzero()[0]
+    # In the order of placement.
+    running = running[(-columns[RUNNING_S, running]).argsort(kind="stable")]
+    allocated = parsed.capacity.allocated
+    placed = {job: allocated[arrivals[job].id] for job in running.tolist()}
+    jobs = _jobs_of(columns)
+    sim_state = new_state(settings, cluster, jobs, seed=0, by_user=by_user)
+    desk = new_decision_state(settings, cluster, jobs)
+    snapshot = _snapshot(state, arrivals, columns, running, placed)
+    state_from_snapshot(sim_state, cluster, jobs, desk, snapshot, ordering)
+    _load_history(state, desk)
+    desk.counts[MOMENT] = _PREVIOUS_PHASE[state.ask]
+    return ClusterTables(
+        sim_state,
+        cluster,
+        jobs,
+        desk,
+        placed,
+        job_name=lambda job: arrivals[job].id,
+        machine_name=lambda machine: state.machines[machine].name,
+    )
+
+
+def to_schema(tables: ClusterTables, decision: Decision) -> DasDecision:
+    """The decision by names."""
+    # Validated in one go: building records one by one costs several times as much.
+    return DasDecision.model_validate(
+        {
+            "start": [
+                {
+                    "job": tables.job_name(job),
+                    "placements": [
+                        {"machine": tables.machine_name(machine), "instances": count}
+                        for machine, count in where.items()
+                    ],
+                }
+                for job, where in decision.start
+            ],
+            "stop": [tables.job_name(job) for job in decision.stop],
+            "wait": decision.wait,
+        }
+    )
+
+
+def _jobs_of(columns: NDArray[np.float64]) -> Jobs:
+    columns[GPUS:] = np.rint(columns[GPUS:] * WHOLE)  # as in `percent`
+    instances, gpu_type, user, gpu, cpu = columns[INSTANCES:].astype(np.int64)
+    return Jobs(
+        arrival_s=-columns[AGE_S],
+        duration_s=columns[DURATION_S],
+        instances=instances,
+        gpu=gpu,
+        cpu=cpu,
+        gpu_type=gpu_type,
+        comm=columns[COMM],
+        user=user,
+        job_id=np.arange(columns.shape[1]),
+    )
+
+
+def _snapshot(
+    state: DasState,
+    arrivals: list[Job],
+    columns: NDArray[np.float64],
+    running: NDArray[np.int64],
+    placed: dict[int, Placement],
+) -> ClusterSnapshot:
+    places = [
+        (job, machine, count) for job, where in placed.items() for machine, count in where.items()
+    ]
+    if state.running_order:
+        turn = {name: place for place, name in enumerate(state.running_order)}
+        turns = [turn.get(arrivals[job].id, len(turn)) for job in running.tolist()]
+        running = running[np.array(turns).argsort(kind="stable")]
+    nan = float("nan")
+    kept = [nan if one.kept_speed is None else one.kept_speed for one in state.machines]
+    return ClusterSnapshot(
+        ran_s=columns[RAN_S],
+        running_s=columns[RUNNING_S],
+        speed=columns[SPEED],
+        places=np.fromiter(chain.from_iterable(places), np.int64, 3 * len(places)).reshape(-1, 3),
+        running=running,
+        kept=np.array(kept),
+    )
+
+
+def _load_history(state: DasState, desk: DecisionState) -> None:
+    """Finished jobs of users, and speeds at earlier decisions; unknown machines are left out."""
+    users, place_of = state.parsed.users, state.parsed.cluster_index.place_of
+    for name, finished in state.users.items():
+        if name in users:
+            desk.users[users[name]] = finished.jobs, finished.mean_log_minutes
+    notes, machines = state.history[: len(desk.noted_s)], len(place_of)
+    desk.counts[NOTED] = len(notes)
+    desk.noted_s[: len(notes)] = [-note.age_s for note in notes]
+    lengths = [len(note.speeds) for note in notes]
+    count = sum(lengths)
+    names = chain.from_iterable(note.speeds for note in notes)
+    speeds = chain.from_iterable(note.speeds.values() for note in notes)
+    place = np.fromiter(map(place_of.get, names, repeat(-1)), np.int64, count)
+    speed = np.fromiter(speeds, np.float32, count)
+    cell = place + np.arange(0, len(notes) * machines, machines).repeat(lengths)
+    is_known = place >= 0
+    if not is_known.all():
+        cell, speed = cell[is_known], speed[is_known]
+    desk.noted_speed.reshape(-1)[cell] = speed
+    desk.noted.reshape(-1)[cell] = True

@@ -1,0 +1,142 @@
+"""DasPolicy in episodes: compiled against torch, and explanations of its decisions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.decision_state import PHASES, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.state import FINISHED_S
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.models.das.explain import OPTIONS, explain
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.policy import DasPolicy
+from loadmaster.models.das.settings import DasSettings
+from tests.bundles import make_bundle
+
+pytestmark = pytest.mark.slow
+
+NETWORK = {"width": 16, "heads": 2, "layers": 1}
+SETTINGS = GpuSchedulingSettings(jobs=60, max_queue=9, history=4)
+WORKLOAD = load_workload(SETTINGS)
+
+
+def policy_of(network: dict[str, Any] | None = None, **environment: Any) -> DasPolicy:
+    """Untrained, with random heads."""
+    torch.manual_seed(4)
+    built = DasNetwork(DasSettings.model_validate({**NETWORK, **(network or {})}))
+    with torch.no_grad():
+        for head in (built.ordering.rank, built.placement.prior):
+            head.weight.normal_(generator=torch.Generator().manual_seed(1))
+    return DasPolicy(built, SETTINGS.model_copy(update=environment))
+
+
+@pytest.mark.parametrize("preempt", [False, True])
+def test_compiled_episodes_equal_torch(preempt: bool) -> None:
+    policy, preemptions = policy_of(preempt=preempt), 0
+    busy = SETTINGS.model_copy(update={"load": 4.0})
+    for seed in (1, 2, 3):
+        *_, last = policy.iterate(busy, seed, WORKLOAD)
+        result = policy.run(busy, seed, WORKLOAD)
+        np.testing.assert_array_equal(result.finish_s, last.state.progress[:, FINISHED_S])
+        preemptions += result.preemptions
+    assert (preemptions > 0) == preempt
+
+
+def test_clusters_with_cells_run_in_torch() -> None:
+    """The same schedule: each machine has a cell of its own."""
+    exact, by_cells = (
+        policy.run(SETTINGS, 1, WORKLOAD) for policy in (policy_of(), policy_of({"exact_up_to": 4}))
+    )
+    np.testing.assert_allclose(by_cells.finish_s, exact.finish_s)
+
+
+def test_recording_does_not_change_the_episode() -> None:
+    policy = policy_of()
+    plain, recorded = (policy.run(SETTINGS, 3, WORKLOAD, record=record) for record in (False, True))
+    assert plain.trace is None
+    assert recorded.trace is not None
+    assert set(recorded.trace.job) == set(range(60))
+    np.testing.assert_array_equal(plain.finish_s, recorded.finish_s)
+
+
+def test_queue_history_and_preemption_are_those_of_training() -> None:
+    forced = SETTINGS.model_copy(update={"preempt": True})
+    assert policy_of(preempt=True, max_queue=40).run(SETTINGS, 3, WORKLOAD).preemptions > 0
+    assert policy_of().run(forced, 3, WORKLOAD).preemptions == 0
+    other = SETTINGS.model_copy(update={"max_queue": 64, "history": 8})
+    one, same = (policy_of().run(settings, 3, WORKLOAD) for settings in (SETTINGS, other))
+    np.testing.assert_array_equal(one.finish_s, same.finish_s)
+
+
+def test_load_checks_the_system(tmp_path: Path) -> None:
+    folder = make_bundle(tmp_path / "mine", system="das", environment={"jobs": 60}, **NETWORK)
+    assert DasPolicy.load(folder).trained_in.jobs == 60
+    with pytest.raises(InputError, match="'das'"):
+        DasPolicy.load(make_bundle(tmp_path / "decima"))
+
+
+def stopped_at(result: EpisodeResult, time_s: float) -> set[int]:
+    """Ids of the jobs that were stopped then."""
+    trace = result.trace
+    assert trace is not None
+    left = (trace.end_s == time_s) & (result.finish_s[trace.job] != time_s)
+    return set(result.jobs.job_id[trace.job[left]].tolist())
+
+
+def test_reconsidering_explains_each_stop() -> None:
+    policy, stops, phases = policy_of(max_queue=40, preempt=True), 0, set()
+    result = policy.run(SETTINGS, 3, WORKLOAD, record=True)
+    for number, context in enumerate(policy.iterate(SETTINGS, 3, WORKLOAD)):
+        phases.add(context.phase)
+        if number > 120 or context.phase != RECONSIDERING:
+            continue
+        ids = result.jobs.job_id[context.shown].tolist()
+        explained = explain(context, number)
+        record, options = explained.record, explained.explanation.choices["job"]
+        waiting = [one for one, runs in zip(ids, context.is_running, strict=True) if not runs]
+        priority = dict(zip(ids, context.priority.tolist(), strict=True))
+        stopped = {entry["job"]: entry["for"] for entry in record["stopped"]}
+        assert set(stopped) == stopped_at(result, explained.time_s)
+        assert set(stopped.values()) <= set(waiting)
+        assert all(priority[one] < priority[other] for one, other in stopped.items())
+        assert context.has_choice or not stopped
+        summary = explained.explanation.summary
+        assert summary.count(" is stopped for ") == min(len(stopped), OPTIONS)
+        stops += len(stopped)
+        assert record["moment"] == "reconsidering"
+        assert record["jobs_waiting"] == len(waiting)
+        assert record["jobs_running"] == len(ids) - len(waiting)
+        by_priority = sorted(ids, key=lambda one: -priority[one])[:OPTIONS]
+        assert [entry["job"] for entry in record["jobs"]] == by_priority
+        for entry, option in zip(record["jobs"], options, strict=True):
+            assert option.details["now"] == ("waits" if entry["job"] in waiting else "runs")
+            assert entry["running"] == (entry["job"] not in waiting)
+        assert json.loads(json.dumps(record)) == record
+    assert stops > 0
+    assert phases == set(PHASES)
+
+
+def test_strict_queue_explains_the_blocking_job() -> None:
+    strict = SETTINGS.model_copy(update={"backfill": False, "load": 3.0})
+    seen = {True: 0, False: 0}
+    for number, context in enumerate(policy_of(backfill=False).iterate(strict, 3, WORKLOAD)):
+        first = int(context.priority.argmax())
+        fits = first in context.startable
+        seen[fits] += 1
+        if seen[fits] > 2:
+            continue
+        explained = explain(context, number)
+        assert explained.record["chosen"]["job"] == context.job_id(first)
+        assert (explained.record["chosen"]["machine"] is not None) == fits
+        assert ("machine" in explained.explanation.choices) == fits
+        assert ("blocks" in explained.explanation.summary) != fits
+    assert min(seen.values()) > 0

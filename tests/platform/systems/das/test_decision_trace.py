@@ -1,0 +1,99 @@
+"""Traced decisions against the schedule of the episode."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.platform.systems.das.decision_trace import thinned
+from loadmaster.platform.systems.das.picture import DECISIONS, select_steps
+from tests.platform.systems.das.traces import SEED, SMALL, Traced, traced, untrained_policy
+
+__all__ = ["traced"]  # a fixture
+pytestmark = pytest.mark.slow
+
+
+def test_traced_episode_equals_plain_run(traced: Traced) -> None:
+    result, found = traced
+    plain = untrained_policy().run(SMALL, SEED, load_workload(SMALL))
+    np.testing.assert_array_equal(result.finish_s, plain.finish_s)
+    assert result.trace is not None
+    assert 0 < len(found.steps) <= found.decisions
+    assert [step.number for step in found.steps] == sorted({s.number for s in found.steps})
+
+
+def test_steps_match_the_schedule(traced: Traced) -> None:
+    result, found = traced
+    run = result.trace
+    assert run is not None
+    kinds = {step.kind for step in found.steps}
+    assert kinds == {PLACING, RECONSIDERING, PLACING_AGAIN}
+    rows = {
+        (j, m, n, s)
+        for j, m, n, s in zip(run.job, run.machine, run.instances, run.start_s, strict=True)
+    }
+    for step in found.steps:
+        for place in step.placed:
+            assert (*place, step.time_s) in rows
+            assert int(np.flatnonzero(step.jobs == place.job)[0]) in step.startable
+        for job in step.stopped:
+            assert step.time_s in run.end_s[run.job == job]
+            assert result.finish_s[job] > step.time_s
+        if step.kind == RECONSIDERING:
+            assert not len(step.startable)
+            assert {place.job for place in step.held} == set(step.jobs[step.running].tolist())
+        else:
+            assert step.placed
+            assert not step.stopped
+    stopped = sum(len(step.stopped) for step in found.steps)
+    assert 0 < stopped <= result.preemptions
+
+
+def test_highest_priority_goes_first_to_highest_affinity(traced: Traced) -> None:
+    for step in traced[1].steps:
+        if step.kind == RECONSIDERING:
+            continue
+        first = int(step.order[0])
+        assert first in step.startable
+        assert step.mean[first] == step.mean[step.startable].max()
+        affinity = step.affinity[step.startable.tolist().index(first)]
+        machines = {place.machine for place in step.placed if place.job == step.jobs[first]}
+        assert int(np.nanargmax(affinity)) in machines
+        assert not any(np.isnan(affinity[machine]) for machine in machines)
+
+
+def test_stopped_jobs_have_lower_priority_than_a_waiting_one(traced: Traced) -> None:
+    checked = 0
+    for step in traced[1].steps:
+        for job in step.stopped:
+            turn = step.order.tolist().index(int(np.flatnonzero(step.jobs == job)[0]))
+            before = step.order[:turn]
+            assert (~step.running[before]).any()
+            checked += 1
+        if step.stopped:
+            assert step.then
+    assert checked
+
+
+def test_thinned_steps_are_spread_over_the_episode(traced: Traced) -> None:
+    found = traced[1]
+    assert thinned(found) == found.steps
+    total = sum(step.numbers for step in found.steps)
+    few = thinned(found, total // 4)
+    assert 0 < len(few) < len(found.steps)
+    assert few[-1].time_s > found.steps[len(found.steps) // 2].time_s
+    together = {step.time_s for step in few}
+    assert [s for s in found.steps if s.time_s in together] == list(few)
+    assert thinned(found, 1) == ()
+
+
+def test_picture_selects_successive_steps(traced: Traced) -> None:
+    steps = traced[1].steps
+    shown = select_steps(steps)
+    assert len(shown) == DECISIONS
+    first = steps.index(shown[0])
+    assert tuple(shown) == steps[first : first + DECISIONS]
+    assert any(step.stopped for step in shown)
+    assert len(select_steps(steps[:2])) == 2
