@@ -1,9 +1,7 @@
-"""Can the encoder learn what a scheduler needs to know? A check with known answers, before any RL.
+"""Supervised test of the encoder: the critical path from every stage of random DAGs.
 
-The length of the critical path from every stage of random DAGs to the job's end is regressed from
-task durations alone. It needs messages over many levels and a maximum over children, which a sum of
-raw features cannot give. Deeper DAGs than those of training show whether the rule was learned or
-the examples.
+The path length is regressed from task durations alone, which needs messages over many levels and a
+maximum over children. Deeper DAGs than those of the training show whether the rule was learned.
 """
 
 from __future__ import annotations
@@ -19,13 +17,13 @@ from loadmaster.models.decima.features import JOB_INPUTS, SHARED, STAGE_INPUTS, 
 from loadmaster.models.decima.network import DagEncoder
 from loadmaster.models.decima.settings import DecimaSettings
 
-DURATION = SHARED + 2  # which input of a stage tells its task duration
+DURATION = SHARED + 2  # index of a stage's input that is its task duration
 PER_PATH = 1 / 5  # targets of about one
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Mean error over stages, relative to the mean path length; `blind` knows the mean only."""
+    """Mean error over stages, relative to the mean path length; `blind` predicts the mean."""
 
     trained_depth: float
     deeper: float
@@ -85,7 +83,7 @@ def train_and_measure(
     width: int = 8,
     on_iteration: Callable[[int, float], None] = lambda iteration, loss: None,
 ) -> Errors:
-    """Train on DAGs of 2 to `depth` levels; the errors there and on `deeper` ones, all unseen."""
+    """Train on DAGs of 2 to `depth` levels; errors on unseen DAGs of that depth and of `deeper`."""
     rng = np.random.default_rng(seed)
     torch.manual_seed(seed)
     encoder = DagEncoder(DecimaSettings(width=width))
@@ -106,9 +104,9 @@ def train_and_measure(
     def error(levels: int) -> tuple[float, float]:
         batch, path = random_dags(rng, dags=200, depth=levels)
         with torch.no_grad():
-            guessed = read(encoder(batch)).squeeze(1) / PER_PATH
+            predicted = read(encoder(batch)).squeeze(1) / PER_PATH
         scale = path.mean()
-        return float((guessed - path).abs().mean() / scale), float(
+        return float((predicted - path).abs().mean() / scale), float(
             (path - scale).abs().mean() / scale
         )
 

@@ -1,4 +1,4 @@
-"""What Decima's encoder can learn: the critical path of random DAGs, also of deeper ones."""
+"""Supervised test of Decima's encoder: the critical path of random DAGs, also of deeper ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ITERATIONS = 3000
 
 
 def measure(say: Callable[[str], None]) -> Iterator[Figure]:
-    """Relative errors; `blind` is that of always answering the mean."""
+    """Relative errors; `error_blind` is that of predicting the mean."""
     say(f"decima: {ITERATIONS} iterations of supervised training (about a minute)")
     errors = train_and_measure(ITERATIONS)
     yield Figure("decima/encoder/critical_path/error_8_levels", 100 * errors.trained_depth, "%")

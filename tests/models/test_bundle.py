@@ -265,7 +265,7 @@ def test_places_that_are_no_bundle(copy: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     make_bundle(run / "best")
     (run / "manifest.json").write_text('{"system": "decima"}')
-    assert f"those of this run are {run}/best" in refused(run)
+    assert f"this run has {run}/best" in refused(run)
 
 
 def test_weights_that_are_damaged(copy: Path) -> None:

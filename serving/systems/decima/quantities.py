@@ -1,7 +1,6 @@
-"""What a decision sets, for the guard: how many executors each job will have.
+"""Quantities of a decision that the guard bounds: the executors that each job will have.
 
-Executors that are asked about count for nobody until they are given, for their own job no more
-than for another.
+Free executors count for a job only once they are assigned, also for the job they belong to.
 """
 
 from __future__ import annotations
@@ -12,35 +11,38 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.snapshot import (
     ClusterSnapshot,
     place_all,
     placeable,
     state_from_snapshot,
 )
+from loadmaster.models.decima.explain import counted
 from loadmaster.serving.system import Quantity
-from loadmaster.serving.systems.decima import explanation as wording
+from loadmaster.serving.systems.decima.rounds import stage_name
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaState
 
 _PREFIX = "job "
 
 
-def held(moment: ClusterSnapshot) -> NDArray[np.int64]:
-    """(J,) executors each job has, on their way and promised, without those asked about."""
-    moving = np.add.reduceat(moment.stages[:, at.MOVING], moment.bank.first_stage[:-1])
-    found = moment.members + moving + moment.committed_in
-    if moment.source_job != at.NONE:
-        found[moment.source_job] -= moment.left.sum()
-    return found
+def executors_held(snapshot: ClusterSnapshot) -> NDArray[np.int64]:
+    """(J,) executors of each job, moving and promised ones included, without those to place."""
+    moving = np.add.reduceat(snapshot.stages[:, state_cols.MOVING], snapshot.bank.first_stage[:-1])
+    held = snapshot.members + moving + snapshot.committed_in
+    if snapshot.source_job != state_cols.NONE:
+        held[snapshot.source_job] -= snapshot.left.sum()
+    return held
 
 
 def quantities(state: DecimaState, decision: DecimaDecision) -> tuple[Quantity, ...]:
-    """One for each job that gets executors: how many it has, and how many it then will."""
+    """Executors of each job that gets some, before and after."""
     given: dict[str, int] = {}
     for part in decision.assignments:
         given[part.job] = given.get(part.job, 0) + part.executors
-    have = dict(zip((job.id for job in state.jobs), held(state.moment).tolist(), strict=True))
+    have = dict(
+        zip((job.id for job in state.jobs), executors_held(state.snapshot).tolist(), strict=True)
+    )
     return tuple(
         Quantity(f"{_PREFIX}{job}", float(have[job]), float(have[job] + more))
         for job, more in given.items()
@@ -51,12 +53,12 @@ def quantities(state: DecimaState, decision: DecimaDecision) -> tuple[Quantity, 
 def constrain(
     state: DecimaState, decision: DecimaDecision, allowed: Mapping[str, float]
 ) -> DecimaDecision:
-    """Fewer executors for some jobs, never more; those taken away are left idle.
+    """Remove executors of some jobs from the decision; they are left idle.
 
-    A job's last assignments go first: an earlier one may be what made them possible.
+    A job's last assignments are cut first, since they may depend on earlier ones.
     """
-    surplus: dict[str, int] = {}  # executors a job has to do without
-    most: dict[str, int] = {}  # what it may hold
+    surplus: dict[str, int] = {}  # executors to remove from a job
+    most: dict[str, int] = {}  # executors it may hold
     for name, current, proposed in quantities(state, decision):
         bound = allowed.get(name, proposed)
         if bound < proposed:
@@ -82,15 +84,15 @@ def constrain(
 
 
 def validate_decision(state: DecimaState, decision: DecimaDecision) -> str | None:
-    """Why the decision cannot be carried out; every promise is tried on the state's tables."""
+    """Why the decision cannot be carried out: each assignment is tried on the state's tables."""
     free = sum(group.free for group in state.executors)
-    told = decision.idle + decision.undecided + sum(a.executors for a in decision.assignments)
-    if told != free:
-        return f"it speaks of {wording.counted(told, 'executor')}; expected the {free} free ones"
-    cluster = state_from_snapshot(state.moment)
-    stride = int(cluster.setup[at.STRIDE])
+    given = decision.idle + decision.undecided + sum(a.executors for a in decision.assignments)
+    if given != free:
+        return f"it accounts for {counted(given, 'executor')}; expected the {free} free ones"
+    cluster = state_from_snapshot(state.snapshot)
+    stride = int(cluster.setup[state_cols.STRIDE])
     slots = {job.id: slot for slot, job in enumerate(state.jobs)}
-    given = np.zeros((len(decision.assignments), 2), np.int64)
+    assigned = np.zeros((len(decision.assignments), 2), np.int64)
     for number, part in enumerate(decision.assignments):
         slot = slots.get(part.job)
         if slot is None:
@@ -98,13 +100,13 @@ def validate_decision(state: DecimaState, decision: DecimaDecision) -> str | Non
         names = [stage.id for stage in state.jobs[slot].stages]
         if part.stage not in names:
             return f"job {part.job!r} has no stage {part.stage!r}"
-        given[number] = slot * stride + names.index(part.stage), part.executors
-    made = place_all(cluster, state.moment.bank, given)
-    if made == len(given):
+        assigned[number] = slot * stride + names.index(part.stage), part.executors
+    made = place_all(cluster, state.snapshot.bank, assigned)
+    if made == len(assigned):
         return None
     part = decision.assignments[made]
-    room = placeable(cluster, state.moment.bank, given[made, 0])
-    where = wording.place(part.job, part.stage)
+    room = placeable(cluster, state.snapshot.bank, assigned[made, 0])
+    where = stage_name(part.job, part.stage)
     if room <= 0:
         return f"{where} may not be chosen"
     return f"{where} gets {part.executors} executors; expected at most {room}"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from loadmaster.models.decima.critical_path import random_dags
-from loadmaster.models.decima.features import plan_sweep, stable_order
-from loadmaster.models.decima.network import DagEncoder
+from loadmaster.models.decima.features import stable_order
+from loadmaster.models.decima.network import DagEncoder, message_schedule
 
 
 def test_it_gives_what_the_equation_says() -> None:
@@ -45,11 +45,10 @@ def test_it_gives_what_the_equation_says() -> None:
 def test_a_plan_has_every_edge_once() -> None:
     height = torch.tensor([0, 0, 0, 1, 1, 2])
     parent, child = torch.tensor([3, 5, 4, 5, 3]), torch.tensor([0, 2, 1, 3, 1])
-    plan = plan_sweep(height, parent, child)
-    assert plan.rows == [3, 2, 1]
-    assert plan.sent == [[0, 3, 1], [0, 0, 1], [0, 0, 0]]
-    assert [part.tolist() for part in plan.speakers] == [[0, 1, 1, 2], [0], []]
-    assert [part.tolist() for part in plan.listeners] == [[], [0, 1, 0], [0, 0]]
+    schedule = message_schedule(height, parent, child)
+    assert schedule.rows == [3, 2, 1]
+    children_and_parents = [edges.tolist() for edges in schedule.edges]
+    assert children_and_parents == [[[], []], [[0, 1, 1], [0, 1, 0]], [[2, 3], [0, 0]]]
 
 
 @pytest.mark.parametrize("largest", [9, 200_000])  # beyond what 16 bits hold

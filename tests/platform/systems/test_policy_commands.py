@@ -175,7 +175,7 @@ def test_decisions_to_stop_jobs_are_explained(
     explained = record["explanations"]["mine"]
     kinds = [entry["moment"] for entry in explained]
     assert {"placing", "reconsidering"} <= set(kinds)
-    line = r"^at [\d,.]+ s: \d+ jobs reconsidered, \d+ run, \d+ wait; \S+ of 32 GPUs free$"
+    line = r"^at [\d,.]+ s: \d+ jobs reconsidered, \d+ run, \d+ wait; \S+ of 32 GPUs free: "
     assert len(re.findall(line, shown, re.M)) == kinds.count("reconsidering")
     assert len(re.findall(r"^ +> +job \d+ .* (runs|waits) .*%$", shown, re.M)) == kinds.count(
         "reconsidering"
@@ -325,8 +325,8 @@ def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_list_stays_quick(shipped: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom loadmaster.models import shipped\n"
-        f"shipped.pretrained_folder = lambda: Path({str(shipped)!r})\n"
+        "import sys\nfrom pathlib import Path\nfrom loadmaster.models import manifest\n"
+        f"manifest.pretrained_folder = lambda: Path({str(shipped)!r})\n"
         "from loadmaster.platform.cli.list import listing\n"
         "assert len(listing()['pretrained']) == 4\n"
         "print({'torch', 'numba', 'ray'} & set(sys.modules))"

@@ -15,7 +15,7 @@ from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.serving.systems.decima.recording import state_of
+from loadmaster.serving.systems.decima.examples import state_of
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaState
 
 Given = tuple[str, str, int, int]  # job, stage, executors, limit

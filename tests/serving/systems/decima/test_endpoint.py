@@ -18,11 +18,12 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.serving.system import Policy, find_endpoint
 from loadmaster.serving.systems.decima.examples import busy_cluster, examples
-from loadmaster.serving.systems.decima.limits import ROUND_MAX
-from loadmaster.serving.systems.decima.policy import DecimaPolicy
+from loadmaster.serving.systems.decima.records import ROUND_MAX
+from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.rules import tuned_rule
 from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
 from loadmaster.serving.systems.decima.system import ENDPOINT
@@ -33,9 +34,9 @@ TINY = examples()["tiny"]
 SMALL = examples()["small"]
 
 
-def untrained(**network: Any) -> DecimaPolicy:
+def untrained(**network: Any) -> ServedPolicy:
     torch.manual_seed(4)
-    return DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained", "0")
+    return ServedPolicy(DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained"))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_it_is_found_by_name_and_serves_its_own_bundle(root: Path) -> None:
 
 
 def test_bundles_that_are_not_decimas_are_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="bundle of 'das'; expected one of 'decima'"):
+    with pytest.raises(InputError, match="bundle of 'das'; expected 'decima'"):
         ENDPOINT.policy(root / "models" / "pretrained" / "das-small")
     with pytest.raises(InputError, match="does not exist"):
         ENDPOINT.policy(tmp_path / "none")
@@ -220,7 +221,7 @@ def test_a_network_that_overflows_says_so() -> None:
         for weights in network.parameters():
             weights.fill_(1e30)
     with pytest.raises(FloatingPointError, match="not finite"):
-        DecimaPolicy(network, "wild", "0").decide(SMALL)
+        ServedPolicy(DecimaPolicy(network)).decide(SMALL)
 
 
 def test_tables_grow_and_are_used_again() -> None:

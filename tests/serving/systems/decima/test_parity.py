@@ -18,8 +18,8 @@ from loadmaster.envs.dag_scheduling.snapshot import state_from_snapshot
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.serving.systems.decima.policy import DecimaPolicy
-from loadmaster.serving.systems.decima.recording import state_of
+from loadmaster.serving.systems.decima.examples import state_of
+from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.rules import RULES, DecimaRule, tuned_rule
 from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.serving.systems.decima.episodes import EPISODES, Decide, in_process, rounds, sent, told
@@ -35,7 +35,7 @@ CASES = [
 ]
 
 
-def compare(policy: DecimaPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:
+def compare(policy: ServedPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:
     """Ask about every round and every decision of an episode; how many decisions there were."""
     asked = 0
     for held in rounds(EPISODES[episode], 11, decide):
@@ -85,8 +85,8 @@ def test_the_observation_is_the_same_to_the_last_digit(episode: str) -> None:
     for _ in range(60):
         assert advance(state, workload.bank) == at.DECIDE
         observe(state, workload.bank, view, rows)
-        moment = sent(state_of(state, workload.bank), "one").moment
-        observe(state_from_snapshot(moment), moment.bank, again, other_rows)
+        snapshot = sent(state_of(state, workload.bank), "one").snapshot
+        observe(state_from_snapshot(snapshot), snapshot.bank, again, other_rows)
         for name, table in view._asdict().items():
             np.testing.assert_array_equal(getattr(again, name), table, err_msg=name)
         # Some stage that may be chosen, never the same for long, so that promises pile up.

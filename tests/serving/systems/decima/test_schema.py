@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from loadmaster.serving.systems.decima.examples import examples
-from loadmaster.serving.systems.decima.limits import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
+from loadmaster.serving.systems.decima.records import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
 
 Change = dict[tuple[str | int, ...], Any]
@@ -47,8 +47,8 @@ INCONSISTENT: list[tuple[Change, tuple[str | int, ...], str]] = [
     ({(*SUM, "id"): "scan", (*SUM, "parents"): []}, (*SUM, "id"), "ids that differ"),
     ({(*JOIN, "parents"): ["scan"]}, (*JOIN, "parents", 0), "no stage of its job"),
     ({(*JOIN, "parents"): ["read", "read"]}, (*JOIN, "parents"), "twice"),
-    ({(*SUM, "parents"): ["sum"]}, (*SUM, "parents"), "waits for itself"),
-    ({(*SCAN, "parents"): ["sum"]}, (*SCAN, "parents"), "waits for itself"),
+    ({(*SUM, "parents"): ["sum"]}, (*SUM, "parents"), "its own ancestor"),
+    ({(*SCAN, "parents"): ["sum"]}, (*SCAN, "parents"), "its own ancestor"),
     ({(*SCAN, "started"): 21}, (*SCAN, "started"), "at most the 20 tasks"),
     ({(*SCAN, "finished"): 8}, (*SCAN, "finished"), "at most 7 started"),
     ({(*SUM, "started"): 1}, (*SUM, "started"), "before its parents are finished"),
@@ -115,13 +115,13 @@ def test_states_that_are_too_large() -> None:
 
 
 def test_a_job_holds_at_least_those_at_work_and_those_asked_about() -> None:
-    assert DecimaState.model_validate(EXAMPLE).moment.members.tolist() == [3, 4]
+    assert DecimaState.model_validate(EXAMPLE).snapshot.members.tolist() == [3, 4]
     of_stage = changed({("source", "stage"): "read"})
-    assert DecimaState.model_validate(of_stage).moment.members.tolist() == [3, 4]
+    assert DecimaState.model_validate(of_stage).snapshot.members.tolist() == [3, 4]
     nobodys = changed({("source",): {}})
-    assert DecimaState.model_validate(nobodys).moment.members.tolist() == [0, 4]
+    assert DecimaState.model_validate(nobodys).snapshot.members.tolist() == [0, 4]
     told = changed({("jobs", 1, "executors"): 5})
-    assert DecimaState.model_validate(told).moment.members.tolist() == [3, 5]
+    assert DecimaState.model_validate(told).snapshot.members.tolist() == [3, 5]
 
 
 def test_what_is_written_reads_back() -> None:
