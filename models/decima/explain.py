@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -23,21 +23,20 @@ _ILLEGAL = np.float32(ILLEGAL)
 StageNames = Callable[[int], str]  # name of the stage behind a row
 
 
+# Columns of `TopScores.values`; the last two are of stages only.
+PROBABILITY, TASKS_LEFT, MEAN_S = range(3)
+
+
 class TopScores(NamedTuple):
     """Buffers for the T options with the highest scores, best first."""
 
     option: NDArray[np.int64]  # (T,) row of a stage, or a limit less one
     score: NDArray[np.float32]  # (T,)
-    probability: NDArray[np.float64]  # (T,)
-    tasks_left: NDArray[np.int64]  # (T,) tasks of the stage that are not started
-    mean_s: NDArray[np.float64]  # (T,) mean task duration of the stage
+    values: NDArray[np.float64]  # (T, 3)
 
 
 def empty_top_scores(top: int = TOP) -> TopScores:
-    return TopScores(
-        np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros(top),
-        np.zeros(top, np.int64), np.zeros(top),
-    )  # fmt: skip
+    return TopScores(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros((top, 3)))
 
 
 class StageScore(NamedTuple):
@@ -86,8 +85,8 @@ def decide_with_scores(
     stages = _fill_best(scratch.stage_scores, 0, int(view.cluster[obs_cols.STAGES]), best_stages)
     for place in range(stages):
         stage = view.stages[best_stages.option[place]]
-        best_stages.tasks_left[place] = int(stage[obs_cols.UNSTARTED])
-        best_stages.mean_s[place] = stage[obs_cols.MEAN_S]
+        best_stages.values[place, TASKS_LEFT] = stage[obs_cols.UNSTARTED]
+        best_stages.values[place, MEAN_S] = stage[obs_cols.MEAN_S]
     if weights.shape[SCORE_LIMIT, 0, 0] == 0:
         return row, limit, stages, 0
     lowest, highest = useful_limits(view, row)
@@ -110,18 +109,27 @@ def _fill_best(scores: NDArray[np.float32], first: int, end: int, best: TopScore
         if scores[place] != _ILLEGAL:
             total += np.exp(scores[place] - np.float64(best.score[0]))
     for row in range(count):
-        best.probability[row] = np.exp(best.score[row] - np.float64(best.score[0])) / total
+        weight = np.exp(best.score[row] - np.float64(best.score[0]))
+        best.values[row, PROBABILITY] = weight / total
     return count
 
 
 def stage_scores(best: TopScores, count: int) -> list[StageScore]:
-    columns = (column[:count].tolist() for column in best)
-    return list(map(StageScore, *columns))
+    return [
+        StageScore(row, score, probability, int(tasks_left), mean_s)
+        for row, score, (probability, tasks_left, mean_s) in _rows(best, count)
+    ]
 
 
 def limit_scores(best: TopScores, count: int) -> list[LimitScore]:
-    columns = (column[:count].tolist() for column in best[:3])
-    return [LimitScore(place + 1, *scores) for place, *scores in zip(*columns, strict=True)]
+    return [LimitScore(place + 1, score, values[0]) for place, score, values in _rows(best, count)]
+
+
+def _rows(best: TopScores, count: int) -> Iterator[tuple[int, float, list[float]]]:
+    option, score, values = best
+    return zip(
+        option[:count].tolist(), score[:count].tolist(), values[:count].tolist(), strict=True
+    )
 
 
 def explain(decision: Decision, stage_name: StageNames, summary: str) -> Explanation:

@@ -24,6 +24,7 @@ from loadmaster.models.bundle import Bundle
 from loadmaster.models.decima import compiled as kernels
 from loadmaster.models.decima.compiled import Scratch, Weights
 from loadmaster.models.decima.explain import (
+    PROBABILITY,
     Decision,
     StageNames,
     TopScores,
@@ -107,9 +108,9 @@ def decide_round(
     lowest, highest = useful_limits(view, row)
     for best in range(stages):  # rows of the view change with the next observation
         best_stages.option[best] = rows[best_stages.option[best]]
-    finite = np.isfinite(best_stages.probability[0])
+    finite = np.isfinite(best_stages.values[0, PROBABILITY])
     if limits > 0:
-        finite &= np.isfinite(best_limits.probability[0])
+        finite &= np.isfinite(best_limits.values[0, PROBABILITY])
     count = NOT_FINITE
     if finite:
         commit(state, bank, view, rows, row, limit, granted[0])

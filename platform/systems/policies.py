@@ -6,6 +6,7 @@ follow a convention and use `ConventionalPolicies`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -95,6 +96,13 @@ class ConventionalPolicies:
 
     def _training(self) -> Any:
         return import_module(f"loadmaster.models.{self.system}.settings")
+
+
+def spread(numbers: Sequence[int], count: int) -> set[int]:
+    """`count` of the numbers at even distances; all where there are fewer."""
+    if len(numbers) <= count:
+        return set(numbers)
+    return {numbers[int((place + 0.5) * len(numbers) / count)] for place in range(count)}
 
 
 # The older form of an explanation, which DAS still returns; it goes when DAS returns

@@ -39,8 +39,7 @@ from loadmaster.platform.evaluation.adapters import (
     loop_is_compiled,
 )
 from loadmaster.platform.systems.decima import rollout
-from loadmaster.platform.systems.policies import ExplainedDecision
-from loadmaster.platform.systems.sampling import spread
+from loadmaster.platform.systems.policies import ExplainedDecision, spread
 
 
 def subject() -> EnvironmentAdapter:

@@ -29,7 +29,7 @@ from loadmaster.serving.systems.decima.records import (
 
 Location = tuple[str | int, ...]  # of a field in the state
 
-# Rules that a stage may break, in the order of the checks.
+# Rules that a stage may break.
 (
     CONSISTENT,
     TOO_MANY_STARTED,
@@ -270,35 +270,29 @@ def _first_broken(
     height: NDArray[np.int64],
     named_by: NDArray[np.int64],
 ) -> tuple[int, int]:
-    """The first rule that a stage breaks, and the first stage that breaks it.
+    """The first stage that breaks a rule, as (rule, stage).
 
     `facts` are a snapshot's stages, `named_by` (S,) is NONE; the others are its templates' tables.
     """
-    for stage in range(len(facts)):
-        if facts[stage, state_cols.STARTED] > facts[stage, state_cols.TASKS]:
-            return TOO_MANY_STARTED, stage
-    for stage in range(len(facts)):
-        if facts[stage, state_cols.FINISHED] > facts[stage, state_cols.STARTED]:
-            return TOO_MANY_FINISHED, stage
     for job in range(len(first_stage) - 1):
-        first = first_stage[job]
+        first, unfinished = first_stage[job], 0
         for stage in range(first, first_stage[job + 1]):
+            row = facts[stage]
+            if row[state_cols.STARTED] > row[state_cols.TASKS]:
+                return TOO_MANY_STARTED, stage
+            if row[state_cols.FINISHED] > row[state_cols.STARTED]:
+                return TOO_MANY_FINISHED, stage
             for edge in range(parent_first[stage], parent_first[stage + 1]):
                 if named_by[first + parent[edge]] == stage:
                     return DUPLICATE_PARENT, stage
                 named_by[first + parent[edge]] = stage
-    for stage in range(len(facts)):
-        if height[stage] < 0:
-            return CYCLE, stage
-    for stage in range(len(facts)):
-        if facts[stage, state_cols.STARTED] > 0 and facts[stage, state_cols.WAITING] > 0:
-            return STARTED_EARLY, stage
-    for job in range(len(first_stage) - 1):
-        unfinished = 0
-        for stage in range(first_stage[job], first_stage[job + 1]):
-            unfinished += facts[stage, state_cols.FINISHED] < facts[stage, state_cols.TASKS]
+            if height[stage] < 0:
+                return CYCLE, stage
+            if row[state_cols.STARTED] > 0 and row[state_cols.WAITING] > 0:
+                return STARTED_EARLY, stage
+            unfinished += row[state_cols.FINISHED] < row[state_cols.TASKS]
         if unfinished == 0:
-            return JOB_FINISHED, first_stage[job]
+            return JOB_FINISHED, first
     return CONSISTENT, 0
 
 

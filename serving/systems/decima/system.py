@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as state_cols
+from loadmaster.envs.dag_scheduling.snapshot import (
+    ClusterSnapshot,
+    place_all,
+    placeable,
+    state_from_snapshot,
+)
 from loadmaster.models.bundle import load_bundle
+from loadmaster.models.decima.explain import counted
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.serving.system import Endpoint, Quantity
 from loadmaster.serving.systems.decima.examples import examples
-from loadmaster.serving.systems.decima.quantities import (
-    constrain,
-    executors_held,
-    quantities,
-    validate_decision,
-)
-from loadmaster.serving.systems.decima.rounds import ServedPolicy
+from loadmaster.serving.systems.decima.rounds import ServedPolicy, stage_name
 from loadmaster.serving.systems.decima.rules import RULES, DecimaRule, load_rule
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaOutcome, DecimaState
 
+_PREFIX = "job "  # of a quantity's name
 SHORTEST_S = 0.001
 INTERARRIVAL_S = (0.1, 3600.0)  # bounds of what a retraining is set to
 
@@ -55,15 +57,79 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
         return rule
 
     def quantities(self, state: DecimaState, decision: DecimaDecision) -> tuple[Quantity, ...]:
-        return quantities(state, decision)
+        """Executors of each job that gets some, before and after."""
+        given: dict[str, int] = {}
+        for part in decision.assignments:
+            given[part.job] = given.get(part.job, 0) + part.executors
+        held = executors_held(state.snapshot).tolist()
+        have = {job.id: count for job, count in zip(state.jobs, held, strict=True)}
+        return tuple(
+            Quantity(f"{_PREFIX}{job}", float(have[job]), float(have[job] + more))
+            for job, more in given.items()
+            if job in have
+        )
 
     def constrain(
         self, state: DecimaState, decision: DecimaDecision, allowed: Mapping[str, float]
     ) -> DecimaDecision:
-        return constrain(state, decision, allowed)
+        """Remove executors of some jobs from the decision; they are left idle.
+
+        A job's last assignments are cut first, since they may depend on earlier ones.
+        """
+        surplus: dict[str, int] = {}  # executors to remove from a job
+        most: dict[str, int] = {}  # executors it may hold
+        for name, current, proposed in self.quantities(state, decision):
+            bound = allowed.get(name, proposed)
+            if bound < proposed:
+                job = name.removeprefix(_PREFIX)
+                most[job] = max(math.floor(bound), int(current))
+                surplus[job] = int(proposed) - most[job]
+        freed, kept = 0, []
+        for part in reversed(decision.assignments):
+            if part.job not in most:
+                kept.append(part)
+                continue
+            cut = min(surplus[part.job], part.executors)
+            surplus[part.job] -= cut
+            freed += cut
+            if cut < part.executors:
+                limit = min(part.limit, most[part.job])
+                kept.append(
+                    part.model_copy(update={"executors": part.executors - cut, "limit": limit})
+                )
+        return DecimaDecision(
+            assignments=tuple(reversed(kept)),
+            idle=decision.idle + freed,
+            undecided=decision.undecided,
+        )
 
     def validate_decision(self, state: DecimaState, decision: DecimaDecision) -> str | None:
-        return validate_decision(state, decision)
+        """Why the decision cannot be carried out, by trying each assignment on the snapshot."""
+        free = sum(group.free for group in state.executors)
+        given = decision.idle + decision.undecided + sum(a.executors for a in decision.assignments)
+        if given != free:
+            return f"it accounts for {counted(given, 'executor')}; expected the {free} free ones"
+        cluster = state_from_snapshot(state.snapshot)
+        stride = int(cluster.setup[state_cols.STRIDE])
+        slots = {job.id: slot for slot, job in enumerate(state.jobs)}
+        assigned = np.zeros((len(decision.assignments), 2), np.int64)
+        for number, part in enumerate(decision.assignments):
+            slot = slots.get(part.job)
+            if slot is None:
+                return f"there is no job {part.job!r}"
+            names = [stage.id for stage in state.jobs[slot].stages]
+            if part.stage not in names:
+                return f"job {part.job!r} has no stage {part.stage!r}"
+            assigned[number] = slot * stride + names.index(part.stage), part.executors
+        made = place_all(cluster, state.snapshot.bank, assigned)
+        if made == len(assigned):
+            return None
+        part = decision.assignments[made]
+        room = placeable(cluster, state.snapshot.bank, assigned[made, 0])
+        where = stage_name(part.job, part.stage)
+        if room <= 0:
+            return f"{where} may not be chosen"
+        return f"{where} gets {part.executors} executors; expected at most {room}"
 
     def features(self, state: DecimaState) -> Mapping[str, float]:
         """Load of the cluster, and sizes of its jobs."""
@@ -109,6 +175,15 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
             gap_s = load * youngest_s + (1 - load) * work_s / (load * max(executors, 1.0))
             settings["interarrival_s"] = round(float(np.clip(gap_s, *INTERARRIVAL_S)), 3)
         return settings
+
+
+def executors_held(snapshot: ClusterSnapshot) -> NDArray[np.int64]:
+    """(J,) executors of each job, moving and promised ones included, without those to place."""
+    moving = np.add.reduceat(snapshot.stages[:, state_cols.MOVING], snapshot.bank.first_stage[:-1])
+    held = snapshot.members + moving + snapshot.committed_in
+    if snapshot.source_job != state_cols.NONE:
+        held[snapshot.source_job] -= snapshot.left.sum()
+    return held
 
 
 @compiled

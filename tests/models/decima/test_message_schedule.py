@@ -1,4 +1,4 @@
-"""The sweep over sorted edges is nothing but equation 1."""
+"""Message passing by levels equals equation 1."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from loadmaster.models.decima.critical_path import random_dags
 from loadmaster.models.decima.features import stable_order
 from loadmaster.models.decima.network import DagEncoder, message_schedule
+from loadmaster.platform.bench.encoder import random_dags
 
 
-def test_it_gives_what_the_equation_says() -> None:
-    """Row by row, each child asked in turn; with edges that skip levels."""
+def test_encoder_equals_the_equation_row_by_row() -> None:
+    """Edges may skip levels."""
     batch, _ = random_dags(np.random.default_rng(6), dags=5, depth=6)
     rng = np.random.default_rng(7)
     pairs = rng.integers(len(batch.height), size=(40, 2))
@@ -34,15 +34,15 @@ def test_it_gives_what_the_equation_says() -> None:
             children = batch.child[batch.parent == row].tolist()
             found = own[row]
             if children:
-                heard = sum(
+                messages = sum(
                     (encoder.message(embedded[child]) for child in children), torch.zeros(8)
                 )
-                found = found + encoder.update(heard)
+                found = found + encoder.update(messages)
             embedded.append(found)
         torch.testing.assert_close(encoder(batch), torch.stack(embedded))
 
 
-def test_a_plan_has_every_edge_once() -> None:
+def test_schedule_has_every_edge_once() -> None:
     height = torch.tensor([0, 0, 0, 1, 1, 2])
     parent, child = torch.tensor([3, 5, 4, 5, 3]), torch.tensor([0, 2, 1, 3, 1])
     schedule = message_schedule(height, parent, child)
@@ -52,6 +52,6 @@ def test_a_plan_has_every_edge_once() -> None:
 
 
 @pytest.mark.parametrize("largest", [9, 200_000])  # beyond what 16 bits hold
-def test_equals_keep_their_order(largest: int) -> None:
+def test_stable_order_keeps_equal_keys_in_order(largest: int) -> None:
     keys = torch.randint(0, largest + 1, (500,), generator=torch.Generator().manual_seed(1)) // 3
     assert torch.equal(stable_order(keys), torch.argsort(keys, stable=True))

@@ -1,4 +1,4 @@
-"""Learned policies: found by name or folder, and at work."""
+"""Learned policies: lookup by name or folder, decisions and their explanations."""
 
 from __future__ import annotations
 
@@ -19,16 +19,13 @@ from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
 from loadmaster.platform.systems.decima.evaluation import LearnedDecima, load_policy
 from loadmaster.platform.systems.decima.rollout import run_episode
-from loadmaster.platform.systems.sampling import spread
+from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
 
 TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
 
 
-# ------------------------------------------------------------------------------------- finding
-
-
-def test_a_policy_is_found_by_name_bundle_and_run(here: Path, shipped: Path) -> None:
+def test_policy_is_found_by_name_bundle_and_run(here: Path, shipped: Path) -> None:
     make_bundle(here / "bundles" / "mine")
     make_run(here / "run", "best", "last")
     make_run(here / "young", "last")
@@ -47,7 +44,7 @@ def test_a_policy_is_found_by_name_bundle_and_run(here: Path, shipped: Path) -> 
     assert find_policy("run").system.environment == "dag_scheduling"
 
 
-def test_what_cannot_be_found(here: Path, shipped: Path) -> None:
+def test_unknown_policies_are_refused(here: Path, shipped: Path) -> None:
     make_run(here / "new")
     (here / "empty").mkdir()
     for spec, message in {
@@ -78,7 +75,7 @@ def test_what_cannot_be_found(here: Path, shipped: Path) -> None:
         ({"arrivals": "poisson", "load": 0.3}, "slow"),
     ],
 )
-def test_the_pretrained_policy_that_fits_best(
+def test_nearest_pretrained_policy_is_chosen(
     values: dict[str, Any], name: str, shipped: Path
 ) -> None:
     settings = DagSchedulingSettings(**values)
@@ -86,7 +83,7 @@ def test_the_pretrained_policy_that_fits_best(
     assert found.folder.name == f"decima-{name}"
 
 
-def test_free_migration_is_another_problem(shipped: Path) -> None:
+def test_moving_delay_counts_in_the_distance(shipped: Path) -> None:
     make_bundle(shipped / "decima-free", environment={"moving_delay_s": 0.0})
     system = systems.find_system("decima")
     free = DagSchedulingSettings(moving_delay_s=0)
@@ -94,13 +91,10 @@ def test_free_migration_is_another_problem(shipped: Path) -> None:
     assert best_pretrained(system, DagSchedulingSettings()).folder.name == "decima-batch"
 
 
-def test_a_damaged_one_that_ships_is_passed_over(shipped: Path) -> None:
+def test_damaged_pretrained_policy_is_skipped(shipped: Path) -> None:
     (shipped / "decima-batch" / "manifest.json").write_text("{")
     found = best_pretrained(systems.find_system("decima"), DagSchedulingSettings())
     assert found.folder.name != "decima-batch"
-
-
-# ----------------------------------------------------------------------------------- at work
 
 
 @pytest.fixture
@@ -172,7 +166,7 @@ def test_a_network_without_limits_explains_stages_only(tmp_path: Path) -> None:
         assert list(decision.explanation.choices) == ["stage"]
 
 
-def test_moments_are_spread_over_the_episode() -> None:
+def test_spread_takes_even_distances() -> None:
     assert spread(range(100), 4) == {12, 37, 62, 87}
     assert spread([3, 5, 8], 1) == {5}
     assert spread([3, 5, 8], 9) == {3, 5, 8}

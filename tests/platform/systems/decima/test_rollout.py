@@ -1,4 +1,4 @@
-"""Episodes under a network: the compiled loop and the environment tell the same story."""
+"""Compiled episodes under a network equal those of the environment."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def network() -> DecimaNetwork:
     return DecimaNetwork()
 
 
-def test_the_loop_equals_the_environment_with_the_network_beside_it(network: DecimaNetwork) -> None:
+def test_compiled_episode_equals_the_environment(network: DecimaNetwork) -> None:
     env = DagSchedulingEnv(jobs=4, executors=12, max_jobs=4, max_stages=80, max_edges=100)
     for seed in range(3):
         observation, _ = env.reset(seed=seed)
@@ -41,7 +41,7 @@ def test_the_loop_equals_the_environment_with_the_network_beside_it(network: Dec
         assert result.completion_s.tolist() == env.result().completion_s.tolist()
 
 
-def test_samples_differ_by_luck_and_repeat_with_it(network: DecimaNetwork) -> None:
+def test_samples_are_a_function_of_the_action_seed(network: DecimaNetwork) -> None:
     workload, policy = load_workload(SETTINGS), DecimaPolicy(network)
     once, again, other = (
         run_episode(policy, SETTINGS, 1, workload, action_seed=seed).completion_s.tolist()
@@ -51,7 +51,7 @@ def test_samples_differ_by_luck_and_repeat_with_it(network: DecimaNetwork) -> No
     assert once != other
 
 
-def test_recording_changes_nothing(network: DecimaNetwork) -> None:
+def test_recording_does_not_change_the_episode(network: DecimaNetwork) -> None:
     settings = DagSchedulingSettings()  # 20 jobs: both the trace and the slots have to grow
     workload = load_workload(settings)
     policy = DecimaPolicy(network)
