@@ -159,12 +159,11 @@ class DecimaPolicy:
             view, self.weights, self._scratch_for(view, total), self._best_stages, self._best_limits
         )
         lowest, highest = useful_limits(view, row)
-        schedulable = np.count_nonzero(view.schedulable[: int(view.cluster[obs_cols.STAGES])])
         decision = Decision(
             row=row,
             limit=limit,
             executors=executors_granted(view, row, limit),
-            schedulable=int(schedulable),
+            schedulable=int(np.count_nonzero(view.schedulable[:-1])),  # the last place is idling
             useful_limits=highest - lowest + 1,
             stages=stage_scores(self._best_stages, stages),
             limits=limit_scores(self._best_limits, limits),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from loadmaster.platform.bench.encoder import random_dags, train_and_measure
@@ -19,6 +20,7 @@ def test_random_dags_have_the_longest_paths() -> None:
     assert (batch.height[batch.parent] == batch.height[batch.child] + 1).all()
 
 
+@pytest.mark.slow
 def test_error_falls_within_400_iterations() -> None:
     losses: list[float] = []
     errors = train_and_measure(400, on_iteration=lambda _, loss: losses.append(loss))

@@ -12,6 +12,8 @@ from loadmaster.platform.training.trainer import quiet_rllib
 from tests.learning.stock_vaults import stock_runner
 from tests.learning.vaults import STEPS, keyholders, make_engine
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENTS = 64
 
 

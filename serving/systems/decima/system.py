@@ -125,11 +125,11 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
         if made == len(assigned):
             return None
         part = decision.assignments[made]
-        room = placeable(cluster, state.snapshot.bank, assigned[made, 0])
+        most = placeable(cluster, state.snapshot.bank, assigned[made, 0])
         where = stage_name(part.job, part.stage)
-        if room <= 0:
+        if most <= 0:
             return f"{where} may not be chosen"
-        return f"{where} gets {part.executors} executors; expected at most {room}"
+        return f"{where} gets {part.executors} executors; expected at most {most}"
 
     def features(self, state: DecimaState) -> Mapping[str, float]:
         """Load of the cluster, and sizes of its jobs."""

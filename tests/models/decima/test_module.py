@@ -20,6 +20,8 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import ENTROPY, DecimaModule
 
+pytestmark = pytest.mark.slow
+
 EXECUTORS = 6
 SETTINGS: dict[str, Any] = {
     "workload": "toy", "jobs": 3, "executors": EXECUTORS,

@@ -22,7 +22,7 @@ def here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def shipped(here: Path) -> Path:
+def pretrained(here: Path) -> Path:
     """Four pretrained policies, trained on different settings."""
     folder = here.parent / "pretrained"
     stream = {"arrivals": "poisson"}

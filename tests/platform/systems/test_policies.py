@@ -22,29 +22,31 @@ from loadmaster.platform.systems.decima.rollout import run_episode
 from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
 
+pytestmark = pytest.mark.slow
+
 TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
 
 
-def test_policy_is_found_by_name_bundle_and_run(here: Path, shipped: Path) -> None:
+def test_policy_is_found_by_name_bundle_and_run(here: Path, pretrained: Path) -> None:
     make_bundle(here / "bundles" / "mine")
     make_run(here / "run", "best", "last")
     make_run(here / "young", "last")
     make_bundle(here / "decima-batch", name="in this folder")
     for spec, folder in {
-        "decima-fast": shipped / "decima-fast",
+        "decima-fast": pretrained / "decima-fast",
         "bundles/mine": here / "bundles" / "mine",
         str(here / "bundles" / "mine"): here / "bundles" / "mine",
         "run": here / "run" / "best",
         "run/last": here / "run" / "last",
         "young": here / "young" / "last",
-        "decima-batch": shipped / "decima-batch",  # a name comes first
+        "decima-batch": pretrained / "decima-batch",  # a name comes first
         "./decima-batch": here / "decima-batch",
     }.items():
         assert find_policy(spec).folder.resolve() == folder.resolve(), spec
     assert find_policy("run").system.environment == "dag_scheduling"
 
 
-def test_unknown_policies_are_refused(here: Path, shipped: Path) -> None:
+def test_unknown_policies_are_refused(here: Path, pretrained: Path) -> None:
     make_run(here / "new")
     (here / "empty").mkdir()
     for spec, message in {
@@ -76,23 +78,23 @@ def test_unknown_policies_are_refused(here: Path, shipped: Path) -> None:
     ],
 )
 def test_nearest_pretrained_policy_is_chosen(
-    values: dict[str, Any], name: str, shipped: Path
+    values: dict[str, Any], name: str, pretrained: Path
 ) -> None:
     settings = DagSchedulingSettings(**values)
     found = best_pretrained(systems.find_system("decima"), settings)
     assert found.folder.name == f"decima-{name}"
 
 
-def test_moving_delay_counts_in_the_distance(shipped: Path) -> None:
-    make_bundle(shipped / "decima-free", environment={"moving_delay_s": 0.0})
+def test_moving_delay_counts_in_the_distance(pretrained: Path) -> None:
+    make_bundle(pretrained / "decima-free", environment={"moving_delay_s": 0.0})
     system = systems.find_system("decima")
     free = DagSchedulingSettings(moving_delay_s=0)
     assert best_pretrained(system, free).folder.name == "decima-free"
     assert best_pretrained(system, DagSchedulingSettings()).folder.name == "decima-batch"
 
 
-def test_damaged_pretrained_policy_is_skipped(shipped: Path) -> None:
-    (shipped / "decima-batch" / "manifest.json").write_text("{")
+def test_damaged_pretrained_policy_is_skipped(pretrained: Path) -> None:
+    (pretrained / "decima-batch" / "manifest.json").write_text("{")
     found = best_pretrained(systems.find_system("decima"), DagSchedulingSettings())
     assert found.folder.name != "decima-batch"
 

@@ -20,6 +20,8 @@ from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.bundles import make_bundle, make_run
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--seeds", "2", "--set", "jobs=4", "--set", "executors=8"]
 TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
 
@@ -39,7 +41,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_evaluate_compares_learned_policies(
-    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(here / "run-7", "best", "last")
     make_bundle(here / "mine")
@@ -67,7 +69,7 @@ def test_evaluate_compares_learned_policies(
 
 @pytest.mark.usefixtures("no_charts")
 def test_evaluate_system_takes_the_nearest_pretrained_policy(
-    shipped: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = [*TINY, "--set", "arrivals=poisson", "--set", "interarrival_s=12"]
     assert main(["evaluate", "decima", "--against", "fair,fifo", *stream]) == 0
@@ -207,7 +209,7 @@ def test_explain_without_choices(here: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_replay_shows_a_learned_policy(
-    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ["--policy", "decima-batch", "--policy", "weighted-fair", "--seed", "3", *TINY[2:]]
     record = json_of(capsys, "replay", "dag_scheduling", *both, "-o", "page.html")
@@ -215,6 +217,9 @@ def test_replay_shows_a_learned_policy(
     result = find_policy("decima-batch").policy.run(TINY_SETTINGS, 3, load_workload(TINY_SETTINGS))
     assert record["policies"]["decima-batch"]["jct"] == result.mean_jct_s
     assert '"name":"decima-batch"' in (here / "page.html").read_text()
+    of_system = json_of(capsys, "replay", "decima", *TINY[2:])
+    assert next(iter(of_system["policies"])) == "decima-batch"
+    assert len(of_system["policies"]) == 2
 
 
 def test_replay_of_a_run_uses_its_training_settings(
@@ -247,14 +252,6 @@ def test_interarrival_time_replaces_the_load(
     assert "4 jobs, one every 9 s" in (here / "page.html").read_text()
 
 
-def test_replay_of_a_system_uses_its_pretrained_policy(
-    shipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = json_of(capsys, "replay", "decima", *TINY[2:])
-    assert next(iter(record["policies"])) == "decima-batch"
-    assert len(record["policies"]) == 2
-
-
 def test_export_copies_the_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(here / "run", "best", "last", environment={"executors": 8})
     assert main(["export", "run", "bundles/decima-mine"]) == 0
@@ -276,8 +273,8 @@ def test_export_adds_evaluations_of_these_weights(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(here / "run", "best", "last")
-    judged = ["--policy", "run", "--against", "fair,fifo", "--output", "out"]
-    record = json_of(capsys, "evaluate", "decima", *judged, *TINY)
+    arguments = ["--policy", "run", "--against", "fair,fifo", "--output", "out"]
+    record = json_of(capsys, "evaluate", "decima", *arguments, *TINY)
     kept = json_of(capsys, "export", "run", "mine", "--evaluation", "out/summary.json")
     (entry,) = kept["results"]["evaluations"]
     assert entry["mean"] == record["policies"]["run"]["jct"]["mean"]
@@ -287,15 +284,15 @@ def test_export_adds_evaluations_of_these_weights(
     card = (here / "mine" / "README.md").read_text()
     assert "| tpch-like, 4 jobs at once, 8 executors | jct, s |" in card
     last = ["export", "run", "other", "--which", "last", "--evaluation"]
-    assert "does not judge these weights" in error_of(capsys, *last, "out/summary.json")
+    assert "no result of these weights" in error_of(capsys, *last, "out/summary.json")
     assert "cannot read out/none.json" in error_of(capsys, *last, "out/none.json")
     (here / "out" / "odd.json").write_text('{"learned": 3}')
     assert "expected the summary.json of" in error_of(capsys, *last, "out/odd.json")
     assert not (here / "other").exists()
 
 
-def test_list_has_pretrained_policies(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (shipped / "decima-slow" / "weights.safetensors").unlink()  # lists read manifests alone
+def test_list_has_pretrained_policies(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pretrained / "decima-slow" / "weights.safetensors").unlink()  # lists read manifests alone
     listing = json_of(capsys, "list")
     assert set(listing) == {"systems", "environments", "pretrained"}
     names = ["decima-batch", "decima-fast", "decima-makespan", "decima-slow"]
@@ -310,10 +307,10 @@ def test_list_has_pretrained_policies(shipped: Path, capsys: pytest.CaptureFixtu
     assert "decima-fast decima, trained on tpch-like, 201 jobs, one every 15 s on average" in shown
 
 
-def test_list_imports_neither_torch_nor_numba(shipped: Path) -> None:
+def test_list_imports_neither_torch_nor_numba(pretrained: Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom loadmaster.models import manifest\n"
-        f"manifest.pretrained_folder = lambda: Path({str(shipped)!r})\n"
+        f"manifest.pretrained_folder = lambda: Path({str(pretrained)!r})\n"
         "from loadmaster.platform.cli.list import listing\n"
         "assert len(listing()['pretrained']) == 4\n"
         "print({'torch', 'numba', 'ray'} & set(sys.modules))"
@@ -322,13 +319,13 @@ def test_list_imports_neither_torch_nor_numba(shipped: Path) -> None:
     assert done.stdout == "set()\n"
 
 
-def test_list_skips_damaged_bundles(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (shipped / "decima-slow" / "manifest.json").write_text("?")
-    file = shipped / "decima-fast" / "manifest.json"
+def test_list_skips_damaged_bundles(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pretrained / "decima-slow" / "manifest.json").write_text("?")
+    file = pretrained / "decima-fast" / "manifest.json"
     record = json.loads(file.read_text())
     record["trained"] = {"environment": {"workload": "\x1b[31m\ud800", "executors": 3}}
     file.write_text(json.dumps(record))
-    batch = shipped / "decima-batch" / "manifest.json"
+    batch = pretrained / "decima-batch" / "manifest.json"
     batch.write_text(batch.read_text().replace('"environment": {}', '"environment": {"x": 1}'))
     assert main(["list"]) == 0
     shown = capsys.readouterr().out

@@ -19,6 +19,8 @@ from tests.serving.live import Live
 from tests.serving.systems.das import episodes as das
 from tests.serving.systems.decima import episodes as decima
 
+pytestmark = pytest.mark.slow
+
 STATES = 1_000
 AT_ONCE = 8
 

@@ -13,6 +13,8 @@ from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.platform.systems.decima.rollout import run_episode
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = DagSchedulingSettings(jobs=4, executors=12)
 
 

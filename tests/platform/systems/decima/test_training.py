@@ -23,7 +23,7 @@ from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
 from loadmaster.platform.training.trainer import Trainer
 from loadmaster.platform.training.warm_start import starting_weights
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 CLOCKS = ("seconds", "decisions_per_s", "workers")
 SAVED = 2  # the iteration after which the run below was saved

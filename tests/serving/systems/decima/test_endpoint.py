@@ -30,6 +30,8 @@ from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.bundles import make_bundle
 from tests.serving.systems.decima.episodes import rounds
 
+pytestmark = pytest.mark.slow
+
 TINY = examples()["tiny"]
 SMALL = examples()["small"]
 

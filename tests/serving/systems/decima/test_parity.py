@@ -31,6 +31,8 @@ from tests.serving.systems.decima.episodes import (
     rounds,
 )
 
+pytestmark = pytest.mark.slow
+
 DECISIONS = 240  # of each case
 
 CASES = [
