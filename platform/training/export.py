@@ -53,7 +53,7 @@ def evaluation_entry(file: Path, sha256: str) -> dict[str, Any]:
         raise InputError(
             f"{file} is malformed; expected the summary.json of `loadmaster evaluate`"
         ) from None
-    raise InputError(f"{file} has no result of these weights; expected an evaluation of this policy")
+    raise InputError(f"{file} has no result of these weights; expected one of this policy")
 
 
 def _entry(record: dict[str, Any], name: str) -> dict[str, Any]:

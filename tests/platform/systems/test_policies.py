@@ -18,7 +18,6 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
 from loadmaster.platform.systems.decima.evaluation import LearnedDecima, load_policy
-from loadmaster.platform.systems.decima.rollout import run_episode
 from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
 
@@ -102,14 +101,6 @@ def test_damaged_pretrained_policy_is_skipped(pretrained: Path) -> None:
 @pytest.fixture
 def learned(tmp_path: Path) -> LearnedDecima:
     return load_policy(load_bundle(make_bundle(tmp_path / "policy")))
-
-
-def test_the_compiled_episode_takes_the_decisions_of_the_policy(learned: LearnedDecima) -> None:
-    workload = load_workload(TINY_SETTINGS)
-    for seed in range(3):
-        expected = run_episode(learned.policy, TINY_SETTINGS, seed, workload)
-        result = learned.run(TINY_SETTINGS, seed, workload)
-        assert result.completion_s.tolist() == expected.completion_s.tolist()
 
 
 @pytest.mark.parametrize(
