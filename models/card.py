@@ -1,4 +1,4 @@
-"""The model card of a bundle: what its manifest says, for whoever wonders whether to use it."""
+"""The model card of a bundle, in Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from loadmaster.models.manifest import Manifest, visible
 
-TOLD_APART = ("environment", "config", "command", "notes")  # the rest of `trained` is a list
+OWN_SECTIONS = ("environment", "config", "command", "notes")  # the rest of `trained` is a list
 
 
 def model_card(manifest: Manifest, trained_on: str) -> str:
-    """Markdown, made from the manifest; `trained_on` says the workload in words."""
+    """Make the card from the manifest; `trained_on` describes the workload."""
     parts = [
         f"# {manifest.name}",
         f"A learned policy of Loadmaster's system `{manifest.system}`, saved by Loadmaster "
@@ -41,7 +41,7 @@ def _workload(trained_on: str, environment: Any) -> str:
 
 def _training(manifest: Manifest) -> str:
     trained = manifest.trained
-    others = {key: value for key, value in trained.items() if key not in TOLD_APART}
+    others = {key: value for key, value in trained.items() if key not in OWN_SECTIONS}
     lines = [f"- {words}: {text}" for words, text in facts(others)]
     lines += [f"- network {words}: {text}" for words, text in facts(manifest.network)]
     command = trained.get("command")
@@ -50,12 +50,12 @@ def _training(manifest: Manifest) -> str:
 
 
 def _results(results: Mapping[str, Any]) -> str:
-    """A table of what `loadmaster export --evaluation` kept, and a list of the rest."""
+    """A table of the evaluations, and a list of the other results."""
     parts = []
-    if judged := evaluations(results):
+    if rows := evaluations(results):
         heading = ("setting", "metric", "mean", "best baseline", "its mean", "difference", "seeds")
         parts.append(
-            f"{_table(heading, judged)}\n\nMeans over sequences it was not trained on, with 95% "
+            f"{_table(heading, rows)}\n\nMeans over sequences it was not trained on, with 95% "
             "intervals; a difference is paired by sequence, and below 0 where this policy has less."
         )
     others = {key: value for key, value in results.items() if key != "evaluations"}
@@ -66,19 +66,19 @@ def _results(results: Mapping[str, Any]) -> str:
 
 
 def evaluations(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Setting, metric, mean, best baseline, its mean, the difference and the seeds of each."""
-    kept = results.get("evaluations")
+    """Rows of setting, metric, mean, best baseline, its mean, difference and seeds."""
+    entries = results.get("evaluations")
     return [
         (
             _cell(entry.get("setting", "-")),
             _cell(entry.get("metric", "-")),
-            _figure(entry, "mean"),
+            _estimate(entry, "mean"),
             _cell(entry.get("best_baseline", "-")),
-            _figure(entry, "baseline"),
-            _figure(entry, "difference_percent", "+.1f", "%"),
+            _estimate(entry, "baseline"),
+            _estimate(entry, "difference_percent", "+.1f", "%"),
             _cell(entry.get("seeds", "-")),
         )
-        for entry in (kept if isinstance(kept, list) else [])
+        for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
     ]
 
@@ -109,7 +109,7 @@ def _use(manifest: Manifest) -> str:
 
 
 def facts(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    """Nested facts as lines: `validation jct s: 91.2`; what is None is left out."""
+    """Flatten nested values: ("validation jct s", "91.2"); None is left out."""
     lines: list[tuple[str, str]] = []
     for key, value in values.items():
         words = f"{before}{_cell(key).replace('_', ' ')}"
@@ -120,7 +120,7 @@ def facts(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     return lines
 
 
-def _figure(entry: Mapping[str, Any], key: str, form: str = ",.1f", unit: str = "") -> str:
+def _estimate(entry: Mapping[str, Any], key: str, form: str = ",.1f", unit: str = "") -> str:
     value, ends = entry.get(key), entry.get(f"{key}_ci95")
     if not isinstance(value, int | float):
         return "-"
@@ -136,6 +136,6 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Anything as text that cannot break out of its line or its cell."""
+    """Text that cannot break out of its line or table cell."""
     text = f"{value:,.6g}" if isinstance(value, float) else " ".join(str(value).split())
     return visible(text, most=500).replace("|", "\\|").replace("<", "&lt;").replace("`", "'")

@@ -1,5 +1,6 @@
-"""A bundle's manifest: what a saved policy is, in JSON. Read here without torch, so that listing
-the policies stays quick; `bundle.py` reads the weights.
+"""The manifest of a bundle in JSON, and the bundles that ship with the package.
+
+Imports no torch, so that lists of bundles are quick; `bundle.py` reads the weights.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from loadmaster.envs.settings import SettingsType, build_settings
 FORMAT = 1
 KIND = "loadmaster-policy"
 MANIFEST_FILE = "manifest.json"
-LARGEST = 4 << 20  # bytes that are read of a manifest
+LARGEST = 4 << 20  # bytes of a manifest that are read
 
 NAME_MAX = 100
 VERSION_DIGITS = 12
@@ -37,19 +38,19 @@ class Manifest:
     system: str
     network: dict[str, Any]  # the network's settings
     trained: dict[str, Any]  # environment, config, command, seed, iterations, decisions, machine ..
-    results: dict[str, Any]  # figures: "validation", and a list of "evaluations"
-    loadmaster: str  # the version that wrote it
-    sha256: str  # of the file of weights
-    size: int  # its bytes
+    results: dict[str, Any]  # "validation", a list of "evaluations", ...
+    loadmaster: str  # version that wrote it
+    sha256: str  # of the weights file
+    size: int  # of the weights file, in bytes
 
     @property
     def version(self) -> str:
-        """Enough of the weights' digest to tell two policies apart."""
+        """The first digits of the weights' digest."""
         return self.sha256[:VERSION_DIGITS]
 
 
 def manifest_text(manifest: Manifest) -> str:
-    """The file's text. What JSON cannot hold is written as it can: nan as null, a path as text."""
+    """The manifest file's text."""
     record = {
         "kind": KIND,
         "format": FORMAT,
@@ -61,11 +62,11 @@ def manifest_text(manifest: Manifest) -> str:
         "results": manifest.results,
         "weights": {"sha256": manifest.sha256, "bytes": manifest.size},
     }
-    return json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
+    return json.dumps(as_json(record), indent=2, allow_nan=False) + "\n"
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a bundle; an InputError says what is wrong with it."""
+    """Read and check a manifest; an InputError has the reason of a refusal."""
     file = folder / MANIFEST_FILE
     try:
         if not folder.is_dir():
@@ -87,13 +88,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_bounded(file: Path, most: int) -> bytes:
-    """The content of a file of at most `most` bytes; nothing else is opened, a pipe could block."""
+    """Read a regular file of at most `most` bytes; a pipe, which may block, is not opened."""
     try:
-        facts = os.stat(file)
-        if not stat.S_ISREG(facts.st_mode):
+        info = os.stat(file)
+        if not stat.S_ISREG(info.st_mode):
             raise InputError(f"{file} is no plain file; expected one")
-        if facts.st_size > most:
-            raise InputError(f"{file} has {facts.st_size:,} bytes; expected at most {most:,}")
+        if info.st_size > most:
+            raise InputError(f"{file} has {info.st_size:,} bytes; expected at most {most:,}")
         with file.open("rb") as opened:
             return opened.read(most)
     except OSError as fault:
@@ -101,7 +102,7 @@ def read_bounded(file: Path, most: int) -> bytes:
 
 
 def check_name(name: str) -> None:
-    """A name stands in tables and file names, and must not read as an option or a path."""
+    """Refuse names that are unfit for tables and files, or look like an option or a path."""
     if (
         not 0 < len(name) <= NAME_MAX
         or not name.isprintable()
@@ -115,15 +116,15 @@ def check_name(name: str) -> None:
         )
 
 
-def plain(value: Any) -> Any:
-    """The same as JSON can tell it."""
+def as_json(value: Any) -> Any:
+    """Convert to JSON types: NaN to None, other types to text."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_json(item) for key, item in value.items()}
     if isinstance(value, str):
         return value
     if isinstance(value, Sequence | set | frozenset):
-        return [plain(item) for item in value]
-    if hasattr(value, "item"):  # a number of numpy's or torch's
+        return [as_json(item) for item in value]
+    if hasattr(value, "item"):  # a scalar of numpy or torch
         value = value.item()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -131,7 +132,7 @@ def plain(value: Any) -> Any:
 
 
 def visible(text: str, most: int = 200) -> str:
-    """What a stranger wrote, fit for a terminal: no control characters, and not without end."""
+    """Untrusted text for a terminal: control characters replaced, length limited."""
     return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
@@ -139,7 +140,7 @@ def _checked(record: Any, file: Path) -> Manifest:
     if not isinstance(record, dict) or record.get("kind") != KIND:
         hint = ""
         if any((file.parent / which / MANIFEST_FILE).is_file() for which in ("best", "last")):
-            hint = f"; those of this run are {file.parent}/best and {file.parent}/last"
+            hint = f"; this run has {file.parent}/best and {file.parent}/last"
         raise InputError(f"{file} describes no loadmaster policy; expected a policy bundle{hint}")
     form, writer = record.get("format"), record.get("loadmaster")
     if type(form) is not int or form < 1 or not isinstance(writer, str):
@@ -167,7 +168,7 @@ def _checked(record: Any, file: Path) -> Manifest:
 
 
 def _number(text: str) -> float:
-    """Python would read NaN, and 1e999 as infinity."""
+    """Refuse NaN and numbers that overflow, which Python's JSON parser accepts."""
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(f"{text} is not a finite number")
@@ -179,35 +180,32 @@ def _first_line(fault: BaseException) -> str:
 
 
 def training_environment(manifest: Manifest, kind: type[SettingsType]) -> SettingsType:
-    """The settings of the episodes that a policy has learnt from."""
+    """Settings of the environment that the policy was trained in."""
     try:
         return build_settings(kind, manifest.trained.get("environment") or {})
     except (InputError, TypeError, ValueError) as fault:
         raise InputError(
-            f"bundle {manifest.name!r} does not say what it was trained on: {fault}"
+            f"bundle {manifest.name!r} has no valid training environment: {fault}"
         ) from None
 
 
 def describe_training(
     manifest: Manifest, kind: type[SettingsType], words: Callable[[SettingsType], str]
 ) -> str:
-    """The same in words, also where nobody here can read it."""
+    """Describe the training environment by `words`, also where its settings are unknown here."""
     try:
         return words(training_environment(manifest, kind))
     except InputError:
         return "settings that this installation does not know"
 
 
-# The policy bundles that ship with the package.
-
-
 def pretrained_folder() -> Path:
-    """Where they lie."""
+    """Folder of the bundles that ship with the package."""
     return Path(str(files("loadmaster.models"))) / "pretrained"
 
 
 def pretrained_policies() -> list[str]:
-    """Their names."""
+    """Names of the bundles that ship with the package."""
     folder = pretrained_folder()
     if not folder.is_dir():
         return []

@@ -1,4 +1,4 @@
-"""The interface of a policy: what it decides, and how it explains the decision.
+"""Types of a policy's decisions and their explanations.
 
 Each system has one policy class, in `models/<system>/policy.py`. Evaluation, replay and the
 decision service use the same one.

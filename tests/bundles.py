@@ -1,4 +1,4 @@
-"""Bundles and run folders for tests; an untrained network loads as well as a trained one."""
+"""Bundles and run folders of untrained networks for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def make_bundle(
     system: str = "decima",
     **network: Any,
 ) -> Path:
-    """A small bundle; other seeds have other weights."""
+    """Save a bundle; the seed determines the weights."""
     torch.manual_seed(seed)
     save_bundle(
         folder,
@@ -43,7 +43,7 @@ def make_bundle(
 
 
 def make_run(folder: Path, *kept: str, **bundle: Any) -> Path:
-    """A run folder as far as its bundles are concerned."""
+    """A run folder with bundles."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("seed: 7\n")
     (folder / "manifest.json").write_text(json.dumps({"system": "decima", "command": "..."}))

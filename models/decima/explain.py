@@ -1,152 +1,170 @@
-"""Why the network decides as it does: the stages and limits it scored highest, with probabilities.
-
-An observation goes in and a small record comes out, fit for a log line: rows of the observation,
-for whoever built it to translate into names.
-"""
+"""Explanation of a decision: the stages and limits with the highest scores, and probabilities."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.dag_scheduling import observation as seen
-from loadmaster.envs.dag_scheduling.actions import executors_granted, useful_limits
+from loadmaster.envs.dag_scheduling import observation as obs_cols
+from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima.compiled import SCORE_LIMIT, Scratch, Weights, decide
 from loadmaster.models.decima.network import ILLEGAL
 from loadmaster.models.layers import top_k
+from loadmaster.models.policy import Explanation, Option
 
+TOP = 5  # stages and limits of an explanation
 _ILLEGAL = np.float32(ILLEGAL)
 
-
-class TopOptions(NamedTuple):
-    """The best T options of a choice, best first."""
-
-    places: NDArray[np.int64]  # (T,)
-    scores: NDArray[np.float32]  # (T,)
-    chances: NDArray[np.float64]  # (T,)
-
-    def told(self, count: int) -> list[tuple[int, float, float]]:
-        """The first so many: place, score and probability."""
-        columns = (column[:count].tolist() for column in self)
-        return list(zip(*columns, strict=True))
+StageNames = Callable[[int], str]  # name of the stage behind a row
 
 
-def empty_top_options(top: int) -> TopOptions:
-    """With room for so many."""
-    return TopOptions(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros(top))
+# Columns of `TopScores.values`; the last two are of stages only.
+PROBABILITY, TASKS_LEFT, MEAN_S = range(3)
 
 
-@dataclass(frozen=True)
-class StageScore:
-    """A stage that could have come next."""
+class TopScores(NamedTuple):
+    """Buffers for the T options with the highest scores, best first."""
 
-    row: int  # of the observation's stages
-    job: int  # row of its job
-    tasks_left: int  # not started
-    mean_s: float  # mean task duration
-    score: float  # the network's own
+    option: NDArray[np.int64]  # (T,) row of a stage, or a limit less one
+    score: NDArray[np.float32]  # (T,)
+    values: NDArray[np.float64]  # (T, 3)
+
+
+def empty_top_scores(top: int = TOP) -> TopScores:
+    return TopScores(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros((top, 3)))
+
+
+class StageScore(NamedTuple):
+    """A schedulable stage."""
+
+    row: int
+    score: float
     probability: float
+    tasks_left: int
+    mean_s: float
 
 
-@dataclass(frozen=True)
-class LimitScore:
-    """A number of executors that the chosen stage's job may hold."""
+class LimitScore(NamedTuple):
+    """A parallelism limit for the job of the chosen stage."""
 
     limit: int
     score: float
     probability: float
 
 
-@dataclass(frozen=True)
-class Reasons:
-    """One decision: what there was to choose from, and what was chosen."""
+class Decision(NamedTuple):
+    """A stage and a parallelism limit, and the best options of both choices."""
 
-    free_executors: int  # the round's, not yet placed
-    total_executors: int
-    jobs: int  # in the system
-    schedulable: int  # stages that could have been chosen
-    useful_limits: int  # of the chosen stage's job, that differ in what they place
-    stages: tuple[StageScore, ...]  # the likeliest ones, best first
-    limits: tuple[LimitScore, ...]  # likewise; empty where the network sets none
-    row: int  # the stage chosen
+    row: int  # of the stage chosen, in the observation
     limit: int
-    executors: int  # that it gets
-
-
-def explain(view: Observation, weights: Weights, room: Scratch, top: int = 5) -> Reasons:
-    """Decide as `decide` does without draws, and say why. `view` must have a stage to choose."""
-    best_stages, best_limits = empty_top_options(top), empty_top_options(top)
-    row, limit, stages, limits = decide_with_scores(view, weights, room, best_stages, best_limits)
-    rows = best_stages.places[:stages]
-    lowest, highest = useful_limits(view, row)
-    return Reasons(
-        free_executors=int(view.cluster[seen.FREE_EXECUTORS]),
-        total_executors=int(view.cluster[seen.TOTAL_EXECUTORS]),
-        jobs=int(view.cluster[seen.JOBS]),
-        schedulable=int(np.count_nonzero(view.schedulable[: int(view.cluster[seen.STAGES])])),
-        useful_limits=highest - lowest + 1,
-        stages=tuple(
-            map(
-                StageScore,
-                rows.tolist(),
-                view.stage_job[rows].tolist(),
-                map(int, view.stages[rows, seen.UNSTARTED].tolist()),
-                view.stages[rows, seen.MEAN_S].tolist(),
-                best_stages.scores[:stages].tolist(),
-                best_stages.chances[:stages].tolist(),
-            )
-        ),
-        limits=tuple(
-            LimitScore(place + 1, score, chance)
-            for place, score, chance in best_limits.told(limits)
-        ),
-        row=row,
-        limit=limit,
-        executors=executors_granted(view, row, limit),
-    )
+    executors: int  # that the stage gets
+    schedulable: int  # stages that could have been chosen
+    useful_limits: int  # limits that differ in the executors they place
+    stages: list[StageScore]  # best first
+    limits: list[LimitScore]  # best first; empty where the network sets none
 
 
 @compiled
 def decide_with_scores(
     view: Observation,
     weights: Weights,
-    room: Scratch,
-    best_stages: TopOptions,
-    best_limits: TopOptions,
+    scratch: Scratch,
+    best_stages: TopScores,
+    best_limits: TopScores,
 ) -> tuple[int, int, int, int]:
-    """Decide as `decide` does without draws, and tell the best options: rows of the observation,
-    and limits, each less one.
+    """Decide without sampling and fill the tables of best options.
 
-    The stage's row, the limit, and how many options of either kind are told.
+    Returns the stage's row, the limit, and how many rows of either table are filled.
     """
-    row, limit, _ = decide(view, weights, room, -1.0, -1.0)
-    stages = _best_of(room.stage_scores, 0, int(view.cluster[seen.STAGES]), best_stages)
+    row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
+    stages = _fill_best(scratch.stage_scores, 0, int(view.cluster[obs_cols.STAGES]), best_stages)
+    for place in range(stages):
+        stage = view.stages[best_stages.option[place]]
+        best_stages.values[place, TASKS_LEFT] = stage[obs_cols.UNSTARTED]
+        best_stages.values[place, MEAN_S] = stage[obs_cols.MEAN_S]
     if weights.shape[SCORE_LIMIT, 0, 0] == 0:
         return row, limit, stages, 0
     lowest, highest = useful_limits(view, row)
-    return row, limit, stages, _best_of(room.limit_scores, lowest - 1, highest, best_limits)
+    return row, limit, stages, _fill_best(scratch.limit_scores, lowest - 1, highest, best_limits)
 
 
 @njit_internal
-def _best_of(scores: NDArray[np.float32], first: int, end: int, best: TopOptions) -> int:
-    """Fill `best` from the scores of places `first` to `end`; how many rows are filled.
+def _fill_best(scores: NDArray[np.float32], first: int, end: int, best: TopScores) -> int:
+    """Fill `best` from scores[first:end]; how many rows are filled.
 
-    Illegal places are left out. Of equal scores the earlier place comes first, as `decide` takes
-    it. Where any score is no number, nothing has a probability.
+    Of equal scores the earlier one comes first, as in `decide`. Where any score is NaN, all
+    probabilities are.
     """
     count = 0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:
-            count = top_k(place, scores[place], best.places, best.scores, count)
+            count = top_k(place, scores[place], best.option, best.score, count)
     total = 0.0
     for place in range(first, end):
         if scores[place] != _ILLEGAL:
-            total += np.exp(scores[place] - np.float64(best.scores[0]))
+            total += np.exp(scores[place] - np.float64(best.score[0]))
     for row in range(count):
-        best.chances[row] = np.exp(best.scores[row] - np.float64(best.scores[0])) / total
+        weight = np.exp(best.score[row] - np.float64(best.score[0]))
+        best.values[row, PROBABILITY] = weight / total
     return count
+
+
+def stage_scores(best: TopScores, count: int) -> list[StageScore]:
+    return [
+        StageScore(row, score, probability, int(tasks_left), mean_s)
+        for row, score, (probability, tasks_left, mean_s) in _rows(best, count)
+    ]
+
+
+def limit_scores(best: TopScores, count: int) -> list[LimitScore]:
+    return [LimitScore(place + 1, score, values[0]) for place, score, values in _rows(best, count)]
+
+
+def _rows(best: TopScores, count: int) -> Iterator[tuple[int, float, list[float]]]:
+    option, score, values = best
+    return zip(
+        option[:count].tolist(), score[:count].tolist(), values[:count].tolist(), strict=True
+    )
+
+
+def explain(decision: Decision, stage_name: StageNames, summary: str) -> Explanation:
+    """Name the options of a decision; the best one of each choice is the one chosen."""
+    choices = {
+        "stage": [
+            Option(
+                stage_name(stage.row), stage.score, None, stage.probability, place == 0,
+                {"tasks left": f"{stage.tasks_left:,}", "s a task": f"{stage.mean_s:.2f}"},
+            )
+            for place, stage in enumerate(decision.stages)
+        ]
+    }  # fmt: skip
+    others = {"stage": decision.schedulable - len(decision.stages)}
+    if decision.limits:
+        choices["limit"] = [
+            Option(counted(limit.limit, "executor"), limit.score, None, limit.probability, i == 0)
+            for i, limit in enumerate(decision.limits)
+        ]
+        others["limit"] = decision.useful_limits - len(decision.limits)
+    return Explanation(summary, choices, others)
+
+
+def situation(free: int, total: int, jobs: int, schedulable: int | None, source: str = "") -> str:
+    """What is to be decided; `source` names the job that the free executors belong to."""
+    text = f"{free:,} of {total:,} executors to place{source}; {counted(jobs, 'job')} in the system"
+    if schedulable is None:
+        return text
+    return f"{text}, {counted(schedulable, 'stage') if schedulable else 'no stage'} to choose from"
+
+
+def grant(stage: str, executors: int, limit: int) -> str:
+    """What a stage gets."""
+    return f"{stage} gets {counted(executors, 'executor')}, its job may hold {limit:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -1,4 +1,4 @@
-"""Decima's network as RLlib sees it: observations in, decisions and their probability out."""
+"""Decima's network as an RLlib module: from observations to actions and their probability."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ENTROPY = "entropy"  # RLlib has no column of that name
 
 
 class DecimaModule(TorchRLModule):
-    """A decision is (stage row, limit); observations are padded tables, of any size.
+    """An action is (stage row, limit); observations are padded tables of any size.
 
-    The limit depends on the stage, so the two are drawn here, one after the other, and RLlib is
-    given actions instead of the parameters of a distribution.
+    The limit depends on the stage, so both are sampled here, one after the other, and RLlib
+    receives actions instead of the parameters of a distribution.
 
-    `model_config`: "network", the fields of DecimaSettings, and "limits", the highest limit there
-    is: the cluster's executors.
+    `model_config`: "network", the fields of DecimaSettings, and "limits", the highest limit: the
+    executors of the cluster.
     """
 
     def setup(self) -> None:
@@ -37,15 +37,15 @@ class DecimaModule(TorchRLModule):
         return self._decide(batch[Columns.OBS], lambda scores: scores.argmax(1))
 
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        """Both drawn by their probability."""
+        """A sampled stage, and a sampled limit for it."""
         return self._decide(
             batch[Columns.OBS], lambda scores: torch.multinomial(scores.softmax(1), 1).squeeze(1)
         )
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        """How likely the batch's decisions are now, and how open the choice was: (B,) each.
+        """Log-probabilities of the batch's actions, and entropies: (B,) each.
 
-        The entropy is that of the stage, and that of the limit once this stage was chosen.
+        The entropy is that of the stage plus that of the limit given the batch's stage.
         """
         observation = batch[Columns.OBS]
         stage, limit = batch[Columns.ACTIONS].long().unbind(1)
@@ -78,6 +78,6 @@ def _at(logs: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _entropy(logs: Tensor) -> Tensor:
-    """(B,) of log-probabilities (B, choices); what is illegal has none."""
-    # Their softmax is their exp, which by itself takes five times as long where most are illegal.
+    """(B,) of log-probabilities (B, choices)."""
+    # The softmax equals exp(logs), which takes five times as long where most are very negative.
     return -(logs.softmax(1) * logs).sum(1)

@@ -1,14 +1,15 @@
-"""The network: every stage, job and the cluster embedded, then stages and limits scored."""
+"""The network: embeddings of stages, jobs and the cluster, then scores of stages and limits."""
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.models.decima.features import (
     JOB_INPUTS,
     LIMIT_INPUTS,
@@ -19,14 +20,14 @@ from loadmaster.models.decima.features import (
     limit_inputs,
     limit_terms,
     pack,
-    plan_sweep,
+    stable_order,
     stage_terms,
 )
 from loadmaster.models.decima.settings import DecimaSettings
 
 SLOPE = 0.2  # of LeakyReLU below 0
-USUAL = DecimaSettings()
-ILLEGAL = -1e9  # a score that no softmax chooses, and no gradient suffers from
+DEFAULTS = DecimaSettings()
+ILLEGAL = -1e9  # score of what may not be chosen; finite, so that gradients stay finite
 
 
 class Embeddings(NamedTuple):
@@ -51,14 +52,43 @@ def _zeros(terms: int) -> nn.Linear:
     return layer
 
 
+class MessageSchedule(NamedTuple):
+    """Rows and edges by level (L levels, leaves first)."""
+
+    rows: list[int]  # (L,) rows of each level
+    # (L,) by the parents' level, each (2, K): row of the child, row of the parent in its level
+    edges: tuple[Tensor, ...]
+
+
+def message_schedule(height: Tensor, parent: Tensor, child: Tensor) -> MessageSchedule:
+    """Group edges by the height of their parents; rows are sorted by height."""
+    counts = torch.bincount(height, minlength=1)  # (L,)
+    level = height[parent]
+    in_level = parent - (counts.cumsum(0) - counts)[level]
+    edges = torch.stack([child, in_level])[:, stable_order(level)]
+    edge_counts = torch.bincount(level, minlength=len(counts))
+    return MessageSchedule(counts.tolist(), torch.split(edges, edge_counts.tolist(), dim=1))
+
+
+@cache
+def _sum_messages() -> Any:
+    """Message passing without weights: the sum over incoming edges.
+
+    Imported at the first forward pass: PyTorch Geometric takes 3 s and 200 MB to import, and
+    processes that decide by the compiled network need none of it.
+    """
+    from torch_geometric.nn import SimpleConv
+
+    return SimpleConv(aggr="sum")
+
+
 class DagEncoder(nn.Module):
     """Messages from the leaves upwards: e_v = g(sum over children w of f(e_w)) + x_v (eq. 1).
 
-    The same f and g serve every stage and level, so a DAG of any size and depth will do. A stage
-    hears of all that comes after it, in one sweep.
+    The same f and g serve every stage and level, so a DAG may have any size and depth.
     """
 
-    def __init__(self, settings: DecimaSettings = USUAL) -> None:
+    def __init__(self, settings: DecimaSettings = DEFAULTS) -> None:
         super().__init__()
         width, hidden = settings.width, settings.hidden
         self.width = width
@@ -71,25 +101,24 @@ class DagEncoder(nn.Module):
         own: Tensor = self.prepare(batch.inputs)
         if self.message is None or self.update is None:
             return own
-        sweep = plan_sweep(batch.height, batch.parent, batch.child)
+        schedule = message_schedule(batch.height, batch.parent, batch.child)
         embedded: list[Tensor] = []
-        heard: list[list[Tensor]] = [[] for _ in sweep.rows]
-        for height, rows in enumerate(torch.split(own, sweep.rows)):
-            if height > 0:
-                told = torch.zeros_like(rows)
-                told = told.index_add(0, sweep.listeners[height], torch.cat(heard[height]))
-                rows = rows + self.update(told)
+        messages: list[Tensor] = []
+        for rows, edges in zip(torch.split(own, schedule.rows), schedule.edges, strict=True):
+            if embedded:
+                sent = torch.cat(messages)
+                size = (len(sent), len(rows))
+                rows = rows + self.update(_sum_messages()((sent, None), edges, size=size))
             embedded.append(rows)
-            sent = self.message(rows.index_select(0, sweep.speakers[height]))
-            for above, part in enumerate(torch.split(sent, sweep.sent[height])):
-                heard[above].append(part)
+            if len(embedded) < len(schedule.rows):
+                messages.append(self.message(rows))
         return torch.cat(embedded)
 
 
 class DecimaNetwork(nn.Module):
     """Scores for which stage comes next, and for how many executors its job may hold."""
 
-    def __init__(self, settings: DecimaSettings = USUAL) -> None:
+    def __init__(self, settings: DecimaSettings = DEFAULTS) -> None:
         super().__init__()
         width, hidden = settings.width, settings.hidden
         self.settings = settings
@@ -99,24 +128,24 @@ class DecimaNetwork(nn.Module):
         self.score_stage = mlp(STAGE_INPUTS + 3 * width, 32, 16, 8, 1)
         known = JOB_INPUTS + 2 * width + LIMIT_INPUTS
         self.score_limit = mlp(known, 32, 16, 8, 1) if settings.limits else None
-        # Straight from the inputs to a score: few weights that each bend all decisions alike, so
-        # that evolution can search them. They begin at 0.
+        # Linear terms from the inputs to a score: few weights that each shift all decisions, which
+        # evolution can search. Bundles and settings know them as `tilt_*`.
         self.tilt_stage = _zeros(STAGE_TERMS)
         self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
 
     def embed(self, batch: StageBatch, observations: int) -> Embeddings:
-        """A job is the sum of its stages, the cluster the sum of its jobs: order cannot matter."""
+        """A job is the sum of its stages, the cluster the sum of its jobs."""
         stage = self.encoder(batch)
         width = self.encoder.width
-        told = self.summarise_stage(torch.cat([batch.inputs, stage], dim=1))
-        job = told.new_zeros(len(batch.job_inputs), width).index_add(0, batch.row_job, told)
-        summed = self.summarise_job(job)
-        cluster = told.new_zeros(observations, width).index_add(0, batch.job_observation, summed)
+        stages = self.summarise_stage(torch.cat([batch.inputs, stage], dim=1))
+        job = stages.new_zeros(len(batch.job_inputs), width).index_add(0, batch.row_job, stages)
+        jobs = self.summarise_job(job)
+        cluster = stages.new_zeros(observations, width).index_add(0, batch.job_observation, jobs)
         return Embeddings(stage, job, cluster)
 
     def stage_scores(self, batch: StageBatch, embedded: Embeddings, stages: int) -> Tensor:
-        """(B, stages): a score for every row of the observation, ILLEGAL where it may not be."""
-        legal = batch.schedulable.nonzero().squeeze(1)  # the others need no score
+        """(B, stages): a score for every row of the observation, ILLEGAL where not schedulable."""
+        legal = batch.schedulable.nonzero().squeeze(1)
         owner = batch.row_observation.index_select(0, legal)
         parts = [
             batch.inputs.index_select(0, legal),
@@ -124,11 +153,11 @@ class DecimaNetwork(nn.Module):
             embedded.job.index_select(0, batch.row_job.index_select(0, legal)),
             embedded.cluster.index_select(0, owner),
         ]
-        found: Tensor = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
-        found = found + self.tilt_stage(stage_terms(parts[0])).squeeze(1)
+        scored: Tensor = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
+        scored = scored + self.tilt_stage(stage_terms(parts[0])).squeeze(1)
         place = owner * stages + batch.row_place.index_select(0, legal)
-        scores = found.new_full((len(embedded.cluster) * stages,), ILLEGAL)
-        return scores.index_copy(0, place, found).view(-1, stages)
+        scores = scored.new_full((len(embedded.cluster) * stages,), ILLEGAL)
+        return scores.index_copy(0, place, scored).view(-1, stages)
 
     def limit_scores(
         self,
@@ -140,18 +169,17 @@ class DecimaNetwork(nn.Module):
     ) -> Tensor:
         """(B, limits): scores of the limits 1, 2 .. for the job of each observation's `stage`.
 
-        Those that would place no executor, or no more than a lower one, are ILLEGAL and cost
-        nothing: few are left, and only those are scored.
+        Limits that place no executor, or no more than a lower one, are ILLEGAL and not computed.
         """
         each = torch.arange(len(stage), device=stage.device)
-        total = observation["cluster"][:, seen.TOTAL_EXECUTORS].long()
+        total = observation["cluster"][:, obs_cols.TOTAL_EXECUTORS].long()
         scores = observation["cluster"].new_full((len(stage), limits), ILLEGAL)
         if self.score_limit is None or self.tilt_limit is None:
             return scores.index_put((each, total - 1), scores.new_zeros(()))
         place = observation["stage_job"][each, stage].long()
         chosen = observation["stages"][each, stage]
-        placed = torch.minimum(chosen[:, seen.UNASSIGNED], chosen[:, seen.FITTING]).long()
-        lowest = observation["jobs"][each, place, seen.MIN_LIMIT].long().clamp(min=1)
+        placed = torch.minimum(chosen[:, obs_cols.UNASSIGNED], chosen[:, obs_cols.FITTING]).long()
+        lowest = observation["jobs"][each, place, obs_cols.MIN_LIMIT].long().clamp(min=1)
         useful = torch.minimum(placed.clamp(min=1), total - lowest + 1).clamp(min=1)
         owner = torch.repeat_interleave(each, useful)
         within = torch.arange(len(owner), device=owner.device) - (useful.cumsum(0) - useful)[owner]
@@ -161,13 +189,13 @@ class DecimaNetwork(nn.Module):
             [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
         )
         of_level = limit_inputs(level, total[owner])
-        found = self.score_limit(torch.cat([known.index_select(0, owner), of_level], dim=1))
+        scored = self.score_limit(torch.cat([known.index_select(0, owner), of_level], dim=1))
         own_job = batch.job_inputs.index_select(0, job.index_select(0, owner))
-        found = found + self.tilt_limit(limit_terms(of_level, own_job))
-        return scores.index_put((owner, level - 1), found.squeeze(1))
+        scored = scored + self.tilt_limit(limit_terms(of_level, own_job))
+        return scores.index_put((owner, level - 1), scored.squeeze(1))
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
-        """Stage scores (B, N), and what `limit_scores` needs once a stage is chosen."""
+        """Stage scores (B, N), and the inputs and embeddings that `limit_scores` takes."""
         batch = pack(observation)
         embedded = self.embed(batch, len(observation["cluster"]))
         scores = self.stage_scores(batch, embedded, observation["stages"].shape[1])

@@ -1,4 +1,4 @@
-"""Decisions of learned policies with their reasons, and how a terminal shows them."""
+"""Explanations of learned policies' decisions, and their tables in a terminal."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.policy import Option
 from loadmaster.platform.evaluation.adapters import EvaluationSetup
 from loadmaster.platform.evaluation.learned import Learned
-from loadmaster.platform.systems.policies import Explanation, Options
+from loadmaster.platform.systems.policies import Explanation
 
 
 def choose_moments(count: int, learned: Learned) -> int:
+    """Check --explain."""
     if count < 0:
         raise InputError(f"--explain is {count}; expected 0 or more")
     if count and not learned:
-        raise InputError(
-            "--explain shows the reasons of learned policies; expected one by --policy"
-        )
+        raise InputError("--explain needs a learned policy; expected one by --policy")
     return count
 
 
 def explain_learned(
     trial: EvaluationSetup, learned: Learned, seed: int, moments: int
 ) -> dict[str, tuple[Explanation, ...]]:
-    """Decisions of every learned policy in the episode of `seed`; none where none are wanted."""
+    """Decisions of every learned policy in the episode of `seed`, by the policy's name."""
     if not moments:
         return {}
     return {
@@ -40,35 +40,39 @@ def explain_learned(
 def print_explanations(
     policy: str, seed: int, explanations: Sequence[Explanation], choice: str, console: Console
 ) -> None:
-    """`choice` is what it chooses from: a stage, a job."""
+    """Print a table for each choice of a decision. `choice` names the options: stage, job."""
     whole = not console.is_terminal
     console.print()
     console.print(Text(f"Decisions of {policy} on seed {seed}", style="bold"), soft_wrap=whole)
     if not explanations:
         console.print(f"It never had more than one {choice} to choose from.", soft_wrap=whole)
-    for explanation in explanations:
+    for decision in explanations:
+        explanation = decision.explanation
         console.print()
-        line = f"at {explanation.time_s:,.1f} s: {explanation.situation}"
+        line = f"at {decision.time_s:,.1f} s: {explanation.summary}"
         console.print(Text(line), soft_wrap=whole)
-        for options in explanation.options:
-            console.print(Padding(_table(options), (0, 0, 0, 2), expand=False))
-        console.print(Text(f"  -> {explanation.outcome}"), soft_wrap=whole)
+        for heading, options in explanation.choices.items():
+            table = _table(heading, options, explanation.others.get(heading, 0))
+            console.print(Padding(table, (0, 0, 0, 2), expand=False))
 
 
-def _table(options: Options) -> Table:
+def _table(heading: str, options: Sequence[Option], others: int) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("")
-    table.add_column(options.heading, min_width=24)
-    for column in (*options.columns, "probability"):
+    table.add_column(heading, min_width=24)
+    columns = tuple(options[0].details) if options else ()
+    for column in (*columns, "probability"):
         table.add_column(column, justify="right", no_wrap=True)
-    rows = zip(options.names, options.cells, options.probabilities, strict=True)
-    for place, (name, cells, probability) in enumerate(rows):
-        chosen = place == options.chosen
-        figures = [*cells, f"{probability:.1%}"]
-        table.add_row(">" if chosen else "", Text(name), *figures, style="bold" if chosen else "")
-    if options.others:
-        left = 1 - sum(options.probabilities)
-        blank = [""] * len(options.columns)
-        row = [f"{options.others} more", *blank, f"{max(left, 0):.1%}"]
-        table.add_row("", *row, style="dim")
+    for option in options:
+        cells = [*(option.details[column] for column in columns), _percent(option.probability)]
+        mark, style = (">", "bold") if option.chosen else ("", "")
+        table.add_row(mark, Text(option.name), *cells, style=style)
+    if others:
+        left = 1 - sum(option.probability or 0.0 for option in options)
+        blank = [""] * len(columns)
+        table.add_row("", f"{others} more", *blank, _percent(max(left, 0.0)), style="dim")
     return table
+
+
+def _percent(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.1%}"

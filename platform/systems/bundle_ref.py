@@ -1,4 +1,4 @@
-"""Which policy bundle somebody means: one that ships, a bundle's folder, or a run's."""
+"""References to policy bundles: the name of a pretrained one, a bundle's folder, or a run's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.models import manifest as shipped
+from loadmaster.models import manifest as manifests
 from loadmaster.models.manifest import (
     MANIFEST_FILE,
     Manifest,
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from loadmaster.models.bundle import Bundle
     from loadmaster.platform.systems.policies import LearnedPolicy, Policies
 
-RUN_FILE = "config.yaml"  # what every run folder has
-KEPT = ("best", "last")  # a run's bundles, the better one first
+RUN_FILE = "config.yaml"  # in every run folder
+KEPT = ("best", "last")  # bundles of a run, the best first
 
 
 @dataclass(frozen=True)
 class BundleRef:
-    """A bundle that was looked for. Its weights are read when they are needed."""
+    """A bundle whose weights are read when they are needed."""
 
     folder: Path
     manifest: Manifest
@@ -56,27 +56,27 @@ class BundleRef:
 
 
 def find_policy(spec: str, known: Iterable[str] = ()) -> BundleRef:
-    """The bundle `spec` means, its weights checked.
+    """The bundle of a name or folder, with its weights checked.
 
-    A pretrained bundle's name comes first; `./NAME` is a folder in any case. Where it is neither,
-    the nearest of the pretrained names and those `known` besides is suggested.
+    A pretrained bundle's name comes first; `./NAME` is always a folder. The error about an unknown
+    name suggests the nearest pretrained or `known` one.
     """
     found = _open(resolve_folder(spec, known))
-    _ = found.bundle  # a damaged one is refused now, not in the middle of the work
+    _ = found.bundle  # refuses damaged weights before any work
     return found
 
 
 def is_bundle_or_run(spec: str) -> bool:
-    """Whether `spec` can only mean a bundle or a run."""
+    """Whether `spec` is a pretrained bundle's name or a path."""
     return spec in pretrained_policies() or os.sep in spec or Path(spec).exists()
 
 
 def pretrained(system: System) -> list[BundleRef]:
-    """The system's bundles that ship with the package, by name; unreadable ones are left out."""
+    """The system's pretrained bundles, sorted by name; unreadable ones are left out."""
     bundles = []
     for name in pretrained_policies():
         try:
-            found = _open(shipped.pretrained_folder() / name)
+            found = _open(manifests.pretrained_folder() / name)
         except InputError:
             continue
         if found.system.name == system.name:
@@ -85,7 +85,7 @@ def pretrained(system: System) -> list[BundleRef]:
 
 
 def best_pretrained(system: System, settings: Any) -> BundleRef:
-    """Of the system's bundles that ship, the one trained on what is nearest to `settings`."""
+    """The system's pretrained bundle whose training is nearest to `settings`."""
     bundles = pretrained(system)
     if not bundles:
         raise InputError(
@@ -96,7 +96,7 @@ def best_pretrained(system: System, settings: Any) -> BundleRef:
 
 
 def bundle_of_run(run: Path, which: str | None = None) -> Path:
-    """The folder of a run's bundle: `which`, or the best there is."""
+    """The folder of a run's bundle: `which`, or best before last."""
     if not (run / RUN_FILE).is_file():
         what = "is not a run" if run.exists() else "does not exist"
         raise InputError(f"{run} {what}; expected a folder that `loadmaster train` made")
@@ -110,9 +110,9 @@ def bundle_of_run(run: Path, which: str | None = None) -> Path:
 
 
 def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
-    """Where the bundle `spec` means lies, unread."""
+    """The folder of a bundle, given its name, folder or run."""
     if spec in pretrained_policies():
-        return shipped.pretrained_folder() / spec
+        return manifests.pretrained_folder() / spec
     path = Path(spec)
     if not path.exists() and os.sep not in spec:
         fault = unknown_name("policy", spec, (*known, *pretrained_policies()))

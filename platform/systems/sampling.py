@@ -1,12 +1,7 @@
-"""Which decisions of an episode are worth explaining."""
+"""The former place of `spread`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from loadmaster.platform.systems.policies import spread
 
-
-def spread(numbers: Sequence[int], count: int) -> set[int]:
-    """`count` of the numbers, evenly spread over them; all where there are fewer."""
-    if len(numbers) <= count:
-        return set(numbers)
-    return {numbers[int((place + 0.5) * len(numbers) / count)] for place in range(count)}
+__all__ = ["spread"]

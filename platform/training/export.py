@@ -1,4 +1,4 @@
-"""A run's policy taken out as a bundle of its own, with the figures it has reached."""
+"""Export of a run's policy as a bundle, with results of evaluations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ LARGEST_SUMMARY = 16 << 20  # bytes
 def export_bundle(
     run: Path, target: Path, which: str, name: str | None, evaluations: Sequence[Path]
 ) -> BundleRef:
-    """Copy a run's bundle, whole and checked; it goes by the name of its new folder unless told."""
+    """Check and copy a run's bundle; its default name is that of the new folder."""
     from loadmaster.models.bundle import save_bundle
 
     source = find_policy(str(bundle_of_run(run, which).absolute())).bundle
     results = dict(source.results)
     if evaluations:
         known = results.get("evaluations")
-        judged = [evaluation_entry(file, source.sha256) for file in evaluations]
-        results["evaluations"] = [*(known if isinstance(known, list) else []), *judged]
+        added = [evaluation_entry(file, source.sha256) for file in evaluations]
+        results["evaluations"] = [*(known if isinstance(known, list) else []), *added]
     save_bundle(
         target,
         name=target.absolute().name if name is None else name,
@@ -39,19 +39,21 @@ def export_bundle(
 
 
 def evaluation_entry(file: Path, sha256: str) -> dict[str, Any]:
-    """From the `summary.json` of `loadmaster evaluate`: how the policy of these weights did."""
+    """Results of the policy with these weights in a `summary.json` of `loadmaster evaluate`."""
     try:
         record = json.loads(read_bounded(file, LARGEST_SUMMARY))
-        judged = [
+        names = [
             name for name, facts in record.get("learned", {}).items() if facts["sha256"] == sha256
         ]
-        return _entry(record, judged[0]) if judged else _refuse(file)
+        if names:
+            return _entry(record, names[0])
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration):
         raise InputError(
             f"{file} is malformed; expected the summary.json of `loadmaster evaluate`"
         ) from None
+    raise InputError(f"{file} has no result of these weights; expected one of this policy")
 
 
 def _entry(record: dict[str, Any], name: str) -> dict[str, Any]:
@@ -76,7 +78,3 @@ def _entry(record: dict[str, Any], name: str) -> dict[str, Any]:
             "difference_percent_ci95": difference["percent_ci95"],
         }
     return entry
-
-
-def _refuse(file: Path) -> dict[str, Any]:
-    raise InputError(f"{file} does not judge these weights; expected an evaluation of this policy")

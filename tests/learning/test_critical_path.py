@@ -1,16 +1,17 @@
-"""The encoder learns what it was built for, in seconds; `loadmaster bench encoder` goes further."""
+"""The encoder learns critical paths in seconds; `loadmaster bench encoder` trains longer."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
-from loadmaster.models.decima.critical_path import random_dags, train_and_measure
+from loadmaster.platform.bench.encoder import random_dags, train_and_measure
 
 
-def test_paths_by_hand() -> None:
+def test_random_dags_have_the_longest_paths() -> None:
     batch, path = random_dags(np.random.default_rng(4), dags=30, depth=5)
-    durations = batch.inputs.sum(dim=1)  # nothing else is told
+    durations = batch.inputs.sum(dim=1)  # the only input
     for row in range(len(path)):
         below = path[batch.child[batch.parent == row]]
         expected = durations[row] + (below.max() if len(below) else 0)
@@ -19,7 +20,8 @@ def test_paths_by_hand() -> None:
     assert (batch.height[batch.parent] == batch.height[batch.child] + 1).all()
 
 
-def test_a_few_hundred_iterations_explain_most_of_it() -> None:
+@pytest.mark.slow
+def test_error_falls_within_400_iterations() -> None:
     losses: list[float] = []
     errors = train_and_measure(400, on_iteration=lambda _, loss: losses.append(loss))
     assert np.mean(losses[-50:]) < 0.2 * np.mean(losses[:10])

@@ -1,4 +1,4 @@
-"""Rollouts of teams against RLlib's own multi-agent runner, in steps of environments."""
+"""Multi-agent rollouts beside RLlib's own runner, in environment steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from loadmaster.platform.training.trainer import quiet_rllib
 from tests.learning.stock_vaults import stock_runner
 from tests.learning.vaults import STEPS, keyholders, make_engine
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENTS = 64
 
 
 def per_cpu_second(sample: Callable[[], int], seconds: float = 0.7) -> float:
-    """The best of three: other work on the machine only ever slows it down."""
+    """The best of three measurements."""
     sample()
     rates = []
     for _ in range(3):
@@ -27,7 +29,9 @@ def per_cpu_second(sample: Callable[[], int], seconds: float = 0.7) -> float:
     return max(rates)
 
 
-def test_several_times_stock(record_property: pytest.RecordProperty) -> None:
+def test_rollouts_are_several_times_faster_than_rllib(
+    record_property: pytest.RecordProperty,
+) -> None:
     engine, module = make_engine(), keyholders()
     work = [RolloutSpec(seed, luck=seed) for seed in range(ENVIRONMENTS)]
     runner = stock_runner(ENVIRONMENTS)

@@ -1,16 +1,18 @@
-"""Bundles: what was saved is loaded bit for bit, and everything else is refused in one line."""
+"""Bundles: bitwise round trip, atomic writes, and refusal of everything damaged or foreign."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -28,13 +30,13 @@ FILES = {"manifest.json", "weights.safetensors", "README.md"}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A good bundle. Nobody writes to it."""
+    """A valid bundle that tests do not change."""
     return make_bundle(tmp_path_factory.mktemp("bundles") / "good", environment={"executors": 12})
 
 
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
-    """The same to damage."""
+    """A copy to damage."""
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
@@ -45,15 +47,24 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     file.write_text(json.dumps(record))
 
 
+def save(folder: Path, **changes: Any) -> Path:
+    """Save an untrained network; `changes` are arguments of save_bundle."""
+    values = {"name": folder.name, "system": "decima", "network": {}, "trained": {}, **changes}
+    if "weights" not in values:
+        values["weights"] = networks.find_network("decima").build(values["network"]).state_dict()
+    save_bundle(folder, **values)
+    return folder
+
+
 def put_weights(folder: Path, content: bytes) -> None:
-    """Other weights, with a manifest that agrees to them."""
+    """Replace the weights, with their digest in the manifest."""
     (folder / "weights.safetensors").write_bytes(content)
     facts = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
     edit(folder, lambda record: record.update(weights=facts))
 
 
 def refused(folder: Path) -> str:
-    """Why; in one line of reasonable length."""
+    """The reason of the refusal: one printable line."""
     with pytest.raises(InputError) as caught:
         load_bundle(folder)
     reason = str(caught.value)
@@ -63,20 +74,15 @@ def refused(folder: Path) -> str:
     return reason
 
 
-# ------------------------------------------------------------------------------- what is saved
-
-
-def test_a_round_trip_changes_no_bit(tmp_path: Path) -> None:
+def test_round_trip_is_bitwise(tmp_path: Path) -> None:
     torch.manual_seed(1)
     network = networks.find_network("decima").build({"width": 5, "graph": False})
     extreme = torch.tensor([1e-45, -0.0, 3.4e38])  # subnormal, minus zero, nearly the largest
     network.state_dict()["score_stage.0.bias"][:3] = extreme
     folder = tmp_path / "deep" / "down" / "mine"
     trained = {"environment": {"executors": 9}, "seed": 1, "date": "2026-01-02"}
-    save_bundle(
+    save(
         folder,
-        name="mine",
-        system="decima",
         network={"width": 5, "graph": False},
         weights=network.state_dict(),
         trained=trained,
@@ -95,16 +101,9 @@ def test_a_round_trip_changes_no_bit(tmp_path: Path) -> None:
     assert {entry.name for entry in folder.parent.iterdir()} == {"mine"}
 
 
-def test_figures_that_json_does_not_know_are_written_as_it_can(tmp_path: Path) -> None:
-    import numpy as np
-
-    weights = networks.find_network("decima").build({}).state_dict()
-    save_bundle(
+def test_values_are_converted_to_json(tmp_path: Path) -> None:
+    save(
         tmp_path / "b",
-        name="b",
-        system="decima",
-        network={},
-        weights=weights,
         trained={"environment": {"data": Path("/traces")}, "seeds": (1, 2)},
         results={"validation": float("nan"), "mean": np.float32(0.5), 3: torch.tensor(2)},
     )
@@ -113,14 +112,14 @@ def test_figures_that_json_does_not_know_are_written_as_it_can(tmp_path: Path) -
     assert loaded.results == {"validation": None, "mean": 0.5, "3": 2}
 
 
-def test_the_manifest_is_read_without_the_weights(whole: Path) -> None:
+def test_manifest_equals_that_of_the_bundle(whole: Path) -> None:
     manifest, bundle = read_manifest(whole), load_bundle(whole)
     assert manifest.name == bundle.name == "good"
     assert manifest.sha256 == bundle.sha256
     assert manifest.size == (whole / "weights.safetensors").stat().st_size
 
 
-def test_an_existing_folder_is_never_written_over(copy: Path, tmp_path: Path) -> None:
+def test_existing_folder_is_not_overwritten(copy: Path, tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in copy.iterdir()}
     with pytest.raises(InputError, match="exists already"):
         make_bundle(copy)
@@ -132,30 +131,18 @@ def test_an_existing_folder_is_never_written_over(copy: Path, tmp_path: Path) ->
     assert {file: file.read_bytes() for file in copy.iterdir()} == before
 
 
-def replace(folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
-    save_bundle(
-        folder,
-        name="newer",
-        system="decima",
-        network={},
-        weights=weights or networks.find_network("decima").build({}).state_dict(),
-        trained={},
-        replace=True,
-    )
-
-
-def test_a_bundle_is_replaced_if_told(copy: Path, tmp_path: Path) -> None:
+def test_replace_takes_the_place_of_a_bundle(copy: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        replace(copy)
+        save(copy, name="newer", replace=True)
         assert load_bundle(copy).name == "newer"
-    replace(tmp_path / "first")
+    save(tmp_path / "first", replace=True)
     assert {entry.name for entry in tmp_path.iterdir()} == {"copy", "first"}
     (tmp_path / "precious").mkdir()
     with pytest.raises(InputError, match="only one of those is replaced"):
-        replace(tmp_path / "precious")
+        save(tmp_path / "precious", replace=True)
 
 
-def test_a_fault_while_saving_leaves_the_old_one(
+def test_failed_write_leaves_the_old_bundle(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(number: int) -> None:
@@ -163,14 +150,14 @@ def test_a_fault_while_saving_leaves_the_old_one(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(InputError, match=r"cannot write the bundle .*: No space left"):
-        replace(copy)
+        save(copy, replace=True)
     with pytest.raises(InputError, match="No space left"):
-        replace(tmp_path / "a" / "b" / "c")
+        save(tmp_path / "a" / "b" / "c", replace=True)
     assert load_bundle(copy).name == "good"
     assert {entry.name for entry in tmp_path.iterdir()} == {"copy"}
 
 
-def test_the_old_one_comes_back_if_the_new_one_cannot_take_its_name(
+def test_failed_rename_restores_the_old_bundle(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename
@@ -182,19 +169,19 @@ def test_the_old_one_comes_back_if_the_new_one_cannot_take_its_name(
 
     monkeypatch.setattr(Path, "rename", fail)
     with pytest.raises(InputError, match="Input/output error"):
-        replace(copy)
+        save(copy, replace=True)
     assert load_bundle(copy).name == "good"
     assert {entry.name for entry in tmp_path.iterdir()} == {"copy"}
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-x", ".x", " x", "a\nb", "\x1b[31m", "x" * 101])
-def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
+def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot name a bundle"):
-        save_bundle(tmp_path / "b", name=name, system="decima", network={}, weights={}, trained={})
+        save(tmp_path / "b", name=name)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+def test_invalid_weights_are_not_saved(tmp_path: Path) -> None:
     good = networks.find_network("decima").build({}).state_dict()
     first = next(iter(good))
     spoilt = {**good, first: torch.full_like(good[first], torch.nan)}
@@ -204,11 +191,9 @@ def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
         ({**good, first: good[first].double()}, "float64; expected"),
     ):
         with pytest.raises(InputError, match=message):
-            replace(tmp_path / "b", weights)
+            save(tmp_path / "b", weights=weights)
     assert list(tmp_path.iterdir()) == []
 
-
-# ------------------------------------------------------------------------------ what is refused
 
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another program's": (lambda r: r.pop("kind"), "describes no loadmaster policy"),
@@ -242,7 +227,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_a_manifest_that_is_refused(name: str, copy: Path) -> None:
+def test_changed_manifest_is_refused(name: str, copy: Path) -> None:
     change, expected = EDITS[name]
     edit(copy, change)
     assert expected in refused(copy)
@@ -253,22 +238,22 @@ def test_a_manifest_that_is_refused(name: str, copy: Path) -> None:
     ["", "[]", "{", "null", "\x00\xff", '{"kind": "loadmaster-policy", "format": 1e999}',
      '{"kind": NaN}', "[" * 100_000, '{"format": ' + "9" * 5000 + "}"],
 )  # fmt: skip
-def test_a_manifest_that_is_none(text: str, copy: Path) -> None:
+def test_malformed_manifest_is_refused(text: str, copy: Path) -> None:
     (copy / "manifest.json").write_bytes(text.encode("latin-1"))
     assert "manifest.json" in refused(copy)
 
 
-def test_places_that_are_no_bundle(copy: Path, tmp_path: Path) -> None:
+def test_paths_without_a_bundle_are_refused(copy: Path, tmp_path: Path) -> None:
     assert "does not exist; expected the folder" in refused(tmp_path / "nowhere")
     assert "is a file, not a folder" in refused(copy / "README.md")
     assert "has no manifest.json" in refused(tmp_path)
     run = tmp_path / "run"
     make_bundle(run / "best")
     (run / "manifest.json").write_text('{"system": "decima"}')
-    assert f"those of this run are {run}/best" in refused(run)
+    assert f"this run has {run}/best" in refused(run)
 
 
-def test_weights_that_are_damaged(copy: Path) -> None:
+def test_damaged_weights_are_refused(copy: Path) -> None:
     file = copy / "weights.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:-100])
@@ -281,7 +266,7 @@ def test_weights_that_are_damaged(copy: Path) -> None:
     assert "is no plain file" in refused(copy)
 
 
-def test_a_pipe_does_not_block(copy: Path) -> None:
+def test_pipes_are_refused(copy: Path) -> None:
     for name in ("weights.safetensors", "manifest.json"):
         (copy / name).unlink()
         os.mkfifo(copy / name)
@@ -289,8 +274,8 @@ def test_a_pipe_does_not_block(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
-def test_a_file_without_end_is_not_read(name: str, copy: Path) -> None:
-    os.truncate(copy / name, 1 << 40)  # sparse: it takes no room
+def test_huge_files_are_refused(name: str, copy: Path) -> None:
+    os.truncate(copy / name, 1 << 40)  # sparse
     assert "has 1,099,511,627,776 bytes; expected at most" in refused(copy)
 
 
@@ -300,7 +285,7 @@ def changed(folder: Path, change: Callable[[dict[str, torch.Tensor]], Any]) -> N
     put_weights(folder, safetensors.torch.save(weights))
 
 
-def test_weights_that_do_not_fit(copy: Path, whole: Path) -> None:
+def test_weights_of_another_network_are_refused(copy: Path, whole: Path) -> None:
     name = "score_stage.0.bias"
     for change, expected in (
         (lambda w: w.pop(name), f"lacks '{name}'"),
@@ -315,17 +300,13 @@ def test_weights_that_do_not_fit(copy: Path, whole: Path) -> None:
         assert expected in refused(copy)
 
 
-def test_weights_that_are_no_safetensors(copy: Path) -> None:
-    import pickle
-
+def test_other_formats_of_weights_are_refused(copy: Path) -> None:
     for content in (b"", b"\x00" * 8, b"\xff" * 64, pickle.dumps({"weights": [1.0]})):
         put_weights(copy, content)
         assert "is malformed; expected safetensors" in refused(copy)
 
 
-def test_loading_runs_no_pickle(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pickle
-
+def test_loading_uses_no_pickle(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: Any, **__: Any) -> None:
         raise AssertionError("a pickle was opened")
 
@@ -347,7 +328,7 @@ FLIPS = settings(
 
 @FLIPS
 @given(data=st.data(), file=st.sampled_from(["manifest.json", "weights.safetensors"]))
-def test_flipped_bytes_are_refused_or_harmless(
+def test_flipped_bytes_are_refused_or_have_no_effect(
     data: st.DataObject, file: str, whole: Path, scratch: Path
 ) -> None:
     content = bytearray((whole / file).read_bytes())
@@ -369,10 +350,9 @@ def test_flipped_bytes_are_refused_or_harmless(
 
 @FLIPS
 @given(data=st.data())
-def test_flipped_bytes_whose_digest_was_mended(
+def test_flipped_bytes_with_a_new_digest_give_finite_weights_or_are_refused(
     data: st.DataObject, whole: Path, scratch: Path
 ) -> None:
-    """What a forger can do: the result is a policy of the same shape, or none."""
     content = bytearray((whole / "weights.safetensors").read_bytes())
     header = 8 + int.from_bytes(content[:8], "little")
     end = data.draw(st.sampled_from([16, header, len(content)]))
@@ -388,29 +368,24 @@ def test_flipped_bytes_whose_digest_was_mended(
         assert torch.isfinite(tensor).all()
 
 
-# ------------------------------------------------------------------------------- other families
-
-
-def test_another_package_adds_its_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(values: Any) -> torch.nn.Module:
         return torch.nn.Linear(int(values["inputs"]), 1)
 
-    family = networks.NetworkSpec(build, lambda manifest: "nothing in particular")
+    spec = networks.NetworkSpec(build, lambda manifest: "nothing in particular")
 
     class Added:
         name, value = "linear", "elsewhere:FAMILY"
 
         def load(self) -> Any:
-            return family
+            return spec
 
     broken = EntryPoint("broken", "no_such_package:FAMILY", networks.GROUP)
     wrong = EntryPoint("wrong", "json:dumps", networks.GROUP)
     monkeypatch.setattr(networks, "entry_points", lambda group: [Added(), broken, wrong])
     folder = tmp_path / "b"
     weights = torch.nn.Linear(3, 1).state_dict()
-    save_bundle(
-        folder, name="b", system="linear", network={"inputs": 3}, weights=weights, trained={}
-    )
+    save(folder, system="linear", network={"inputs": 3}, weights=weights)
     assert torch.equal(load_bundle(folder).build().state_dict()["weight"], weights["weight"])
     assert "nothing in particular" in (folder / "README.md").read_text()
     edit(folder, lambda record: record.update(system="broken"))
@@ -419,13 +394,10 @@ def test_another_package_adds_its_networks(tmp_path: Path, monkeypatch: pytest.M
     assert "json:dumps is no Family" in refused(folder)
 
 
-# -------------------------------------------------------------------------------- the model card
-
-
-def test_the_card_tells_what_the_manifest_knows(tmp_path: Path) -> None:
+def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:
     environment = {"arrivals": "poisson", "interarrival_s": 15.0}
     card = (make_bundle(tmp_path / "stream", environment=environment) / "README.md").read_text()
-    for told in (
+    for text in (
         "# stream",
         "tpch-like, 201 jobs, one every 15 s on average, 50 executors, objective jct",
         "| `interarrival_s` | 15 |",
@@ -437,26 +409,18 @@ def test_the_card_tells_what_the_manifest_knows(tmp_path: Path) -> None:
         "## Limits of use",
         "loadmaster replay FOLDER",
     ):
-        assert told in card, told
+        assert text in card, text
 
 
-def test_the_card_of_a_policy_with_evaluations(tmp_path: Path) -> None:
+def test_card_has_a_table_of_evaluations(tmp_path: Path) -> None:
     entry = {
         "setting": "tpch-like, 20 jobs at once | <b>", "metric": "jct, s", "mean": 88.04,
         "mean_ci95": [80.0, 96.12], "best_baseline": "weighted-fair", "baseline": 112.7,
         "difference_percent": -21.84, "difference_percent_ci95": [-25.0, -18.04],
         "seeds": "0 to 19",
     }  # fmt: skip
-    save_bundle(
-        tmp_path / "b",
-        name="b",
-        system="decima",
-        network={},
-        weights=networks.find_network("decima").build({}).state_dict(),
-        trained={"notes": ["Only for a Monday."]},
-        results={"evaluations": [entry]},
-    )
-    card = (tmp_path / "b" / "README.md").read_text()
+    trained, results = {"notes": ["Only for a Monday."]}, {"evaluations": [entry]}
+    card = (save(tmp_path / "b", trained=trained, results=results) / "README.md").read_text()
     assert (
         "| tpch-like, 20 jobs at once \\| &lt;b> | jct, s | 88.0 [80.0, 96.1] | weighted-fair "
         "| 112.7 | -21.8% [-25.0, -18.0] | 0 to 19 |"

@@ -1,4 +1,4 @@
-"""A layer in vector registers is the layer."""
+"""The dense layer in vector registers equals numpy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.models import simd_dense as lanes
-from loadmaster.models.simd_dense import dense
+from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 
 @compiled
@@ -26,14 +25,14 @@ def whole_layer(
 
 @pytest.mark.parametrize(("given", "made"), [(1, 1), (14, 16), (38, 16), (5, 6)])
 @pytest.mark.parametrize("slope", [0.2, 1.0])
-def test_it_is_a_leaky_linear_layer(given: int, made: int, slope: float) -> None:
+def test_dense_equals_leaky_linear_layer(given: int, made: int, slope: float) -> None:
     rng = np.random.default_rng(given)
-    wide, columns = 40, 3 * lanes.COLUMNS
+    wide, columns = 40, 3 * COLUMNS
     matrix = np.zeros((wide, wide), np.float32)
     bias = np.zeros(wide, np.float32)
     matrix[:made, :given] = rng.normal(size=(made, given))
     bias[:made] = rng.normal(size=made)
-    source = np.full((wide, columns), np.nan, np.float32)  # what is not given must not be read
+    source = np.full((wide, columns), np.nan, np.float32)  # must not be read
     source[:given] = rng.normal(size=(given, columns))
     target = np.full((wide, columns), 7, np.float32)
 
@@ -42,14 +41,14 @@ def test_it_is_a_leaky_linear_layer(given: int, made: int, slope: float) -> None
     sums = matrix[:made, :given].astype(float) @ source[:given] + bias[:made, None]
     expected = np.where(sums < 0, slope * sums, sums)
     np.testing.assert_allclose(target[:made], expected, atol=1e-5)
-    whole_blocks = lanes.OUTPUTS * -(-made // lanes.OUTPUTS)
+    whole_blocks = OUTPUTS * -(-made // OUTPUTS)
     assert (target[made:whole_blocks] == 0).all()
     assert (target[whole_blocks:] == 7).all()
 
 
-def test_a_column_depends_on_its_own_inputs_alone() -> None:
+def test_column_depends_on_its_own_inputs() -> None:
     matrix, bias = np.ones((8, 8), np.float32), np.zeros(8, np.float32)
-    source = np.zeros((8, lanes.COLUMNS), np.float32)
+    source = np.zeros((8, COLUMNS), np.float32)
     source[:, 2], source[:, 5] = np.nan, 1
     target = np.zeros_like(source)
     whole_layer(matrix, bias, 0.2, source, target, 8, 8)

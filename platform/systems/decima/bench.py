@@ -1,12 +1,12 @@
 """Decima's speed: rollouts beside RLlib's own runner, training, and single decisions.
 
-How rollouts are timed: turns.py. Untrained weights cost what trained ones do.
+Untrained weights take the same time as trained ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.observation import Observation
@@ -25,6 +25,7 @@ from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.platform.bench.measurements import PER_S, Figure, measured_by_turns, one_thread
 from loadmaster.platform.bench.stock_runner import StockRunner
 from loadmaster.platform.ray.session import ray_session
@@ -32,48 +33,7 @@ from loadmaster.platform.rl.rollout import RolloutEngine, RolloutSpec
 from loadmaster.platform.rl.vector_rollout import VectorEngine
 from loadmaster.platform.systems.decima.rollout import DecimaEngine, run_episode
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
-from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer
-
-# How long training takes, rollouts and updates together, as `loadmaster train` does it.
-
-
-def every_decision(config: TrainingConfig) -> TrainingConfig:
-    """The same, with every decision learnt from in every pass: no work is left out by chance."""
-    rollouts = config.rollouts.model_copy(update={"keep": 1.0})
-    learning = config.training.model_copy(update={"stop_at_kl": float("inf")})
-    return config.model_copy(update={"rollouts": rollouts, "training": learning})
-
-
-def training_speed(
-    recipe: Recipe,
-    config: TrainingConfig,
-    iterations: int,
-    peer_name: str,
-    peers: Mapping[str, float],
-) -> Iterator[Figure]:
-    """Seconds on the clock for 1,000 decisions made and learnt from, after a first iteration.
-
-    `peers`: which seconds of an iteration's figures to show, and what a peer needs for each.
-    """
-    with ray_session(cpus=config.rollouts.workers + 1):
-        trainer = Trainer(recipe, every_decision(config))
-        try:
-            trainer.step()
-            rows = [trainer.step() for _ in range(iterations)]
-        finally:
-            trainer.stop()
-    decisions = sum(row["decisions"] for row in rows)
-    for name, peer in peers.items():
-        yield Figure(
-            f"{recipe.system}/training/{name}_per_1000_decisions",
-            1000 * sum(row[name] for row in rows) / decisions,
-            "s",
-            peer,
-            peer_name,
-            higher_is_better=False,
-        )
-
 
 GYM_ID = "loadmaster/DagScheduling-v0"
 PEER = "spark-sched-sim, its Decima"
@@ -83,13 +43,13 @@ OURS, UNRECORDED, STOCK = "", "unrecorded/", "stock_runner/"  # in names of figu
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     training: DecimaTraining = field(default_factory=DecimaTraining)
     episodes: int = 20  # in our own engine
     stock: tuple[int, ...] = (1, 16, 64)  # environments of a stock runner; the fastest counts
     vector: int = 16  # environments of a vector engine
-    rounds: int = 2  # turns of every contender
+    rounds: int = 2  # measurements of every contender
     decisions: int = 5000  # one at a time
     iterations: int = 4  # of training, after one to warm up
 
@@ -105,7 +65,34 @@ def measure(say: Callable[[str], None]) -> Iterator[Figure]:
         say("decima: one decision at a time, 100 stages")
         yield from single_decisions(DecimaNetwork(effort.training.network), effort.decisions)
     say("decima: training, rollouts and updates")
-    yield from training_speed(RECIPE, effort.training, effort.iterations, PEER, PEER_TRAINING)
+    yield from training_speed(effort.training, effort.iterations)
+
+
+def training_speed(config: DecimaTraining, iterations: int) -> Iterator[Figure]:
+    """Seconds for 1,000 decisions made and learnt from, after a first iteration.
+
+    Every decision is learnt from in every pass, so that all iterations do the same work.
+    """
+    rollouts = config.rollouts.model_copy(update={"keep": 1.0})
+    learning = config.training.model_copy(update={"stop_at_kl": float("inf")})
+    config = config.model_copy(update={"rollouts": rollouts, "training": learning})
+    with ray_session(cpus=config.rollouts.workers + 1):
+        trainer = Trainer(RECIPE, config)
+        try:
+            trainer.step()
+            steps = [trainer.step() for _ in range(iterations)]
+        finally:
+            trainer.stop()
+    decisions = sum(step["decisions"] for step in steps)
+    for name, peer in PEER_TRAINING.items():
+        yield Figure(
+            f"decima/training/{name}_per_1000_decisions",
+            1000 * sum(step[name] for step in steps) / decisions,
+            "s",
+            peer,
+            PEER,
+            higher_is_better=False,
+        )
 
 
 def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
@@ -120,7 +107,7 @@ def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figur
 
 
 def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
-    """Ways to roll out, each ready to run and to say how many decisions it made."""
+    """Functions that roll out and return the number of decisions, by name."""
     environment, network = effort.training.environment, effort.training.network
     engine = DecimaEngine(environment)
     workload, padded = engine.workload, padded_settings(environment, engine.workload)
@@ -139,10 +126,11 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
         return sum(recording.decisions for recording in made)
 
     def unrecorded() -> int:
-        episodes = (run_episode(module.network, environment, s, workload, luck=s) for s in seeds)
+        policy = DecimaPolicy(module.network)
+        episodes = (run_episode(policy, environment, s, workload, action_seed=s) for s in seeds)
         return sum(episode.decisions for episode in episodes)
 
-    unrecorded()  # compiles, where that was never done
+    unrecorded()  # compiles
     by_vector = VectorEngine(
         lambda count, _: DagSchedulingVectorEnv(count, workload, copy=False, **padded)
     )
@@ -151,7 +139,7 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
         UNRECORDED: unrecorded,
         f"vector_engine/envs-{effort.vector}/": partial(recorded, by_vector, effort.vector),
     }
-    # About an episode for each environment: early decisions see more stages than late ones.
+    # About an episode an environment, since early decisions have more stages than late ones.
     steps = recorded(engine, effort.episodes) // effort.episodes
     for count in effort.stock:
         runner = StockRunner(GYM_ID, padded, spec, module, count)
@@ -160,32 +148,32 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
 
 
 def padded_settings(environment: DagSchedulingSettings, workload: Workload) -> dict[str, Any]:
-    """With observations just large enough for any episode: padding is what RLlib asks for."""
+    """Settings with the smallest padded observations that hold any episode; RLlib needs padding."""
     start = initial_state(environment, workload, seed=0, slots=environment.total_jobs)
-    room, _ = buffers_for(start, workload.bank)
+    view, _ = buffers_for(start, workload.bank)
     return {
         **environment.model_dump(exclude_unset=True),
-        "max_stages": len(room.stages),
-        "max_jobs": len(room.jobs),
-        "max_edges": len(room.edges),
+        "max_stages": len(view.stages),
+        "max_jobs": len(view.jobs),
+        "max_edges": len(view.edges),
     }
 
 
 def single_decisions(network: DecimaNetwork, decisions: int) -> Iterator[Figure]:
-    """From tables to decision, as a caller in Python sees it."""
+    """Time from an observation to a decision, called from Python."""
     env = DagSchedulingEnv(jobs=20)
     observation, _ = env.reset(seed=3)
-    while observation["cluster"][seen.STAGES] > 100:
+    while observation["cluster"][obs_cols.STAGES] > 100:
         stage = int(np.argmax(observation["schedulable"]))
         observation = env.step(np.array([stage, 10]))[0]
     view = Observation(**observation)
     weights = weights_of(network)
-    room = scratch_for(network, len(view.stage_job), len(view.jobs), executors=50)
-    decide(view, weights, room, 0.5, 0.5)
+    scratch = scratch_for(network, len(view.stage_job), len(view.jobs), executors=50)
+    decide(view, weights, scratch, 0.5, 0.5)
     spent = []
     for _ in range(decisions):
         began = time.perf_counter()
-        decide(view, weights, room, 0.5, 0.5)
+        decide(view, weights, scratch, 0.5, 0.5)
         spent.append(1000 * (time.perf_counter() - began))
     for percentile, peer in ((50, 7.75), (99, 14.8)):
         yield Figure(

@@ -1,21 +1,35 @@
-"""DAG scheduling as a subject of evaluation."""
+"""Evaluation in DAG scheduling: the environment's adapter, and Decima's bundles in episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling import observation as obs_cols
+from loadmaster.envs.dag_scheduling import state as state_cols
+from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
 from loadmaster.envs.dag_scheduling.calibration import tuned
 from loadmaster.envs.dag_scheduling.describe import changed, conditions
 from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
+from loadmaster.envs.dag_scheduling.observation import Observation, observe
+from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.simulator import advance
+from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
+from loadmaster.models.bundle import Bundle
+from loadmaster.models.decima.explain import Decision
+from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.policy import Explanation
 from loadmaster.platform.evaluation.adapters import (
     EnvironmentAdapter,
     EvaluationSetup,
@@ -24,6 +38,8 @@ from loadmaster.platform.evaluation.adapters import (
     joined_name,
     loop_is_compiled,
 )
+from loadmaster.platform.systems.decima import rollout
+from loadmaster.platform.systems.policies import ExplainedDecision, spread
 
 
 def subject() -> EnvironmentAdapter:
@@ -69,21 +85,137 @@ def prepare(settings: DagSchedulingSettings) -> EvaluationSetup:
 
 
 def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dict[str, str]:
-    """In words, the parameters of the baselines that `loadmaster calibrate` has tuned."""
+    """Describe the parameters of the baselines that `loadmaster calibrate` tuned."""
     words = {}
     for name, baseline in BASELINES.items():
         if baseline.calibrated:
-            found = tuned(name, settings, workload)
-            words[name] = f"alpha {found.alpha:g}"
-            if found.rule == TROUBLESOME:
-                words[name] += f", threshold {found.threshold:g}"
-            if found.release:
+            rule = tuned(name, settings, workload)
+            words[name] = f"alpha {rule.alpha:g}"
+            if rule.rule == TROUBLESOME:
+                words[name] += f", threshold {rule.threshold:g}"
+            if rule.release:
                 words[name] += ", executors beyond a share released"
     return words
 
 
 def folder_name(settings: DagSchedulingSettings) -> str:
-    """Settings that differ get folders that differ."""
+    """A name that differs for settings that differ."""
     parts = ["dag_scheduling", settings.workload, settings.arrivals]
     parts += [f"{name}-{value}" for name, value in changed(settings) if name != "arrivals"]
     return joined_name(parts)
+
+
+class Step(NamedTuple):
+    """A decision of an episode, before it is carried out; valid until the next one."""
+
+    state: SimState
+    rows: NDArray[np.int64]  # the stage behind each row of the observation
+    view: Observation
+    decision: Decision
+    explanation: Explanation
+
+
+class Stage(NamedTuple):
+    """A stage by its numbers in tables of an episode, which count from 0."""
+
+    job: int
+    template: str
+    stage: int
+
+    def __str__(self) -> str:
+        """Counted from 1, as on the replay page."""
+        return f"job {self.job + 1} ({self.template}), stage {self.stage + 1}"
+
+
+class LearnedDecima:
+    """Episodes under a bundle's policy."""
+
+    def __init__(self, policy: DecimaPolicy) -> None:
+        self.policy = policy
+
+    def run(
+        self,
+        settings: DagSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> EpisodeResult:
+        return rollout.run_episode(self.policy, settings, seed, workload, record=record)
+
+    def explain(
+        self, settings: DagSchedulingSettings, seed: int, workload: Workload, moments: int
+    ) -> tuple[ExplainedDecision, ...]:
+        steps = enumerate(self.iterate(settings, seed, workload))
+        with_choice = [
+            explained(step, number, workload)
+            for number, step in steps
+            if step.decision.schedulable > 1
+        ]
+        return tuple(with_choice[i] for i in sorted(spread(range(len(with_choice)), moments)))
+
+    def iterate(
+        self, settings: DagSchedulingSettings, seed: int, workload: Workload
+    ) -> Iterator[Step]:
+        """The decisions of the episode that `run` runs."""
+        state, bank = initial_state(settings, workload, seed), workload.bank
+        view, rows = buffers_for(state, bank)
+        while (status := advance(state, bank)) in (state_cols.DECIDE, state_cols.GROW_JOBS):
+            if status == state_cols.GROW_JOBS:
+                state = with_more_slots(state)
+                view, rows = buffers_for(state, bank)
+                continue
+            observe(state, bank, view, rows)
+            name = partial(_stage_name, state, rows, workload)
+            decision, explanation = self.policy.decide(view, name)
+            yield Step(state, rows, view, decision, explanation)
+            apply_action(state, bank, view, rows, decision.row, decision.limit)
+
+
+def load_policy(bundle: Bundle) -> LearnedDecima:
+    return LearnedDecima(DecimaPolicy.from_bundle(bundle))
+
+
+def explained(step: Step, number: int, workload: Workload) -> ExplainedDecision:
+    """The decision of that number in its episode, from 0."""
+    decision, cluster = step.decision, step.view.cluster
+    time_s = float(step.state.clock[state_cols.NOW]) / 1000
+    stages = [_stage(step.state, step.rows, workload, each.row) for each in decision.stages]
+    record = {
+        "decision": number,
+        "time_s": time_s,
+        "free_executors": int(cluster[obs_cols.FREE_EXECUTORS]),
+        "total_executors": int(cluster[obs_cols.TOTAL_EXECUTORS]),
+        "jobs": int(cluster[obs_cols.JOBS]),
+        "schedulable": decision.schedulable,
+        "stages": [
+            {
+                **stage._asdict(),
+                "tasks_left": each.tasks_left,
+                "mean_s": round(each.mean_s, 4),
+                "probability": round(each.probability, 6),
+            }
+            for stage, each in zip(stages, decision.stages, strict=True)
+        ],
+        "limits": [
+            {"limit": each.limit, "probability": round(each.probability, 6)}
+            for each in decision.limits
+        ],
+        "chosen": {
+            **stages[0]._asdict(),
+            "limit": decision.limit,
+            "executors": decision.executors,
+        },
+    }
+    return ExplainedDecision(time_s, step.explanation, record)
+
+
+def _stage(state: SimState, rows: NDArray[np.int64], workload: Workload, row: int) -> Stage:
+    slot, place = divmod(int(rows[row]), int(state.setup[state_cols.STRIDE]))
+    name = workload.job_names[state.jobs[slot, state_cols.TEMPLATE]]
+    template = name.removeprefix(f"{workload.name}-")
+    return Stage(int(state.jobs[slot, state_cols.NUMBER]), template, place)
+
+
+def _stage_name(state: SimState, rows: NDArray[np.int64], workload: Workload, row: int) -> str:
+    return str(_stage(state, rows, workload, row))

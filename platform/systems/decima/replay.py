@@ -1,4 +1,4 @@
-"""DAG scheduling as the replay shows it: executors by time."""
+"""Replay of DAG scheduling: a Gantt chart of executors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from loadmaster.platform.systems.policies import LearnedPolicy
 def scene() -> ReplayAdapter:
     return ReplayAdapter(
         environment="dag_scheduling",
-        default_policies=("fair", "fifo"),  # the usual default, and what happens without sharing
+        default_policies=("fair", "fifo"),
         scripts=("schedule", "figures", "words", "gantt"),
         sections=(),
         counted="jobs in the system",
@@ -78,7 +78,7 @@ def title(settings: DagSchedulingSettings, seed: int, workload: Workload) -> str
 
 
 def job_names(workload: Workload, result: EpisodeResult) -> tuple[str, ...]:
-    """The title tells the workload; a job's own name need not repeat it."""
+    """Names of jobs without the workload, which the title has."""
     short = [name.removeprefix(f"{workload.name}-") for name in workload.job_names]
     return tuple(short[template] for template in result.template)
 
@@ -94,7 +94,7 @@ def cluster_data(results: Sequence[EpisodeResult]) -> dict[str, Any]:
 def policy_data(result: EpisodeResult, jobs: int) -> dict[str, Any]:
     trace = result.trace
     assert trace is not None
-    # A task that the horizon cut off counts up to there.
+    # Tasks beyond the horizon count up to it.
     spent_ms = np.minimum(trace.end_ms, result.end_s * 1000) - trace.start_ms
     offered_ms = result.executors * result.end_s * 1000
     return {

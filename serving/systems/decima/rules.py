@@ -1,51 +1,84 @@
-"""Heuristics at work on states: what stands in where the network cannot decide."""
+"""Heuristics that decide on states where the network cannot."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
+from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.calibration import tuned_for
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.envs.errors import unknown_name
+from loadmaster.models.decima.policy import commit, observe_round
 from loadmaster.models.policy import Explanation, Proposal
-from loadmaster.serving.systems.decima import explanation as wording
+from loadmaster.serving.systems.decima.rounds import (
+    ObservationBuffers,
+    Round,
+    decision_summary,
+    state_summary,
+)
 from loadmaster.serving.systems.decima.schema import DecimaState
-from loadmaster.serving.systems.decima.workspace import Workspace, rule_round
 
 RULES = ("weighted-fair", "fair", "sjf-cp", "fifo")
-LOAD = 0.8  # work offered per executor that shares are tuned for: busy, but keeping up
+LOAD = 0.8  # work offered per executor that shares are tuned for: busy but stable
+
+
+@compiled
+def rule_round(
+    state: SimState,
+    bank: JobTemplates,
+    view: Observation,
+    rows: NDArray[np.int64],
+    rule: int,
+    alpha: float,
+    threshold: float,
+    release: bool,
+    granted: NDArray[np.int64],
+) -> int:
+    """Fill `granted` (most, GRANT_COLUMNS) by a heuristic; the number of assignments."""
+    count = 0
+    while count < len(granted) and observe_round(state, bank, view, rows) > 0:
+        row, limit = decide(rule, alpha, threshold, release, view, 0, 0)
+        if not commit(state, bank, view, rows, row, limit, granted[count]):
+            break
+        count += 1
+    return count
 
 
 class DecimaRule:
-    """A heuristic's decisions, until the round is over."""
+    """A heuristic that decides on states of the service."""
 
     def __init__(self, baseline: Baseline) -> None:
         self.name, self.version = baseline.name, version("loadmaster")
         self._baseline = baseline
-        self._desk = Workspace()
+        self._buffers = ObservationBuffers()
 
     def decide(self, state: DecimaState) -> Proposal:
-        table, rule = self._desk.open(state), self._baseline
+        decided, (view, rows), rule = Round(state), self._buffers.fit(state), self._baseline
         count = rule_round(
-            table.state, table.bank, self._desk.view, self._desk.rows, rule.rule, rule.alpha,
-            rule.threshold, rule.release, table.given,
+            decided.state, decided.bank, view, rows, rule.rule, rule.alpha, rule.threshold,
+            rule.release, decided.granted,
         )  # fmt: skip
-        decision = table.decision(count)
+        decision = decided.decision(count)
         summary = (
-            f"{wording.situation(state)}; by {rule.name} ({rule.summary}): "
-            f"{wording.outcome(decision)}"
+            f"{state_summary(state)}; by {rule.name} ({rule.summary}): {decision_summary(decision)}"
         )
-        return Proposal(decision, Explanation(summary, {}))
+        return Proposal(decision, Explanation(summary))
 
 
 def load_rule(name: str) -> DecimaRule:
-    """One of RULES at work."""
     if name not in RULES:
         raise unknown_name("rule", name, RULES)
     return DecimaRule(tuned_rule(name))
 
 
 def tuned_rule(name: str) -> Baseline:
-    """The heuristic with the parameters that suit a stream of jobs."""
+    """The heuristic with parameters tuned for a stream of jobs."""
     baseline = BASELINES[name]
     return tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline

@@ -1,4 +1,4 @@
-"""Decima as an RLModule: alone, and in RLlib's own sampling loop."""
+"""DecimaModule alone, and in RLlib's own sampling loop."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
 import loadmaster.envs  # noqa: F401 (registers the environment)
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.errors import InputError
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import ENTROPY, DecimaModule
+
+pytestmark = pytest.mark.slow
 
 EXECUTORS = 6
 SETTINGS: dict[str, Any] = {
@@ -52,7 +54,7 @@ def batch_of(observations: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}])
-def test_three_passes_tell_one_story(network: dict[str, Any]) -> None:
+def test_forward_train_gives_the_probability_of_sampled_actions(network: dict[str, Any]) -> None:
     module, observations = module_of(**network), moments()
     batch = batch_of(observations)
     for decided in (module.forward_exploration(batch), module.forward_inference(batch)):
@@ -64,27 +66,27 @@ def test_three_passes_tell_one_story(network: dict[str, Any]) -> None:
         assert trained[Columns.ACTION_LOGP].requires_grad
         for one, (row, limit) in zip(observations, actions.tolist(), strict=True):
             assert one["schedulable"][row] == 1
-            lowest = one["jobs"][one["stage_job"][row], seen.MIN_LIMIT]
+            lowest = one["jobs"][one["stage_job"][row], obs_cols.MIN_LIMIT]
             assert lowest <= limit <= EXECUTORS
 
 
-def test_it_is_the_policy_of_the_compiled_loop() -> None:
+def test_inference_equals_the_compiled_network() -> None:
     module, observations = module_of(), moments()
     weights = weights_of(module.network)
-    room = scratch_for(module.network, 14, 3, EXECUTORS)
+    scratch = scratch_for(module.network, 14, 3, EXECUTORS)
     best = module.forward_inference(batch_of(observations))
     for i, one in enumerate(observations):
-        row, limit, log = decide(Observation(**one), weights, room, -1.0, -1.0)
+        row, limit, log = decide(Observation(**one), weights, scratch, -1.0, -1.0)
         assert best[Columns.ACTIONS][i].tolist() == [row, limit]
         assert float(best[Columns.ACTION_LOGP][i]) == pytest.approx(log, abs=1e-5)
 
 
-def test_entropy_by_enumeration() -> None:
+def test_entropy_equals_enumeration() -> None:
     module = module_of()
     observation = moments(1)[0]
     stage_logs: dict[int, float] = {}
     for row in np.flatnonzero(observation["schedulable"][:-1]):
-        low = max(1, int(observation["jobs"][observation["stage_job"][row], seen.MIN_LIMIT]))
+        low = max(1, int(observation["jobs"][observation["stage_job"][row], obs_cols.MIN_LIMIT]))
         limits = np.arange(low, EXECUTORS + 1)
         batch = batch_of([observation] * len(limits))
         batch[Columns.ACTIONS] = torch.tensor([[row, limit] for limit in limits])
@@ -100,7 +102,7 @@ def test_entropy_by_enumeration() -> None:
     assert stage_entropy == pytest.approx(-(np.exp(logs) * logs).sum(), abs=1e-5)
 
 
-def test_without_limits_only_the_stage_is_open() -> None:
+def test_entropy_without_limits_is_that_of_the_stage() -> None:
     module, batch = module_of(limits=False), batch_of(moments())
     decided = module.forward_exploration(batch)
     assert (decided[Columns.ACTIONS][:, 1] == EXECUTORS).all()
@@ -110,24 +112,24 @@ def test_without_limits_only_the_stage_is_open() -> None:
     torch.testing.assert_close(trained[ENTROPY], -(logs.exp() * logs).sum(1))
 
 
-def test_an_episode_that_is_over_does_no_harm() -> None:
-    """RLlib also asks about the last observation, and throws the answer away."""
+def test_observation_after_the_end_does_not_change_others() -> None:
+    """RLlib passes the last observation too, and discards the action."""
     module, observations = module_of(), moments(3)
     over = {name: np.zeros_like(table) for name, table in observations[0].items()}
-    over["cluster"][seen.TOTAL_EXECUTORS] = EXECUTORS
+    over["cluster"][obs_cols.TOTAL_EXECUTORS] = EXECUTORS
     assert module.forward_exploration(batch_of([over]))[Columns.ACTIONS].shape == (1, 2)
     alone = module.forward_inference(batch_of(observations))[Columns.ACTION_LOGP]
     mixed = module.forward_inference(batch_of([observations[0], over, *observations[1:], over]))
     torch.testing.assert_close(mixed[Columns.ACTION_LOGP][[0, 2, 3]], alone)
 
 
-def test_a_wrong_setting_is_named() -> None:
+def test_unknown_setting_is_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'width'"):
         module_of(widht=8)
 
 
 @pytest.mark.parametrize("environments", [1, 3])
-def test_rllibs_own_runner_samples_with_it(environments: int) -> None:
+def test_rllib_env_runner_samples_legal_actions(environments: int) -> None:
     config = (
         PPOConfig()
         .environment("loadmaster/DagScheduling-v0", env_config=SETTINGS)

@@ -1,4 +1,4 @@
-"""Decima's network: what it must not depend on, and the compiled form that must agree with it."""
+"""Decima's network: invariances, masks, gradients, and parity with the compiled form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling import observation as seen
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import (
     executors_granted,
     sample_legal_action,
@@ -18,9 +18,12 @@ from loadmaster.envs.dag_scheduling.actions import (
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
-from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack
-from loadmaster.models.decima.network import ILLEGAL, DecimaNetwork
+from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack, stable_order
+from loadmaster.models.decima.network import ILLEGAL, DagEncoder, DecimaNetwork, message_schedule
 from loadmaster.models.decima.settings import DecimaSettings
+from loadmaster.platform.bench.encoder import random_dags
+
+pytestmark = pytest.mark.slow
 
 Tables = dict[str, NDArray[Any]]
 SIZES = {"max_jobs": 24, "max_stages": 260, "max_edges": 300}
@@ -31,39 +34,38 @@ def network() -> DecimaNetwork:
     torch.manual_seed(3)
     built = DecimaNetwork()
     assert built.tilt_limit is not None
-    for tilt in (built.tilt_stage, built.tilt_limit):
-        assert not tilt.weight.any()  # it begins at 0, which would hide it from the tests below
-        torch.nn.init.normal_(tilt.weight)
+    for linear in (built.tilt_stage, built.tilt_limit):
+        assert not linear.weight.any()  # initial zeros would hide it from the tests below
+        torch.nn.init.normal_(linear.weight)
     return built
 
 
 @pytest.fixture(scope="module")
 def observations() -> Tables:
-    """24 different moments of clusters with executors of two classes."""
+    """24 observations of clusters with two executor classes."""
     rng = np.random.default_rng(5)
-    moments: list[Tables] = []
+    samples: list[Tables] = []
     settings = {"arrivals": "poisson", "interarrival_s": 15, "initial_jobs": 6, "jobs": 18}
     classes = [{"count": 25, "memory": 0.5}, {"count": 25}]
     envs = DagSchedulingVectorEnv(8, executor_classes=classes, **settings, **SIZES)
-    seen_now, _ = envs.reset(seed=11)
+    current, _ = envs.reset(seed=11)
     for step in range(120):
         if step % 40 == 20:
-            moments.append(seen_now)
-        each = ({name: table[i] for name, table in seen_now.items()} for i in range(8))
+            samples.append(current)
+        each = ({name: table[i] for name, table in current.items()} for i in range(8))
         actions = [sample_legal_action(one, rng) for one in each]
-        seen_now = envs.step(np.stack(actions))[0]
-    return {name: np.concatenate([m[name] for m in moments]) for name in moments[0]}
+        current = envs.step(np.stack(actions))[0]
+    return {name: np.concatenate([m[name] for m in samples]) for name in samples[0]}
 
 
-def test_scarce_executors_are_told(observations: Tables) -> None:
-    """What a stage is told of the executors that could run it, free now and in all."""
+def test_inputs_count_executors_that_fit(observations: Tables) -> None:
     batch = pack(as_tensors(observations))
     stages = observations["stages"][batch.row_observation, batch.row_place]
-    demanding = stages[:, seen.MEMORY] > 0.5  # than the smaller class offers
+    demanding = stages[:, obs_cols.MEMORY] > 0.5  # than the smaller class offers
     assert 0 < demanding.sum() < len(demanding)
     fitting, scarce = batch.inputs[:, -2] * 20, batch.inputs[:, -1]
     assert scarce.tolist() == np.where(demanding, 0.5, 0).tolist()
-    free = observations["cluster"][batch.row_observation, seen.FREE_EXECUTORS]
+    free = observations["cluster"][batch.row_observation, obs_cols.FREE_EXECUTORS]
     assert fitting[~demanding] == pytest.approx(free[~demanding])
     assert (fitting[demanding].numpy() <= free[demanding] + 1e-5).all()
     assert (fitting[demanding].numpy() < free[demanding] - 0.5).any()
@@ -79,7 +81,7 @@ def log_probabilities(
     observation = as_tensors(tables)
     with torch.no_grad():
         scores, batch, embedded = network(observation)
-        limits = int(tables["cluster"][0, seen.TOTAL_EXECUTORS])
+        limits = int(tables["cluster"][0, obs_cols.TOTAL_EXECUTORS])
         chosen = torch.as_tensor(rows)
         limit_scores = network.limit_scores(observation, batch, embedded, chosen, limits)
     return scores.log_softmax(1), limit_scores.log_softmax(1)
@@ -89,7 +91,7 @@ def first_legal(tables: Tables) -> NDArray[np.int64]:
     return np.argmax(tables["schedulable"], axis=1)
 
 
-def test_the_paper_s_weights_and_those_of_our_own_inputs(network: DecimaNetwork) -> None:
+def test_number_of_weights(network: DecimaNetwork) -> None:
     """About 4,800 in the paper; its five inputs of a stage and three of a job are 14 and 7 here."""
     straight = STAGE_TERMS + LIMIT_TERMS
     first_layers = 9 * (16 + 16 + 32) + (4 + 1) * 32  # what our further inputs need there
@@ -98,9 +100,7 @@ def test_the_paper_s_weights_and_those_of_our_own_inputs(network: DecimaNetwork)
     assert everything - straight - first_layers == pytest.approx(4800, rel=0.1)
 
 
-def test_a_graph_in_a_batch_scores_as_it_does_alone(
-    network: DecimaNetwork, observations: Tables
-) -> None:
+def test_scores_do_not_depend_on_the_batch(network: DecimaNetwork, observations: Tables) -> None:
     rows = first_legal(observations)
     stage, limit = log_probabilities(network, observations, rows)
     for i in range(len(rows)):
@@ -110,7 +110,7 @@ def test_a_graph_in_a_batch_scores_as_it_does_alone(
         torch.testing.assert_close(alone_limit[0], limit[i], rtol=1e-5, atol=1e-5)
 
 
-def test_more_padding_changes_nothing(network: DecimaNetwork, observations: Tables) -> None:
+def test_scores_do_not_depend_on_padding(network: DecimaNetwork, observations: Tables) -> None:
     wider = {
         name: np.pad(table, [(0, 0), (0, 7)] + [(0, 0)] * (table.ndim - 2))
         for name, table in observations.items()
@@ -128,10 +128,12 @@ def test_more_padding_changes_nothing(network: DecimaNetwork, observations: Tabl
     assert torch.equal(wider_limit, limit)
 
 
-def test_the_order_of_stages_does_not_matter(network: DecimaNetwork, observations: Tables) -> None:
+def test_scores_do_not_depend_on_the_order_of_stages(
+    network: DecimaNetwork, observations: Tables
+) -> None:
     """Rows shuffled within one observation: the same scores, shuffled."""
     one = {name: table[4:5].copy() for name, table in observations.items()}
-    stages, edges = (int(one["cluster"][0, column]) for column in (seen.STAGES, seen.EDGES))
+    stages, edges = (int(one["cluster"][0, column]) for column in (obs_cols.STAGES, obs_cols.EDGES))
     order = np.random.default_rng(2).permutation(stages)  # new row i was row order[i]
     place = np.argsort(order)
     shuffled = {name: table.copy() for name, table in one.items()}
@@ -145,18 +147,18 @@ def test_the_order_of_stages_does_not_matter(network: DecimaNetwork, observation
     torch.testing.assert_close(moved_limit, limit)
 
 
-def test_a_stage_hears_of_what_comes_after_it_and_not_of_what_came_before(
+def test_embedding_depends_on_descendants_only(
     network: DecimaNetwork, observations: Tables
 ) -> None:
     one = {name: table[4:5].copy() for name, table in observations.items()}
-    edges = one["edges"][0, : int(one["cluster"][0, seen.EDGES])]
+    edges = one["edges"][0, : int(one["cluster"][0, obs_cols.EDGES])]
     parent, child = edges[0]
 
     def embedded(changed: int) -> torch.Tensor:
         """By the observation's rows."""
         tables = {name: table.copy() for name, table in one.items()}
         if changed >= 0:
-            tables["stages"][0, changed, seen.MEAN_S] += 3
+            tables["stages"][0, changed, obs_cols.MEAN_S] += 3
         with torch.no_grad():
             _, batch, found = network(as_tensors(tables))
         return found.stage[batch.row_place.argsort()]
@@ -166,7 +168,7 @@ def test_a_stage_hears_of_what_comes_after_it_and_not_of_what_came_before(
     assert torch.equal(embedded(parent)[child], before[child])
 
 
-def test_illegal_rows_and_limits_cannot_be_chosen(
+def test_illegal_rows_and_limits_have_no_probability(
     network: DecimaNetwork, observations: Tables
 ) -> None:
     rows = first_legal(observations)
@@ -181,7 +183,7 @@ def test_illegal_rows_and_limits_cannot_be_chosen(
         assert (limit[i, : lowest - 1].exp() == 0).all()
         assert (limit[i, lowest - 1 : highest] > ILLEGAL / 2).all()
         assert (limit[i, highest:].exp() == 0).all()
-        # What can be chosen differs in what it places, and what cannot places nothing else.
+        # Legal limits differ in the executors they grant; others grant nothing different.
         assert granted[lowest - 1 : highest] == list(range(1, highest - lowest + 2))
         assert set(granted) == set(granted[lowest - 1 : highest])
         several += highest > lowest
@@ -207,23 +209,23 @@ def test_gradients_reach_every_weight(network: DecimaNetwork, observations: Tabl
 
 
 def kernel_for(network: DecimaNetwork) -> tuple[Any, Any]:
-    room = scratch_for(network, SIZES["max_stages"], SIZES["max_jobs"], executors=50)
-    return weights_of(network), room
+    scratch = scratch_for(network, SIZES["max_stages"], SIZES["max_jobs"], executors=50)
+    return weights_of(network), scratch
 
 
 @pytest.mark.parametrize("graph", [True, False])
 @pytest.mark.parametrize("limits", [True, False])
-def test_the_compiled_form_agrees(observations: Tables, graph: bool, limits: bool) -> None:
+def test_compiled_network_equals_torch(observations: Tables, graph: bool, limits: bool) -> None:
     torch.manual_seed(3)
     network = DecimaNetwork(DecimaSettings(graph=graph, limits=limits))
-    weights, room = kernel_for(network)
+    weights, scratch = kernel_for(network)
     draws = np.random.default_rng(9).random((len(first_legal(observations)), 2))
     for greedy in (True, False):
         chosen = []
         for i, (stage_draw, limit_draw) in enumerate(draws):
             view = Observation(*(observations[field][i] for field in Observation._fields))
             at = (-1.0, -1.0) if greedy else (stage_draw, limit_draw)
-            chosen.append(decide(view, weights, room, *at))
+            chosen.append(decide(view, weights, scratch, *at))
         rows = np.array([row for row, _, _ in chosen])
         stage, limit = log_probabilities(network, observations, rows)
         for i, (row, level, log_probability) in enumerate(chosen):
@@ -234,7 +236,7 @@ def test_the_compiled_form_agrees(observations: Tables, graph: bool, limits: boo
                 assert limit[i, level - 1] >= limit[i].max() - 1e-6
 
 
-def test_without_limits_a_job_may_hold_every_executor(observations: Tables) -> None:
+def test_without_limits_the_limit_is_every_executor(observations: Tables) -> None:
     network = DecimaNetwork(DecimaSettings(limits=False))
     rows = first_legal(observations)
     _, limit = log_probabilities(network, observations, rows)
@@ -243,11 +245,11 @@ def test_without_limits_a_job_may_hold_every_executor(observations: Tables) -> N
     assert not any("limit" in name for name, _ in network.named_parameters())
 
 
-def test_without_the_graph_a_stage_hears_of_nothing(observations: Tables) -> None:
+def test_without_graph_edges_have_no_effect(observations: Tables) -> None:
     network = DecimaNetwork(DecimaSettings(graph=False))
     rows = first_legal(observations)
     without_edges = observations | {"cluster": observations["cluster"].copy()}
-    without_edges["cluster"][:, seen.EDGES] = 0
+    without_edges["cluster"][:, obs_cols.EDGES] = 0
     for found, expected in zip(
         log_probabilities(network, observations, rows),
         log_probabilities(network, without_edges, rows),
@@ -257,17 +259,62 @@ def test_without_the_graph_a_stage_hears_of_nothing(observations: Tables) -> Non
     assert not any("message" in name or "update" in name for name, _ in network.named_parameters())
 
 
-def test_the_compiled_form_samples_the_same_distribution(
+def test_compiled_network_samples_the_distribution(
     network: DecimaNetwork, observations: Tables
 ) -> None:
-    weights, room = kernel_for(network)
+    weights, scratch = kernel_for(network)
     view = Observation(*(observations[field][2] for field in Observation._fields))
     count = 20_000
     draws = np.random.default_rng(1).random((count, 2))
-    chosen = [decide(view, weights, room, a, b) for a, b in draws]
+    chosen = [decide(view, weights, scratch, a, b) for a, b in draws]
     one = {name: table[2:3] for name, table in observations.items()}
     stage, _ = log_probabilities(network, one, np.array([chosen[0][0]]))
     frequency = np.bincount([row for row, _, _ in chosen], minlength=stage.shape[1]) / count
     expected = stage[0].exp().numpy()
     error = np.abs(frequency - expected)
     assert (error <= 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9).all()
+
+
+def test_encoder_equals_the_equation_row_by_row() -> None:
+    """Edges may skip levels."""
+    batch, _ = random_dags(np.random.default_rng(6), dags=5, depth=6)
+    rng = np.random.default_rng(7)
+    pairs = rng.integers(len(batch.height), size=(40, 2))
+    heights = batch.height.numpy()
+    extra = torch.as_tensor(pairs[heights[pairs[:, 0]] > heights[pairs[:, 1]]])
+    assert (heights[extra[:, 0]] > heights[extra[:, 1]] + 1).any()
+    batch = batch._replace(
+        parent=torch.cat([batch.parent, extra[:, 0]]), child=torch.cat([batch.child, extra[:, 1]])
+    )
+    torch.manual_seed(2)
+    encoder = DagEncoder()
+    assert encoder.message is not None
+    assert encoder.update is not None
+    embedded: list[torch.Tensor] = []
+    with torch.no_grad():
+        own = encoder.prepare(batch.inputs)
+        for row in range(len(own)):  # leaves first, as the rows are
+            children = batch.child[batch.parent == row].tolist()
+            found = own[row]
+            if children:
+                messages = sum(
+                    (encoder.message(embedded[child]) for child in children), torch.zeros(8)
+                )
+                found = found + encoder.update(messages)
+            embedded.append(found)
+        torch.testing.assert_close(encoder(batch), torch.stack(embedded))
+
+
+def test_schedule_has_every_edge_once() -> None:
+    height = torch.tensor([0, 0, 0, 1, 1, 2])
+    parent, child = torch.tensor([3, 5, 4, 5, 3]), torch.tensor([0, 2, 1, 3, 1])
+    schedule = message_schedule(height, parent, child)
+    assert schedule.rows == [3, 2, 1]
+    children_and_parents = [edges.tolist() for edges in schedule.edges]
+    assert children_and_parents == [[[], []], [[0, 1, 1], [0, 1, 0]], [[2, 3], [0, 0]]]
+
+
+@pytest.mark.parametrize("largest", [9, 200_000])  # beyond what 16 bits hold
+def test_stable_order_keeps_equal_keys_in_order(largest: int) -> None:
+    keys = torch.randint(0, largest + 1, (500,), generator=torch.Generator().manual_seed(1)) // 3
+    assert torch.equal(stable_order(keys), torch.argsort(keys, stable=True))

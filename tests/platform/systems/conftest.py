@@ -1,4 +1,4 @@
-"""Where tests of learned policies work, and what ships there."""
+"""A working folder, and pretrained policies, for tests of learned policies."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.models import manifest as ships
+from loadmaster.models import manifest as manifests
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder to work in, and none of the shipped policies."""
-    monkeypatch.setattr(ships, "pretrained_folder", lambda: tmp_path / "shipped")
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    return tmp_path / "here"
+def here(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, without any pretrained policy."""
+    folder = tmp_path_factory.mktemp("learned")
+    monkeypatch.setattr(manifests, "pretrained_folder", lambda: folder / "pretrained")
+    (folder / "here").mkdir()
+    monkeypatch.chdir(folder / "here")
+    return folder / "here"
 
 
 @pytest.fixture
-def shipped(tmp_path: Path) -> Path:
-    """Four policies that ship, trained on different settings."""
+def pretrained(here: Path) -> Path:
+    """Four pretrained policies, trained on different settings."""
+    folder = here.parent / "pretrained"
     stream = {"arrivals": "poisson"}
     for name, environment in {
         "batch": {},
@@ -30,8 +32,8 @@ def shipped(tmp_path: Path) -> Path:
         "slow": {**stream, "interarrival_s": 25.0},
         "fast": {**stream, "interarrival_s": 15.0},
     }.items():
-        make_bundle(tmp_path / "shipped" / f"decima-{name}", environment=environment)
-    return tmp_path / "shipped"
+        make_bundle(folder / f"decima-{name}", environment=environment)
+    return folder
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Learned policies at the command line: judged, explained, replayed, exported and listed."""
+"""Learned policies in the commands evaluate, replay, export and list."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.bundles import make_bundle, make_run
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--seeds", "2", "--set", "jobs=4", "--set", "executors=8"]
 TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
     assert main([*arguments, "--json"]) == 0
     record: dict[str, Any] = json.loads(capsys.readouterr().out)
     return record
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(list(arguments)) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -38,17 +40,14 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return shown.err
 
 
-# --------------------------------------------------------------------------------- evaluate
-
-
-def test_learned_policies_take_part_like_any_other(
-    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+def test_evaluate_compares_learned_policies(
+    here: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(here / "run-7", "best", "last")
     make_bundle(here / "mine")
     wanted = ["decima-batch", "fair", "mine", "run-7", "run-7/last"]
     arguments = [word for spec in wanted for word in ("--policy", spec)]
-    record = said(capsys, "evaluate", "decima", *arguments, *TINY, "--output", "out")
+    record = json_of(capsys, "evaluate", "decima", *arguments, *TINY, "--output", "out")
     names = {"decima-batch", "fair", "mine", "run-7", "run-7-2"}
     assert set(record["policies"]) == names
     assert record["best_baseline"] == "fair"
@@ -69,41 +68,43 @@ def test_learned_policies_take_part_like_any_other(
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_a_system_is_judged_by_its_pretrained_policy(
-    shipped: Path, capsys: pytest.CaptureFixture[str]
+def test_evaluate_system_takes_the_nearest_pretrained_policy(
+    pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = [*TINY, "--set", "arrivals=poisson", "--set", "interarrival_s=12"]
     assert main(["evaluate", "decima", "--against", "fair,fifo", *stream]) == 0
     shown = capsys.readouterr()
     assert "decima-fast: pretrained, trained on tpch-like, 201 jobs, one every 15 s" in shown.err
     assert re.search(r"^decima-fast +[\d.]+", shown.out, re.MULTILINE)
-    record = said(capsys, "evaluate", "decima", *TINY)
+    record = json_of(capsys, "evaluate", "decima", *TINY)
     assert {"decima-batch", "fair", "graphene", "random"} <= set(record["policies"])
     assert record["learned"]["decima-batch"]["folder"] == "decima-batch"  # wherever it is installed
-    baselines = said(capsys, "evaluate", "dag_scheduling", *TINY)
+    baselines = json_of(capsys, "evaluate", "dag_scheduling", *TINY)
     assert set(record["policies"]) - set(baselines["policies"]) == {"decima-batch"}
     assert "learned" not in baselines
 
 
-def test_a_system_without_a_pretrained_policy(capsys: pytest.CaptureFixture[str]) -> None:
-    said_so = complaint(capsys, "evaluate", "decima", "--against", "all", *TINY)
-    assert "no pretrained decima policy ships" in said_so
-    assert "--policy" in said_so
-    assert "loadmaster train decima" in said_so
+def test_evaluate_system_without_pretrained_policy_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = error_of(capsys, "evaluate", "decima", "--against", "all", *TINY)
+    assert "no pretrained decima policy ships" in error
+    assert "--policy" in error
+    assert "loadmaster train decima" in error
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_a_bundle_given_twice_runs_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundle_given_twice_runs_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_bundle(here / "fair")  # the baseline of that name comes first
     make_bundle(here / "mine", name="fair")
     specs = ["fair", "./fair", str(here / "fair"), "mine"]
     arguments = [word for spec in specs for word in ("--policy", spec)]
-    record = said(capsys, "evaluate", "dag_scheduling", *arguments, *TINY)
+    record = json_of(capsys, "evaluate", "dag_scheduling", *arguments, *TINY)
     assert set(record["policies"]) == {"fair", "fair-2", "fair-3"}
     assert record["learned"]["fair-3"]["folder"] == "mine"
 
 
-def test_a_bundle_of_something_else_is_refused(
+def test_bundle_of_another_system_is_refused(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_bundle(here / "mine")
@@ -113,21 +114,20 @@ def test_a_bundle_of_something_else_is_refused(
     )
     kept = systems.BUILT_IN
     monkeypatch.setattr(systems, "BUILT_IN", (*kept, others[0]))
-    wrong_system = complaint(capsys, "evaluate", "sorter", "--policy", "mine", *TINY)
+    wrong_system = error_of(capsys, "evaluate", "sorter", "--policy", "mine", *TINY)
     assert "mine is a policy of the system 'decima'; expected one of 'sorter'" in wrong_system
     monkeypatch.setattr(systems, "BUILT_IN", (others[1],))
-    elsewhere = complaint(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
+    elsewhere = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
     assert "mine decides in 'sorting'; expected a policy for 'dag_scheduling'" in elsewhere
     monkeypatch.setattr(systems, "BUILT_IN", ())
-    unknown = complaint(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
+    unknown = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
     assert "mine cannot be used here: unknown system 'decima'" in unknown
 
 
-# ---------------------------------------------------------------------------------- explain
-
-
 @pytest.mark.usefixtures("no_charts")
-def test_decisions_are_explained(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_the_options_of_decisions(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_bundle(here / "mine")
     arguments = ["evaluate", "decima", "--policy", "mine", "--against", "fair", *TINY]
     arguments += ["--first-seed", "5", "--explain", "3", "--output", "out"]
@@ -138,7 +138,7 @@ def test_decisions_are_explained(here: Path, capsys: pytest.CaptureFixture[str])
     assert len(re.findall(r"^ +> +job \d+ \(.*\), stage \d+ .*%$", shown, re.M)) == 3
     assert len(re.findall(r"^ +> +\d+ executors? .*%$", shown, re.M)) == 3
     assert all(line == line.rstrip() for line in shown.splitlines() if line.startswith(" "))
-    record = said(capsys, *arguments)
+    record = json_of(capsys, *arguments)
     (explained,) = record["explanations"].values()
     assert list(record["explanations"]) == ["mine"]
     assert [entry["decision"] for entry in explained] == sorted(e["decision"] for e in explained)
@@ -154,9 +154,7 @@ def test_decisions_are_explained(here: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_decisions_to_stop_jobs_are_explained(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_explain_prints_preemptions(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_bundle(
         here / "mine",
         system="das",
@@ -171,11 +169,11 @@ def test_decisions_to_stop_jobs_are_explained(
     arguments += ["--explain", "6", "--output", "out"]
     assert main(arguments) == 0
     shown = capsys.readouterr().out
-    record = said(capsys, *arguments)
+    record = json_of(capsys, *arguments)
     explained = record["explanations"]["mine"]
     kinds = [entry["moment"] for entry in explained]
     assert {"placing", "reconsidering"} <= set(kinds)
-    line = r"^at [\d,.]+ s: \d+ jobs reconsidered, \d+ run, \d+ wait; \S+ of 32 GPUs free$"
+    line = r"^at [\d,.]+ s: \d+ jobs reconsidered, \d+ run, \d+ wait; \S+ of 32 GPUs free: "
     assert len(re.findall(line, shown, re.M)) == kinds.count("reconsidering")
     assert len(re.findall(r"^ +> +job \d+ .* (runs|waits) .*%$", shown, re.M)) == kinds.count(
         "reconsidering"
@@ -191,15 +189,15 @@ def test_decisions_to_stop_jobs_are_explained(
     assert json.loads((here / "out" / "summary.json").read_text()) == record
 
 
-def test_explain_wants_a_learned_policy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_without_learned_policy_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     line = ["evaluate", "dag_scheduling", "--policy", "fair", *TINY]
-    assert "expected one by --policy" in complaint(capsys, *line, "--explain", "2")
-    assert "--explain is -1; expected 0 or more" in complaint(capsys, *line, "--explain", "-1")
+    assert "expected one by --policy" in error_of(capsys, *line, "--explain", "2")
+    assert "--explain is -1; expected 0 or more" in error_of(capsys, *line, "--explain", "-1")
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_nothing_to_explain(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One job whose stages come one after the other leaves no choice."""
+def test_explain_without_choices(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job whose stages form a chain leaves no choice."""
     make_bundle(here / "mine")
     chain = ["--seeds", "1", "--workload", "toy", "--set", "jobs=1", "--first-seed"]
     for seed in range(20):
@@ -210,25 +208,25 @@ def test_nothing_to_explain(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     pytest.fail("no toy job is a chain")
 
 
-# ----------------------------------------------------------------------------------- replay
-
-
-def test_replay_with_a_learned_policy(
-    here: Path, shipped: Path, capsys: pytest.CaptureFixture[str]
+def test_replay_shows_a_learned_policy(
+    here: Path, pretrained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = ["--policy", "decima-batch", "--policy", "weighted-fair", "--seed", "3", *TINY[2:]]
-    record = said(capsys, "replay", "dag_scheduling", *both, "-o", "page.html")
+    record = json_of(capsys, "replay", "dag_scheduling", *both, "-o", "page.html")
     assert list(record["policies"]) == ["decima-batch", "weighted-fair"]
     result = find_policy("decima-batch").policy.run(TINY_SETTINGS, 3, load_workload(TINY_SETTINGS))
     assert record["policies"]["decima-batch"]["jct"] == result.mean_jct_s
     assert '"name":"decima-batch"' in (here / "page.html").read_text()
+    of_system = json_of(capsys, "replay", "decima", *TINY[2:])
+    assert next(iter(of_system["policies"])) == "decima-batch"
+    assert len(of_system["policies"]) == 2
 
 
-def test_a_run_is_replayed_on_what_it_was_trained_on(
+def test_replay_of_a_run_uses_its_training_settings(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(here / "run", "best", environment={"workload": "toy", "jobs": 5, "executors": 3})
-    record = said(capsys, "replay", "run", "-o", "page.html")
+    record = json_of(capsys, "replay", "run", "-o", "page.html")
     ours, best = record["policies"]
     assert ours == "run"
     assert "toy · 5 jobs at once · 3 executors · seed 0" in (here / "page.html").read_text()
@@ -238,14 +236,14 @@ def test_a_run_is_replayed_on_what_it_was_trained_on(
 
     means = {name: episode.run_episode(name, settings, 0).mean_jct_s for name in BASELINES}
     assert record["policies"][best]["jct"] == min(means.values())
-    record = said(
+    record = json_of(
         capsys, "replay", "run", "--policy", "fifo", "--set", "executors=2", "-o", "p.html"
     )
     assert list(record["policies"]) == ["run", "fifo"]
     assert "toy · 5 jobs at once · 2 executors" in (here / "p.html").read_text()
 
 
-def test_a_gap_that_is_set_takes_the_place_of_a_load(
+def test_interarrival_time_replaces_the_load(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stream = {"workload": "toy", "arrivals": "poisson", "jobs": 3, "load": 0.5, "executors": 2}
@@ -254,18 +252,7 @@ def test_a_gap_that_is_set_takes_the_place_of_a_load(
     assert "4 jobs, one every 9 s" in (here / "page.html").read_text()
 
 
-def test_a_system_is_replayed_by_its_pretrained_policy(
-    shipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = said(capsys, "replay", "decima", *TINY[2:])
-    assert next(iter(record["policies"])) == "decima-batch"
-    assert len(record["policies"]) == 2
-
-
-# ----------------------------------------------------------------------------------- export
-
-
-def test_export_gives_a_bundle_of_its_own(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_copies_the_bundle(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_run(here / "run", "best", "last", environment={"executors": 8})
     assert main(["export", "run", "bundles/decima-mine"]) == 0
     shown = capsys.readouterr().out
@@ -276,19 +263,19 @@ def test_export_gives_a_bundle_of_its_own(here: Path, capsys: pytest.CaptureFixt
     assert (made.name, source.name) == ("decima-mine", "run")
     assert made.sha256 == source.sha256
     assert made.trained == source.trained
-    record = said(capsys, "export", "run", "last", "--which", "last", "--name", "late")
+    record = json_of(capsys, "export", "run", "last", "--which", "last", "--name", "late")
     assert record["name"] == "late"
     assert record["sha256"] == load_bundle(here / "run" / "last").sha256 != source.sha256
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_figures_travel_with_the_weights_they_belong_to(
+def test_export_adds_evaluations_of_these_weights(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_run(here / "run", "best", "last")
-    judged = ["--policy", "run", "--against", "fair,fifo", "--output", "out"]
-    record = said(capsys, "evaluate", "decima", *judged, *TINY)
-    kept = said(capsys, "export", "run", "mine", "--evaluation", "out/summary.json")
+    arguments = ["--policy", "run", "--against", "fair,fifo", "--output", "out"]
+    record = json_of(capsys, "evaluate", "decima", *arguments, *TINY)
+    kept = json_of(capsys, "export", "run", "mine", "--evaluation", "out/summary.json")
     (entry,) = kept["results"]["evaluations"]
     assert entry["mean"] == record["policies"]["run"]["jct"]["mean"]
     assert entry["best_baseline"] == record["best_baseline"]
@@ -297,19 +284,16 @@ def test_figures_travel_with_the_weights_they_belong_to(
     card = (here / "mine" / "README.md").read_text()
     assert "| tpch-like, 4 jobs at once, 8 executors | jct, s |" in card
     last = ["export", "run", "other", "--which", "last", "--evaluation"]
-    assert "does not judge these weights" in complaint(capsys, *last, "out/summary.json")
-    assert "cannot read out/none.json" in complaint(capsys, *last, "out/none.json")
+    assert "no result of these weights" in error_of(capsys, *last, "out/summary.json")
+    assert "cannot read out/none.json" in error_of(capsys, *last, "out/none.json")
     (here / "out" / "odd.json").write_text('{"learned": 3}')
-    assert "expected the summary.json of" in complaint(capsys, *last, "out/odd.json")
+    assert "expected the summary.json of" in error_of(capsys, *last, "out/odd.json")
     assert not (here / "other").exists()
 
 
-# ------------------------------------------------------------------------------------- list
-
-
-def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (shipped / "decima-slow" / "weights.safetensors").unlink()  # lists read manifests alone
-    listing = said(capsys, "list")
+def test_list_has_pretrained_policies(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pretrained / "decima-slow" / "weights.safetensors").unlink()  # lists read manifests alone
+    listing = json_of(capsys, "list")
     assert set(listing) == {"systems", "environments", "pretrained"}
     names = ["decima-batch", "decima-fast", "decima-makespan", "decima-slow"]
     assert listing["pretrained"] == names
@@ -323,10 +307,10 @@ def test_list_shows_what_ships(shipped: Path, capsys: pytest.CaptureFixture[str]
     assert "decima-fast decima, trained on tpch-like, 201 jobs, one every 15 s on average" in shown
 
 
-def test_a_list_stays_quick(shipped: Path) -> None:
+def test_list_imports_neither_torch_nor_numba(pretrained: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom loadmaster.models import shipped\n"
-        f"shipped.pretrained_folder = lambda: Path({str(shipped)!r})\n"
+        "import sys\nfrom pathlib import Path\nfrom loadmaster.models import manifest\n"
+        f"manifest.pretrained_folder = lambda: Path({str(pretrained)!r})\n"
         "from loadmaster.platform.cli.list import listing\n"
         "assert len(listing()['pretrained']) == 4\n"
         "print({'torch', 'numba', 'ray'} & set(sys.modules))"
@@ -335,15 +319,13 @@ def test_a_list_stays_quick(shipped: Path) -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_list_survives_a_strange_bundle(
-    shipped: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (shipped / "decima-slow" / "manifest.json").write_text("?")
-    file = shipped / "decima-fast" / "manifest.json"
+def test_list_skips_damaged_bundles(pretrained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (pretrained / "decima-slow" / "manifest.json").write_text("?")
+    file = pretrained / "decima-fast" / "manifest.json"
     record = json.loads(file.read_text())
     record["trained"] = {"environment": {"workload": "\x1b[31m\ud800", "executors": 3}}
     file.write_text(json.dumps(record))
-    batch = shipped / "decima-batch" / "manifest.json"
+    batch = pretrained / "decima-batch" / "manifest.json"
     batch.write_text(batch.read_text().replace('"environment": {}', '"environment": {"x": 1}'))
     assert main(["list"]) == 0
     shown = capsys.readouterr().out
@@ -351,6 +333,6 @@ def test_a_list_survives_a_strange_bundle(
     assert "settings that this installation does not know" in " ".join(shown.split())
 
 
-def test_no_policy_but_nothing_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_without_pretrained_policies(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     assert "pretrained policies: none yet" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Train/serve parity over HTTP: a state that is sent is decided as it was in its episode."""
+"""Train/serve parity over HTTP: decisions of the service equal those of the episode."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from tests.serving.live import Live
 from tests.serving.systems.das import episodes as das
 from tests.serving.systems.decima import episodes as decima
 
+pytestmark = pytest.mark.slow
+
 STATES = 1_000
 AT_ONCE = 8
 
 
 class Recorded(NamedTuple):
     state: bytes
-    is_the_same: Callable[[Any], bool]  # the decision over HTTP, as the one in the episode
+    is_equal: Callable[[Any], bool]  # compares a decision with that of the episode
 
 
 def decima_states(pretrained: Path) -> Iterator[Recorded]:
-    """Rounds, and the single decisions they are made of."""
+    """Rounds, and their first decisions."""
     network = load_bundle(pretrained / "decima-stream").build()
     assert isinstance(network, DecimaNetwork)
     for seed in range(100):
@@ -40,18 +42,20 @@ def decima_states(pretrained: Path) -> Iterator[Recorded]:
 
 
 def _round(held: decima.Round) -> Recorded:
-    def is_the_same(decision: Any) -> bool:
-        return decima.told(DecimaDecision.model_validate(decision)) == held.given
+    def is_equal(decision: Any) -> bool:
+        return decima.assignments(DecimaDecision.model_validate(decision)) == held.given
 
-    return Recorded(held.state.model_dump_json().encode(), is_the_same)
+    return Recorded(held.state.model_dump_json().encode(), is_equal)
 
 
 def _one(held: decima.Round, place: int, state: decima.DecimaState) -> Recorded:
-    def is_the_same(decision: Any) -> bool:
-        told = decima.told(DecimaDecision.model_validate(decision))
-        return told == held.given[place : place + 1]
+    def is_equal(decision: Any) -> bool:
+        return (
+            decima.assignments(DecimaDecision.model_validate(decision))
+            == held.given[place : place + 1]
+        )
 
-    return Recorded(state.model_dump_json().encode(), is_the_same)
+    return Recorded(state.model_dump_json().encode(), is_equal)
 
 
 def das_states(pretrained: Path) -> Iterator[Recorded]:
@@ -61,35 +65,37 @@ def das_states(pretrained: Path) -> Iterator[Recorded]:
 
 
 def _moment(seen: das.Seen) -> Recorded:
-    def is_the_same(decision: Any) -> bool:
+    def is_equal(decision: Any) -> bool:
         return das.carried_out(seen.before, DasDecision.model_validate(decision)) == seen.after
 
-    return Recorded(seen.asked.model_dump_json().encode(), is_the_same)
+    return Recorded(seen.asked.model_dump_json().encode(), is_equal)
 
 
-async def ask_all(url: str, system: str, recorded: list[Recorded]) -> list[str]:
-    """What was wrong with each answer that was not as it should be."""
+async def decide_all(url: str, system: str, recorded: list[Recorded]) -> list[str]:
+    """A description of every decision that differs."""
     wrong: list[str] = []
     rest = iter(recorded)
 
-    async def ask_some() -> None:
+    async def decide_some() -> None:
         async with AsyncClient(url, deadline_s=30.0) as client:
             for one in rest:
-                told = await client.decide(system, one.state)
-                if told.source != "policy" or not one.is_the_same(told.decision):
-                    wrong.append(f"{told.source}, {told.cause}: {one.state!r} -> {told.decision}")
+                response = await client.decide(system, one.state)
+                if response.source != "policy" or not one.is_equal(response.decision):
+                    wrong.append(
+                        f"{response.source}, {response.cause}: {one.state!r} -> {response.decision}"
+                    )
 
-    await asyncio.gather(*(ask_some() for _ in range(AT_ONCE)))
+    await asyncio.gather(*(decide_some() for _ in range(AT_ONCE)))
     return wrong
 
 
 @pytest.mark.parametrize(
     ("system", "states"), [("decima", decima_states), ("das", das_states)], ids=["decima", "das"]
 )
-def test_http_decides_as_the_episode_did(
+def test_decisions_over_http_equal_those_of_the_episode(
     live: Live, root: Path, system: str, states: Callable[[Path], Iterator[Recorded]]
 ) -> None:
     recorded = list(islice(states(root / "models" / "pretrained"), STATES))
     assert len({one.state for one in recorded}) > 0.9 * STATES
-    wrong = asyncio.run(ask_all(live.url, system, recorded))
+    wrong = asyncio.run(decide_all(live.url, system, recorded))
     assert not wrong, f"{len(wrong)} of {STATES}, such as {wrong[0][:2000]}"

@@ -1,4 +1,4 @@
-"""`loadmaster evaluate dag_scheduling`, on the real simulator."""
+"""`loadmaster evaluate dag_scheduling`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
 from loadmaster.platform.systems.decima.evaluation import folder_name
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -29,7 +31,7 @@ def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, 
     return record
 
 
-def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_baselines_run_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = evaluated(
         capsys, "--against", "all", "--seeds", "3", "--workload", "toy", "--set", "arrivals=batch"
     )
@@ -49,7 +51,7 @@ def test_every_baseline_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixtu
     assert len(jobs) == len(BASELINES) * 3 * 20
 
 
-def test_objective_and_horizon_choose_the_primary_metric(
+def test_primary_metric_follows_objective_and_horizon(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[str] = []
@@ -65,7 +67,7 @@ def test_objective_and_horizon_choose_the_primary_metric(
     assert len(list((here / "results").iterdir())) == 2
 
 
-def test_a_horizon_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_horizon_cuts_jobs_off(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stream = ("--set", "arrivals=poisson", "--set", "interarrival_s=3", "--set", "horizon_s=60")
     record = evaluated(
         capsys, "--against", "fifo", "--seeds", "4", "--workload", "toy", *stream, "--output", "h"
@@ -77,7 +79,7 @@ def test_a_horizon_can_be_drawn(here: Path, capsys: pytest.CaptureFixture[str]) 
     assert (here / "h" / "jobs_in_system.png").stat().st_size > 10_000
 
 
-def test_nothing_beats_the_optimum(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optimum_is_a_lower_bound(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ("--workload", "toy", "--set", "jobs=2", "--set", "executors=2", "--seeds", "3")
     record = evaluated(capsys, "--policy", "optimal", "--against", "all", *tiny)
     assert record["best_baseline"] != "optimal"
@@ -93,33 +95,22 @@ def test_nothing_beats_the_optimum(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["dag_schedulin"], "unknown system or environment 'dag_schedulin'; did you mean 'dag_s"),
-        (["dag_scheduling", "--workload", "tpch-lik"], "did you mean 'tpch-like'?"),
-        (["dag_scheduling", "--policy", "fare"], "unknown policy 'fare'; did you mean 'fair'?"),
-        (["dag_scheduling", "--against", "fiffo"], "did you mean 'fifo'?"),
-        (["dag_scheduling", "--set", "arrival=batch"], "did you mean 'arrivals'?"),
-        (["dag_scheduling", "--set", "arrivals=bulk"], "setting arrivals: "),
-        (
-            ["dag_scheduling", "--policy", "optimal", "--against", "all"],
-            "too large for policy 'opt",
-        ),
-        (
-            ["dag_scheduling", "--set", "objective=makespan", "--set", "horizon_s=9"],
-            "expected only one of the two",
-        ),
+        (["--policy", "optimal", "--against", "all"], "optimal"),
+        (["--set", "objective=makespan", "--set", "horizon_s=9"], "horizon_s"),
+        (["--set", "arrivals=bulk"], "arrivals"),
     ],
 )
-def test_bad_input(
+def test_invalid_arguments_are_refused(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert main(["evaluate", *arguments]) == 2
+    assert main(["evaluate", "dag_scheduling", *arguments]) == 2
     shown = capsys.readouterr()
     assert message in shown.err.splitlines()[-1]
     assert "Traceback" not in shown.err
     assert list(here.iterdir()) == []
 
 
-def test_settings_in_words() -> None:
+def test_folder_names_and_conditions() -> None:
     batch = DagSchedulingSettings()
     assert conditions(batch) == "20 jobs at once, 50 executors"
     assert folder_name(batch) == "dag_scheduling-tpch-like-batch"

@@ -1,4 +1,4 @@
-"""The replay page as text, and the command that writes it. tests/e2e opens it in a browser."""
+"""The replay page as text, and its command; tests/e2e opens it in a browser."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def numbers_in(text: str) -> list[int]:
 
 
 def rows_in(packed: dict[str, Any]) -> list[tuple[int, ...]]:
-    """Stints played back, row by row."""
+    """Unpack a schedule."""
     columns = ("executor", "gap_ms", "job", "kind", "length")
     durations = iter(numbers_in(packed["duration_ms"]))
     rows, clock, previous = [], 0, -1
@@ -99,16 +99,13 @@ def rows_in(packed: dict[str, Any]) -> list[tuple[int, ...]]:
     return rows
 
 
-# ---------------------------------------------------------------------------- the packed schedule
-
-
-def test_numbers_take_seven_bits_a_byte() -> None:
+def test_pack_writes_leb128() -> None:
     packed = base64.b64decode(pack(np.array([0, 127, 128, 300, 2**35], np.int64)))
     assert packed == bytes([0, 127, 0x80, 1, 0xAC, 2, 0x80, 0x80, 0x80, 0x80, 0x80, 1])
     assert pack(np.array([], np.int64)) == ""
 
 
-def test_a_stint_is_an_executors_uninterrupted_work_on_a_stage() -> None:
+def test_stint_is_uninterrupted_work_on_a_stage() -> None:
     packed = pack_schedule(schedule(ROWS))
     assert (packed["rows"], packed["stints"]) == (5, 4)
     assert numbers_in(str(packed["length"])) == [2, 1, 1, 1]
@@ -116,7 +113,7 @@ def test_a_stint_is_an_executors_uninterrupted_work_on_a_stage() -> None:
     assert numbers_in(str(packed["kind"])) == [0, 2, 1, 0]
 
 
-def test_a_packed_schedule_loses_nothing() -> None:
+def test_packed_schedule_is_lossless() -> None:
     rng = np.random.default_rng(7)
     rows = []
     for executor in (0, 2, 3):  # executor 1 never works
@@ -131,21 +128,19 @@ def test_a_packed_schedule_loses_nothing() -> None:
     assert rows_in(pack_schedule(schedule(shuffled))) == rows
 
 
-def test_tasks_of_no_length_are_kept() -> None:
+def test_tasks_without_duration_are_kept() -> None:
     rows = [(0, 0, 0, 0, 5, 0), (0, 0, 1, 5, 5, 0), (0, 0, 2, 5, 9, 0)]
     assert rows_in(pack_schedule(schedule(rows))) == rows
 
 
-def test_an_impossible_schedule_is_refused() -> None:
+def test_overlapping_tasks_are_refused() -> None:
     with pytest.raises(ValueError, match="two tasks at once"):
         pack_schedule(schedule([(0, 0, 0, 0, 10, 0), (0, 1, 0, 9, 12, 0)]))
 
 
-# ------------------------------------------------------------------------------------ the page
-
-
-def test_the_page_holds_everything_and_asks_for_nothing() -> None:
+def test_page_loads_nothing_from_outside() -> None:
     text = build_page([episode(), episode("fifo")], ["q1", "q2"], "two jobs")
+    assert text == build_page([episode(), episode("fifo")], ["q1", "q2"], "two jobs")
     for outside in ("http:", "https:", "//cdn", "url(", "@import", " src=", "import("):
         assert outside not in text
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
@@ -159,12 +154,7 @@ def test_the_page_holds_everything_and_asks_for_nothing() -> None:
         assert f"{tag}-src 'sha256-{digest}'" in policy[1]
 
 
-def test_the_page_is_the_same_every_time() -> None:
-    pages = {build_page([episode()], ["q1", "q2"], "two jobs") for _ in range(2)}
-    assert len(pages) == 1
-
-
-def test_the_data_of_the_page() -> None:
+def test_page_data() -> None:
     data = data_in(build_page([episode(), episode("fifo", (10, 20))], ["q1", "q2"], "two jobs"))
     assert data["executors"] == 2
     assert data["jobs"] == {"name": ["q1", "q2"], "arrival_s": [0, 0], "work_s": [3.5, 18]}
@@ -175,7 +165,7 @@ def test_the_data_of_the_page() -> None:
     assert rows_in(fair["schedule"]) == ROWS
 
 
-def test_names_are_text_wherever_they_stand() -> None:
+def test_names_are_escaped() -> None:
     nasty = "</script><script>alert(1)</script>"
     text = build_page([episode(nasty)], [nasty, "q2"], nasty)
     assert nasty not in text
@@ -183,7 +173,7 @@ def test_names_are_text_wherever_they_stand() -> None:
     assert html.escape(nasty) in text
 
 
-def test_jobs_past_the_horizon_are_left_out() -> None:
+def test_jobs_beyond_the_horizon_are_left_out() -> None:
     cut = dataclasses.replace(
         episode(completion_s=(4, float("nan"))), arrival_s=np.array([0, 30.0])
     )
@@ -192,7 +182,7 @@ def test_jobs_past_the_horizon_are_left_out() -> None:
     assert data["policies"][0]["completion_s"] == [4]
 
 
-def test_a_job_cut_off_has_no_completion() -> None:
+def test_unfinished_job_has_no_completion() -> None:
     cut = episode(completion_s=(4, float("nan")))
     text = build_page([cut], ["q1", "q2"], "cut")
     policy = data_in(text)["policies"][0]
@@ -201,7 +191,7 @@ def test_a_job_cut_off_has_no_completion() -> None:
     assert "Unfinished when the episode ends at 20 s: 1 job under fair." in text
 
 
-def test_only_episodes_on_the_same_jobs_are_compared() -> None:
+def test_episodes_on_different_jobs_are_refused() -> None:
     other = dataclasses.replace(episode("fifo"), template=np.array([1, 0]))
     with pytest.raises(ValueError, match="different jobs"):
         build_page([episode(), other], ["q1", "q2"], "")
@@ -211,15 +201,12 @@ def test_only_episodes_on_the_same_jobs_are_compared() -> None:
         build_page([episode()], ["q1"], "")
 
 
-def test_too_much_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_rows_or_policies_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "MAX_ROWS", 9)
     with pytest.raises(InputError, match="10 tasks and moves are too many"):
         build_page([episode(), episode("fifo")], ["q1", "q2"], "")
     with pytest.raises(InputError, match="3 policies"):
         build_page([episode()] * 3, ["q1", "q2"], "")
-
-
-# -------------------------------------------------------------------------------- the headline
 
 
 @pytest.mark.parametrize(
@@ -232,22 +219,23 @@ def test_too_much_for_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
         ([(np.nan, 60), (np.nan, np.nan)], "a finishes the average job in 60 s, b no job"),
     ],
 )
-def test_headline(completions: list[tuple[float, float]], sentence: str) -> None:
+def test_summary_line_compares_policies(
+    completions: list[tuple[float, float]], sentence: str
+) -> None:
     results = [episode(name, both) for name, both in zip("ab", completions, strict=True)]
     assert summary_line(results) == f"{sentence}, on the same 2 jobs"
 
 
-def test_headline_of_one_policy() -> None:
+def test_summary_line_of_one_policy() -> None:
     assert summary_line([episode()]) == "fair finishes the average job in 12 s, of 2 jobs"
     assert unfinished_note([episode()]) == ""
 
 
-# --------------------------------------------------------------------------------- the command
-
 TOY = ["replay", "dag_scheduling", "--workload", "toy", "--set", "jobs=6", "--set", "executors=3"]
 
 
-def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "watch me.html"
     assert (
         main([*TOY, "--policy", "sjf-cp", "--policy", "fifo", "--seed", "3", "-o", str(output)])
@@ -261,45 +249,42 @@ def test_the_command_writes_the_page(tmp_path: Path, capsys: pytest.CaptureFixtu
     text = output.read_text()
     assert "dag_scheduling · toy · 6 jobs at once · 3 executors · seed 3" in text
     settings = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
-    for told, name in zip(data_in(text)["policies"], ("sjf-cp", "fifo"), strict=True):
+    for shown, name in zip(data_in(text)["policies"], ("sjf-cp", "fifo"), strict=True):
         result = run_episode(name, settings, 3, record=True)
-        assert told["name"] == name
-        assert told["completion_s"] == result.completion_s.tolist()
-        assert told["schedule"]["rows"] == len(result.trace.start_ms)  # type: ignore[union-attr]
+        assert shown["name"] == name
+        assert shown["completion_s"] == result.completion_s.tolist()
+        assert shown["schedule"]["rows"] == len(result.trace.start_ms)  # type: ignore[union-attr]
 
 
-def test_json_for_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "page.html"
     assert main([*TOY, "-o", str(output), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["page"] == str(output)
-    assert list(told["policies"]) == ["fair", "fifo"]
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["page"] == str(output)
+    assert list(shown["policies"]) == ["fair", "fifo"]
     settings = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
     fair = run_episode("fair", settings, 0)
-    assert told["policies"]["fair"] == {"jct": fair.mean_jct_s, "makespan": fair.makespan_s}
+    assert shown["policies"]["fair"] == {"jct": fair.mean_jct_s, "makespan": fair.makespan_s}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["replay", "dag_schedulin"], "did you mean 'dag_scheduling'?"),
-        ([*TOY, "--policy", "fare"], "unknown policy 'fare'; did you mean 'fair'?"),
-        ([*TOY[:3], "toi"], "unknown workload 'toi'; did you mean 'toy'?"),
+        ([*TOY, "--policy", "fare"], "did you mean 'fair'?"),
         ([*TOY, "--set", "workload=tpch"], "disagree"),
-        ([*TOY, "--set", "executor=3"], "did you mean 'executors'?"),
-        ([*TOY, "--seed", "-1"], "--seed -1 is negative; expected 0 or more"),
         ([*TOY, "--policy", "fair", "--policy", "fair"], "given twice"),
         ([*TOY, *["--policy", "fair", "--policy", "fifo", "--policy", "random"]], "3 policies"),
     ],
 )
-def test_bad_input(
+def test_invalid_arguments_are_refused(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert_refused(arguments, message, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/page.html", "a file/page.html", "a folder"])
-def test_an_unwritable_place(
+def test_unwritable_output_is_refused(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a file").touch()
@@ -313,7 +298,8 @@ def test_an_unwritable_place(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_failed_replay_leaves_the_old_page(
+@pytest.mark.slow
+def test_failed_replay_leaves_the_old_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "page.html"

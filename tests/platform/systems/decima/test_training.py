@@ -1,4 +1,4 @@
-"""Decima's training on Ray: any number of workers, killed workers, resumed runs: the same curve."""
+"""Training on Ray: the same curve with any number of workers, after kills and resumes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
 from loadmaster.platform.training.trainer import Trainer
 from loadmaster.platform.training.warm_start import starting_weights
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 CLOCKS = ("seconds", "decisions_per_s", "workers")
 SAVED = 2  # the iteration after which the run below was saved
@@ -43,7 +43,7 @@ def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
 
 
 def row_of(trainer: Trainer) -> Row:
-    """One more iteration, without what no two runs have in common."""
+    """Results of an iteration without timings."""
     return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
 
 
@@ -55,7 +55,7 @@ class Uninterrupted(NamedTuple):
 
 @pytest.fixture(scope="module")
 def uninterrupted(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """Four iterations without workers; everything else is held against them."""
+    """Four iterations without workers, the reference of the other tests."""
     folder = tmp_path_factory.mktemp("uninterrupted")
     trainer = Trainer(RECIPE, tiny())
     untrained = trainer.validate()
@@ -71,14 +71,12 @@ def uninterrupted(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -
     )
     rows += [row_of(trainer) for _ in range(2)]
     trainer.stop()
-    assert rows[SAVED - 1]["validation"] != untrained  # so that weights can be told apart
+    assert rows[SAVED - 1]["validation"] != untrained  # so that different weights show
     return Uninterrupted(rows, folder / "saved", folder / "bundle")
 
 
-def test_a_restored_trainer_and_its_workers_go_on_as_if_nothing_had_happened(
-    uninterrupted: Uninterrupted, tmp_path: Path
-) -> None:
-    """RLlib may drop a set_state that is under way; ours get their weights with each request."""
+def test_restored_trainer_continues_the_curve(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
+    """RLlib may drop a pending set_state; our runners get the weights with each request."""
     trainer = Trainer(RECIPE, tiny(workers=1), resumed=True)
     try:
         trainer.restore(uninterrupted.checkpoint)
@@ -92,18 +90,18 @@ def test_a_restored_trainer_and_its_workers_go_on_as_if_nothing_had_happened(
         trainer.stop()
 
 
-class DeafRunner(EngineRunner):
-    """Keeps the weights it was built with: what a restored RLlib worker may do by itself."""
+class StaleRunner(EngineRunner):
+    """Keeps its initial weights, as a restored RLlib worker may."""
 
     def _use(self, weights: Any) -> None:
         pass
 
 
-def test_workers_on_weights_of_their_own_would_be_noticed(uninterrupted: Uninterrupted) -> None:
-    """With runners that do not listen the check above fails, so it can."""
+def test_stale_weights_of_workers_change_the_validation(uninterrupted: Uninterrupted) -> None:
+    """Shows that the test above can fail."""
     recipe = replace(
         RECIPE,
-        algorithm=lambda config: RECIPE.algorithm(config).env_runners(env_runner_cls=DeafRunner),
+        algorithm=lambda config: RECIPE.algorithm(config).env_runners(env_runner_cls=StaleRunner),
     )
     trainer = Trainer(recipe, tiny(workers=1), resumed=True)
     try:
@@ -114,7 +112,7 @@ def test_workers_on_weights_of_their_own_would_be_noticed(uninterrupted: Uninter
 
 
 class MortalEngine(DecimaEngine):
-    """Kills its process in the middle of a rollout where it finds the file, which it removes."""
+    """Kills its process after a rollout if the file `doom` exists, and removes the file."""
 
     def __init__(self, config: DecimaTraining, doom: Path) -> None:
         super().__init__(config.environment)
@@ -130,7 +128,7 @@ class MortalEngine(DecimaEngine):
         return recordings
 
 
-def test_two_workers_do_as_none_and_one_that_is_killed_is_replaced(
+def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
     uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
     doom = tmp_path / "doom"
@@ -157,7 +155,7 @@ def test_two_workers_do_as_none_and_one_that_is_killed_is_replaced(
         trainer.stop()
 
 
-def test_a_run_may_start_from_a_policy(uninterrupted: Uninterrupted) -> None:
+def test_training_starts_from_a_policy(uninterrupted: Uninterrupted) -> None:
     trainer = Trainer(RECIPE, tiny(start=str(uninterrupted.bundle)))
     try:
         assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
@@ -165,7 +163,7 @@ def test_a_run_may_start_from_a_policy(uninterrupted: Uninterrupted) -> None:
         trainer.stop()
 
 
-def test_a_policy_of_another_network_is_no_start(uninterrupted: Uninterrupted) -> None:
+def test_start_from_another_network_is_refused(uninterrupted: Uninterrupted) -> None:
     config = tiny(start=str(uninterrupted.bundle))
     other = config.model_copy(update={"network": config.network.model_copy(update={"width": 4})})
     with pytest.raises(InputError, match=r"has the network .*'width': 8.*expected .*'width': 4"):
@@ -174,14 +172,13 @@ def test_a_policy_of_another_network_is_no_start(uninterrupted: Uninterrupted) -
         starting_weights(replace(RECIPE, system="sure"), config)
 
 
-def test_a_recipe_travels() -> None:
-    """To the processes of a sweep, and its engine to every worker."""
+def test_recipe_and_engine_are_picklable() -> None:
     built = RECIPE.algorithm(tiny())
     assert pickle.loads(pickle.dumps(RECIPE)) == RECIPE
     assert isinstance(pickle.loads(pickle.dumps(built.engine))(), DecimaEngine)
 
 
-def test_the_policy_kept_is_the_mean_of_the_latest_ones(tmp_path: Path) -> None:
+def test_averaging_keeps_the_mean_of_the_latest_weights(tmp_path: Path) -> None:
     trainer, resumed = Trainer(RECIPE, tiny(averaging=3)), Trainer(RECIPE, tiny(averaging=3), True)
     name, seen = "network.score_stage.0.bias", []
     try:
@@ -200,7 +197,7 @@ def test_the_policy_kept_is_the_mean_of_the_latest_ones(tmp_path: Path) -> None:
         resumed.stop()
 
 
-def test_evolution_is_resumed_where_it_was(tmp_path: Path) -> None:
+def test_evolution_resumes(tmp_path: Path) -> None:
     search = {"weights": ["tilt_*"], "population": 6, "spread": 1.0}
     config = tiny(method="evolution", evolution=search)
     trainer, resumed = Trainer(RECIPE, config), Trainer(RECIPE, config, True)

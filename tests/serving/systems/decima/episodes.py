@@ -1,4 +1,4 @@
-"""Episodes whose every decision is also asked of the endpoint, as states that went through JSON."""
+"""Episodes of the simulator as rounds of states, with the decisions taken there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
@@ -15,7 +15,7 @@ from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.serving.systems.decima.recording import state_of
+from loadmaster.serving.systems.decima.examples import state_of
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaState
 
 Given = tuple[str, str, int, int]  # job, stage, executors, limit
@@ -40,57 +40,59 @@ EPISODES: dict[str, dict[str, Any]] = {
 
 @dataclass
 class Round:
-    """What the simulator's own round decided, and the state as it was before each decision."""
+    """A round of the simulator: its state, the state before each decision, and the assignments."""
 
     state: DecimaState
     before: list[DecimaState] = field(default_factory=list)
-    given: list[Given] = field(default_factory=list)  # one each; the last may be missing: idled
+    given: list[Given] = field(default_factory=list)  # a last decision may idle
     free: int = 0
 
 
 def in_process(network: DecimaNetwork) -> Decide:
-    """The compiled network as training and evaluation run it."""
-    weights, room = weights_of(network), scratch_for(network, 2000, 100, 50)
+    """The compiled network as in training and evaluation."""
+    weights, scratch = weights_of(network), scratch_for(network, 2000, 100, 50)
 
     def best(view: Observation) -> tuple[int, int]:
-        row, limit, _ = decide(view, weights, room, -1.0, -1.0)
+        row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
         return row, limit
 
     return best
 
 
 def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:
-    """The rounds of an episode under `decide`, one after another."""
+    """The rounds of an episode under `decide`."""
     settings = DagSchedulingSettings(**episode)
     workload = load_workload(settings)
     state = initial_state(settings, workload, seed, slots=settings.total_jobs)
     view, rows = buffers_for(state, workload.bank)
-    number, held = -1, None
-    while advance(state, workload.bank) == at.DECIDE:
+    number, current = -1, None
+    while advance(state, workload.bank) == state_cols.DECIDE:
         observe(state, workload.bank, view, rows)
         now = state_of(state, workload.bank)
-        if state.clock[at.ROUND] != number:
-            if held is not None:
-                yield held
-            number = int(state.clock[at.ROUND])
-            held = Round(now, free=int(state.left.sum()))
-        assert held is not None
-        held.before.append(now)
+        if state.clock[state_cols.ROUND] != number:
+            if current is not None:
+                yield current
+            number = int(state.clock[state_cols.ROUND])
+            current = Round(now, free=int(state.left.sum()))
+        assert current is not None
+        current.before.append(now)
         row, limit = decide(view)
         if view.schedulable[row] == 1 and row < len(view.schedulable) - 1:
-            slot, place = divmod(int(rows[row]), int(state.setup[at.STRIDE]))
+            slot, place = divmod(int(rows[row]), int(state.setup[state_cols.STRIDE]))
             executors = executors_granted(view, row, limit)
-            held.given.append((str(int(state.jobs[slot, at.NUMBER])), str(place), executors, limit))
+            current.given.append(
+                (str(int(state.jobs[slot, state_cols.NUMBER])), str(place), executors, limit)
+            )
         apply_action(state, workload.bank, view, rows, row, limit)
-    if held is not None:
-        yield held
+    if current is not None:
+        yield current
 
 
-def sent(state: DecimaState, ask: str) -> DecimaState:
-    """The state as it arrives."""
+def parsed(state: DecimaState, ask: str) -> DecimaState:
+    """The state as the service parses it."""
     text = state.model_copy(update={"ask": ask}).model_dump_json()
     return DecimaState.model_validate_json(text)
 
 
-def told(decision: DecimaDecision) -> list[Given]:
+def assignments(decision: DecimaDecision) -> list[Given]:
     return [(a.job, a.stage, a.executors, a.limit) for a in decision.assignments]

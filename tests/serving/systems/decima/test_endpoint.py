@@ -1,4 +1,4 @@
-"""Decima's endpoint: legal whatever comes, bounded by the guard, with reasons and figures."""
+"""Decima's endpoint: legal decisions, bounds of the guard, explanations, features."""
 
 from __future__ import annotations
 
@@ -18,24 +18,27 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.serving.system import Policy, find_endpoint
 from loadmaster.serving.systems.decima.examples import busy_cluster, examples
-from loadmaster.serving.systems.decima.limits import ROUND_MAX
-from loadmaster.serving.systems.decima.policy import DecimaPolicy
+from loadmaster.serving.systems.decima.records import ROUND_MAX
+from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.rules import tuned_rule
 from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
 from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.bundles import make_bundle
 from tests.serving.systems.decima.episodes import rounds
 
+pytestmark = pytest.mark.slow
+
 TINY = examples()["tiny"]
 SMALL = examples()["small"]
 
 
-def untrained(**network: Any) -> DecimaPolicy:
+def untrained(**network: Any) -> ServedPolicy:
     torch.manual_seed(4)
-    return DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained", "0")
+    return ServedPolicy(DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained"))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def deciders() -> list[Policy]:
 
 @st.composite
 def states(draw: st.DrawFn) -> dict[str, Any]:
-    """Small clusters with numbers at random: many of them cannot be."""
+    """Small clusters with random numbers, many of them inconsistent."""
     classes = draw(st.integers(1, 3))
     executors = [
         {"count": draw(st.integers(4, 12)), "free": draw(st.integers(0, 4)), "memory": kind / 2}
@@ -88,28 +91,28 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=300, deadline=None)
 @given(state=states(), bound=st.integers(0, 6))
-def test_decisions_are_legal_and_stay_so_under_bounds(
+def test_decisions_are_legal_also_after_constrain(
     deciders: list[Policy], state: dict[str, Any], bound: int
 ) -> None:
     try:
-        asked = DecimaState.model_validate(state)
+        parsed = DecimaState.model_validate(state)
     except ValidationError:
-        return  # refused, by field: what is left is decidable
+        return  # inconsistent
     for decider in deciders:
-        proposal = decider.decide(asked)
+        proposal = decider.decide(parsed)
         decision = proposal.decision
-        assert ENDPOINT.validate_decision(asked, decision) is None
+        assert ENDPOINT.validate_decision(parsed, decision) is None
         assert proposal.explanation.summary
-        before = ENDPOINT.quantities(asked, decision)
+        before = ENDPOINT.quantities(parsed, decision)
         allowed = {quantity.name: max(float(bound), quantity.current) for quantity in before}
-        bounded = ENDPOINT.constrain(asked, decision, allowed)
-        assert ENDPOINT.validate_decision(asked, bounded) is None
-        for name, _, proposed in ENDPOINT.quantities(asked, bounded):
+        bounded = ENDPOINT.constrain(parsed, decision, allowed)
+        assert ENDPOINT.validate_decision(parsed, bounded) is None
+        for name, _, proposed in ENDPOINT.quantities(parsed, bounded):
             assert proposed <= allowed[name]
         assert bounded.undecided == decision.undecided
 
 
-def test_it_is_found_by_name_and_serves_its_own_bundle(root: Path) -> None:
+def test_endpoint_is_found_by_name_and_loads_its_bundle(root: Path) -> None:
     endpoint = find_endpoint("decima")
     assert endpoint is ENDPOINT
     policy = endpoint.policy(root / "models" / "pretrained" / endpoint.pretrained)
@@ -117,8 +120,8 @@ def test_it_is_found_by_name_and_serves_its_own_bundle(root: Path) -> None:
     assert len(policy.version) == 12
 
 
-def test_bundles_that_are_not_decimas_are_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="bundle of 'das'; expected one of 'decima'"):
+def test_foreign_bundles_and_unknown_rules_are_refused(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="bundle of 'das'; expected 'decima'"):
         ENDPOINT.policy(root / "models" / "pretrained" / "das-small")
     with pytest.raises(InputError, match="does not exist"):
         ENDPOINT.policy(tmp_path / "none")
@@ -126,12 +129,12 @@ def test_bundles_that_are_not_decimas_are_refused(root: Path, tmp_path: Path) ->
         ENDPOINT.rule("fare")
 
 
-def test_a_network_without_limits_gives_reasons_for_stages_only(tmp_path: Path) -> None:
+def test_network_without_limits_explains_stages_only(tmp_path: Path) -> None:
     policy = ENDPOINT.policy(make_bundle(tmp_path / "bundle", limits=False))
     assert set(policy.decide(TINY).explanation.choices) == {"stage"}
 
 
-def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
+def test_explanation_uses_the_ids_of_the_state(root: Path) -> None:
     policy = ENDPOINT.policy(root / "models" / "pretrained" / "decima-stream")
     proposal = policy.decide(TINY)
     stages, limits = proposal.explanation.choices["stage"], proposal.explanation.choices["limit"]
@@ -155,16 +158,16 @@ def test_reasons_are_told_in_the_states_own_names(root: Path) -> None:
     )
 
 
-def test_reasons_stay_small() -> None:
+def test_explanation_of_long_ids_stays_small() -> None:
     names = {"id": "x" * 200, "stages": [{"id": "y" * 200, "tasks": 9, "task_ms": 1.0}]}
     state = DecimaState.model_validate({"executors": [{"count": 9, "free": 9}], "jobs": [names]})
-    reason = untrained().decide(state).explanation
-    assert len(reason.summary) < 400
-    assert len(reason.choices["limit"]) == 5
-    assert all(len(choice.name) < 100 for choice in reason.choices["stage"])
+    explanation = untrained().decide(state).explanation
+    assert len(explanation.summary) < 400
+    assert len(explanation.choices["limit"]) == 5
+    assert all(len(choice.name) < 100 for choice in explanation.choices["stage"])
 
 
-def test_one_decision_leaves_the_rest_undecided(deciders: list[Policy]) -> None:
+def test_ask_one_leaves_the_rest_undecided(deciders: list[Policy]) -> None:
     for decider in deciders:
         whole = decider.decide(SMALL).decision
         one = decider.decide(SMALL.model_copy(update={"ask": "one"})).decision
@@ -173,7 +176,7 @@ def test_one_decision_leaves_the_rest_undecided(deciders: list[Policy]) -> None:
         assert one.undecided == 3 - one.assignments[0].executors
 
 
-def test_a_round_of_too_many_decisions_ends_undecided() -> None:
+def test_executors_beyond_the_largest_round_are_undecided() -> None:
     stages = [{"id": str(n), "tasks": 1, "task_ms": 1.0} for n in range(ROUND_MAX + 10)]
     state = DecimaState.model_validate(
         {"executors": [{"count": 500, "free": 500}], "jobs": [{"id": "a", "stages": stages}]}
@@ -185,7 +188,7 @@ def test_a_round_of_too_many_decisions_ends_undecided() -> None:
 
 
 def all_have_their_share(more_to_come: bool) -> DecimaState:
-    """An executor is free, and each of two jobs has the promise of one."""
+    """One free executor, and two jobs with a promised executor each."""
     stages = [{"id": "s", "tasks": 5, "task_ms": 1.0, "promised": 1}]
     jobs = [{"id": name, "stages": stages, "promised": 1} for name in "ab"]
     return DecimaState.model_validate(
@@ -193,14 +196,14 @@ def all_have_their_share(more_to_come: bool) -> DecimaState:
     )
 
 
-def test_nobody_idles_where_nothing_would_ever_happen() -> None:
+def test_idling_is_refused_where_no_event_would_follow() -> None:
     fair = ENDPOINT.rule("fair")
     assert fair.decide(all_have_their_share(True)).decision == DecimaDecision(idle=1)
     forced = fair.decide(all_have_their_share(False)).decision
     assert [(a.job, a.executors) for a in forced.assignments] == [("a", 1)]
 
 
-def test_with_no_stage_to_choose_everyone_idles(deciders: list[Policy]) -> None:
+def test_executors_idle_without_a_schedulable_stage(deciders: list[Policy]) -> None:
     stages = [
         {"id": "a", "tasks": 2, "started": 2, "task_ms": 5.0, "memory": 1.0},
         {"id": "b", "tasks": 2, "task_ms": 5.0, "memory": 9.0, "parents": ["a"]},
@@ -214,24 +217,23 @@ def test_with_no_stage_to_choose_everyone_idles(deciders: list[Policy]) -> None:
         assert "2 left idle" in proposal.explanation.summary
 
 
-def test_a_network_that_overflows_says_so() -> None:
+def test_overflow_of_the_network_raises() -> None:
     network = DecimaNetwork()
     with torch.no_grad():
         for weights in network.parameters():
             weights.fill_(1e30)
     with pytest.raises(FloatingPointError, match="not finite"):
-        DecimaPolicy(network, "wild", "0").decide(SMALL)
+        ServedPolicy(DecimaPolicy(network)).decide(SMALL)
 
 
-def test_tables_grow_and_are_used_again() -> None:
-    """After a large state, small ones are decided as before, and the other way round."""
+def test_decisions_do_not_depend_on_earlier_states() -> None:
     policy, sizes = untrained(), [(2, 3, 8), (60, 5, 300), (3, 4, 20), (5, 40, 30), (2, 3, 8)]
     for jobs, stages, executors in sizes:
         state = busy_cluster(jobs, stages, executors, free=2, seed=jobs)
         assert policy.decide(state) == untrained().decide(state)
 
 
-def test_the_source_jobs_own_executors_count_once_they_are_given() -> None:
+def test_quantities_count_free_executors_once_assigned() -> None:
     decision = DecimaDecision(
         assignments=(
             Assignment(job="daily-report", stage="join", executors=2, limit=2),
@@ -244,7 +246,7 @@ def test_the_source_jobs_own_executors_count_once_they_are_given() -> None:
     )
 
 
-def test_bounds_take_executors_away_the_last_ones_first() -> None:
+def test_constrain_cuts_the_last_assignments_first() -> None:
     two = [{"id": name, "tasks": 3, "task_ms": 1.0} for name in ("first", "second")]
     state = DecimaState.model_validate(
         {"executors": [{"count": 9, "free": 6}], "jobs": [{"id": "a", "stages": two}]}
@@ -278,7 +280,7 @@ def test_bounds_take_executors_away_the_last_ones_first() -> None:
         ([], 2, "the 3 free ones"),
     ],
 )
-def test_decisions_that_cannot_be_carried_out(
+def test_validate_decision_refuses(
     assignments: list[tuple[str, str, int]], idle: int, words: str
 ) -> None:
     parts = [Assignment(job=j, stage=s, executors=e, limit=8) for j, s, e in assignments]
@@ -287,7 +289,7 @@ def test_decisions_that_cannot_be_carried_out(
     assert words in fault
 
 
-def test_a_stage_is_open_once_its_parents_are_given_all_they_need() -> None:
+def test_stage_is_schedulable_once_its_parents_have_all_executors() -> None:
     stages = [
         {"id": "a", "tasks": 2, "task_ms": 1.0},
         {"id": "b", "tasks": 2, "task_ms": 1.0, "parents": ["a"]},
@@ -302,7 +304,7 @@ def test_a_stage_is_open_once_its_parents_are_given_all_they_need() -> None:
     assert ENDPOINT.validate_decision(state, DecimaDecision(assignments=(then, first))) is not None
 
 
-def test_figures_of_a_state() -> None:
+def test_features_by_hand() -> None:
     assert ENDPOINT.features(TINY) == pytest.approx(
         {
             "executors": 8,
@@ -318,7 +320,7 @@ def test_figures_of_a_state() -> None:
     )
 
 
-def test_rewards_count_ratios_whatever_the_job() -> None:
+def test_reward_depends_on_ratios() -> None:
     def reward(completion_s: float, work_s: float) -> float:
         outcome = ENDPOINT.outcome(job="a", completion_s=completion_s, work_s=work_s)
         return ENDPOINT.reward(outcome)
@@ -329,7 +331,7 @@ def test_rewards_count_ratios_whatever_the_job() -> None:
 
 
 @pytest.mark.parametrize("gap_s", [15.0, 100.0])
-def test_retraining_meets_jobs_about_as_often(gap_s: float) -> None:
+def test_retraining_estimates_the_interarrival_time(gap_s: float) -> None:
     own = tuned_rule("weighted-fair")
 
     def by_rule(view: Observation) -> tuple[int, int]:
@@ -342,7 +344,7 @@ def test_retraining_meets_jobs_about_as_often(gap_s: float) -> None:
     assert ENDPOINT.retraining(means)["interarrival_s"] == pytest.approx(gap_s, rel=0.5)
 
 
-def test_retraining_settings_are_those_of_the_environment() -> None:
+def test_retraining_settings_are_valid() -> None:
     means = {**ENDPOINT.features(SMALL), "jobs": 12.3, "youngest_job_s": 14.0}
     environment = build_settings(DagSchedulingSettings, dict(ENDPOINT.retraining(means)))
     assert environment.arrivals == "poisson"

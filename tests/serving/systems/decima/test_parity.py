@@ -1,4 +1,4 @@
-"""The endpoint decides as the policy does in the simulator: every decision, every round."""
+"""Parity of endpoint and simulator: the same observations, the same decisions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling import state as at
+from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
@@ -18,11 +18,20 @@ from loadmaster.envs.dag_scheduling.snapshot import state_from_snapshot
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.serving.systems.decima.policy import DecimaPolicy
-from loadmaster.serving.systems.decima.recording import state_of
+from loadmaster.serving.systems.decima.examples import state_of
+from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.rules import RULES, DecimaRule, tuned_rule
 from loadmaster.serving.systems.decima.system import ENDPOINT
-from tests.serving.systems.decima.episodes import EPISODES, Decide, in_process, rounds, sent, told
+from tests.serving.systems.decima.episodes import (
+    EPISODES,
+    Decide,
+    assignments,
+    in_process,
+    parsed,
+    rounds,
+)
+
+pytestmark = pytest.mark.slow
 
 DECISIONS = 240  # of each case
 
@@ -35,38 +44,40 @@ CASES = [
 ]
 
 
-def compare(policy: DecimaPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:
-    """Ask about every round and every decision of an episode; how many decisions there were."""
-    asked = 0
-    for held in rounds(EPISODES[episode], 11, decide):
-        whole = policy.decide(sent(held.state, "round")).decision
-        assert told(whole) == held.given
-        assert whole.idle == held.free - sum(executors for _, _, executors, _ in held.given)
+def compare(policy: ServedPolicy | DecimaRule, episode: str, decide: Decide, most: int) -> int:
+    """Compare every round and every decision of an episode; returns the number of decisions."""
+    decisions = 0
+    for expected in rounds(EPISODES[episode], 11, decide):
+        whole = policy.decide(parsed(expected.state, "round")).decision
+        assert assignments(whole) == expected.given
+        assert whole.idle == expected.free - sum(executors for _, _, executors, _ in expected.given)
         assert whole.undecided == 0
-        for place, before in enumerate(held.before):
-            state = sent(before, "one")
+        for place, before in enumerate(expected.before):
+            state = parsed(before, "one")
             one = policy.decide(state).decision
-            assert told(one) == held.given[place : place + 1]
+            assert assignments(one) == expected.given[place : place + 1]
             assert ENDPOINT.validate_decision(state, one) is None
-        assert ENDPOINT.validate_decision(held.state, whole) is None
-        asked += len(held.before)
-        if asked >= most:
+        assert ENDPOINT.validate_decision(expected.state, whole) is None
+        decisions += len(expected.before)
+        if decisions >= most:
             break
-    return asked
+    return decisions
 
 
 @pytest.mark.parametrize(("bundle", "episode"), CASES)
-def test_the_network_decides_as_in_the_simulator(root: Path, bundle: str, episode: str) -> None:
+def test_network_decisions_equal_those_in_the_simulator(
+    root: Path, bundle: str, episode: str
+) -> None:
     folder = root / "models" / "pretrained" / bundle
     network = load_bundle(folder).build()
     assert isinstance(network, DecimaNetwork)
-    asked = compare(ENDPOINT.policy(folder), episode, in_process(network), DECISIONS)
-    assert asked >= 200  # of five cases: 1,000
+    decisions = compare(ENDPOINT.policy(folder), episode, in_process(network), DECISIONS)
+    assert decisions >= 200  # of five cases: 1,000
 
 
 @pytest.mark.parametrize("episode", ["batch", "stream", "classes, stream"])
 @pytest.mark.parametrize("rule", RULES)
-def test_the_rules_decide_as_in_the_simulator(rule: str, episode: str) -> None:
+def test_rule_decisions_equal_those_in_the_simulator(rule: str, episode: str) -> None:
     own = tuned_rule(rule)
 
     def by_rule(view: Observation) -> tuple[int, int]:
@@ -76,20 +87,20 @@ def test_the_rules_decide_as_in_the_simulator(rule: str, episode: str) -> None:
 
 
 @pytest.mark.parametrize("episode", EPISODES)
-def test_the_observation_is_the_same_to_the_last_digit(episode: str) -> None:
+def test_observations_of_a_snapshot_equal_the_simulators(episode: str) -> None:
     settings = DagSchedulingSettings(**EPISODES[episode])
     workload = load_workload(settings)
     state = initial_state(settings, workload, 5, slots=settings.total_jobs)
     view, rows = buffers_for(state, workload.bank)
     again, other_rows = buffers_for(state, workload.bank)
     for _ in range(60):
-        assert advance(state, workload.bank) == at.DECIDE
+        assert advance(state, workload.bank) == state_cols.DECIDE
         observe(state, workload.bank, view, rows)
-        moment = sent(state_of(state, workload.bank), "one").moment
-        observe(state_from_snapshot(moment), moment.bank, again, other_rows)
+        snapshot = parsed(state_of(state, workload.bank), "one").snapshot
+        observe(state_from_snapshot(snapshot), snapshot.bank, again, other_rows)
         for name, table in view._asdict().items():
             np.testing.assert_array_equal(getattr(again, name), table, err_msg=name)
-        # Some stage that may be chosen, never the same for long, so that promises pile up.
+        # Choose stages in turn, so that commitments accumulate.
         legal = np.flatnonzero(view.schedulable[:-1])
-        pick = int(legal[state.clock[at.DECISIONS] % len(legal)])
+        pick = int(legal[state.clock[state_cols.DECISIONS] % len(legal)])
         apply_action(state, workload.bank, view, rows, pick, 3)

@@ -1,4 +1,4 @@
-"""States as people write them, and what is said about those that cannot be."""
+"""Validation of states: the field and reason of every refusal."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from pydantic import ValidationError
 
 from loadmaster.serving.systems.decima.examples import examples
-from loadmaster.serving.systems.decima.limits import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
+from loadmaster.serving.systems.decima.records import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
 
 Change = dict[tuple[str | int, ...], Any]
 
 
 def changed(changes: Change) -> dict[str, Any]:
-    """The example with other values at some places."""
+    """The example with changed values."""
     state: Any = copy.deepcopy(EXAMPLE)
     for where, value in changes.items():
         place = state
@@ -28,7 +28,7 @@ def changed(changes: Change) -> dict[str, Any]:
 
 
 def fault_of(state: Any) -> tuple[tuple[str | int, ...], str]:
-    """Where and why it is refused, as JSON and as a mapping alike."""
+    """Location and message of the error, the same for JSON and a mapping."""
     with pytest.raises(ValidationError) as as_mapping:
         DecimaState.model_validate(state)
     with pytest.raises(ValidationError) as as_text:
@@ -47,8 +47,8 @@ INCONSISTENT: list[tuple[Change, tuple[str | int, ...], str]] = [
     ({(*SUM, "id"): "scan", (*SUM, "parents"): []}, (*SUM, "id"), "ids that differ"),
     ({(*JOIN, "parents"): ["scan"]}, (*JOIN, "parents", 0), "no stage of its job"),
     ({(*JOIN, "parents"): ["read", "read"]}, (*JOIN, "parents"), "twice"),
-    ({(*SUM, "parents"): ["sum"]}, (*SUM, "parents"), "waits for itself"),
-    ({(*SCAN, "parents"): ["sum"]}, (*SCAN, "parents"), "waits for itself"),
+    ({(*SUM, "parents"): ["sum"]}, (*SUM, "parents"), "its own ancestor"),
+    ({(*SCAN, "parents"): ["sum"]}, (*SCAN, "parents"), "its own ancestor"),
     ({(*SCAN, "started"): 21}, (*SCAN, "started"), "at most the 20 tasks"),
     ({(*SCAN, "finished"): 8}, (*SCAN, "finished"), "at most 7 started"),
     ({(*SUM, "started"): 1}, (*SUM, "started"), "before its parents are finished"),
@@ -71,7 +71,7 @@ INCONSISTENT: list[tuple[Change, tuple[str | int, ...], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "where", "words"), INCONSISTENT)
-def test_numbers_that_do_not_go_together(
+def test_inconsistent_states_are_refused_by_field(
     changes: Change, where: tuple[str | int, ...], words: str
 ) -> None:
     found, why = fault_of(changed(changes))
@@ -99,38 +99,40 @@ OUT_OF_BOUNDS: list[tuple[Change, tuple[str | int, ...]]] = [
 
 
 @pytest.mark.parametrize(("changes", "where"), OUT_OF_BOUNDS)
-def test_values_out_of_bounds(changes: Change, where: tuple[str | int, ...]) -> None:
+def test_values_out_of_bounds_are_refused_by_field(
+    changes: Change, where: tuple[str | int, ...]
+) -> None:
     assert fault_of(changed(changes))[0] == where
 
 
-def test_states_that_are_too_large() -> None:
+def test_states_above_the_size_limits_are_refused() -> None:
     stage = {"id": "0", "tasks": 1, "task_ms": 1}
     many = [{**stage, "id": str(number)} for number in range(JOB_STAGES_MAX)]
     jobs = [{"id": str(number), "stages": many} for number in range(STAGES_MAX // len(many) + 1)]
     where, why = fault_of(changed({("source",): {}, ("jobs",): jobs}))
     assert where == ("jobs",)
     assert f"{STAGES_MAX:,}" in why
-    crowd = [{"count": EXECUTORS_MAX, "free": 1}, {"count": 1}]
-    assert fault_of(changed({("executors",): crowd}))[0] == ("executors",)
+    classes = [{"count": EXECUTORS_MAX, "free": 1}, {"count": 1}]
+    assert fault_of(changed({("executors",): classes}))[0] == ("executors",)
 
 
-def test_a_job_holds_at_least_those_at_work_and_those_asked_about() -> None:
-    assert DecimaState.model_validate(EXAMPLE).moment.members.tolist() == [3, 4]
+def test_default_executors_of_a_job_are_those_running_and_those_to_place() -> None:
+    assert DecimaState.model_validate(EXAMPLE).snapshot.members.tolist() == [3, 4]
     of_stage = changed({("source", "stage"): "read"})
-    assert DecimaState.model_validate(of_stage).moment.members.tolist() == [3, 4]
-    nobodys = changed({("source",): {}})
-    assert DecimaState.model_validate(nobodys).moment.members.tolist() == [0, 4]
-    told = changed({("jobs", 1, "executors"): 5})
-    assert DecimaState.model_validate(told).moment.members.tolist() == [3, 5]
+    assert DecimaState.model_validate(of_stage).snapshot.members.tolist() == [3, 4]
+    of_no_job = changed({("source",): {}})
+    assert DecimaState.model_validate(of_no_job).snapshot.members.tolist() == [0, 4]
+    given = changed({("jobs", 1, "executors"): 5})
+    assert DecimaState.model_validate(given).snapshot.members.tolist() == [3, 5]
 
 
-def test_what_is_written_reads_back() -> None:
+def test_examples_survive_a_round_trip() -> None:
     for state in examples().values():
         assert DecimaState.model_validate_json(state.model_dump_json()) == state
         assert DecimaState.model_validate(state.model_dump()) == state
 
 
-def test_the_examples_are_as_large_as_they_say() -> None:
+def test_examples_have_the_documented_sizes() -> None:
     sizes = {
         name: (len(state.jobs), sum(len(job.stages) for job in state.jobs))
         for name, state in examples().items()
@@ -138,15 +140,15 @@ def test_the_examples_are_as_large_as_they_say() -> None:
     assert sizes == {"tiny": (2, 4), "small": (5, 30), "large": (100, 1000)}
 
 
-def test_every_field_is_described() -> None:
+def test_every_field_has_a_description() -> None:
     schema = DecimaState.model_json_schema()
     for name, part in {**schema["$defs"], "DecimaState": schema}.items():
-        for field, told in part["properties"].items():
-            assert field == "version" or "description" in told, f"{name}.{field}"
+        for field, description in part["properties"].items():
+            assert field == "version" or "description" in description, f"{name}.{field}"
     assert schema["examples"] == [EXAMPLE]
 
 
-def test_an_outcome_needs_the_work() -> None:
+def test_outcome_requires_the_work() -> None:
     with pytest.raises(ValidationError):
         DecimaOutcome.model_validate({"job": "a", "completion_s": 3.0})
     with pytest.raises(ValidationError):

@@ -1,0 +1,361 @@
+"""From a state to the simulator's tables, which the policy observes as in training.
+
+A state that is not consistent is refused by a ValidationError that names the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import state as state_cols
+from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot, templates_without_durations
+from loadmaster.serving.systems.decima.records import (
+    EDGES_MAX,
+    EXECUTORS_MAX,
+    STAGES_MAX,
+    ExecutorClass,
+    Job,
+    Source,
+)
+
+Location = tuple[str | int, ...]  # of a field in the state
+
+# Rules that a stage may break.
+(
+    CONSISTENT,
+    TOO_MANY_STARTED,
+    TOO_MANY_FINISHED,
+    DUPLICATE_PARENT,
+    CYCLE,
+    STARTED_EARLY,
+    JOB_FINISHED,
+) = range(7)
+
+_COUNTS = attrgetter("tasks", "started", "finished", "promised", "moving", "unlocked", "chosen")
+_COUNT_COLUMNS = (
+    state_cols.TASKS,
+    state_cols.STARTED,
+    state_cols.FINISHED,
+    state_cols.COMMITTED,
+    state_cols.MOVING,
+    state_cols.UNLOCKED,
+    state_cols.CHOSEN,
+)
+_SIZES = attrgetter("task_ms", "cpu", "memory")
+
+
+def inconsistent(where: Location, given: Any, why: str) -> ValidationError:
+    """The error about one field: "'x' is no stage of its job; expected ..."."""
+    shown = repr(given) if isinstance(given, int | str) else ""
+    kind = PydanticCustomError("inconsistent", "{text}", {"text": f"{shown} {why}".strip()})
+    return ValidationError.from_exception_data(
+        "state", [InitErrorDetails(type=kind, loc=where, input=given)]
+    )
+
+
+def to_snapshot(
+    executors: Sequence[ExecutorClass], jobs: Sequence[Job], source: Source, more_to_come: bool
+) -> ClusterSnapshot:
+    """Build the tables; ids and references between them are checked."""
+    slot_of = _places_by_id([job.id for job in jobs], ("jobs",))
+    stages = [stage for job in jobs for stage in job.stages]
+    first_stage = _starts([len(job.stages) for job in jobs])
+    parents = [_parents_of(number, job) for number, job in enumerate(jobs)]
+    counts = np.fromiter(
+        chain.from_iterable(map(_COUNTS, stages)), np.int64, len(_COUNT_COLUMNS) * len(stages)
+    )
+    sizes = np.fromiter(chain.from_iterable(map(_SIZES, stages)), np.float64, 3 * len(stages))
+    sizes = sizes.reshape(-1, 3)
+    parent_first = _starts([len(stage.parents) for stage in stages])
+    parent = np.fromiter(chain.from_iterable(parents), np.int64)
+    table = np.zeros((len(stages), state_cols.STAGE_COLUMNS), np.int64)
+    _fill(counts.reshape(-1, len(_COUNT_COLUMNS)), first_stage, parent_first, parent, table)
+    bank = templates_without_durations(
+        first_stage=first_stage,
+        tasks=table[:, state_cols.TASKS].copy(),
+        mean_ms=sizes[:, 0].copy(),
+        demand=sizes[:, 1:].copy(),
+        parent_first=parent_first,
+        parent=parent,
+    )
+    left = np.array([group.free for group in executors], np.int64)
+    source_job = _source_job(source, jobs, slot_of)
+    return ClusterSnapshot(
+        bank=bank,
+        amount=np.array([group.count for group in executors], np.int64),
+        left=left,
+        capacity=np.array([(group.cpu, group.memory) for group in executors]),
+        members=_members(jobs, source, table, first_stage, source_job, int(left.sum())),
+        committed_in=np.array([job.promised for job in jobs], np.int64),
+        age_ms=np.array([round(job.age_s * 1000) for job in jobs], np.int64),
+        stages=table,
+        source_job=source_job,
+        more_to_come=more_to_come,
+    )
+
+
+@compiled
+def _fill(
+    counts: NDArray[np.int64],
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    table: NDArray[np.int64],
+) -> None:
+    """Fill `table` (S, STAGE_COLUMNS) from `counts` (S, the count columns) and the DAGs."""
+    for stage in range(len(counts)):
+        table[stage, state_cols.PROFILE] = stage
+        for place in range(len(_COUNT_COLUMNS)):
+            table[stage, _COUNT_COLUMNS[place]] = counts[stage, place]
+    for job in range(len(first_stage) - 1):
+        first = first_stage[job]
+        for stage in range(first, first_stage[job + 1]):
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                above = first + parent[edge]
+                table[stage, state_cols.WAITING] += (
+                    table[above, state_cols.FINISHED] < table[above, state_cols.TASKS]
+                )
+
+
+def _members(
+    jobs: Sequence[Job],
+    source: Source,
+    table: NDArray[np.int64],
+    first_stage: NDArray[np.int64],
+    source_job: int,
+    free: int,
+) -> NDArray[np.int64]:
+    """(J,) executors of each job as given, or else the least that it must have."""
+    held = np.array([-1 if job.executors is None else job.executors for job in jobs])
+    running = np.add.reduceat(
+        table[:, state_cols.STARTED] - table[:, state_cols.FINISHED], first_stage[:-1]
+    )
+    if source_job != state_cols.NONE:
+        at_work = int(running[source_job])
+        # The executors of a stage may still run their last tasks, all but the one that came free.
+        own = at_work + free if source.stage is None else max(at_work + 1, free)
+        running[source_job] = own
+    return np.where(held < 0, running, held)
+
+
+def _parents_of(number: int, job: Job) -> list[int]:
+    """Parents of all its stages, stage after stage, by their place in the job."""
+    place_of = _places_by_id([stage.id for stage in job.stages], ("jobs", number, "stages"))
+    try:
+        return [place_of[parent] for stage in job.stages for parent in stage.parents]
+    except KeyError:
+        where, unknown = next(
+            ((place, "parents", which), parent)
+            for place, stage in enumerate(job.stages)
+            for which, parent in enumerate(stage.parents)
+            if parent not in place_of
+        )
+        raise inconsistent(
+            ("jobs", number, "stages", *where),
+            unknown,
+            "is no stage of its job; expected the id of one",
+        ) from None
+
+
+def _places_by_id(ids: list[str], where: Location) -> dict[str, int]:
+    places = {name: place for place, name in enumerate(ids)}
+    if len(places) < len(ids):
+        first, again = next((n, places[name]) for n, name in enumerate(ids) if places[name] != n)
+        raise inconsistent(
+            (*where, again, "id"),
+            ids[again],
+            f"is also the id of number {first}; expected ids that differ",
+        )
+    return places
+
+
+def _source_job(source: Source, jobs: Sequence[Job], slot_of: dict[str, int]) -> int:
+    job, stage = source.job, source.stage
+    if job is None:
+        if stage is not None:
+            raise inconsistent(
+                ("source", "stage"), stage, "has no job; expected source.job beside it"
+            )
+        return state_cols.NONE
+    if job not in slot_of:
+        raise inconsistent(
+            ("source", "job"), job, "is no job of this state; expected the id of one"
+        )
+    slot = slot_of[job]
+    if stage is not None and all(stage != known.id for known in jobs[slot].stages):
+        raise inconsistent(
+            ("source", "stage"), stage, "is no stage of that job; expected the id of one"
+        )
+    return slot
+
+
+def _starts(counts: list[int]) -> NDArray[np.int64]:
+    return np.array(list(accumulate(counts, initial=0)), np.int64)
+
+
+def check_sizes(executors: Sequence[ExecutorClass], jobs: Sequence[Job]) -> None:
+    """Check sums over the state, before any table is built."""
+    total = sum(group.count for group in executors)
+    if total > EXECUTORS_MAX:
+        raise inconsistent(
+            ("executors",), total, f"in all; expected at most {EXECUTORS_MAX:,} executors"
+        )
+    stages = sum(len(job.stages) for job in jobs)
+    if stages > STAGES_MAX:
+        raise inconsistent(("jobs",), stages, f"stages in all; expected at most {STAGES_MAX:,}")
+    edges = sum(len(stage.parents) for job in jobs for stage in job.stages)
+    if edges > EDGES_MAX:
+        raise inconsistent(("jobs",), edges, f"parents in all; expected at most {EDGES_MAX:,}")
+    for number, group in enumerate(executors):
+        if group.free > group.count:
+            raise inconsistent(
+                ("executors", number, "free"),
+                group.free,
+                f"of {group.count} executors are free; expected at most as many as there are",
+            )
+    if not any(group.free for group in executors):
+        raise inconsistent(
+            ("executors", 0, "free"), 0, "executors are free; expected at least one to place"
+        )
+
+
+def check_snapshot(snapshot: ClusterSnapshot, jobs: Sequence[Job], source: Source) -> None:
+    """Check counts of tasks and executors."""
+    _check_stages(snapshot, jobs)
+    _check_executors(snapshot, source)
+
+
+def _check_stages(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> None:
+    facts, bank = snapshot.stages, snapshot.bank
+    rule, row = _first_broken(
+        facts, bank.first_stage, bank.parent_first, bank.parent, bank.height,
+        np.full(len(facts), state_cols.NONE),
+    )  # fmt: skip
+    if rule == CONSISTENT:
+        return
+    job = int(np.searchsorted(bank.first_stage, row, side="right")) - 1
+    if rule == JOB_FINISHED:
+        raise inconsistent(
+            ("jobs", job, "stages"), None, "are all finished; expected jobs that are not"
+        )
+    if rule == CYCLE:
+        row = _stage_on_cycle(snapshot)
+    place = row - int(bank.first_stage[job])
+    stage = jobs[job].stages[place]
+    field, why = {
+        TOO_MANY_STARTED: ("started", f"are started; expected at most the {stage.tasks} tasks"),
+        TOO_MANY_FINISHED: ("finished", f"are finished; expected at most {stage.started} started"),
+        DUPLICATE_PARENT: ("parents", "a parent is named twice; expected each once"),
+        CYCLE: ("parents", "is its own ancestor; expected a DAG"),
+        STARTED_EARLY: ("started", "are started before its parents are finished; expected 0"),
+    }[rule]
+    raise inconsistent(("jobs", job, "stages", place, field), getattr(stage, field), why)
+
+
+@compiled
+def _first_broken(
+    facts: NDArray[np.int64],
+    first_stage: NDArray[np.int64],
+    parent_first: NDArray[np.int64],
+    parent: NDArray[np.int64],
+    height: NDArray[np.int64],
+    named_by: NDArray[np.int64],
+) -> tuple[int, int]:
+    """The first stage that breaks a rule, as (rule, stage).
+
+    `facts` are a snapshot's stages, `named_by` (S,) is NONE; the others are its templates' tables.
+    """
+    for job in range(len(first_stage) - 1):
+        first, unfinished = first_stage[job], 0
+        for stage in range(first, first_stage[job + 1]):
+            row = facts[stage]
+            if row[state_cols.STARTED] > row[state_cols.TASKS]:
+                return TOO_MANY_STARTED, stage
+            if row[state_cols.FINISHED] > row[state_cols.STARTED]:
+                return TOO_MANY_FINISHED, stage
+            for edge in range(parent_first[stage], parent_first[stage + 1]):
+                if named_by[first + parent[edge]] == stage:
+                    return DUPLICATE_PARENT, stage
+                named_by[first + parent[edge]] = stage
+            if height[stage] < 0:
+                return CYCLE, stage
+            if row[state_cols.STARTED] > 0 and row[state_cols.WAITING] > 0:
+                return STARTED_EARLY, stage
+            unfinished += row[state_cols.FINISHED] < row[state_cols.TASKS]
+        if unfinished == 0:
+            return JOB_FINISHED, first
+    return CONSISTENT, 0
+
+
+def _stage_on_cycle(snapshot: ClusterSnapshot) -> int:
+    """A stage that is its own ancestor; there is one."""
+    bank = snapshot.bank
+    # A stage without height has a child without height, so following children reaches a cycle.
+    row = int(np.argmin(bank.height))
+    first = int(bank.first_stage[np.searchsorted(bank.first_stage, row, side="right") - 1])
+    visited = set()
+    while row not in visited:
+        visited.add(row)
+        below = first + bank.child[bank.child_first[row] : bank.child_first[row + 1]]
+        row = int(below[bank.height[below] < 0][0])
+    return row
+
+
+def _check_executors(snapshot: ClusterSnapshot, source: Source) -> None:
+    bank, facts = snapshot.bank, snapshot.stages
+    total, free = int(snapshot.amount.sum()), int(snapshot.left.sum())
+    firsts, source_job = bank.first_stage[:-1], snapshot.source_job
+    running = np.add.reduceat(facts[:, state_cols.STARTED] - facts[:, state_cols.FINISHED], firsts)
+    moving = np.add.reduceat(facts[:, state_cols.MOVING], firsts)
+    promised = np.add.reduceat(facts[:, state_cols.COMMITTED], firsts)
+
+    least = running.copy()
+    if source_job != state_cols.NONE:
+        # The executors of a stage that ran out of tasks may all run their last ones.
+        idle = source.stage is None
+        least[source_job] = running[source_job] + free if idle else max(running[source_job], free)
+    if (snapshot.members < least).any():
+        job = int(np.argmax(snapshot.members < least))
+        raise inconsistent(
+            ("jobs", job, "executors"),
+            int(snapshot.members[job]),
+            f"belong to it; expected at least {least[job]}, those with tasks and those to place",
+        )
+    if (snapshot.committed_in > promised).any():
+        job = int(np.argmax(snapshot.committed_in > promised))
+        raise inconsistent(
+            ("jobs", job, "promised"),
+            int(snapshot.committed_in[job]),
+            f"of other jobs' executors; expected at most the {promised[job]} promised to its "
+            "stages",
+        )
+    elsewhere = free if source_job == state_cols.NONE else 0
+    known = int(snapshot.members.sum() + moving.sum()) + elsewhere
+    if known > total:
+        raise inconsistent(
+            ("executors",),
+            total,
+            f"in all, but {snapshot.members.sum()} belong to jobs, {moving.sum()} are moving "
+            f"and {elsewhere} free ones belong to none; expected at least {known}",
+        )
+    beside = np.full(len(firsts), free)
+    if source_job != state_cols.NONE:
+        beside[source_job] = 0
+    most = snapshot.members + moving + snapshot.committed_in + beside
+    if (most > total).any():
+        job = int(np.argmax(most > total))
+        raise inconsistent(
+            ("jobs", job, "promised"),
+            int(snapshot.committed_in[job]),
+            "are too many: with its own, those moving and the free ones there would be "
+            f"{most[job]}; expected at most {total} in all",
+        )
