@@ -1,4 +1,4 @@
-"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is documented."""
+"""Schemathesis over the whole OpenAPI document: every response is documented."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -23,13 +24,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from urllib3 import HTTPResponse
 
-from tests.serving.built_in import ALL
-from tests.serving.conftest import Here
+from tests.serving.conftest import ALL, Here
 
-# How many requests are made up in all, at least. More of them find more: LOADMASTER_FUZZ=100000.
+# Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
 EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
-# Shares of it. States of real systems take long to make up, and are nearly always refused: what
-# comes close to a valid one is tried in test_bad_input.py.
+# Shares of it. States of real systems take long to generate and are nearly always refused;
+# mutations of valid ones are tested in test_bad_requests.py.
 SHARES = {
     "decide": 2,
     "feedback": 6,
@@ -41,7 +41,7 @@ SHARES = {
     "example": 1,
 }
 TOY_DECIDE = 24
-MARGIN = 1.05  # some operations have fewer forms than they are granted
+MARGIN = 1.05  # some operations have fewer distinct requests than their share
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -52,7 +52,7 @@ CHECKS = [
 
 
 class InProcess(HTTPAdapter):
-    """Requests that stay in this process."""
+    """Sends requests to the application in this process."""
 
     def __init__(self, here: Here) -> None:
         super().__init__()
@@ -61,14 +61,14 @@ class InProcess(HTTPAdapter):
     def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
         parts = urlsplit(request.url)
         body = request.body.encode() if isinstance(request.body, str) else request.body
-        answered = self._here.ask(
+        answer = self._here.ask(
             request.method,
             f"{parts.path}?{parts.query}",
             body or b"",
             headers=[(name, _text(value)) for name, value in request.headers.items()],
         )
         raw = HTTPResponse(
-            BytesIO(answered.body), answered.headers, answered.status, preload_content=False
+            BytesIO(answer.body), answer.headers, answer.status, preload_content=False
         )
         return self.build_response(request, raw)
 
@@ -77,9 +77,10 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def test_every_answer_is_a_documented_one(everything: Here) -> None:
-    described = everything.ask("GET", "/openapi.json").json
-    schema = schemathesis.openapi.from_dict(described)
+@pytest.mark.slow
+def test_every_response_is_documented(everything: Here) -> None:
+    document = everything.ask("GET", "/openapi.json").json
+    schema = schemathesis.openapi.from_dict(document)
     session = requests.Session()
     session.mount("http://", InProcess(everything))
     counted: Counter[tuple[str, int]] = Counter()
@@ -92,7 +93,7 @@ def test_every_answer_is_a_documented_one(everything: Here) -> None:
         most = math.ceil(MARGIN * EXAMPLES * share / shares)
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
         if operation.method == "get" and verb not in SHARES:
-            modes = (GenerationMode.POSITIVE,)  # nothing about them can be wrong
+            modes = (GenerationMode.POSITIVE,)  # they have no input
         for mode in modes:
             strategy = operation.as_strategy(generation_mode=mode)
 
@@ -112,7 +113,7 @@ def test_every_answer_is_a_documented_one(everything: Here) -> None:
             fuzz()
 
     assert sum(counted.values()) >= EXAMPLES, counted
-    for name in ALL:  # what was made up was not all refused
+    for name in ALL:  # not everything was refused
         assert counted[f"/v1/{name}/feedback", 200] > 10
         assert counted[f"/v1/{name}/decide", 422] > 10
     for name in ALL:
