@@ -34,18 +34,18 @@ ERRORS = {
     429: "too many requests; Retry-After gives the time to wait",
     503: "not ready, or too busy; Retry-After gives the time to wait",
 }
-READ_ERRORS = (401, 403, 429)
-BODY_ERRORS = (401, 403, 408, 413, 415, 422, 429)
+ACCESS_ERRORS = (401, 403, 429)
+BODY_ERRORS = (408, *ACCESS_ERRORS, 413, 415, 422)
 WITH_REASON = {"by hand": {"summary": "with a reason", "value": {"reason": "maintenance"}}}
 
 
 def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]:
     """Build the OpenAPI document of these systems."""
-    api = _Declarations()
-    probe = schemas.ProbeResponse
-    api.get("/healthz", "The process is alive.", probe, errors=(), public=True)
-    api.get("/readyz", "Every policy answers in time.", probe, errors=(503,), public=True)
-    api.get("/v1/systems", "The systems that are served.", schemas.SystemsResponse)
+    api = APIRouter()
+    _declare(api, "/healthz", "The process is alive.", schemas.ProbeResponse, ())
+    _declare(api, "/readyz", "Every policy answers in time.", schemas.ProbeResponse, (503,))
+    summary = "The systems that are served."
+    _declare(api, "/v1/systems", summary, schemas.SystemsResponse, ACCESS_ERRORS)
     for system, endpoint in endpoints.items():
         _declare_system(api, system, endpoint)
     found = get_openapi(
@@ -53,14 +53,14 @@ def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]
         version=version("loadmaster"),
         description="Decisions of learned schedulers and autoscalers: bounded, explained, with a "
         "rule as fallback.",
-        routes=api.router.routes,
+        routes=api.routes,
         separate_input_output_schemas=False,
     )
     found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return found | {"security": [{"token": []}, {}]}
 
 
-def _declare_system(api: _Declarations, system: str, endpoint: Endpoint[Any, Any, Any]) -> None:
+def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, Any]) -> None:
     base, title = f"/v1/{system}", system.title().replace("_", "")
     states = endpoint.examples()
     examples = {
@@ -69,109 +69,74 @@ def _declare_system(api: _Declarations, system: str, endpoint: Endpoint[Any, Any
         if name != "large"  # too long to read
     }
     response = create_model(
-        f"{title}Response",
-        __base__=schemas.DecisionResponse,
-        decision=(endpoint.decision, ...),
+        f"{title}Response", __base__=schemas.DecisionResponse, decision=(endpoint.decision, ...)
     )
-    api.post(
-        f"{base}/decide",
-        f"Decide for {system}. {endpoint.summary}",
-        request_model(endpoint),
-        response,
-        examples,
-        errors=(503,),
-    )
-    api.post(
-        f"{base}/feedback",
-        "Report the outcome of a decision to the monitor.",
-        feedback_model(endpoint),
-        schemas.FeedbackResponse,
-    )
-    api.get(f"{base}/status", "Lifecycle, rewards, drift, fallbacks.", schemas.StatusResponse)
-    api.get(f"{base}/history", "The last hour in short intervals.", schemas.HistoryResponse)
-    api.get(
-        f"{base}/decisions",
-        "The latest decisions, newest first.",
-        schemas.DecisionsResponse,
-        query=_query("limit", Annotated[int, Query(ge=1, le=200)], 50),
-    )
-    api.get(
-        f"{base}/example",
-        "An example of a state.",
-        endpoint.state,
-        query=_query("name", Literal[tuple(sorted(states))], "small"),
-    )
-    for verb, summary, body, shown in (
-        ("pause", "Let the rule act until resume. (admin)", schemas.VerbOrder, WITH_REASON),
-        ("resume", "Let the policy act again. (admin)", schemas.VerbOrder, WITH_REASON),
-        ("promote", "Serve a bundle, or put it in the shadow. (admin)", schemas.PromoteOrder, None),
-        ("rollback", "Serve the previous bundle again. (admin)", schemas.VerbOrder, None),
-    ):
-        api.post(f"{base}/{verb}", summary, body, schemas.StatusResponse, shown, errors=(409,))
 
-
-class _Declarations:
-    """FastAPI routes that are never called."""
-
-    def __init__(self) -> None:
-        self.router = APIRouter()
-
-    def get(
-        self,
-        path: str,
-        summary: str,
-        response: type[BaseModel],
-        errors: tuple[int, ...] = READ_ERRORS,
-        query: Parameter | None = None,
-        public: bool = False,
-    ) -> None:
-        parameters = [] if query is None else [query]
-        errors += () if query is None else (422,)
-        self._add("GET", path, summary, response, errors, parameters, public)
+    def get(verb: str, summary: str, response: type[BaseModel], *query: Parameter) -> None:
+        errors = (*ACCESS_ERRORS, 422) if query else ACCESS_ERRORS
+        _declare(api, f"{base}/{verb}", summary, response, errors, *query)
 
     def post(
-        self,
-        path: str,
+        verb: str,
         summary: str,
+        response: type[BaseModel],
         body: type[BaseModel],
-        response: type[BaseModel],
-        examples: dict[str, Any] | None = None,
-        errors: tuple[int, ...] = (),
+        examples: dict[str, Any] | None,
+        *errors: int,
     ) -> None:
-        content = Body(openapi_examples=examples)
-        parameter = Parameter("body", Parameter.KEYWORD_ONLY, default=content, annotation=body)
-        self._add("POST", path, summary, response, (*BODY_ERRORS, *errors), [parameter])
+        content = _parameter("body", body, Body(openapi_examples=examples))
+        _declare(api, f"{base}/{verb}", summary, response, (*BODY_ERRORS, *errors), content)
 
-    def _add(
-        self,
-        method: str,
-        path: str,
-        summary: str,
-        response: type[BaseModel],
-        errors: tuple[int, ...],
-        parameters: list[Parameter],
-        public: bool = False,
-    ) -> None:
-        def endpoint(**_: Any) -> None: ...
-
-        endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-        self.router.add_api_route(
-            path,
-            endpoint,
-            methods=[method],
-            operation_id=f"{method.lower()}{path.replace('/', '_')}",
-            summary=summary,
-            response_model=response,
-            response_description="success",
-            responses={
-                status: {"model": schemas.ErrorResponse, "description": ERRORS[status]}
-                for status in sorted(errors)
-            },
-            openapi_extra={"security": [{}]} if public else None,
-        )
+    status, action = schemas.StatusResponse, schemas.VerbOrder
+    summary = f"Decide for {system}. {endpoint.summary}"
+    post("decide", summary, response, request_model(endpoint), examples, 503)
+    feedback = feedback_model(endpoint)
+    post("feedback", "Report an outcome.", schemas.FeedbackResponse, feedback, None)
+    get("status", "Lifecycle, rewards, drift, fallbacks.", status)
+    get("history", "The last hour in short intervals.", schemas.HistoryResponse)
+    limit = _parameter("limit", Annotated[int, Query(ge=1, le=200)], 50)
+    get("decisions", "The latest decisions, newest first.", schemas.DecisionsResponse, limit)
+    name = _parameter("name", Literal[tuple(sorted(states))], "small")
+    get("example", "An example of a state.", endpoint.state, name)
+    post("pause", "Let the rule act until resume. (admin)", status, action, WITH_REASON, 409)
+    post("resume", "Let the policy act again. (admin)", status, action, WITH_REASON, 409)
+    promote = schemas.PromoteOrder
+    post("promote", "Serve or shadow a bundle. (admin)", status, promote, None, 409)
+    post("rollback", "Serve the previous bundle again. (admin)", status, action, None, 409)
 
 
-def _query(name: str, annotation: Any, default: Any) -> Parameter:
+def _declare(
+    api: APIRouter,
+    path: str,
+    summary: str,
+    response: type[BaseModel],
+    errors: tuple[int, ...],
+    *parameters: Parameter,
+) -> None:
+    """Declare a route that is never called: GET, or POST if it has a body."""
+
+    def endpoint(**_: Any) -> None: ...
+
+    endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    method = "POST" if BODY_ERRORS[0] in errors else "GET"
+    api.add_api_route(
+        path,
+        endpoint,
+        methods=[method],
+        operation_id=f"{method.lower()}{path.replace('/', '_')}",
+        summary=summary,
+        response_model=response,
+        response_description="success",
+        responses={
+            status: {"model": schemas.ErrorResponse, "description": ERRORS[status]}
+            for status in sorted(errors)
+        },
+        openapi_extra=None if 401 in errors else {"security": [{}]},
+    )
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
+    """A query parameter, or the body if `default` is a `Body`."""
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
@@ -188,8 +153,7 @@ pre { overflow: auto; max-height: 28rem; padding: .8rem; border: 1px solid var(-
       border-radius: 6px; }
 .verb { display: inline-block; min-width: 3.2rem; font-weight: 600; }
 summary { cursor: pointer; }
-table { border-collapse: collapse; }
-td { padding: .1rem 1rem .1rem 0; }
+section p { margin: .2rem 0; }
 """
 
 
@@ -241,12 +205,10 @@ def _operation(path: str, verb: str, operation: dict[str, Any]) -> str:
     for name, example in content.get("examples", {}).items():
         shown = _block(example["value"])
         parts.append(f"<details><summary>example: {escape(name)}</summary>{shown}</details>")
-    rows = [
-        f"<tr><td>{status}</td><td>{escape(answer['description'])}</td>"
-        f"<td>{_link(answer['content']['application/json']['schema'])}</td></tr>"
-        for status, answer in operation["responses"].items()
-    ]
-    return "".join(parts) + f"<table>{''.join(rows)}</table></section>"
+    for status, answer in operation["responses"].items():
+        schema = answer["content"]["application/json"]["schema"]
+        parts.append(f"<p>{status} {_link(schema)} {escape(answer['description'])}</p>")
+    return "".join(parts) + "</section>"
 
 
 def _link(schema: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import math
 import os
 import threading
@@ -13,8 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
-
-import pydantic_core
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Explanation, Proposal
@@ -209,18 +208,20 @@ class PolicyRunner:
         )
 
     def _checked(self, state: Any, proposal: Proposal) -> dict[str, Any]:
-        """The decision as JSON data, if it is valid, finite and can be carried out."""
+        """The decision as JSON data, if it is finite and can be carried out."""
         if not isinstance(proposal.decision, self.endpoint.decision):
             raise IllegalError(f"{type(proposal.decision).__name__} is not the system's decision")
-        decision: dict[str, Any] = proposal.decision.model_dump()
+        decision: dict[str, Any] = proposal.decision.model_dump(mode="json")
         # A network with NaN weights still has an argmax; its scores show them.
         options = (one for many in proposal.explanation.choices.values() for one in many)
-        if not _is_finite(decision) or not all(math.isfinite(one.score) for one in options):
-            raise NotFiniteError("the decision or its scores hold NaN or infinity")
+        try:
+            json.dumps([decision, [one.score for one in options]], allow_nan=False)
+        except ValueError:
+            raise NotFiniteError("the decision or its scores hold NaN or infinity") from None
         fault = self.endpoint.validate_decision(state, proposal.decision)
         if fault is not None:
             raise IllegalError(fault)
-        return proposal.decision.model_dump(mode="json")
+        return decision
 
 
 def _cause_of(fault: Exception) -> str:
@@ -252,23 +253,6 @@ def _rounded(value: float | None) -> float | None:
     if value is None or not math.isfinite(value):
         return None
     return float(f"{value:.6g}")
-
-
-def _is_finite(value: Any) -> bool:
-    """Whether plain JSON data holds no NaN and no infinity."""
-    text = pydantic_core.to_json(value, inf_nan_mode="constants")
-    if b"NaN" not in text and b"Infinity" not in text:
-        return True
-    todo = [value]  # the words may be part of a string
-    for one in todo:  # grows in the loop
-        if isinstance(one, float):
-            if not math.isfinite(one):
-                return False
-        elif isinstance(one, dict):
-            todo.extend(one.values())
-        elif isinstance(one, list | tuple):
-            todo.extend(one)
-    return True
 
 
 def freeze_gc() -> None:
