@@ -1,7 +1,8 @@
-"""Schemathesis over the whole OpenAPI document: every response is documented."""
+"""Generated requests: Schemathesis over the OpenAPI document, and mutations of valid states."""
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections import Counter
@@ -13,6 +14,7 @@ import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from requests.adapters import HTTPAdapter
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -24,12 +26,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from urllib3 import HTTPResponse
 
-from tests.serving.conftest import ALL, Here
+from tests.serving.conftest import ALL, SYSTEMS, Here
 
 # Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
 EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
 # Shares of it. States of real systems take long to generate and are nearly always refused;
-# mutations of valid ones are tested in test_bad_requests.py.
+# mutations of valid ones are tested below.
 SHARES = {
     "decide": 2,
     "feedback": 6,
@@ -49,6 +51,11 @@ CHECKS = [
     response_schema_conformance,
     negative_data_rejection,
 ]
+
+
+REPRODUCIBLE = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
 
 class InProcess(HTTPAdapter):
@@ -97,13 +104,7 @@ def test_every_response_is_documented(everything: Here) -> None:
         for mode in modes:
             strategy = operation.as_strategy(generation_mode=mode)
 
-            @settings(
-                max_examples=most,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            )
+            @settings(REPRODUCIBLE, max_examples=most)
             @given(case=strategy)
             def fuzz(case: Any) -> None:
                 response = case.call(base_url="http://127.0.0.1", session=session)
@@ -118,3 +119,66 @@ def test_every_response_is_documented(everything: Here) -> None:
         assert counted[f"/v1/{name}/decide", 422] > 10
     for name in ALL:
         everything.ask("POST", f"/v1/{name}/resume")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    inside: Any = ()
+    if isinstance(value, dict):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for key, one in inside:
+        found += paths_in(one, (*path, key))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_mutated_states_are_decided_or_refused_with_the_field(
+    everything: Here, system: str
+) -> None:
+    """Values of a valid state are replaced, removed or duplicated."""
+    names = everything.service.systems[system].endpoint.examples()
+    valid = min((everything.state(system, name) for name in names), key=lambda s: len(str(s)))
+    paths = paths_in(valid)
+    seen = set()
+
+    @settings(REPRODUCIBLE, max_examples=200)
+    @given(data=st.data())
+    def mutate(data: st.DataObject) -> None:
+        state = copy.deepcopy(valid)
+        for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3)):
+            branch: Any = state
+            try:
+                for part in path[:-1]:
+                    branch = branch[part]
+                value = branch[path[-1]]
+            except (KeyError, IndexError, TypeError):
+                continue  # removed by an earlier mutation
+            how = data.draw(st.sampled_from(["replace", "nudge", "remove", "duplicate"]))
+            if how == "remove":
+                del branch[path[-1]]
+            elif how == "duplicate" and isinstance(branch, list):
+                branch.append(value)
+            elif how == "nudge" and isinstance(value, int):
+                branch[path[-1]] = value + data.draw(st.integers(-3, 3))
+            else:
+                branch[path[-1]] = data.draw(JSON_VALUES)
+        answer = everything.ask("POST", f"/v1/{system}/decide", {"state": state})
+        seen.add(answer.status)
+        assert answer.status in (200, 422), answer
+        if answer.status == 422:
+            assert answer.json["field"].startswith("state"), answer
+        else:
+            assert answer.json["cause"] is None, answer
+
+    mutate()
+    assert seen == {200, 422}

@@ -15,7 +15,6 @@ from loadmaster.serving.http.auth import (
     RateLimit,
     Scope,
     TokenStore,
-    bearer,
     parse_tokens,
 )
 
@@ -109,22 +108,6 @@ def test_a_file_that_others_can_read_causes_a_warning(
     warning = auth.exposure(file)
     assert (warning is not None) == warns
     assert warning is None or str(file) in warning
-
-
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        (None, None),
-        ("", None),
-        ("Bearer", None),
-        ("Bearer  ", None),
-        ("Basic abc", None),
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-    ],
-)
-def test_bearer_parses_the_header(header: str | None, token: str | None) -> None:
-    assert bearer(header) == token
 
 
 def test_a_bucket_refills_with_time() -> None:
