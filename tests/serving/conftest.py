@@ -31,7 +31,7 @@ SYSTEMS = {n: one.endpoint_at for n, one in systems().items() if _is_installed(o
 ALL = ("toy", *SYSTEMS)
 
 
-class Here:
+class LocalService:
     """A service in this process, with its event loop."""
 
     def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
@@ -49,14 +49,16 @@ class Here:
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._loop.run_until_complete(work)
 
-    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+    def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         answer: Answer = self.run(send_request(self.service.app, method, path, body, **more))
         return answer
+
+    ask = request  # former name
 
     def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> dict[str, Any]:
         """The response to a decide request of the toy system."""
         body = {"state": {"load": load, "replicas": replicas}, **options}
-        answer = self.ask("POST", "/v1/toy/decide", body)
+        answer = self.request("POST", "/v1/toy/decide", body)
         assert answer.status == 200, answer
         response: dict[str, Any] = answer.json
         return response
@@ -72,11 +74,11 @@ class Here:
         return [answer.json for answer in self.run(send())]
 
     def state(self, system: str, name: str = "small") -> dict[str, Any]:
-        example: dict[str, Any] = self.ask("GET", f"/v1/{system}/example?name={name}").json
+        example: dict[str, Any] = self.request("GET", f"/v1/{system}/example?name={name}").json
         return example
 
     def status(self, system: str = "toy") -> dict[str, Any]:
-        status: dict[str, Any] = self.ask("GET", f"/v1/{system}/status").json
+        status: dict[str, Any] = self.request("GET", f"/v1/{system}/status").json
         return status
 
     def close(self) -> None:
@@ -90,16 +92,17 @@ class Here:
         self._loop.close()
 
 
-Start = Callable[..., Here]
+Here = LocalService  # former name
+Start = Callable[..., LocalService]
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """`start(does=..., toy={...}, ...)`: a service of the toy system, with any settings."""
     monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
-    opened: list[Here] = []
+    opened: list[LocalService] = []
 
-    def begin(does: str = "follows", **settings: Any) -> Here:
+    def begin(does: str = "follows", **settings: Any) -> LocalService:
         bundle = tmp_path / f"bundle-{does}"
         if not bundle.exists():
             toy.make_bundle(bundle, does=does)
@@ -110,7 +113,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
         )
         worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
-        here = Here(assemble(chosen, {"toy": worker}), worker, tmp_path)
+        here = LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path)
         opened.append(here)
         return here
 
@@ -120,7 +123,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     """A service of all systems and of the toy. Tests must undo what they change."""
     folder = tmp_path_factory.mktemp("everything")
     bundle = toy.make_bundle(folder / "bundle")
@@ -140,7 +143,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
             workers[name] = SystemWorker(
                 name, one.endpoint, endpoint.rules[0], str(where), warm=False
             )
-        here = Here(assemble(settings, workers), workers["toy"], folder)
+        here = LocalService(assemble(settings, workers), workers["toy"], folder)
     yield here
     here.close()
 

@@ -20,7 +20,7 @@ from loadmaster.serving.monitoring.log_files import read_log
 from loadmaster.serving.worker.worker import PolicyRunner, SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import send_request
-from tests.serving.conftest import Here, Start
+from tests.serving.conftest import LocalService, Start
 
 
 async def gone(*_: Any) -> bytes:
@@ -73,7 +73,7 @@ def test_the_rule_decides_if_the_worker_is_down(
     monkeypatch.setattr(here.worker, "decide", gone)
     response = here.decide(replicas=9)
     assert (response["decision"], response["cause"]) == ({"replicas": 9}, "worker down")
-    here.ask("POST", "/v1/toy/pause")
+    here.request("POST", "/v1/toy/pause")
     assert here.decide(replicas=9)["cause"] == "paused"
 
 
@@ -105,11 +105,11 @@ def test_concurrent_requests_get_their_own_decisions(start: Start) -> None:
 def test_the_first_request_after_readiness_is_decided_by_the_policy(start: Start) -> None:
     """The policy's first decisions take longer than the deadline, as if it were compiled."""
     here = start("is slow at first", toy={"deadline_ms": 300})
-    assert here.ask("GET", "/readyz").status == 200
+    assert here.request("GET", "/readyz").status == 200
     response = here.decide()
     assert (response["source"], response["cause"]) == ("policy", None)
     assert here.status()["decisions"]["total"] == 1  # warm-up requests are not counted
-    assert len(here.ask("GET", "/v1/toy/decisions").json["decisions"]) == 1
+    assert len(here.request("GET", "/v1/toy/decisions").json["decisions"]) == 1
     here.close()
     assert len(list(read_log(here.folder / "kept" / "log" / "toy"))) == 1  # nor logged
 
@@ -132,7 +132,7 @@ def test_requests_before_readiness_are_decided_by_the_rule(
     settings = here.service.systems["toy"].settings
     body = {"state": {"load": 42, "replicas": 3}}
 
-    async def ask() -> tuple[int, Any]:
+    async def probe_and_decide() -> tuple[int, Any]:
         from loadmaster.serving.settings import ServeSettings
 
         chosen = ServeSettings(systems={"toy": settings}, folder=here.folder / "new", listen=False)
@@ -143,7 +143,7 @@ def test_requests_before_readiness_are_decided_by_the_rule(
             answer = await send_request(service.app, "POST", "/v1/toy/decide", body)
             return probe.status, answer.json["cause"]
 
-    assert asyncio.run(ask()) == (503, "worker down")
+    assert asyncio.run(probe_and_decide()) == (503, "worker down")
 
 
 # Guard, shadow, admin actions.
@@ -171,12 +171,12 @@ def test_shadow_mode_acts_on_the_rule_and_returns_both(start: Start) -> None:
 
 def test_pause_and_resume(start: Start) -> None:
     here = start()
-    status = here.ask("POST", "/v1/toy/pause", {"reason": "maintenance"}).json
+    status = here.request("POST", "/v1/toy/pause", {"reason": "maintenance"}).json
     StatusResponse.model_validate(status)
     assert (status["paused"], status["acting"]) == (True, "fallback")
     assert status["acting_because"] == "paused: maintenance"
     assert here.decide()["cause"] == "paused"
-    assert here.ask("POST", "/v1/toy/resume").json["acting"] == "policy"
+    assert here.request("POST", "/v1/toy/resume").json["acting"] == "policy"
     assert here.decide()["source"] == "policy"
 
 
@@ -184,14 +184,14 @@ def test_promote_and_roll_back(start: Start) -> None:
     here = start()
     better = toy.make_bundle(here.folder / "better", "better", extra=1)
     body = {"bundle": str(better), "to": "shadow"}
-    status = here.ask("POST", "/v1/toy/promote", body).json
+    status = here.request("POST", "/v1/toy/promote", body).json
     assert status["policies"]["shadow"]["name"] == "better"
     assert here.decide()["decision"] == {"replicas": 5}  # a shadow does not act
-    status = here.ask("POST", "/v1/toy/promote", {}).json
+    status = here.request("POST", "/v1/toy/promote", {}).json
     names = [status["policies"][slot] for slot in ("serving", "shadow", "previous")]
     assert [one and one["name"] for one in names] == ["better", None, "toy"]
     assert here.decide()["decision"] == {"replicas": 6}
-    status = here.ask("POST", "/v1/toy/rollback", {}).json
+    status = here.request("POST", "/v1/toy/rollback", {}).json
     assert status["policies"]["serving"]["name"] == "toy"
     assert here.decide()["decision"] == {"replicas": 5}
 
@@ -209,7 +209,7 @@ def test_failed_admin_actions_change_nothing(start: Start) -> None:
         ("promote", {"bundle": "decima-batch"}, 422),
         ("promote", {"bundle": str(damaged)}, 422),
     ]:
-        answer = here.ask("POST", f"/v1/toy/{verb}", body)
+        answer = here.request("POST", f"/v1/toy/{verb}", body)
         assert answer.status == status, (verb, body, answer)
         assert answer.json["field"] == ("bundle" if status == 422 else None)
     assert here.status()["policies"] == before
@@ -219,9 +219,9 @@ def test_failed_admin_actions_change_nothing(start: Start) -> None:
 def test_policies_and_pause_survive_a_restart(start: Start) -> None:
     here = start()
     better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    here.ask("POST", "/v1/toy/promote", {"bundle": str(better)})
+    here.request("POST", "/v1/toy/promote", {"bundle": str(better)})
     here.decide()
-    here.ask("POST", "/v1/toy/pause", {"reason": "night"})
+    here.request("POST", "/v1/toy/pause", {"reason": "night"})
     here.close()
     (better / "weights.safetensors").unlink()  # it was copied
     again = start()
@@ -229,7 +229,7 @@ def test_policies_and_pause_survive_a_restart(start: Start) -> None:
     assert status["policies"]["serving"]["name"] == "better"
     assert status["acting_because"] == "paused: night"
     assert status["decisions"]["total"] == 1
-    again.ask("POST", "/v1/toy/resume")
+    again.request("POST", "/v1/toy/resume")
     assert again.decide()["decision"] == {"replicas": 6}
 
 
@@ -239,7 +239,7 @@ def test_feedback_counts_for_the_source_of_the_decision(start: Start) -> None:
     by_rule = here.decide(mode="shadow")["id"]
     for decision, reward in ((by_policy, 2.0), (by_rule, 1.0)):
         body = {"id": decision, "outcome": {"reward": reward}}
-        assert here.ask("POST", "/v1/toy/feedback", body).json == {
+        assert here.request("POST", "/v1/toy/feedback", body).json == {
             "accepted": True,
             "reward": reward,
         }
@@ -251,9 +251,9 @@ def test_lists_and_history_match_their_schemas(start: Start) -> None:
     here = start()
     for load in range(5):
         here.decide(load=load, request_id=f"r-{load}")
-    SystemsResponse.model_validate(here.ask("GET", "/v1/systems").json)
-    HistoryResponse.model_validate(here.ask("GET", "/v1/toy/history").json)
-    listed = here.ask("GET", "/v1/toy/decisions?limit=2").json["decisions"]
+    SystemsResponse.model_validate(here.request("GET", "/v1/systems").json)
+    HistoryResponse.model_validate(here.request("GET", "/v1/toy/history").json)
+    listed = here.request("GET", "/v1/toy/decisions?limit=2").json["decisions"]
     assert [one["id"] for one in listed] == ["r-4", "r-3"]
     assert here.state("toy", "large")["load"] == 420
 
@@ -275,7 +275,7 @@ def test_a_promoted_bundle_is_loaded_before_it_serves(
 ) -> None:
     here = start()
     better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    here.ask("POST", "/v1/toy/promote", {"bundle": str(better)})
+    here.request("POST", "/v1/toy/promote", {"bundle": str(better)})
 
     def too_late(self: PolicyRunner, folder: str) -> Any:
         raise AssertionError(f"{folder} is loaded now")
@@ -287,7 +287,7 @@ def test_a_promoted_bundle_is_loaded_before_it_serves(
 def test_a_restarted_worker_loads_the_copy_that_the_gateway_names(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here: Here = start()
+    here: LocalService = start()
     restarted = SystemWorker("toy", toy.REFERENCE, "hold", str(here.folder / "nowhere"))
     monkeypatch.setattr(here.worker, "decide", restarted.decide)
     assert here.decide()["source"] == "policy"

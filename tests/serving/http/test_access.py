@@ -14,7 +14,7 @@ from starlette.routing import Route
 from loadmaster.serving.http.routes import PUBLIC
 from loadmaster.serving.http.schemas import SystemsResponse
 from loadmaster.serving.policies.manager import VERBS
-from tests.serving.conftest import Here, Start
+from tests.serving.conftest import LocalService, Start
 
 READ, ADMIN, OTHER = "read-0123456789abcdef", "admin-0123456789abcdef", "other-0123456789abcdef"
 STATE = {"state": {"load": 42, "replicas": 3}}
@@ -32,7 +32,7 @@ def tokens(tmp_path: Path) -> Path:
     return file
 
 
-def routes_of(here: Here) -> Iterator[tuple[str, str, str]]:
+def routes_of(here: LocalService) -> Iterator[tuple[str, str, str]]:
     """Method, path and declared path of every route."""
     for route in here.service.app.routes:
         assert isinstance(route, Route), f"{route} is not covered by these tests"
@@ -77,11 +77,11 @@ def test_every_route_but_the_public_ones_needs_a_token(
     start: Start, tokens: Path, how: str
 ) -> None:
     here = start(tokens=tokens, limits={"wrong_tokens": 1000})
-    before = here.ask("GET", "/v1/toy/status", headers=bearer(READ)).json
+    before = here.request("GET", "/v1/toy/status", headers=bearer(READ)).json
     closed = 0
     for method, path, declared in routes_of(here):
         query = f"?token={ADMIN}&access_token={ADMIN}&authorization=Bearer%20{ADMIN}"
-        answer = here.ask(method, path + query, body_for(path), headers=INVALID[how])
+        answer = here.request(method, path + query, body_for(path), headers=INVALID[how])
         if declared in PUBLIC:
             assert answer.status == 200, (method, path, answer)
             continue
@@ -90,7 +90,7 @@ def test_every_route_but_the_public_ones_needs_a_token(
         assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.json["field"] is None
     assert closed >= 10
-    assert here.ask("GET", "/v1/toy/status", headers=bearer(READ)).json == before
+    assert here.request("GET", "/v1/toy/status", headers=bearer(READ)).json == before
 
 
 def test_public_routes_exist(start: Start) -> None:
@@ -104,14 +104,14 @@ def test_a_read_token_allows_everything_but_admin_actions(start: Start, tokens: 
     for method, path, declared in routes_of(here):
         if declared in PUBLIC:
             continue
-        answer = here.ask(method, path, body_for(path), headers=bearer(READ))
+        answer = here.request(method, path, body_for(path), headers=bearer(READ))
         if is_admin(path):
             refused += 1
             assert answer.status == 403, (method, path, answer)
         else:
             assert answer.status == 200, (method, path, answer)
     assert refused == len(VERBS)
-    status = here.ask("GET", "/v1/toy/status", headers=bearer(READ)).json
+    status = here.request("GET", "/v1/toy/status", headers=bearer(READ)).json
     assert not status["paused"]
 
 
@@ -119,7 +119,7 @@ def test_an_admin_token_allows_everything(start: Start, tokens: Path) -> None:
     here = start(tokens=tokens)
     for method, path, declared in routes_of(here):
         if declared not in PUBLIC:
-            answer = here.ask(method, path, body_for(path), headers=bearer(ADMIN))
+            answer = here.request(method, path, body_for(path), headers=bearer(ADMIN))
             conflict = path.endswith(("promote", "rollback"))
             assert answer.status == (409 if conflict else 200), (method, path, answer)
 
@@ -128,7 +128,7 @@ def test_an_admin_token_allows_everything(start: Start, tokens: Path) -> None:
 def test_the_list_of_systems_has_the_scope(
     start: Start, tokens: Path, token: str, scope: str
 ) -> None:
-    systems = start(tokens=tokens).ask("GET", "/v1/systems", headers=bearer(token)).json
+    systems = start(tokens=tokens).request("GET", "/v1/systems", headers=bearer(token)).json
     SystemsResponse.model_validate(systems)
     assert (systems["service"]["tokens"], systems["service"]["scope"]) == (True, scope)
 
@@ -136,7 +136,7 @@ def test_the_list_of_systems_has_the_scope(
 @pytest.mark.parametrize("header", ["bearer  {}", "BEARER {}", " Bearer {} "])
 def test_variants_of_the_header_are_accepted(start: Start, tokens: Path, header: str) -> None:
     headers = {"Authorization": header.format(READ)}
-    assert start(tokens=tokens).ask("GET", "/v1/systems", headers=headers).status == 200
+    assert start(tokens=tokens).request("GET", "/v1/systems", headers=headers).status == 200
 
 
 def test_tokens_are_checked_first(start: Start, tokens: Path) -> None:
@@ -146,7 +146,7 @@ def test_tokens_are_checked_first(start: Start, tokens: Path) -> None:
         ("/v1/toy/decide", {"Content-Length": "999999999999"}),
         ("/v1/toy/decide", {"Content-Type": "text/plain"}),
     ]:
-        assert here.ask("POST", path, b"no json", headers=headers).status == 401
+        assert here.request("POST", path, b"no json", headers=headers).status == 401
 
 
 # Without tokens.
@@ -175,7 +175,7 @@ def test_other_hosts_and_origins_are_refused_without_tokens(
     here = start()
     for method, path, declared in routes_of(here):
         if declared not in PUBLIC:
-            answer = here.ask(method, path, body_for(path), headers=headers)
+            answer = here.request(method, path, body_for(path), headers=headers)
             assert answer.status == 403, (method, path, answer)
     assert not here.status()["paused"]
 
@@ -192,12 +192,12 @@ def test_other_hosts_and_origins_are_refused_without_tokens(
     ],
 )
 def test_loopback_hosts_are_allowed_without_tokens(start: Start, headers: dict[str, str]) -> None:
-    assert start().ask("POST", "/v1/toy/pause", headers=headers).json["paused"]
+    assert start().request("POST", "/v1/toy/pause", headers=headers).json["paused"]
 
 
 def test_any_host_is_allowed_with_tokens(start: Start, tokens: Path) -> None:
     headers = {**bearer(READ), "Host": "loadmaster.example", "Origin": "https://elsewhere.example"}
-    assert start(tokens=tokens).ask("GET", "/v1/systems", headers=headers).status == 200
+    assert start(tokens=tokens).request("GET", "/v1/systems", headers=headers).status == 200
 
 
 # Rates.
@@ -206,46 +206,48 @@ def test_any_host_is_allowed_with_tokens(start: Start, tokens: Path) -> None:
 def test_each_token_has_its_own_rate(start: Start, tokens: Path) -> None:
     tokens.write_text(f"read {READ}\nread {OTHER}\nadmin {ADMIN}\n")
     here = start(tokens=tokens, limits={"rate_per_s": 0.01, "burst": 3})
-    statuses = [here.ask("GET", "/v1/systems", headers=bearer(READ)).status for _ in range(5)]
+    statuses = [here.request("GET", "/v1/systems", headers=bearer(READ)).status for _ in range(5)]
     assert statuses == [200, 200, 200, 429, 429]
-    answer = here.ask("POST", "/v1/toy/decide", STATE, headers=bearer(READ))
+    answer = here.request("POST", "/v1/toy/decide", STATE, headers=bearer(READ))
     assert answer.status == 429
     assert 90 <= int(answer.headers["retry-after"]) <= 101
-    assert here.ask("GET", "/v1/systems", headers=bearer(OTHER)).status == 200
-    assert here.ask("POST", "/v1/toy/pause", headers=bearer(ADMIN)).status == 200
+    assert here.request("GET", "/v1/systems", headers=bearer(OTHER)).status == 200
+    assert here.request("POST", "/v1/toy/pause", headers=bearer(ADMIN)).status == 200
 
 
 def test_each_address_has_its_own_rate_without_tokens(start: Start) -> None:
     here = start(limits={"rate_per_s": 0.01, "burst": 2})
     statuses = [
-        here.ask("GET", "/v1/systems", address=a).status for a in ("1.1", "1.1", "1.1", "2.2")
+        here.request("GET", "/v1/systems", address=a).status for a in ("1.1", "1.1", "1.1", "2.2")
     ]
     assert statuses == [200, 200, 429, 200]
-    assert here.ask("GET", "/healthz", address="1.1").status == 200  # probes are not limited
+    assert here.request("GET", "/healthz", address="1.1").status == 200  # probes are not limited
 
 
 def test_guesses_of_tokens_are_limited(start: Start, tokens: Path) -> None:
     here = start(tokens=tokens, limits={"wrong_tokens": 5})
 
-    def ask(token: str, address: str) -> int:
-        return here.ask("GET", "/v1/systems", headers=bearer(token), address=address).status
+    def status_of(token: str, address: str) -> int:
+        return here.request("GET", "/v1/systems", headers=bearer(token), address=address).status
 
-    assert ask(READ, "10.0.0.1") == 200  # valid at this address before
-    guesses = [ask(f"guess-0123456789-{number}", "10.0.0.1") for number in range(8)]
+    assert status_of(READ, "10.0.0.1") == 200  # valid at this address before
+    guesses = [status_of(f"guess-0123456789-{number}", "10.0.0.1") for number in range(8)]
     assert guesses == [401] * 5 + [429] * 3
-    assert ask(ADMIN, "10.0.0.1") == 429  # although it is valid
-    assert ask(READ, "10.0.0.1") == 200
-    assert ask(ADMIN, "10.0.0.2") == 200  # another address
-    answer = here.ask("GET", "/v1/systems", headers=bearer("guess-0123456789"), address="10.0.0.1")
+    assert status_of(ADMIN, "10.0.0.1") == 429  # although it is valid
+    assert status_of(READ, "10.0.0.1") == 200
+    assert status_of(ADMIN, "10.0.0.2") == 200  # another address
+    answer = here.request(
+        "GET", "/v1/systems", headers=bearer("guess-0123456789"), address="10.0.0.1"
+    )
     assert answer.headers["retry-after"] == "1"
 
 
 def test_requests_without_a_token_are_not_guesses(start: Start, tokens: Path) -> None:
     here = start(tokens=tokens, limits={"wrong_tokens": 2, "rate_per_s": 0.01, "burst": 10})
     for _ in range(8):
-        assert here.ask("GET", "/v1/systems").status == 401
-    assert here.ask("GET", "/v1/systems", headers=bearer(READ)).status == 200
-    statuses = [here.ask("GET", "/v1/systems").status for _ in range(4)]
+        assert here.request("GET", "/v1/systems").status == 401
+    assert here.request("GET", "/v1/systems", headers=bearer(READ)).status == 200
+    statuses = [here.request("GET", "/v1/systems").status for _ in range(4)]
     assert statuses == [401, 401, 429, 429]  # but they have a rate
 
 
@@ -258,7 +260,7 @@ def test_tokens_are_rotated_without_a_restart(
     here = start(tokens=tokens)
 
     def opens(token: str) -> bool:
-        return here.ask("GET", "/v1/systems", headers=bearer(token)).status == 200
+        return here.request("GET", "/v1/systems", headers=bearer(token)).status == 200
 
     assert opens(READ)
     assert not opens(OTHER)
@@ -292,12 +294,12 @@ def test_tokens_of_the_environment_are_valid_too(
     start: Start, tokens: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = start(tokens=tokens)
-    assert here.ask("GET", "/v1/systems", headers=bearer(OTHER)).status == 401
+    assert here.request("GET", "/v1/systems", headers=bearer(OTHER)).status == 401
     here.close()
     monkeypatch.setenv("LOADMASTER_TOKENS", f"read {OTHER}")
     here = start(tokens=tokens)
-    assert here.ask("GET", "/v1/systems", headers=bearer(OTHER)).status == 200
-    assert here.ask("GET", "/v1/systems", headers=bearer(READ)).status == 200
+    assert here.request("GET", "/v1/systems", headers=bearer(OTHER)).status == 200
+    assert here.request("GET", "/v1/systems", headers=bearer(READ)).status == 200
 
 
 # Secrets.
@@ -313,9 +315,9 @@ def test_tokens_are_never_written_or_returned(
     for token in (READ, ADMIN, typo):
         for method, path, _ in routes_of(here):
             bodies = (body_for(path), b"no json", {"bundle": "/nowhere"})
-            answers += [here.ask(method, path, body, headers=bearer(token)) for body in bodies]
-        answers.append(here.ask("GET", "/nowhere", headers=bearer(token)))
-        answers.append(here.ask("POST", "/v1/unknown/decide", STATE, headers=bearer(token)))
+            answers += [here.request(method, path, body, headers=bearer(token)) for body in bodies]
+        answers.append(here.request("GET", "/nowhere", headers=bearer(token)))
+        answers.append(here.request("POST", "/v1/unknown/decide", STATE, headers=bearer(token)))
     system = here.service.systems["toy"]
     here.run(system.look_after())
 
@@ -324,7 +326,7 @@ def test_tokens_are_never_written_or_returned(
 
     system.status = broken  # type: ignore[method-assign]
     with pytest.raises(RuntimeError):
-        here.ask("GET", "/v1/toy/status", headers=bearer(READ))
+        here.request("GET", "/v1/toy/status", headers=bearer(READ))
     here.close()
 
     written = b"".join(one.body + repr(one.headers).encode() for one in answers)

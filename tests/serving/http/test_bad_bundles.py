@@ -92,5 +92,5 @@ def test_a_link_to_a_bundle_is_accepted(start: Start) -> None:
     here = start()
     better = toy.make_bundle(here.folder / "better", "better", extra=1)
     (here.folder / "link").symlink_to(better)
-    answer = here.ask("POST", "/v1/toy/promote", {"bundle": str(here.folder / "link")})
+    answer = here.request("POST", "/v1/toy/promote", {"bundle": str(here.folder / "link")})
     assert answer.json["policies"]["serving"]["name"] == "better"

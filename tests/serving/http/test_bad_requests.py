@@ -12,14 +12,14 @@ import pytest
 from loadmaster.serving.http.body import MAX_NESTED, MAX_VALUES, SMALL_BYTES
 from loadmaster.serving.settings import LimitSettings
 from tests.serving.asgi import Answer
-from tests.serving.conftest import ALL, SYSTEMS, Here, Start
+from tests.serving.conftest import ALL, SYSTEMS, LocalService, Start
 
 MAX_BODY = LimitSettings().largest_bytes
 BOM = b"\xef\xbb\xbf"
 
 
 def refused(
-    here: Here,
+    here: LocalService,
     method: str,
     path: str,
     body: Any = None,
@@ -30,7 +30,7 @@ def refused(
 ) -> Answer:
     """Send a request and check all that holds for every refusal."""
     began = time.process_time()  # of this process alone
-    answer = here.ask(method, path, body, **more)
+    answer = here.request(method, path, body, **more)
     took_s = time.process_time() - began
     assert answer.status == status, answer
     assert set(answer.json) == {"error", "field"}
@@ -117,11 +117,11 @@ def bad_requests(state: dict[str, Any]) -> list[Bad]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ALL)
-def test_bad_decide_requests_are_refused(everything: Here, system: str) -> None:
+def test_bad_decide_requests_are_refused(everything: LocalService, system: str) -> None:
     before = everything.status(system)["decisions"]["total"]
     state = everything.state(system)
     path = f"/v1/{system}/decide"
-    everything.ask("POST", path, {"state": state})
+    everything.request("POST", path, {"state": state})
     for bad in bad_requests(state):
         refused(everything, "POST", path, bad.body, bad.status, bad.field, bad.contains)
     after = everything.status(system)
@@ -160,14 +160,14 @@ def changed(state: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ],
 )
 def test_bad_decima_states_are_refused(
-    everything: Here, path: str, value: Any, field: str, contains: str
+    everything: LocalService, path: str, value: Any, field: str, contains: str
 ) -> None:
     body = {"state": changed(everything.state("decima", "tiny"), path, value)}
     refused(everything, "POST", "/v1/decima/decide", body, 422, f"state.{field}", contains)
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
-def test_the_first_of_many_bad_items_is_reported(everything: Here, system: str) -> None:
+def test_the_first_of_many_bad_items_is_reported(everything: LocalService, system: str) -> None:
     state = everything.state(system)
     for field in (name for name, value in state.items() if isinstance(value, list)):
         body = {"state": {**state, field: [1] * (MAX_VALUES - 2000)}}
@@ -192,13 +192,15 @@ def test_the_first_of_many_bad_items_is_reported(everything: Here, system: str) 
     ],
 )
 def test_bad_feedback_is_refused(
-    everything: Here, system: str, body: bytes, field: str | None, contains: str
+    everything: LocalService, system: str, body: bytes, field: str | None, contains: str
 ) -> None:
     refused(everything, "POST", f"/v1/{system}/feedback", body, 422, field, contains)
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true"])
-def test_rewards_that_are_not_finite_numbers_are_refused(everything: Here, value: bytes) -> None:
+def test_rewards_that_are_not_finite_numbers_are_refused(
+    everything: LocalService, value: bytes
+) -> None:
     body = b'{"outcome": {"reward": %s}}' % value
     refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
 
@@ -206,11 +208,11 @@ def test_rewards_that_are_not_finite_numbers_are_refused(everything: Here, value
 def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
     here = start()
     for reward in (1e308, -1e308, 1.7e308, 1e-320) * 20:
-        answer = here.ask("POST", "/v1/toy/feedback", {"outcome": {"reward": reward}})
+        answer = here.request("POST", "/v1/toy/feedback", {"outcome": {"reward": reward}})
         assert answer.status in (200, 422), answer
-    assert here.ask("POST", "/v1/toy/feedback", {"outcome": {"reward": 1.0}}).status == 200
+    assert here.request("POST", "/v1/toy/feedback", {"outcome": {"reward": 1.0}}).status == 200
     for path in ("status", "history"):
-        text = here.ask("GET", f"/v1/toy/{path}").body.decode()
+        text = here.request("GET", f"/v1/toy/{path}").body.decode()
         assert "NaN" not in text
         assert "Infinity" not in text
     rewards = here.status()["rewards"]
@@ -220,7 +222,7 @@ def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "promote", "rollback"])
-def test_bad_admin_requests_change_nothing(everything: Here, verb: str) -> None:
+def test_bad_admin_requests_change_nothing(everything: LocalService, verb: str) -> None:
     before = everything.status()
     for body, status, field, contains in [
         (b"no", 422, None, "JSON"),
@@ -254,7 +256,7 @@ def test_bad_admin_requests_change_nothing(everything: Here, verb: str) -> None:
     ],
 )
 def test_bodies_of_another_type_or_length_are_refused(
-    everything: Here, route: str, headers: dict[str, str], status: int, contains: str
+    everything: LocalService, route: str, headers: dict[str, str], status: int, contains: str
 ) -> None:
     path = f"/v1/toy/{route}"
     refused(everything, "POST", path, b"{}", status, None, contains, headers=headers)
@@ -266,10 +268,12 @@ def test_bodies_of_another_type_or_length_are_refused(
     + [{"Content-Type": one} for one in ("application/json; charset=utf-8", "Application/JSON")],
 )
 def test_valid_types_and_unusable_lengths_are_accepted(
-    everything: Here, headers: dict[str, str]
+    everything: LocalService, headers: dict[str, str]
 ) -> None:
     body = {"state": everything.state("toy")}
-    assert everything.ask("POST", "/v1/toy/decide", body, headers=headers, parts=9).status == 200
+    assert (
+        everything.request("POST", "/v1/toy/decide", body, headers=headers, parts=9).status == 200
+    )
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Length": "12"}])
@@ -316,7 +320,7 @@ def test_a_body_that_stalls_is_refused(start: Start) -> None:
     ],
 )
 def test_unknown_routes_are_refused(
-    everything: Here, method: str, path: str, status: int, contains: str
+    everything: LocalService, method: str, path: str, status: int, contains: str
 ) -> None:
     answer = refused(everything, method, path, None, status, None, contains)
     assert "location" not in answer.headers
@@ -326,12 +330,12 @@ def test_unknown_routes_are_refused(
 
 
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/console", "/v1/toy/status"])
-def test_head_requests_are_answered(everything: Here, path: str) -> None:
-    assert everything.ask("HEAD", path).status == 200
+def test_head_requests_are_answered(everything: LocalService, path: str) -> None:
+    assert everything.request("HEAD", path).status == 200
 
 
 @pytest.mark.parametrize("host", ["[", "]:x", "a b", "\x7f", "x" * 5000])
-def test_invalid_hosts_are_refused(everything: Here, host: str) -> None:
+def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
     refused(everything, "GET", "/nowhere", None, 404, headers={"Host": host})
     refused(everything, "GET", "/v1/systems", None, 403, headers={"Host": host})
 
@@ -345,5 +349,5 @@ def test_invalid_hosts_are_refused(everything: Here, host: str) -> None:
         ("example?name=" + "x" * 9000, "name"),
     ],
 )
-def test_bad_queries_are_refused(everything: Here, query: str, field: str) -> None:
+def test_bad_queries_are_refused(everything: LocalService, query: str, field: str) -> None:
     refused(everything, "GET", f"/v1/toy/{query}", None, 422, field, "expected")

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from urllib3 import HTTPResponse
 
-from tests.serving.conftest import ALL, SYSTEMS, Here
+from tests.serving.conftest import ALL, SYSTEMS, LocalService
 
 # Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
 EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
@@ -61,14 +61,14 @@ REPRODUCIBLE = settings(
 class InProcess(HTTPAdapter):
     """Sends requests to the application in this process."""
 
-    def __init__(self, here: Here) -> None:
+    def __init__(self, here: LocalService) -> None:
         super().__init__()
         self._here = here
 
     def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
         parts = urlsplit(request.url)
         body = request.body.encode() if isinstance(request.body, str) else request.body
-        answer = self._here.ask(
+        answer = self._here.request(
             request.method,
             f"{parts.path}?{parts.query}",
             body or b"",
@@ -85,8 +85,8 @@ def _text(value: str | bytes) -> str:
 
 
 @pytest.mark.slow
-def test_every_response_is_documented(everything: Here) -> None:
-    document = everything.ask("GET", "/openapi.json").json
+def test_every_response_is_documented(everything: LocalService) -> None:
+    document = everything.request("GET", "/openapi.json").json
     schema = schemathesis.openapi.from_dict(document)
     session = requests.Session()
     session.mount("http://", InProcess(everything))
@@ -118,7 +118,7 @@ def test_every_response_is_documented(everything: Here) -> None:
         assert counted[f"/v1/{name}/feedback", 200] > 10
         assert counted[f"/v1/{name}/decide", 422] > 10
     for name in ALL:
-        everything.ask("POST", f"/v1/{name}/resume")
+        everything.request("POST", f"/v1/{name}/resume")
 
 
 JSON_VALUES = st.recursive(
@@ -143,7 +143,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_mutated_states_are_decided_or_refused_with_the_field(
-    everything: Here, system: str
+    everything: LocalService, system: str
 ) -> None:
     """Values of a valid state are replaced, removed or duplicated."""
     names = everything.service.systems[system].endpoint.examples()
@@ -172,7 +172,7 @@ def test_mutated_states_are_decided_or_refused_with_the_field(
                 branch[path[-1]] = value + data.draw(st.integers(-3, 3))
             else:
                 branch[path[-1]] = data.draw(JSON_VALUES)
-        answer = everything.ask("POST", f"/v1/{system}/decide", {"state": state})
+        answer = everything.request("POST", f"/v1/{system}/decide", {"state": state})
         seen.add(answer.status)
         assert answer.status in (200, 422), answer
         if answer.status == 422:

@@ -150,7 +150,7 @@ def test_a_repeated_request_is_decided_once(start: Start) -> None:
     other = here.decide(load=99, request_id="r-1")
     assert other["decision"] != first["decision"]
     assert here.status()["decisions"]["total"] == 2
-    assert here.ask("POST", "/v1/toy/decide", {"state": {}, "request_id": "r-2"}).status == 422
+    assert here.request("POST", "/v1/toy/decide", {"state": {}, "request_id": "r-2"}).status == 422
     assert here.decide(load=1, request_id="r-2")["id"] == "r-2"
 
 

@@ -14,12 +14,12 @@ from starlette.routing import Route
 
 from loadmaster.serving.http.openapi import ERRORS, docs_page, document
 from tests.serving import toy
-from tests.serving.conftest import ALL, Here
+from tests.serving.conftest import ALL, LocalService
 
 
 @pytest.fixture
-def api(everything: Here) -> dict[str, Any]:
-    found: dict[str, Any] = everything.ask("GET", "/openapi.json").json
+def api(everything: LocalService) -> dict[str, Any]:
+    found: dict[str, Any] = everything.request("GET", "/openapi.json").json
     return found
 
 
@@ -82,7 +82,7 @@ def _reached(api: dict[str, Any], path: str) -> Iterator[str]:
                 todo.append(api["components"]["schemas"][name])
 
 
-def test_every_route_is_documented(everything: Here, api: dict[str, Any]) -> None:
+def test_every_route_is_documented(everything: LocalService, api: dict[str, Any]) -> None:
     pages = {"/docs", "/openapi.json", "/console"}  # pages, and the document itself
     there = set()
     for route in everything.service.app.routes:
@@ -106,21 +106,21 @@ def test_every_error_is_documented(api: dict[str, Any]) -> None:
 
 
 def test_examples_are_valid_and_answered_as_documented(
-    everything: Here, api: dict[str, Any]
+    everything: LocalService, api: dict[str, Any]
 ) -> None:
     seen = set()
     for path, verb, operation in operations(api):
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
         for example in content.get("examples", {}).values():
             validator(api, content["schema"]).validate(example["value"])
-            answered = everything.ask(verb.upper(), path, example["value"])
-            assert answered.status == 200, (path, answered)
+            answer = everything.request(verb.upper(), path, example["value"])
+            assert answer.status == 200, (path, answer)
             response = operation["responses"]["200"]["content"]["application/json"]["schema"]
-            validator(api, response).validate(answered.json)
+            validator(api, response).validate(answer.json)
             seen.add(path)
     assert seen >= {f"/v1/{system}/decide" for system in ALL}
     for system in ALL:
-        everything.ask("POST", f"/v1/{system}/resume")
+        everything.request("POST", f"/v1/{system}/resume")
 
 
 def test_examples_and_defaults_in_schemas_are_valid(api: dict[str, Any]) -> None:
@@ -137,17 +137,19 @@ def test_examples_and_defaults_in_schemas_are_valid(api: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("system", ALL)
-def test_responses_match_their_schemas(everything: Here, api: dict[str, Any], system: str) -> None:
-    state = everything.ask("GET", f"/v1/{system}/example").json
+def test_responses_match_their_schemas(
+    everything: LocalService, api: dict[str, Any], system: str
+) -> None:
+    state = everything.request("GET", f"/v1/{system}/example").json
     for mode in ("active", "shadow"):
-        everything.ask("POST", f"/v1/{system}/decide", {"state": state, "mode": mode})
+        everything.request("POST", f"/v1/{system}/decide", {"state": state, "mode": mode})
     for route in ("status", "history", "decisions", "example", "example?name=large"):
         path = f"/v1/{system}/{route}"
         operation = api["paths"][path.partition("?")[0]]["get"]
         schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-        answered = everything.ask("GET", path)
-        assert answered.status == 200
-        assert not list(validator(api, schema).iter_errors(answered.json)), path
+        answer = everything.request("GET", path)
+        assert answer.status == 200
+        assert not list(validator(api, schema).iter_errors(answer.json)), path
 
 
 class Page(HTMLParser):
@@ -187,11 +189,13 @@ def parsed(content: bytes) -> Page:
     return page
 
 
-def test_the_page_is_complete_and_loads_nothing(everything: Here, api: dict[str, Any]) -> None:
-    answered = everything.ask("GET", "/docs")
-    assert answered.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in answered.headers["content-security-policy"]
-    page = parsed(answered.body)
+def test_the_page_is_complete_and_loads_nothing(
+    everything: LocalService, api: dict[str, Any]
+) -> None:
+    answer = everything.request("GET", "/docs")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    page = parsed(answer.body)
     assert not page.tags & {"script", "iframe", "img", "link", "object"}
     for path, _, _ in operations(api):
         assert path in page.text

@@ -59,15 +59,15 @@ def test_with_tokens_every_address_needs_one(start: Start, tmp_path: Path) -> No
     port = free_port()
     here = start(tokens=tokens, host="0.0.0.0", port=port, listen=True)
 
-    async def ask(address: str, token: str | None) -> str:
+    async def decide(address: str, token: str | None) -> str:
         async with AsyncClient(f"http://{address}:{port}", token, deadline_s=20) as client:
             return (await client.decide("toy", {"load": 42, "replicas": 3})).source
 
     for address in ["127.0.0.1", *other_addresses(socket.AF_INET)]:
-        assert here.run(ask(address, TOKEN)) == "policy"
+        assert here.run(decide(address, TOKEN)) == "policy"
         for wrong in (None, "another-token-that-is-not-valid"):
             with pytest.raises(ServiceError) as refusal:
-                here.run(ask(address, wrong))
+                here.run(decide(address, wrong))
             assert refusal.value.status == 401
 
 

@@ -16,7 +16,7 @@ import pytest
 from loadmaster.serving.http import server
 from loadmaster.serving.http.server import MAX_HEADER_BYTES, listen
 from tests.serving.addresses import other_addresses, refuses
-from tests.serving.conftest import Here, Start
+from tests.serving.conftest import LocalService, Start
 from tests.serving.live import free_port
 
 STATE = b'{"state": {"load": 42, "replicas": 3}}'
@@ -28,7 +28,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 
 
 def while_listening(
-    app: Any, host: str, work: Callable[[int], Any], here: Here | None = None
+    app: Any, host: str, work: Callable[[int], Any], here: LocalService | None = None
 ) -> Any:
     """Call `work` with the port in another thread; returns its result."""
     port = free_port()
