@@ -166,12 +166,15 @@ def test_idle_connections_stay_open_between_requests(monkeypatch: pytest.MonkeyP
 
 
 def exchange(port: int, data: bytes, half_close: bool = False) -> bytes:
-    """Send data on a new connection; returns what arrives first."""
+    """Send data on a new connection; returns what arrives until it is closed."""
+    received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
         line.sendall(data)
         if half_close:
             line.shutdown(socket.SHUT_WR)
-        return line.recv(1000)
+        while part := line.recv(1000):
+            received += part
+    return received
 
 
 def post(port: int, body: Any, headers: dict[str, str]) -> tuple[int, bytes]:
@@ -231,7 +234,8 @@ def test_responses_on_the_wire(start: Start, data: bytes, status: bytes) -> None
 
 def test_a_body_shorter_than_declared_is_refused(start: Start) -> None:
     here = start(limits={"body_s": 0.3})
-    head = b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n"
+    head = b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n"
+    head += b"Connection: close\r\n\r\n"
 
     def work(port: int) -> list[bytes]:
         return [exchange(port, head + STATE), exchange(port, head + STATE, half_close=True)]
