@@ -171,6 +171,8 @@ class DecisionService:
             to_json(self._response(result, RequestOptions()))
             return result
 
+        for raw in requests.values():  # the fallback in this process
+            pipeline.decide_here(raw, Routing(None, None, None), DOWN)
         await warm_up(self.endpoint.system, decide, requests, self.settings.deadline_ms)
         self.ready = True
 
