@@ -158,6 +158,13 @@ class DecisionService:
             except Exception as fault:
                 log.info("%s: the worker is not up yet: %r", self.endpoint.system, fault)
                 await asyncio.sleep(RETRY_S)
+        try:
+            await self._warm_up()
+        except Exception:
+            log.exception("%s: warm-up", self.endpoint.system)
+        self.ready = True
+
+    async def _warm_up(self) -> None:
         examples = self.endpoint.examples().items()
         requests = {name: to_json({"state": one.model_dump(mode="json")}) for name, one in examples}
         # Nothing is recorded, and the guard and the breaker that count remain as they are.
@@ -174,7 +181,6 @@ class DecisionService:
         for raw in requests.values():  # the fallback in this process
             pipeline.decide_here(raw, Routing(None, None, None), DOWN)
         await warm_up(self.endpoint.system, decide, requests, self.settings.deadline_ms)
-        self.ready = True
 
     # Decisions.
 
