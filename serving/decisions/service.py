@@ -8,7 +8,7 @@ import math
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -192,7 +192,8 @@ class DecisionService:
         if options.deadline_ms is not None:
             deadline_ms = min(options.deadline_ms, deadline_ms)
         shadow = None
-        if routing.beside is not None and self._in_shadow_share(options):
+        share = 1.0 if options.mode == SHADOW else self.settings.shadow_share
+        if routing.beside is not None and self._rng.random() < share:
             shadow = asyncio.ensure_future(self._propose(raw, routing))
         try:
             if self.ready:
@@ -214,13 +215,11 @@ class DecisionService:
             # After the response is sent, and before the next request is read.
             asyncio.get_running_loop().call_soon(self._record, raw, options, response, result)
         else:
-            self._in_background(
-                self._record_with_shadow(raw, options, dict(response), result, shadow, routing)
-            )
+            later = self._record_with_shadow(raw, options, dict(response), result, shadow, routing)
+            task = asyncio.get_running_loop().create_task(later)
+            self._tasks.add(task)  # the event loop keeps weak references only
+            task.add_done_callback(self._tasks.discard)
         return response
-
-    def _in_shadow_share(self, options: RequestOptions) -> bool:
-        return options.mode == SHADOW or self._rng.random() < self.settings.shadow_share
 
     async def _propose(self, raw: bytes, routing: Routing) -> Proposed:
         """Decision of the bundle in the shadow; never raises."""
@@ -302,36 +301,34 @@ class DecisionService:
     # Views.
 
     def brief(self) -> dict[str, Any]:
-        roles = self._manager.roles
+        serving = self._manager.roles.serving
         return {
-            "system": self.endpoint.system,
-            "summary": self.endpoint.summary,
+            **self._summary(),
             "lifecycle": self._recorder.state,
-            "paused": roles.paused is not None,
-            "acting": roles.acts(self._recorder.rules_act)[0],
-            "policy": {"name": roles.serving.name, "version": roles.serving.version},
-            "rule": self._runner.rule.name,
+            "policy": {"name": serving.name, "version": serving.version},
             "decisions": self._recorder.decisions,
         }
 
     def status(self) -> dict[str, Any]:
         roles = self._manager.roles
-        acting, because = roles.acts(self._recorder.rules_act)
+        policies = {"serving": roles.serving, "shadow": roles.shadow, "previous": roles.previous}
+        return {
+            **self._summary(),
+            "acting_because": roles.acts(self._recorder.rules_act)[1],
+            "policies": {slot: one and one.told() for slot, one in policies.items()},
+            "deadline_ms": self.settings.deadline_ms,
+            "breaker": "open" if self._pipeline.breaker.is_open else "closed",
+            **self._recorder.status(),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        roles = self._manager.roles
         return {
             "system": self.endpoint.system,
             "summary": self.endpoint.summary,
             "paused": roles.paused is not None,
-            "acting": acting,
-            "acting_because": because,
-            "policies": {
-                "serving": roles.serving.told(),
-                "shadow": None if roles.shadow is None else roles.shadow.told(),
-                "previous": None if roles.previous is None else roles.previous.told(),
-            },
+            "acting": roles.acts(self._recorder.rules_act)[0],
             "rule": self._runner.rule.name,
-            "deadline_ms": self.settings.deadline_ms,
-            "breaker": "open" if self._pipeline.breaker.is_open else "closed",
-            **self._recorder.status(),
         }
 
     def decisions(self, limit: int) -> dict[str, Any]:
@@ -347,11 +344,6 @@ class DecisionService:
             raise RequestError(f"name: {name[:40]!r}; expected one of {sorted(examples)}", "name")
         example: dict[str, Any] = examples[name].model_dump(mode="json")
         return example
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the event loop keeps weak references only
-        task.add_done_callback(self._tasks.discard)
 
 
 def _compare(proposed: Proposed, result: DecisionResult, routing: Routing) -> dict[str, Any]:
