@@ -8,6 +8,7 @@ where gateway and worker run on different machines.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import shutil
@@ -15,8 +16,9 @@ import socket
 import struct
 import tempfile
 import threading
+import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -30,6 +32,8 @@ log = logging.getLogger(__name__)
 DECIDE, PROPOSE, FAULT, DONE = range(4)  # kinds of frames: two calls, two replies
 ACCEPT_S = 10.0  # how long a worker waits for the gateway to connect
 RECONNECT_S = 1.0
+RECEIVE_BYTES = 1 << 18
+FLUSH_S = 0.005  # how long a reply may wait for those of the next calls
 _HEADER = struct.Struct("!IBI")  # bytes that follow, kind, number of the call
 _CALL = struct.Struct("!dHH")  # deadline, bytes of version and folder
 
@@ -76,6 +80,18 @@ def frame(kind: int, number: int, body: bytes) -> bytes:
     return _HEADER.pack(len(body), kind, number) + body
 
 
+def take_frames(received: bytearray) -> Iterator[tuple[int, int, bytes]]:
+    """Remove the complete frames from a buffer: kind, number and body of each."""
+    while len(received) >= _HEADER.size:
+        length, kind, number = _HEADER.unpack_from(received)
+        end = _HEADER.size + length
+        if len(received) < end:
+            return
+        body = bytes(received[_HEADER.size : end])
+        del received[:end]
+        yield kind, number, body
+
+
 class LostError(ConnectionError):
     """The worker is gone; whether it finished the call is unknown."""
 
@@ -117,15 +133,18 @@ class RpcServer:
             listener.close()
             shutil.rmtree(folder, ignore_errors=True)
         peer.setblocking(True)
-        with peer, peer.makefile("rb") as stream:
-            while len(header := stream.read(_HEADER.size)) == _HEADER.size:
-                length, kind, number = _HEADER.unpack(header)
-                if len(body := stream.read(length)) < length:
-                    return
-                try:
-                    peer.sendall(self._reply(kind, number, body))
-                except OSError:
-                    return
+        received, replies, since = bytearray(), list[bytes](), 0.0
+        with peer, contextlib.suppress(OSError):
+            while data := peer.recv(RECEIVE_BYTES):
+                received += data
+                for kind, number, body in take_frames(received):
+                    since = since if replies else time.monotonic()
+                    replies.append(self._reply(kind, number, body))
+                    if time.monotonic() - since > FLUSH_S:
+                        peer.sendall(b"".join(replies))
+                        replies.clear()
+                peer.sendall(b"".join(replies))
+                replies.clear()
 
     def _reply(self, kind: int, number: int, body: bytes) -> bytes:
         try:
@@ -142,6 +161,7 @@ class RpcClient(asyncio.Protocol):
         self._numbers = count()
         self._replies: dict[int, asyncio.Future[bytes]] = {}
         self._received = bytearray()
+        self._outgoing: list[bytes] = []  # written together at the end of the loop's turn
 
     @classmethod
     async def connect(cls, path: str) -> RpcClient:
@@ -164,24 +184,25 @@ class RpcClient(asyncio.Protocol):
         number = next(self._numbers) & 0xFFFFFFFF
         reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._replies[number] = reply
-        self._transport.write(frame(kind, number, call.encode()))
+        if not self._outgoing:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._outgoing.append(frame(kind, number, call.encode()))
         try:
             return await reply
         finally:
             del self._replies[number]
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            self._transport.write(b"".join(self._outgoing))
+        self._outgoing.clear()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while len(self._received) >= _HEADER.size:
-            length, kind, number = _HEADER.unpack_from(self._received)
-            end = _HEADER.size + length
-            if len(self._received) < end:
-                return
-            body = bytes(self._received[_HEADER.size : end])
-            del self._received[:end]
+        for kind, number, body in take_frames(self._received):
             self._resolve(kind, number, body)
 
     def _resolve(self, kind: int, number: int, body: bytes) -> None:
