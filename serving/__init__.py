@@ -1,1 +1,1 @@
-"""The third floor: the decision service. It stands on `loadmaster.models` and `loadmaster.envs`."""
+"""Decision service: trained policies behind HTTP."""

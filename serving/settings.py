@@ -1,4 +1,4 @@
-"""What a user may set about the decision service: `serve.yaml`, also usable by `serve deploy`."""
+"""Settings of the decision service: `serve.yaml`, also usable by `serve deploy`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from loadmaster.serving.policies.auto_retrain import RenewalSettings
 from loadmaster.serving.policies.retraining_job import RetrainingSettings
 
 PORT = 8700
-GATEWAY = "gateway"  # the deployment that listens; the others have their systems' names
+GATEWAY = "gateway"  # deployment that listens; the others have the names of their systems
 
 
 def default_folder() -> Path:
-    """Where the service keeps what must survive a restart: the place XDG names for that."""
+    """Folder for state and logs, by the XDG base directory specification."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "loadmaster" / "serve"
 
 
-@lru_cache(maxsize=64)  # without tokens it is asked of every request
+@lru_cache(maxsize=64)  # without tokens it is called for every request
 def is_loopback(host: str) -> bool:
-    """Whether that name or address is this machine's own, and no other's."""
+    """Whether a host name or address can only be reached from this machine."""
     if host == "localhost":
         return True
     try:
@@ -42,13 +42,13 @@ class EndpointSettings(Settings):
     """One system behind HTTP."""
 
     endpoint: str = ""  # "module:object" of a system that is not built in
-    bundle: str | None = None  # a pretrained one's name, or a folder; None: the system's own choice
-    rule: str | None = None  # the fallback; None: the best heuristic there is
+    bundle: str | None = None  # name of a pretrained bundle, or a folder; None: system's default
+    rule: str | None = None  # fallback heuristic; None: the system's best
     deadline_ms: PositiveFloat = Field(default=250.0, le=60_000)
-    batch: PositiveInt = Field(default=64, le=1024)  # requests in one call of the worker; 1: none
+    batch: int = 1  # removed: every request is a call of its own
     workers: PositiveInt = 1  # replicas of the system's deployment
     start: str = "SERVING"  # or OFFLINE: the rule acts until the policy has proven itself
-    shadow_share: float = Field(default=1.0, ge=0, le=1)  # of decisions a shadow bundle also makes
+    shadow_share: float = Field(default=1.0, ge=0, le=1)  # of requests sent to a shadow bundle too
     guard: GuardSettings = GuardSettings()
     monitor: MonitorSettings = MonitorSettings()
     log: LogSettings = LogSettings()
@@ -62,16 +62,23 @@ class EndpointSettings(Settings):
             raise ValueError(f"{value!r} is unknown; expected OFFLINE or SERVING")
         return value
 
+    @field_validator("batch")
+    @classmethod
+    def _removed(cls, value: int) -> int:
+        if value != 1:
+            raise ValueError("requests are no longer batched; expected the setting to be left out")
+        return value
+
 
 class LimitSettings(Settings):
-    """What one who asks may ask for."""
+    """Limits on requests."""
 
-    largest_bytes: PositiveInt = 8 << 20  # of a request
-    rate_per_s: PositiveFloat = 2000.0  # requests of one token, or of one address without tokens
+    largest_bytes: PositiveInt = 8 << 20  # of a request body
+    rate_per_s: PositiveFloat = 2000.0  # requests per token, or per address without tokens
     burst: PositiveInt = 4000
-    waiting: PositiveInt = 512  # requests at once; beyond that, 503
-    body_s: PositiveFloat = 10.0  # how long a request may take to arrive
-    wrong_tokens: PositiveInt = 20  # of one address; then one a second
+    waiting: PositiveInt = 512  # concurrent requests; beyond that, 503
+    body_s: PositiveFloat = 10.0  # how long a body may take to arrive
+    wrong_tokens: PositiveInt = 20  # per address; then one a second
 
 
 class ServeSettings(Settings):
@@ -82,8 +89,8 @@ class ServeSettings(Settings):
     )
     host: str = "127.0.0.1"
     port: int = Field(default=PORT, ge=1, le=65535)
-    listen: bool = True  # False: only Serve's own proxy leads here, where the cluster has one
-    tokens: Path | None = None  # the file; LOADMASTER_TOKENS in the environment counts as well
+    listen: bool = True  # False: reachable by Serve's own proxy only
+    tokens: Path | None = None  # token file; LOADMASTER_TOKENS in the environment counts as well
     folder: Path = Field(default_factory=default_folder)  # state and logs
     limits: LimitSettings = LimitSettings()
 
@@ -94,14 +101,14 @@ class ServeSettings(Settings):
         return self
 
     def check_openness(self, tokens: bool) -> None:
-        """Without tokens nobody but this machine may ask; an InputError where others could."""
+        """Raise InputError if other machines could use the service without a token."""
         if self.listen and not self.is_private and not tokens:
             raise InputError(
-                f"--host {self.host} would let others in without a token; expected --tokens FILE "
-                "(lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
+                f"--host {self.host} can be reached from other machines without a token; expected "
+                "--tokens FILE (lines `read TOKEN` or `admin TOKEN`), or 127.0.0.1"
             )
 
     @property
     def is_private(self) -> bool:
-        """Whether only this machine can reach the service."""
+        """Whether the service can only be reached from this machine."""
         return is_loopback(self.host)

@@ -1,4 +1,9 @@
-"""Which systems the service knows by name; others are given as "module:object"."""
+"""Interface between a system and the decision service: `Endpoint`, and how one is found by name.
+
+The service is generic over systems. A new system implements `Endpoint`; guard, fallback, log,
+monitor, console and clients need no change. Systems that are not built in are given as
+"module:object".
+"""
 
 from __future__ import annotations
 
@@ -6,35 +11,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import resolve
 from loadmaster.models.policy import Proposal
 
-# What a system offers to the decision service: its record of schemas, policy and rule.
-#
-# The service knows no system by name. Whoever adds one writes an `Endpoint`; guard, fallback, log,
-# monitor, console and clients then work for it as they are.
-
 
 class Record(BaseModel):
-    """Base of what crosses the wire: closed to unknown fields and to numbers that are none."""
+    """Base of request schemas: unknown fields, NaN and infinity are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class State(Record):
-    """What a decision is asked about. A later form of it will have another version."""
+    """Input of a decision. Incompatible changes get a new version number."""
 
-    version: Literal[1] = 1
-
-    @field_validator("version", mode="before")
-    @classmethod
-    def _is_a_number(cls, value: Any) -> Any:
-        return None if value is True else value  # which Python takes for 1
+    version: int = Field(default=1, ge=1, le=1, json_schema_extra={"const": 1})
 
 
 StateType = TypeVar("StateType", bound=State)
@@ -43,15 +38,15 @@ OutcomeType = TypeVar("OutcomeType", bound=Record)
 
 
 class Quantity(NamedTuple):
-    """A number that a decision sets: what the guard bounds, and whose ups and downs it counts."""
+    """A number that a decision sets, for the guard."""
 
-    name: str  # stays the same from decision to decision: "job 17"
-    current: float  # as the state tells it
+    name: str  # stable across decisions: "job 17"
+    current: float  # value in the state
     proposed: float
 
 
 class Policy(Protocol):
-    """Decides about states. It is only ever called by one thread at a time."""
+    """Decides about states. Called by one thread at a time."""
 
     @property
     def name(self) -> str: ...  # of the bundle, or of the rule
@@ -62,60 +57,62 @@ class Policy(Protocol):
 
 
 class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
-    """A system's record for the service. One instance serves a process; it holds no state."""
+    """Schemas, policy and rules of one system. Stateless; one instance per process."""
 
     system: ClassVar[str]
     summary: ClassVar[str]  # one line for the list of systems
-    pretrained: ClassVar[str]  # the bundle served where nobody names another
-    rules: ClassVar[tuple[str, ...]]  # heuristics that can stand in, the best one first
+    pretrained: ClassVar[str]  # bundle that is served by default
+    rules: ClassVar[tuple[str, ...]]  # heuristics for the fallback, the best one first
     state: type[StateType]
     decision: type[DecisionType]
-    outcome: type[OutcomeType]  # what feedback tells
+    outcome: type[OutcomeType]  # content of feedback
 
     @abstractmethod
     def examples(self) -> Mapping[str, StateType]:
-        """States by name: at least "small" and "large". OpenAPI, benchmarks, `loadmaster state`."""
+        """States by name, at least "small" and "large"; for OpenAPI, benchmarks and warm-up."""
 
     def warm_up(self, *policies: Policy) -> None:
-        """Let them decide on the examples: the first decision compiles, where that was never done,
-        and no request shall wait for it."""
+        """Let the policies decide on every example, which compiles what was never compiled."""
         for policy, state in product(policies, self.examples().values()):
             policy.decide(state)
 
     @abstractmethod
     def policy(self, folder: Path) -> Policy:
-        """The bundle in that folder at work; an InputError says what is wrong with it."""
+        """Load the bundle in a folder; raises InputError if it cannot be used."""
 
     @abstractmethod
     def rule(self, name: str) -> Policy:
-        """One of `rules` at work."""
+        """Return the heuristic of that name, one of `rules`."""
 
     @abstractmethod
     def quantities(self, state: StateType, decision: DecisionType) -> tuple[Quantity, ...]:
-        """What the decision sets, for the guard."""
+        """Return what the decision sets, for the guard."""
 
     @abstractmethod
     def constrain(
         self, state: StateType, decision: DecisionType, allowed: Mapping[str, float]
     ) -> DecisionType:
-        """The decision with those quantities brought from `proposed` to what is allowed, which
-        lies between `current` and `proposed` or beyond `current`; nothing else changes."""
+        """Return the decision with the quantities in `allowed` set to those values.
+
+        An allowed value lies between `current` and `proposed`, or beyond `current`. Nothing else
+        changes.
+        """
 
     @abstractmethod
     def validate_decision(self, state: StateType, decision: DecisionType) -> str | None:
-        """Why the decision cannot be carried out in that state; None if it can."""
+        """Return why the decision cannot be carried out in the state; None if it can."""
 
     @abstractmethod
     def features(self, state: StateType) -> Mapping[str, float]:
-        """A few figures of the input, watched for drift: load, queue, sizes."""
+        """Summary figures of the state, monitored for drift: load, queue, sizes."""
 
     @abstractmethod
     def reward(self, outcome: OutcomeType) -> float:
-        """How good the outcome was; higher is better."""
+        """Reward of an outcome; higher is better."""
 
     @abstractmethod
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
-        """Settings of the environment that resembles what was seen: means of `features`."""
+        """Environment settings for retraining, from the means of the observed `features`."""
 
 
 BUILT_IN = {
@@ -125,7 +122,7 @@ BUILT_IN = {
 
 
 def find_endpoint(system: str, reference: str = "") -> Endpoint[Any, Any, Any]:
-    """The endpoint of a system: that of `reference`, or a built-in one."""
+    """Return the endpoint at `reference` ("module:object"), or the built-in one of the system."""
     if not reference and system not in BUILT_IN:
         raise unknown_name("system", system, BUILT_IN)
     where = reference or BUILT_IN[system]

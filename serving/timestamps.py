@@ -1,4 +1,4 @@
-"""Moments as the service tells them, and as people do."""
+"""Format and parse times."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def iso(time: float) -> str:
-    """A moment, in seconds since 1970, as ISO 8601 in UTC."""
+    """Format seconds since 1970 as ISO 8601 in UTC."""
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds")
 
 
 def parse_timestamp(text: str, option: str, now: float) -> float:
-    """Seconds since 1970 of `2026-05-01`, `2026-05-01T12:30` (UTC, if it names no zone) or `90m`,
-    which is that long before `now`; `option` is what somebody gave it by."""
+    """Parse `2026-05-01`, `2026-05-01T12:30` (UTC if it names no zone) or an age before `now`, such
+    as `90m`, to seconds since 1970. `option` is the command-line option, for the error."""
     ago = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
     if ago:
         return now - int(ago[1]) * UNITS_S[ago[2]]
     try:
-        told = datetime.fromisoformat(text.strip())
-        return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+        parsed = datetime.fromisoformat(text.strip())
+        return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InputError(
-            f"{option} {text!r} is no moment; expected 2026-05-01, 2026-05-01T12:30 (UTC) or, "
-            "for so long ago, 90m, 6h or 2d"
+            f"{option} {text!r} is no moment; expected 2026-05-01, 2026-05-01T12:30 (UTC) or "
+            "an age such as 90m, 6h or 2d"
         ) from None

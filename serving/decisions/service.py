@@ -1,235 +1,358 @@
-"""A system at work behind HTTP: its answers, what became of them, and what is shown of both."""
+"""Decisions of one system: worker, fallback, guard and shadow, and the views of them over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import random
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from loadmaster.serving.decisions import request as said
-from loadmaster.serving.decisions.batcher import Worker
-from loadmaster.serving.decisions.decide import DecisionPipeline, DecisionResult, RequestOptions
-from loadmaster.serving.decisions.request import RequestError, feedback_model, from_json, read
+from loadmaster.serving.decisions.guard import Guard
+from loadmaster.serving.decisions.request import (
+    DECIDE_REPLY,
+    DOWN,
+    FALLBACK,
+    OPEN,
+    SHADOW,
+    TIMEOUT,
+    Decided,
+    DecisionResult,
+    Invalid,
+    Proposed,
+    RequestError,
+    RequestOptions,
+    feedback_model,
+    line_of,
+    read,
+    to_json,
+)
+from loadmaster.serving.decisions.warm_up import warm_up
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.manager import PolicyManager
-from loadmaster.serving.policies.store import Version
 from loadmaster.serving.policies.versions import Routing
 from loadmaster.serving.settings import EndpointSettings
 from loadmaster.serving.timestamps import iso
+from loadmaster.serving.worker.rpc import CircuitBreaker, Worker
+from loadmaster.serving.worker.worker import PolicyRunner
 
-RECENT = 200  # decisions that are shown
-KNOWN_IDS = 20_000  # decisions that feedback may still speak of
-BESIDE_S = 2.0  # how long one who only watches may take
+log = logging.getLogger(__name__)
+
+RECENT = 200  # decisions that are listed
+KNOWN_IDS = 20_000  # decisions that feedback can refer to
+SHADOW_S = 2.0  # how long a decision in the shadow may take
+
+# Part of a deadline that the gateway reserves for the fallback.
+RESERVE_SHARE, RESERVE_MAX_MS = 0.3, 60.0
+
+RETRY_S = 0.5  # between attempts to load the policy
+
+
+class DecisionPipeline:
+    """Call the worker under a deadline, fall back to the rule, apply the guard.
+
+    Every valid state gets a decision in time.
+    """
+
+    def __init__(
+        self, runner: PolicyRunner, worker: Worker, breaker: CircuitBreaker, guard: Guard
+    ) -> None:
+        self.runner, self._worker, self.breaker, self._guard = runner, worker, breaker, guard
+
+    async def decide(self, raw: bytes, routing: Routing, deadline_ms: float) -> DecisionResult:
+        """Raises RequestError if the request is invalid."""
+        if not self.breaker.allows(time.monotonic()):
+            return self.decide_here(raw, routing, OPEN)
+        version, folder = "", ""
+        if routing.acting is not None:
+            version, folder = routing.acting.version, routing.acting.folder
+        within_s = (deadline_ms - min(RESERVE_SHARE * deadline_ms, RESERVE_MAX_MS)) / 1000
+        try:
+            async with asyncio.timeout(within_s):
+                deadline = time.monotonic() + within_s
+                reply = await self._worker.decide(version, folder, raw, deadline)
+            decided = DECIDE_REPLY.validate_json(reply)
+        except TimeoutError:
+            self.breaker.failed(time.monotonic())
+            return self.decide_here(raw, routing, TIMEOUT, f"no reply within {within_s:.3f} s")
+        except Exception as fault:  # a replica died, or is being replaced
+            self.breaker.failed(time.monotonic())
+            return self.decide_here(raw, routing, DOWN, line_of(fault))
+        self.breaker.succeeded()
+        if isinstance(decided, Invalid):
+            raise RequestError(decided.line, decided.field)
+        return self._guarded(raw, routing, decided)
+
+    def decide_here(
+        self, raw: bytes, routing: Routing, cause: str, detail: str = ""
+    ) -> DecisionResult:
+        """Decide by the rule in this process."""
+        state = self.runner.state(raw)
+        return self._guarded(raw, routing, self.runner.decide_by_rule(state, cause, detail))
+
+    def _guarded(self, raw: bytes, routing: Routing, decided: Decided) -> DecisionResult:
+        """Apply the guard. If its result cannot be carried out, nothing changes at all."""
+        guarded = self._guard.apply(decided.quantities, time.monotonic())
+        decision, cause = decided.decision, decided.cause
+        if guarded.allowed:
+            endpoint, state = self.runner.endpoint, self.runner.state(raw)
+            proposed = endpoint.decision.model_validate(decision)
+            kept = endpoint.constrain(state, proposed, guarded.allowed)
+            if endpoint.validate_decision(state, kept) is not None:
+                unchanged = {one.name: one.current for one in decided.quantities}
+                kept = endpoint.constrain(state, proposed, unchanged)
+            decision = kept.model_dump(mode="json")
+        if decided.source == FALLBACK:
+            cause = routing.cause or cause  # the routing chose the rule: no policy failed
+        return DecisionResult(
+            decision=decision,
+            reason=decided.reason,
+            source=decided.source,
+            cause=cause,
+            detail=decided.detail,
+            policy=decided.policy,
+            guard=guarded.messages,
+            guarded=guarded.kinds,
+            features=decided.features,
+        )
 
 
 class DecisionService:
-    """One system. Only the gateway's event loop calls it."""
+    """One system. Called by the gateway's event loop only."""
 
     def __init__(
         self,
         settings: EndpointSettings,
+        runner: PolicyRunner,
         worker: Worker,
-        answering: DecisionPipeline,
-        keeper: DecisionRecorder,
-        tenure: PolicyManager,
+        recorder: DecisionRecorder,
+        manager: PolicyManager,
         clock: Callable[[], float] = time.time,
-        luck: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
-        self.endpoint = answering.decider.endpoint
-        self.settings, self._keeper, self._tenure = settings, keeper, tenure
-        self._worker, self._answering, self._clock = worker, answering, clock
-        self._luck = luck or random.Random()
+        self.endpoint, self.settings, self.ready = runner.endpoint, settings, False
+        self._runner, self._worker, self._clock = runner, worker, clock
+        self._recorder, self._manager = recorder, manager
+        self._pipeline = DecisionPipeline(runner, worker, CircuitBreaker(), Guard(settings.guard))
+        self._rng = rng or random.Random()
         self._feedback = feedback_model(self.endpoint)
         self._recent: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=RECENT)
-        self._sources: OrderedDict[str, str] = OrderedDict()  # who made which decision
+        self._sources: OrderedDict[str, str] = OrderedDict()  # by decision id
         self._tasks: set[asyncio.Task[None]] = set()
+
+    # Start.
+
+    async def start(self) -> None:
+        """Load the policy in the worker and warm up the path to it; then the system is ready.
+
+        Until then the rule decides.
+        """
+        while True:
+            try:
+                await self._manager.meet()
+                break
+            except Exception as fault:
+                log.info("%s: the worker is not up yet: %r", self.endpoint.system, fault)
+                await asyncio.sleep(RETRY_S)
+        try:
+            await self._warm_up()
+        except Exception:
+            log.exception("%s: warm-up", self.endpoint.system)
+        self.ready = True
+
+    async def _warm_up(self) -> None:
+        examples = self.endpoint.examples().items()
+        requests = {name: to_json({"state": one.model_dump(mode="json")}) for name, one in examples}
+        # Nothing is recorded, and the guard and the breaker that count remain as they are.
+        pipeline = DecisionPipeline(
+            self._runner, self._worker, CircuitBreaker(math.inf), Guard(self.settings.guard)
+        )
+
+        async def decide(raw: bytes, deadline_ms: float) -> DecisionResult:
+            routing = Routing(self._manager.roles.serving, None, None)
+            result = await pipeline.decide(raw, routing, deadline_ms)
+            to_json(self._response(result, RequestOptions()))
+            return result
+
+        for raw in requests.values():  # the fallback in this process
+            pipeline.decide_here(raw, Routing(None, None, None), DOWN)
+        await warm_up(self.endpoint.system, decide, requests, self.settings.deadline_ms)
 
     # Decisions.
 
-    async def decide(self, raw: bytes, frame: RequestOptions) -> dict[str, Any]:
-        """The answer to a request; a RequestError where the request itself is wrong."""
+    async def decide(self, raw: bytes, options: RequestOptions) -> dict[str, Any]:
+        """Answer a request; raises RequestError if it is invalid."""
         began = time.perf_counter()
-        casting = self._tenure.roles.cast(frame.mode, self._keeper.rules_act)
-        deadline_ms = min(frame.deadline_ms or self.settings.deadline_ms, self.settings.deadline_ms)
-        beside = None
-        if casting.beside is not None and self._takes_part(frame):
-            beside = asyncio.ensure_future(self._propose(raw, casting.beside))
+        routing = self._manager.roles.cast(options.mode, self._recorder.rules_act)
+        deadline_ms = self.settings.deadline_ms
+        if options.deadline_ms is not None:
+            deadline_ms = min(options.deadline_ms, deadline_ms)
+        shadow = None
+        share = 1.0 if options.mode == SHADOW else self.settings.shadow_share
+        if routing.beside is not None and self._rng.random() < share:
+            shadow = asyncio.ensure_future(self._propose(raw, routing))
         try:
-            found = await self._answering.answer(raw, casting, deadline_ms)
+            if self.ready:
+                result = await self._pipeline.decide(raw, routing, deadline_ms)
+            else:
+                result = self._pipeline.decide_here(raw, routing, DOWN, "the worker is starting")
         except RequestError:
-            if beside is not None:
-                beside.cancel()
+            if shadow is not None:
+                shadow.cancel()
             raise
-        told = self._told(found, frame)
-        if frame.mode == said.SHADOW and beside is not None:
+        response = self._response(result, options)
+        if shadow is not None and options.mode == SHADOW:
             left_s = deadline_ms / 1000 - (time.perf_counter() - began)
-            await asyncio.wait({beside}, timeout=max(left_s, 0))
-            if beside.done():
-                told["shadow"] = _compared(beside.result(), found, casting)
-        told["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
-        if beside is None or told["shadow"] is not None:
-            # The answer goes out first; the books are done before the next request is read.
-            asyncio.get_running_loop().call_soon(self._keep, raw, frame, told, found)
+            await asyncio.wait({shadow}, timeout=max(left_s, 0))
+            if shadow.done():
+                response["shadow"] = _compare(shadow.result(), result, routing)
+        response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
+        if shadow is None or response["shadow"] is not None:
+            # After the response is sent, and before the next request is read.
+            asyncio.get_running_loop().call_soon(self._record, raw, options, response, result)
         else:
-            self._in_background(self._keep_later(raw, frame, dict(told), found, beside, casting))
-        return told
+            later = self._record_with_shadow(raw, options, dict(response), result, shadow, routing)
+            task = asyncio.get_running_loop().create_task(later)
+            self._tasks.add(task)  # the event loop keeps weak references only
+            task.add_done_callback(self._tasks.discard)
+        return response
 
-    def _takes_part(self, frame: RequestOptions) -> bool:
-        return frame.mode == said.SHADOW or self._luck.random() < self.settings.shadow_share
-
-    async def _propose(self, raw: bytes, version: Version) -> dict[str, Any]:
-        """What one who only watches would do; it never raises."""
+    async def _propose(self, raw: bytes, routing: Routing) -> Proposed:
+        """Decision of the bundle in the shadow; never raises."""
+        assert routing.beside is not None
         try:
-            answers = await asyncio.wait_for(
-                self._worker.propose(version.version, version.folder, [raw]), BESIDE_S
-            )
-            proposed: dict[str, Any] = from_json(answers[0])
+            async with asyncio.timeout(SHADOW_S):
+                reply = await self._worker.propose(
+                    routing.beside.version, routing.beside.folder, raw
+                )
+            return Proposed.model_validate_json(reply)
         except TimeoutError:
-            return {"fault": said.TIMEOUT}
-        except Exception:
-            return {"fault": said.DOWN}
-        return proposed
+            return Proposed(fault=TIMEOUT)
+        except Exception as fault:
+            return Proposed(fault=DOWN, detail=line_of(fault))
 
-    async def _keep_later(
-        self,
-        raw: bytes,
-        frame: RequestOptions,
-        told: dict[str, Any],
-        found: DecisionResult,
-        beside: asyncio.Future[dict[str, Any]],
-        casting: Routing,
-    ) -> None:
-        told["shadow"] = _compared(await beside, found, casting)
-        self._keep(raw, frame, told, found)
-
-    def _told(self, found: DecisionResult, frame: RequestOptions) -> dict[str, Any]:
+    def _response(self, result: DecisionResult, options: RequestOptions) -> dict[str, Any]:
         return {
-            "id": frame.request_id or f"{self._luck.getrandbits(128):032x}",
-            "decision": found.decision,
-            "source": found.source,
-            "cause": found.cause,
-            "reason": found.reason,
-            "policy": found.policy,
-            "guard": found.guard,
+            "id": options.request_id or f"{self._rng.getrandbits(128):032x}",
+            "decision": result.decision,
+            "source": result.source,
+            "cause": result.cause,
+            "reason": result.reason,
+            "policy": result.policy,
+            "guard": result.guard,
             "shadow": None,
         }
 
-    def _keep(
-        self, raw: bytes, frame: RequestOptions, told: dict[str, Any], found: DecisionResult
+    async def _record_with_shadow(
+        self,
+        raw: bytes,
+        options: RequestOptions,
+        response: dict[str, Any],
+        result: DecisionResult,
+        shadow: asyncio.Future[Proposed],
+        routing: Routing,
     ) -> None:
-        """For those who look, for feedback, and for the log."""
+        response["shadow"] = _compare(await shadow, result, routing)
+        self._record(raw, options, response, result)
+
+    def _record(
+        self, raw: bytes, options: RequestOptions, response: dict[str, Any], result: DecisionResult
+    ) -> None:
+        """Record a decision for lists, feedback, monitor and log."""
         now = self._clock()
-        self._recent.appendleft((now, frame.mode, told))
-        self._sources[told["id"]] = told["source"]
+        self._recent.appendleft((now, options.mode, response))
+        self._sources[response["id"]] = result.source
         while len(self._sources) > KNOWN_IDS:
             self._sources.popitem(last=False)
-        self._keeper.decided(found, told, now)
-        self._keeper.logged(raw, frame, told, found, now)
+        self._recorder.decided(result, response, now)
+        self._recorder.logged(raw, options, response, result, now)
 
     def feedback(self, raw: bytes) -> dict[str, Any]:
-        """Outcomes of decisions that nobody remembers count for who acts now."""
-        given = read(self._feedback, raw)
-        reward = self.endpoint.reward(given.outcome)
-        acts, _ = self._tenure.roles.acts(self._keeper.rules_act)
-        source = self._sources.get(given.id or "", acts)
-        outcome = given.outcome.model_dump(mode="json")
-        self._keeper.fed_back(given.id, outcome, source, reward, self._clock())
+        """Record an outcome. One of an unknown decision counts for what acts now."""
+        feedback: Any = read(self._feedback, raw)
+        reward = self.endpoint.reward(feedback.outcome)
+        acting, _ = self._manager.roles.acts(self._recorder.rules_act)
+        source = self._sources.get(feedback.id or "", acting)
+        outcome = feedback.outcome.model_dump(mode="json")
+        self._recorder.fed_back(feedback.id, outcome, source, reward, self._clock())
         return {"accepted": True, "reward": reward}
 
-    # What goes on beside requests.
-
-    @property
-    def ready(self) -> bool:
-        """Whether the worker can be asked; until then the rule decides."""
-        return self._answering.worker_is_up
-
-    async def greet(self) -> None:
-        """Ask the worker to meet the bundle that serves."""
-        try:
-            await self._tenure.meet()
-        except Exception:
-            return
-        self._answering.worker_is_up = True
+    # Operation.
 
     async def look_after(self) -> None:
-        """Every few seconds."""
-        self._keeper.report(paused=self._tenure.roles.paused is not None)
-        await self._tenure.look_after()
+        """Report metrics, save state and follow retraining; called every few seconds."""
+        self._recorder.report(paused=self._manager.roles.paused is not None)
+        await self._manager.look_after()
 
-    async def order(self, verb: str, raw: bytes) -> dict[str, Any]:
-        """An operator's; the status afterwards. A Conflict where it cannot be done."""
-        await self._tenure.order(verb, raw)
+    async def admin_action(self, verb: str, raw: bytes) -> dict[str, Any]:
+        """Pause, resume, promote or roll back; returns the status. Raises Conflict if the action
+        is not possible now."""
+        await self._manager.order(verb, raw)
         return self.status()
 
     async def close(self) -> None:
-        await self._tenure.close()
-        self._keeper.close()
+        await self._manager.close()
+        self._recorder.close()
 
-    # What is shown.
+    # Views.
 
     def brief(self) -> dict[str, Any]:
-        roles = self._tenure.roles
+        serving = self._manager.roles.serving
         return {
-            "system": self.endpoint.system,
-            "summary": self.endpoint.summary,
-            "lifecycle": self._keeper.state,
-            "paused": roles.paused is not None,
-            "acting": roles.acts(self._keeper.rules_act)[0],
-            "policy": {"name": roles.serving.name, "version": roles.serving.version},
-            "rule": self._answering.decider.rule.name,
-            "decisions": self._keeper.decisions,
+            **self._summary(),
+            "lifecycle": self._recorder.state,
+            "policy": {"name": serving.name, "version": serving.version},
+            "decisions": self._recorder.decisions,
         }
 
     def status(self) -> dict[str, Any]:
-        roles = self._tenure.roles
-        acting, because = roles.acts(self._keeper.rules_act)
+        roles = self._manager.roles
+        policies = {"serving": roles.serving, "shadow": roles.shadow, "previous": roles.previous}
+        return {
+            **self._summary(),
+            "acting_because": roles.acts(self._recorder.rules_act)[1],
+            "policies": {slot: one and one.told() for slot, one in policies.items()},
+            "deadline_ms": self.settings.deadline_ms,
+            "breaker": "open" if self._pipeline.breaker.is_open else "closed",
+            **self._recorder.status(),
+        }
+
+    def _summary(self) -> dict[str, Any]:
+        roles = self._manager.roles
         return {
             "system": self.endpoint.system,
             "summary": self.endpoint.summary,
             "paused": roles.paused is not None,
-            "acting": acting,
-            "acting_because": because,
-            "policies": {
-                "serving": roles.serving.told(),
-                "shadow": None if roles.shadow is None else roles.shadow.told(),
-                "previous": None if roles.previous is None else roles.previous.told(),
-            },
-            "rule": self._answering.decider.rule.name,
-            "deadline_ms": self.settings.deadline_ms,
-            "breaker": "open" if self._answering.breaker.is_open else "closed",
-            **self._keeper.status(),
+            "acting": roles.acts(self._recorder.rules_act)[0],
+            "rule": self._runner.rule.name,
         }
 
     def decisions(self, limit: int) -> dict[str, Any]:
-        shown = islice(self._recent, limit)
-        return {"decisions": [{"time": iso(at), "mode": mode, **told} for at, mode, told in shown]}
+        recent = islice(self._recent, limit)
+        return {"decisions": [{"time": iso(at), "mode": mode, **one} for at, mode, one in recent]}
 
     def history(self) -> dict[str, Any]:
-        return self._keeper.monitor.history(self._clock())
+        return self._recorder.monitor.history(self._clock())
 
-    def example(self, name: str) -> Any:
+    def example(self, name: str) -> dict[str, Any]:
         examples = self.endpoint.examples()
         if name not in examples:
             raise RequestError(f"name: {name[:40]!r}; expected one of {sorted(examples)}", "name")
-        return examples[name].model_dump(mode="json")
-
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)  # the loop itself would let it go
-        task.add_done_callback(self._tasks.discard)
+        example: dict[str, Any] = examples[name].model_dump(mode="json")
+        return example
 
 
-def _compared(proposed: dict[str, Any], found: DecisionResult, casting: Routing) -> dict[str, Any]:
-    """The watcher's decision beside the one that counts."""
-    assert casting.beside is not None
-    decision = proposed.get("decision")
+def _compare(proposed: Proposed, result: DecisionResult, routing: Routing) -> dict[str, Any]:
+    """The decision in the shadow beside the one that is acted on."""
+    assert routing.beside is not None
+    agrees = None if proposed.decision is None else proposed.decision == result.decision
     return {
-        "policy": {"name": casting.beside.name, "version": casting.beside.version},
-        "decision": decision,
-        "agrees": None if decision is None else decision == found.decision,
-        "fault": proposed.get("fault"),
+        "policy": {"name": routing.beside.name, "version": routing.beside.version},
+        "decision": proposed.decision,
+        "agrees": agrees,
+        "fault": proposed.fault,
     }

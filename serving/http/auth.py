@@ -1,9 +1,9 @@
-"""Who may ask for what: bearer tokens with a scope, and how often one may ask.
+"""Access control: bearer tokens with a scope, and limits on how often a client may call.
 
-Tokens come from a file, one `SCOPE TOKEN` a line, or from the environment in the same form, lines
-or commas apart. Only their digests are kept. The file is read again when it changes, so that
-tokens are rotated without a restart. Who has guessed wrong too often has to wait, and so has every
-new face at the same address; a holder of a token who has been there before does not.
+Tokens come from a file, one `SCOPE TOKEN` a line, or from the environment in the same form,
+separated by lines or commas. Only their digests are kept. The file is read again when it changes,
+so tokens are rotated without a restart. An address with too many failed attempts must wait, and so
+must every token that is new at that address; a token that was valid there before need not.
 """
 
 from __future__ import annotations
@@ -11,70 +11,76 @@ from __future__ import annotations
 import hashlib
 import hmac
 import logging
+import math
 import os
 import stat
+import time
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple
 
+from fastapi import Request
+
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import read_bounded
+from loadmaster.serving.http.body import HttpError
+from loadmaster.serving.settings import LimitSettings, is_loopback
 
 logger = logging.getLogger(__name__)
 
-TOKENS = "LOADMASTER_TOKENS"  # the environment's
-SHORTEST = 16  # characters of a token
-LARGEST = 64 << 10  # bytes of a file of tokens
-ASKERS = 4096  # whose rates are remembered
+TOKENS = "LOADMASTER_TOKENS"  # environment variable
+MIN_TOKEN = 16  # characters
+MAX_FILE_BYTES = 64 << 10
+MAX_CLIENTS = 4096  # whose rates are kept
 
 
 class Scope(IntEnum):
-    """The higher one may do all that the lower may."""
+    """Each scope includes the lower ones."""
 
     READ = 1  # decide, feedback, status
     ADMIN = 2  # pause, resume, promote, rollback
 
 
 class Principal(NamedTuple):
-    """Of a valid token: known by its digest."""
+    """Owner of a valid token, identified by the token's digest."""
 
     digest: bytes
     scope: Scope
 
 
 class TokenSet(NamedTuple):
-    """Digests of tokens; none at all: everybody may do everything, on this machine alone."""
+    """Digests of tokens. If there are none, every client on this machine may do everything."""
 
-    holders: tuple[Principal, ...]
+    principals: tuple[Principal, ...]
 
     @property
     def needed(self) -> bool:
-        return bool(self.holders)
+        return bool(self.principals)
 
-    def holder_of(self, token: str) -> Principal | None:
-        """Compared with every key in the same time, whether or not one fits."""
-        given, found = _digest(token), None
-        for holder in self.holders:
-            if hmac.compare_digest(given, holder.digest):
-                found = holder
+    def find(self, token: str) -> Principal | None:
+        """Compare with every digest, so that the time does not depend on the token."""
+        digest, found = _digest(token), None
+        for principal in self.principals:
+            if hmac.compare_digest(digest, principal.digest):
+                found = principal
         return found
 
 
 class TokenStore:
-    """Knows the tokens of this moment."""
+    """The tokens that are valid now."""
 
     def __init__(self, file: Path | None, environment: Mapping[str, str] = os.environ) -> None:
-        self._file, self._given = file, environment.get(TOKENS, "")
-        self._seen = _look(file)
+        self._file, self._from_environment = file, environment.get(TOKENS, "")
+        self._signature = _file_signature(file)
         self._keys = self._read()
 
     @property
     def keys(self) -> TokenSet:
-        """Read anew where the file has changed; one that went bad leaves the old tokens valid."""
-        if self._file is not None and (facts := _look(self._file)) != self._seen:
-            self._seen = facts  # before it is read: what changes meanwhile is seen the next time
+        """Read the file again if it has changed; if it is now invalid, the old tokens stay."""
+        if self._file is not None and (signature := _file_signature(self._file)) != self._signature:
+            self._signature = signature  # before reading: a change meanwhile is seen next time
             try:
                 self._keys = self._read()
             except InputError as fault:
@@ -82,10 +88,10 @@ class TokenStore:
         return self._keys
 
     def _read(self) -> TokenSet:
-        keys = parse_tokens(self._given, TOKENS)
+        keys = parse_tokens(self._from_environment, TOKENS)
         if self._file is not None:
             try:
-                text = read_bounded(self._file, LARGEST)
+                text = read_bounded(self._file, MAX_FILE_BYTES)
             except InputError as fault:
                 raise InputError(
                     f"tokens: {fault}; expected a file of `read TOKEN` or `admin TOKEN` lines"
@@ -93,12 +99,12 @@ class TokenStore:
             more = parse_tokens(text.decode("utf-8", "replace"), str(self._file))
             if not more.needed:
                 raise InputError(f"tokens {self._file} holds none; expected at least one line")
-            keys = TokenSet(keys.holders + more.holders)
+            keys = TokenSet(keys.principals + more.principals)
         return keys
 
 
-def _look(file: Path | None) -> tuple[int, int, int] | None:
-    """What differs whenever the file does; None where it cannot be looked at."""
+def _file_signature(file: Path | None) -> tuple[int, int, int] | None:
+    """Changes whenever the file does; None if it cannot be accessed."""
     try:
         facts = file.stat() if file is not None else None
     except OSError:
@@ -107,14 +113,14 @@ def _look(file: Path | None) -> tuple[int, int, int] | None:
 
 
 def exposure(file: Path) -> str | None:
-    """A warning in one line where everybody on this machine may read the file."""
+    """Return a warning if every user of this machine may read the file."""
     if not file.stat().st_mode & stat.S_IROTH:
         return None
     return f"tokens {file} can be read by everybody on this machine; expected `chmod o-r` of it"
 
 
 def parse_tokens(text: str, where: str) -> TokenSet:
-    """Never repeats a token in an error."""
+    """Parse `SCOPE TOKEN` lines. Errors never repeat a token."""
     found = []
     for number, line in enumerate(text.replace(",", "\n").splitlines(), start=1):
         words = line.split()
@@ -122,9 +128,9 @@ def parse_tokens(text: str, where: str) -> TokenSet:
             continue
         if len(words) != 2 or words[0] not in ("read", "admin"):
             raise InputError(f"{where}, line {number}: expected `read TOKEN` or `admin TOKEN`")
-        if len(words[1]) < SHORTEST or not words[1].isascii():
+        if len(words[1]) < MIN_TOKEN or not words[1].isascii():
             raise InputError(
-                f"{where}, line {number}: the token is too weak; expected {SHORTEST} ASCII "
+                f"{where}, line {number}: the token is too weak; expected {MIN_TOKEN} ASCII "
                 "characters or more"
             )
         found.append(Principal(_digest(words[1]), Scope[words[0].upper()]))
@@ -132,61 +138,133 @@ def parse_tokens(text: str, where: str) -> TokenSet:
 
 
 def bearer(header: str | None) -> str | None:
-    """The token of an Authorization header; None if there is none."""
+    """Return the token of an Authorization header; None if there is none."""
     kind, _, token = (header or "").strip().partition(" ")
     return token.strip() if kind.lower() == "bearer" and token.strip() else None
 
 
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
 class RateLimit:
-    """A bucket for each who asks: `rate` requests a second, `burst` at once."""
+    """Token bucket for each client: `rate` requests a second, `burst` at once."""
 
     def __init__(self, rate: float, burst: float) -> None:
         self._rate, self._burst = rate, burst
-        self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # tokens, when
+        self._left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()  # requests, time
 
-    def wait_s(self, asker: Hashable, now_s: float) -> float:
-        """0 if the request may pass, which is counted; else how long to wait for the next."""
-        left = self._left_at(asker, now_s)
-        passes = left >= 1
-        self._left[asker] = (left - 1 if passes else left), now_s
-        self._left.move_to_end(asker)
-        if len(self._left) > ASKERS:
+    def wait_s(self, client: Hashable, now_s: float) -> float:
+        """Count a request and return 0 if it is allowed; else return how long to wait."""
+        left = self._left_at(client, now_s)
+        allowed = left >= 1
+        self._left[client] = (left - 1 if allowed else left), now_s
+        self._left.move_to_end(client)
+        if len(self._left) > MAX_CLIENTS:
             self._left.popitem(last=False)
-        return 0.0 if passes else (1 - left) / self._rate
+        return 0.0 if allowed else (1 - left) / self._rate
 
-    def would_wait_s(self, asker: Hashable, now_s: float) -> float:
-        """The same, and nothing is counted."""
-        return max(0.0, 1 - self._left_at(asker, now_s)) / self._rate
+    def would_wait_s(self, client: Hashable, now_s: float) -> float:
+        """How long a request would have to wait; counts nothing."""
+        return max(0.0, 1 - self._left_at(client, now_s)) / self._rate
 
-    def _left_at(self, asker: Hashable, now_s: float) -> float:
-        left, when = self._left.get(asker, (self._burst, now_s))
+    def _left_at(self, client: Hashable, now_s: float) -> float:
+        left, when = self._left.get(client, (self._burst, now_s))
         return min(self._burst, left + (now_s - when) * self._rate)
 
 
 class FailedAuthLimiter:
-    """Slows down those who try one token after another."""
+    """Limits guesses of tokens: `wrong` failures of an address at once, then one a second."""
 
     def __init__(self, wrong: int) -> None:
-        """So many wrong tokens of one address at once, then one a second."""
         self._wrong = RateLimit(1.0, wrong)
-        self._familiar: OrderedDict[tuple[str, bytes], None] = OrderedDict()
+        self._known: OrderedDict[tuple[str, bytes], None] = OrderedDict()  # valid there before
 
-    def wait_s(self, address: str, holder: Principal | None, now_s: float) -> float:
-        """How long one at that address must wait; `holder`: whose token it is, None: nobody's.
+    def wait_s(self, address: str, principal: Principal | None, now_s: float) -> float:
+        """How long that address must wait; `principal` is None for an invalid token.
 
-        While it is more than 0 nobody is told whether the token is a good one.
+        While it is more than 0, the answer must not depend on whether the token is valid.
         """
-        if holder is not None and (address, holder.digest) in self._familiar:
+        if principal is not None and (address, principal.digest) in self._known:
             return 0.0
-        if holder is None:
+        if principal is None:
             return self._wrong.wait_s(address, now_s)
         wait_s = self._wrong.would_wait_s(address, now_s)
         if not wait_s:
-            self._familiar[address, holder.digest] = None
-            if len(self._familiar) > ASKERS:
-                self._familiar.popitem(last=False)
+            self._known[address, principal.digest] = None
+            if len(self._known) > MAX_CLIENTS:
+                self._known.popitem(last=False)
         return wait_s
 
 
-def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+class AccessControl:
+    """Checks token, scope and rate of every request."""
+
+    def __init__(self, tokens: TokenStore, limits: LimitSettings) -> None:
+        self._tokens = tokens
+        self._rate = RateLimit(limits.rate_per_s, limits.burst)
+        self._failures = FailedAuthLimiter(limits.wrong_tokens)
+
+    @property
+    def uses_tokens(self) -> bool:
+        return self._tokens.keys.needed
+
+    def admit(self, request: Request, scope: Scope) -> Scope:
+        """Return the client's scope; raises HttpError if the request is not allowed."""
+        address = request.client.host if request.client else ""
+        keys = self._tokens.keys
+        if not keys.needed:
+            _require_local_origin(request.headers)
+            self._check_rate(address)
+            return Scope.ADMIN
+        principal = self._authenticate(request, address, keys)
+        if principal.scope < scope:
+            needed = scope.name.lower()
+            raise HttpError(403, f"the token may not do this; expected one of scope {needed}")
+        self._check_rate(principal.digest)
+        return principal.scope
+
+    def _authenticate(self, request: Request, address: str, keys: TokenSet) -> Principal:
+        headers = request.headers.getlist("authorization")
+        token = bearer(headers[0]) if len(headers) == 1 else None
+        if token is None:
+            self._check_rate(address)
+        else:
+            principal = keys.find(token)
+            wait_s = self._failures.wait_s(address, principal, time.monotonic())
+            if wait_s > 0:
+                raise _too_many("too many wrong tokens from this address", wait_s)
+            if principal is not None:
+                return principal
+        raise HttpError(
+            401,
+            "no valid token; expected one header Authorization: Bearer TOKEN",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _check_rate(self, client: str | bytes) -> None:
+        wait_s = self._rate.wait_s(client, time.monotonic())
+        if wait_s > 0:
+            raise _too_many("too many requests", wait_s)
+
+
+def _require_local_origin(headers: Mapping[str, str]) -> None:
+    """Without tokens, refuse web pages of other sites that a browser on this machine shows.
+
+    Browsers send the page's site as Origin, and the name that led here as Host: a site whose name
+    resolves to 127.0.0.1 is recognised by its name.
+    """
+    host = headers.get("host")
+    if host is None:
+        return  # not a browser
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    if not is_loopback(name):
+        raise HttpError(403, f"Host {host[:80]!r} is not allowed without tokens; use 127.0.0.1")
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2] != host:
+        raise HttpError(403, f"Origin {origin[:80]!r} is not allowed without tokens; use {host}")
+
+
+def _too_many(line: str, wait_s: float) -> HttpError:
+    seconds = max(1, math.ceil(wait_s))
+    return HttpError(429, f"{line}; wait {seconds} s", headers={"Retry-After": str(seconds)})

@@ -1,7 +1,7 @@
-"""The bodies of requests: JSON, of a size and a shape that can be read in no time.
+"""Request bodies: JSON of a bounded size, and `HttpError`.
 
-What is wrong with a body may cost far more to find out than the body to send: a hundred thousand
-lists where a number belongs, say. So there are bounds on what is read at all.
+Finding what is wrong with a body can cost far more than sending it: a hundred thousand lists where
+a number belongs, for example. So the number of values in a body is bounded as well.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Mapping
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-# An answer that is not what was asked for.
+JSON = "application/json"
+SMALL_BYTES = 256 << 10  # limit for bodies without a state
+MAX_VALUES, MAX_NESTED = 400_000, 100_000  # in a body; nested: lists and objects
+DRAIN_BYTES, DRAIN_S = 64 << 20, 5.0
+BODY_READ = "loadmaster.read"  # in the scope of a request: its body was read to the end
 
 
 class HttpError(Exception):
-    """Told with that status, and with the field that is wrong where there is one."""
+    """An error response, with the field at fault if there is one."""
 
     def __init__(
         self,
@@ -29,76 +33,65 @@ class HttpError(Exception):
         self.status, self.line, self.field, self.headers = status, line, field, headers or {}
 
 
-JSON = "application/json"
-SMALL_BYTES = 256 << 10  # of what is no state
-MOST_VALUES, MOST_NESTED = 400_000, 100_000  # in a body; nested ones are lists and objects
-SWALLOWED_BYTES, SWALLOWED_S = 64 << 20, 5.0
-READ = "loadmaster.read"  # in the scope of a request: nothing of its body is left
+class BodyReader:
+    """Reads bodies of at most `max_bytes` that arrive within `within_s`."""
 
+    def __init__(self, max_bytes: int, within_s: float) -> None:
+        self._max_bytes, self._within_s = max_bytes, within_s
 
-class Bodies:
-    """Reads them: `largest` bytes, within `within_s`."""
-
-    def __init__(self, largest: int, within_s: float) -> None:
-        self._largest, self._within_s = largest, within_s
-
-    async def read(self, request: Request) -> bytes:
-        return await self._read(request, self._largest)
-
-    async def read_small(self, request: Request) -> bytes:
-        """One that is read in the event loop."""
-        return await self._read(request, min(self._largest, SMALL_BYTES))
-
-    async def _read(self, request: Request, most: int) -> bytes:
-        _check_kind(request)
-        told = request.headers.get("content-length", "")
-        if told.isascii() and told.isdigit() and (len(told) > 18 or int(told) > most):
-            raise _too_large(most)
+    async def read(self, request: Request, max_bytes: int | None = None) -> bytes:
+        """Raises HttpError for another content type, and for a body that is too large or late."""
+        limit = min(self._max_bytes, max_bytes or self._max_bytes)
+        _check_content_type(request)
+        declared = request.headers.get("content-length", "")
+        is_number = declared.isascii() and declared.isdigit()
+        if is_number and (len(declared) > 18 or int(declared) > limit):
+            raise _too_large(limit)
         parts, size = [], 0
-        request.scope[READ] = True
+        request.scope[BODY_READ] = True
         try:
             async with asyncio.timeout(self._within_s):
                 async for part in request.stream():
                     size += len(part)
-                    if size > most:
+                    if size > limit:
                         break
                     parts.append(part)
         except TimeoutError:
             raise HttpError(408, f"the body did not arrive within {self._within_s:g} s") from None
         except ClientDisconnect:
-            raise HttpError(400, "the body was cut off") from None
-        if size > most:
-            request.scope[READ] = False
-            raise _too_large(most)
+            raise HttpError(400, "the body is incomplete") from None
+        if size > limit:
+            request.scope[BODY_READ] = False
+            raise _too_large(limit)
         raw = b"".join(parts)
-        if size > MOST_NESTED and _holds_too_much(raw):
+        if size > MAX_NESTED and _has_too_many_values(raw):
             raise HttpError(
                 413,
-                f"the body holds too much; expected at most {MOST_VALUES:,} values, of which "
-                f"{MOST_NESTED:,} lists and objects",
+                f"the body holds too many values; expected at most {MAX_VALUES:,}, of which "
+                f"{MAX_NESTED:,} lists and objects",
             )
         return raw
 
 
-def _holds_too_much(raw: bytes) -> bool:
-    return raw.count(b",") > MOST_VALUES or raw.count(b"[") + raw.count(b"{") > MOST_NESTED
+def _has_too_many_values(raw: bytes) -> bool:
+    return raw.count(b",") > MAX_VALUES or raw.count(b"[") + raw.count(b"{") > MAX_NESTED
 
 
-async def swallow(request: Request) -> None:
-    """The rest of a body that nobody wants, where the connection ends with the answer.
+async def drain(request: Request) -> None:
+    """Read the rest of a refused body, if the connection closes after the response.
 
-    Closed while a client still sends, it would be reset, and the answer lost. Where it stays open,
-    and where the client waits to be told to go on, the server sees to that.
+    Closing it while the client still sends would reset it, and the response would be lost. If the
+    connection stays open, or the client waits for 100-continue, the server handles this itself.
     """
     closes = request.headers.get("connection", "").lower() == "close"
     if request.headers.get("expect") or not (closes or request.scope["http_version"] == "1.0"):
         return
-    if request.scope.get(READ):
+    if request.scope.get(BODY_READ):
         return
     size = 0
     try:
-        async with asyncio.timeout(SWALLOWED_S):
-            while size < SWALLOWED_BYTES:
+        async with asyncio.timeout(DRAIN_S):
+            while size < DRAIN_BYTES:
                 message = await request.receive()
                 size += len(message.get("body", b""))
                 if not message.get("more_body", False):
@@ -107,14 +100,14 @@ async def swallow(request: Request) -> None:
         return
 
 
-def _check_kind(request: Request) -> None:
+def _check_content_type(request: Request) -> None:
     kind = request.headers.get("content-type", JSON).partition(";")[0].strip().lower()
     if kind != JSON:
-        raise HttpError(415, f"content type {kind[:80]!r} is not read; expected {JSON}")
-    packing = request.headers.get("content-encoding", "identity").strip().lower()
-    if packing != "identity":
-        raise HttpError(415, f"content encoding {packing[:80]!r} is not read; expected none")
+        raise HttpError(415, f"content type {kind[:80]!r} is not supported; expected {JSON}")
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise HttpError(415, f"content encoding {encoding[:80]!r} is not supported; expected none")
 
 
-def _too_large(most: int) -> HttpError:
-    return HttpError(413, f"the body is too large; expected at most {most:,} bytes")
+def _too_large(limit: int) -> HttpError:
+    return HttpError(413, f"the body is too large; expected at most {limit:,} bytes")

@@ -1,9 +1,8 @@
-"""Who asks again under the same id is told the same: a request whose answer was lost on its way is
-sent once more, and must not be decided twice.
+"""Idempotency: a request repeated under the same id gets the same response.
 
-The same id with another body is another request. It is decided on like any other, and the id
-stands for it from then on: somebody who counts from 1 again after a restart is not left without
-decisions.
+A client whose response was lost sends the request again; it must not be decided twice. The same id
+with another body is another request: it is decided, and the id refers to it from then on, so a
+client that counts from 1 again after a restart still gets decisions.
 """
 
 from __future__ import annotations
@@ -14,69 +13,72 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-KEPT_S = 60.0
-MOST = 4096  # answers
-MOST_BYTES = 16 << 20  # of all of them
+KEEP_S = 60.0
+MAX_ENTRIES = 4096
+MAX_BYTES = 16 << 20  # of all responses
 
 
 @dataclass
-class _Held:
+class _Entry:
     digest: bytes  # of the request
     at_s: float
-    answer: asyncio.Future[bytes]  # cancelled: there is none, who waits has to ask himself
-    size: int = 0  # of the answer, once it is there
+    response: asyncio.Future[bytes]  # cancelled: there is none, a waiting request runs itself
+    size: int = 0  # of the response, once there is one
 
 
 class IdempotencyCache:
-    """Of one system. Only the event loop calls it."""
+    """Responses of one system by request id. Called by the event loop only."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._held: OrderedDict[str, _Held] = OrderedDict()  # the oldest first
-        self._bytes = 0
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the oldest first
+        self.stored_bytes = 0
 
-    async def once(
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    async def get_or_run(
         self, request_id: str, raw: bytes, work: Callable[[], Awaitable[bytes]]
     ) -> bytes:
-        """What `work` answers, now or the last time, be it still under way."""
+        """Return the stored response, wait for the one under way, or run `work`."""
         digest = hashlib.sha256(raw).digest()
         while True:
-            self._forget(self._clock())
-            held = self._held.get(request_id)
-            if held is None or held.digest != digest:
-                return await self._first(request_id, digest, work)
-            await asyncio.wait({held.answer})
-            if not held.answer.cancelled():
-                return held.answer.result()
+            self._expire(self._clock())
+            entry = self._entries.get(request_id)
+            if entry is None or entry.digest != digest:
+                return await self._run(request_id, digest, work)
+            await asyncio.wait({entry.response})
+            if not entry.response.cancelled():
+                return entry.response.result()
 
-    async def _first(
+    async def _run(
         self, request_id: str, digest: bytes, work: Callable[[], Awaitable[bytes]]
     ) -> bytes:
         self._drop(request_id)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        held = self._held[request_id] = _Held(digest, self._clock(), answer)
+        response: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        entry = self._entries[request_id] = _Entry(digest, self._clock(), response)
         try:
             found = await work()
-        except BaseException:  # refusals are not kept: the same may be right the next time
-            answer.cancel()
-            if self._held.get(request_id) is held:
+        except BaseException:  # errors are not stored: the same request may succeed next time
+            response.cancel()
+            if self._entries.get(request_id) is entry:
                 self._drop(request_id)
             raise
-        answer.set_result(found)
-        if self._held.get(request_id) is held:
-            held.size = len(found)
-            self._bytes += held.size
+        response.set_result(found)
+        if self._entries.get(request_id) is entry:
+            entry.size = len(found)
+            self.stored_bytes += entry.size
         return found
 
-    def _forget(self, now_s: float) -> None:
-        while self._held:
-            request_id, oldest = next(iter(self._held.items()))
-            crowded = len(self._held) >= MOST or self._bytes > MOST_BYTES
-            if not crowded and now_s - oldest.at_s <= KEPT_S:
+    def _expire(self, now_s: float) -> None:
+        while self._entries:
+            request_id, oldest = next(iter(self._entries.items()))
+            full = len(self._entries) >= MAX_ENTRIES or self.stored_bytes > MAX_BYTES
+            if not full and now_s - oldest.at_s <= KEEP_S:
                 return
             self._drop(request_id)
 
     def _drop(self, request_id: str) -> None:
-        held = self._held.pop(request_id, None)
-        if held is not None:
-            self._bytes -= held.size
+        entry = self._entries.pop(request_id, None)
+        if entry is not None:
+            self.stored_bytes -= entry.size

@@ -1,12 +1,13 @@
-"""The routes of the service: FastAPI, without Ray.
+"""Routes of the service: FastAPI, without Ray.
 
-Bodies are read as bytes and passed on as they came, so the routes validate nothing themselves:
-`openapi.py` tells what they take, and whoever reads the bytes says what is wrong with them.
+Bodies are read as bytes and passed on unchanged, so the routes validate nothing themselves.
+`openapi.py` declares their schemas.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import cache
 from importlib.metadata import version
@@ -15,169 +16,241 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
+from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.serving import console
-from loadmaster.serving.decisions.request import RequestError, to_json
+from loadmaster.serving.decisions.request import RequestError, parse_options, to_json
 from loadmaster.serving.decisions.service import DecisionService
-from loadmaster.serving.http import openapi as documented
-from loadmaster.serving.http.body import JSON, HttpError, swallow
-from loadmaster.serving.http.gateway import Gateway
-from loadmaster.serving.http.openapi import document
+from loadmaster.serving.http import openapi
+from loadmaster.serving.http.auth import AccessControl, Scope
+from loadmaster.serving.http.body import JSON, SMALL_BYTES, BodyReader, HttpError, drain
+from loadmaster.serving.http.idempotency import IdempotencyCache
 from loadmaster.serving.policies.manager import VERBS, Conflict
+from loadmaster.serving.settings import LimitSettings
+from loadmaster.serving.timestamps import iso
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-MOST_DECISIONS = 200
+RETRY_SOON = {"Retry-After": "1"}
+MAX_DECISIONS = 200
 
-# Routes that need no token, and why. All others do: a test walks through them.
+# Routes that need no token, and why. A test checks that all others do.
 PUBLIC = {
     "/healthz": "probes have no token",
     "/readyz": "probes have no token",
-    "/docs": "how to ask is no secret",
-    "/openapi.json": "how to ask is no secret",
-    "/console": "the page; what it shows, it asks for with the token that is typed in",
+    "/docs": "the interface is not secret",
+    "/openapi.json": "the interface is not secret",
+    "/console": "the page itself; it fetches its data with the token that is typed in",
 }
 
-Handler = Callable[[Request], Awaitable[Response]]
+Json = dict[str, Any]
+Handler = Callable[[Request], Awaitable[bytes | Json]]
+
+
+class Gateway:
+    """Handlers. They check every request in this order: token, scope, rate, system, size, content.
+
+    They return encoded JSON or data to encode.
+    """
+
+    def __init__(
+        self,
+        systems: Mapping[str, DecisionService],
+        access: AccessControl,
+        limits: LimitSettings,
+    ) -> None:
+        self.systems, self._access, self._limits = systems, access, limits
+        self._bodies = BodyReader(limits.largest_bytes, limits.body_s)
+        self._idempotency = {name: IdempotencyCache(time.monotonic) for name in systems}
+        self._pending = 0
+        self._started, self._started_at = time.monotonic(), time.time()
+
+    async def decide(self, request: Request) -> bytes:
+        """Return the encoded response; a repeated request id gets the same bytes."""
+        self._access.admit(request, Scope.READ)
+        system = self._system(request)
+        raw = await self._bodies.read(request)
+        if self._pending >= self._limits.waiting:
+            raise HttpError(503, "too many requests at once", headers=RETRY_SOON)
+        self._pending += 1
+        try:
+            options = parse_options(raw)
+            if options.request_id is None:
+                return to_json(await system.decide(raw, options))
+
+            async def decide() -> bytes:
+                return to_json(await system.decide(raw, options))
+
+            responses = self._idempotency[request.path_params["system"]]
+            return await responses.get_or_run(options.request_id, raw, decide)
+        finally:
+            self._pending -= 1
+
+    async def feedback(self, request: Request) -> Json:
+        self._access.admit(request, Scope.READ)
+        system = self._system(request)
+        raw = await self._bodies.read(request, SMALL_BYTES)
+        try:
+            return system.feedback(raw)
+        except InputError as fault:
+            raise HttpError(422, f"outcome: {fault}", "outcome") from None
+
+    def read(self, view: Callable[[DecisionService, Request], Json]) -> Handler:
+        """Build the handler of a GET route of a system."""
+
+        async def handler(request: Request) -> Json:
+            self._access.admit(request, Scope.READ)
+            return view(self._system(request), request)
+
+        return handler
+
+    def admin(self, verb: str) -> Handler:
+        """Build the handler of an admin action."""
+
+        async def handler(request: Request) -> Json:
+            self._access.admit(request, Scope.ADMIN)
+            system = self._system(request)
+            raw = await self._bodies.read(request, SMALL_BYTES)
+            try:
+                return await system.admin_action(verb, raw)
+            except InputError as fault:
+                raise HttpError(422, f"bundle: {fault}", "bundle") from None
+
+        return handler
+
+    async def list_systems(self, request: Request) -> Json:
+        scope = self._access.admit(request, Scope.READ)
+        return {
+            "service": {
+                "version": version("loadmaster"),
+                "started_at": iso(self._started_at),
+                "uptime_s": round(time.monotonic() - self._started, 1),
+                "tokens": self._access.uses_tokens,
+                "scope": scope.name.lower(),
+            },
+            "systems": [system.brief() for system in self.systems.values()],
+        }
+
+    async def healthz(self, _: Request) -> Json:
+        """The process is alive."""
+        return {"status": "ok"}
+
+    async def readyz(self, _: Request) -> Json:
+        """The policy of every system answers within its deadline."""
+        if not all(system.ready for system in self.systems.values()):
+            raise HttpError(503, "not every system is ready yet", headers=RETRY_SOON)
+        return {"status": "ok"}
+
+    def _system(self, request: Request) -> DecisionService:
+        name: str = request.path_params["system"]
+        if name not in self.systems:
+            raise HttpError(404, str(unknown_name("system", name[:80], self.systems)))
+        return self.systems[name]
 
 
 def build_app(
     gateway: Gateway,
-    rejected: Callable[[int], None],
+    count_error: Callable[[int], None],
     lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]],
 ) -> FastAPI:
-    """`rejected` hears of every answer that is a refusal; `lifespan` is the application's own."""
+    """Build the ASGI application. `count_error` is called with the status of every error."""
     app = FastAPI(
-        title="Loadmaster decisions",
-        version=version("loadmaster"),
-        docs_url=None,  # FastAPI's page would load scripts from elsewhere
+        docs_url=None,  # FastAPI's page would load scripts from another site
         redoc_url=None,
         openapi_url=None,
-        redirect_slashes=False,  # it would lead to wherever the Host header says
-        # What there is to count is counted here; states are nobody else's business.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
+        redirect_slashes=False,  # it would redirect to what the Host header names
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # states are confidential
         lifespan=lifespan,
     )
 
-    @cache
-    def described() -> dict[str, Any]:
-        systems = gateway.systems.items()
-        return document({name: served.endpoint for name, served in systems})
+    def error(
+        status: int, line: str, field: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        count_error(status)
+        content = to_json({"error": line, "field": field})
+        return Response(content, status, {**HEADERS, **(headers or {})}, JSON)
 
-    @cache
-    def docs_content() -> bytes:
-        return documented.docs_page(described())
-
-    async def answer(request: Request, work: Awaitable[Any]) -> Response:
-        try:
-            found = await work
+    def respond(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            try:
+                found = await handler(request)
+            except HttpError as refusal:
+                await drain(request)
+                return error(refusal.status, refusal.line, refusal.field, refusal.headers)
+            except RequestError as fault:
+                return error(422, fault.line, fault.field)
+            except Conflict as fault:
+                return error(409, str(fault))
             content = found if isinstance(found, bytes) else to_json(found)
             return Response(content, media_type=JSON, headers=HEADERS)
-        except HttpError as refusal:
-            await swallow(request)
-            return refuse(refusal.status, refusal.line, refusal.field, dict(refusal.headers))
-        except RequestError as fault:
-            return refuse(422, fault.line, fault.field)
-        except Conflict as fault:
-            return refuse(409, str(fault))
 
-    def refuse(
-        status: int, line: str, field: str | None = None, headers: dict[str, str] | None = None
-    ) -> Response:
-        rejected(status)
-        told = to_json({"error": line, "field": field})
-        return Response(told, status, {**HEADERS, **(headers or {})}, JSON)
+        return endpoint
 
     @app.exception_handler(HTTPException)
-    async def unknown_route(request: Request, fault: HTTPException) -> Response:
+    async def no_route(request: Request, fault: HTTPException) -> Response:
         lines = {
             404: f"no such route: {request.scope['path'][:200]}; see /docs",
-            405: f"{request.method[:20]} is not answered here; see /docs",
+            405: f"{request.method[:20]} is not allowed on this route; see /docs",
         }
-        headers = dict(fault.headers or {})
-        return refuse(fault.status_code, lines.get(fault.status_code, fault.detail), None, headers)
+        return error(
+            fault.status_code, lines.get(fault.status_code, fault.detail), None, fault.headers
+        )
 
     @app.exception_handler(Exception)
-    async def broken(_: Request, __: Exception) -> Response:
-        """Starlette raises it again, so it is logged; who asked learns nothing of our insides."""
-        return refuse(500, "the service failed; its log says why")
+    async def failed(_: Request, __: Exception) -> Response:
+        """Starlette raises the exception again, so it is logged; the client learns no details."""
+        return error(500, "internal error; see the log of the service")
 
-    async def decide(request: Request) -> Response:
-        return await answer(request, gateway.decide(request, _system(request)))
+    @cache
+    def document() -> Json:
+        return openapi.document({name: one.endpoint for name, one in gateway.systems.items()})
 
-    async def healthz(request: Request) -> Response:
-        """The process is alive."""
-        return Response(b'{"status":"ok"}', media_type=JSON, headers=HEADERS)
+    @cache
+    def docs_page() -> bytes:
+        return openapi.docs_page(document())
 
-    async def readyz(request: Request) -> Response:
-        """Every system can be asked."""
-        if not gateway.is_ready:
-            return refuse(503, "not every system is ready yet", None, {"Retry-After": "1"})
-        return Response(b'{"status":"ok"}', media_type=JSON, headers=HEADERS)
+    async def openapi_json(_: Request) -> Json:
+        return document()
 
-    async def openapi(request: Request) -> Response:
-        return Response(to_json(described()), media_type=JSON, headers=HEADERS)
+    async def docs(_: Request) -> Response:
+        return Response(docs_page(), media_type="text/html", headers=openapi.HEADERS)
 
-    async def docs(request: Request) -> Response:
-        return Response(docs_content(), media_type="text/html", headers=documented.HEADERS)
-
-    async def show_console(request: Request) -> Response:
+    async def console_page(_: Request) -> Response:
         return Response(console.page(), media_type="text/html", headers=console.HEADERS)
 
-    async def systems(request: Request) -> Response:
-        return await answer(request, gateway.systems_told(request))
-
-    async def feedback(request: Request) -> Response:
-        return await answer(request, gateway.feedback(request, _system(request)))
-
-    def look(tell: Callable[[Request, DecisionService], Any]) -> Handler:
-        async def told(request: Request) -> Response:
-            def about(served: DecisionService) -> Any:
-                return tell(request, served)
-
-            return await answer(request, gateway.look(request, _system(request), about))
-
-        return told
-
-    def order(verb: str) -> Handler:
-        async def given(request: Request) -> Response:
-            return await answer(request, gateway.order(request, _system(request), verb))
-
-        return given
-
-    def decisions(request: Request, served: DecisionService) -> Any:
-        return served.decisions(_number(request, "limit", 50, MOST_DECISIONS))
-
-    def example(request: Request, served: DecisionService) -> Any:
-        return served.example(request.query_params.get("name", "small"))
-
-    # Routes are tried in turn: the busiest comes first.
-    posts: dict[str, Handler] = {"/v1/{system}/decide": decide, "/v1/{system}/feedback": feedback}
-    posts |= {f"/v1/{{system}}/{verb}": order(verb) for verb in VERBS}
+    # Starlette tries routes in order: the most frequent comes first.
+    posts: dict[str, Handler] = {
+        "/v1/{system}/decide": gateway.decide,
+        "/v1/{system}/feedback": gateway.feedback,
+        **{f"/v1/{{system}}/{verb}": gateway.admin(verb) for verb in VERBS},
+    }
     gets: dict[str, Handler] = {
-        "/healthz": healthz,
-        "/readyz": readyz,
-        "/openapi.json": openapi,
-        "/docs": docs,
-        "/console": show_console,
-        "/v1/systems": systems,
-        "/v1/{system}/status": look(lambda _, served: served.status()),
-        "/v1/{system}/history": look(lambda _, served: served.history()),
-        "/v1/{system}/decisions": look(decisions),
-        "/v1/{system}/example": look(example),
+        "/healthz": gateway.healthz,
+        "/readyz": gateway.readyz,
+        "/openapi.json": openapi_json,
+        "/v1/systems": gateway.list_systems,
+        "/v1/{system}/status": gateway.read(lambda system, _: system.status()),
+        "/v1/{system}/history": gateway.read(lambda system, _: system.history()),
+        "/v1/{system}/decisions": gateway.read(
+            lambda system, request: system.decisions(_limit(request))
+        ),
+        "/v1/{system}/example": gateway.read(
+            lambda system, request: system.example(request.query_params.get("name", "small"))
+        ),
     }
     for path, handler in posts.items():
-        app.add_route(path, handler, ["POST"])
+        app.add_route(path, respond(handler), ["POST"])
     for path, handler in gets.items():
-        app.add_route(path, handler, ["GET", "HEAD"])
+        app.add_route(path, respond(handler), ["GET", "HEAD"])
+    app.add_route("/docs", docs, ["GET", "HEAD"])
+    app.add_route("/console", console_page, ["GET", "HEAD"])
     return app
 
 
-def _system(request: Request) -> str:
-    named: str = request.path_params["system"]
-    return named
-
-
-def _number(request: Request, name: str, default: int, most: int) -> int:
-    text = request.query_params.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
-        raise RequestError(f"{name}: {text[:40]!r}; expected a number from 1 to {most}", name)
+def _limit(request: Request) -> int:
+    text = request.query_params.get("limit", "50")
+    if not (
+        text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_DECISIONS
+    ):
+        raise RequestError(
+            f"limit: {text[:40]!r}; expected a number from 1 to {MAX_DECISIONS}", "limit"
+        )
     return int(text)

@@ -1,4 +1,4 @@
-"""What the service answers, as schemas: for its own tests, for OpenAPI and for clients."""
+"""Schemas of responses and of admin requests, for OpenAPI and for tests."""
 
 from __future__ import annotations
 
@@ -9,103 +9,107 @@ from pydantic import BaseModel, ConfigDict, Field
 from loadmaster.serving.system import Record
 
 
-class Told(BaseModel):
-    """Base of answers: a later version may tell more."""
+class Response(BaseModel):
+    """Base of responses: a later version may add fields."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
 
-class Error(Told):
+class ErrorResponse(Response):
     error: str = Field(description="one line: what was wrong, and what was expected")
-    field: str | None = Field(description="where in the request")
+    field: str | None = Field(description="path of the field in the request")
 
 
-class ChoiceTold(Told):
+class ProbeResponse(Response):
+    status: Literal["ok"]
+
+
+class OptionSchema(Response):
     name: str
     score: float | None
     uncertainty: float | None = Field(description="standard deviation of the score")
     probability: float | None
 
 
-class ReasonTold(Told):
+class ReasonSchema(Response):
     summary: str
-    choices: dict[str, list[ChoiceTold]]
+    choices: dict[str, list[OptionSchema]]
 
 
-class PolicyTold(Told):
+class PolicySchema(Response):
     name: str
     version: str
 
 
-class ShadowTold(Told):
-    policy: PolicyTold
-    decision: dict[str, Any] | None = Field(description="null where it made none")
+class ShadowSchema(Response):
+    policy: PolicySchema
+    decision: dict[str, Any] | None = Field(description="null if it made none")
     agrees: bool | None
     fault: str | None
 
 
-class DecisionAnswer(Told):
+class DecisionResponse(Response):
     id: str
     decision: dict[str, Any]
     source: Literal["policy", "fallback"]
     cause: str | None = Field(description="why the fallback decided")
-    reason: ReasonTold
-    policy: PolicyTold
+    reason: ReasonSchema
+    policy: PolicySchema
     guard: list[str] = Field(description="what the guard changed, and why")
-    shadow: ShadowTold | None
+    shadow: ShadowSchema | None
     latency_ms: float
 
 
-class LoggedDecision(DecisionAnswer):
+class ListedDecision(DecisionResponse):
     time: str
     mode: str
 
 
-class DecisionList(Told):
-    decisions: list[LoggedDecision]
+class DecisionsResponse(Response):
+    decisions: list[ListedDecision]
 
 
-class FeedbackAnswer(Told):
+class FeedbackResponse(Response):
     accepted: bool
     reward: float
 
 
-class SystemBrief(Told):
+class SystemBrief(Response):
     system: str
     summary: str
     lifecycle: str
     paused: bool
     acting: Literal["policy", "fallback"]
-    policy: PolicyTold
+    policy: PolicySchema
     rule: str
     decisions: int
 
 
-class ServiceTold(Told):
+class ServiceSchema(Response):
     version: str
     started_at: str
     uptime_s: float
-    tokens: bool = Field(description="whether they are asked for")
-    scope: Literal["read", "admin"] = Field(description="what the one who asks may do")
+    tokens: bool = Field(description="whether a token is needed")
+    scope: Literal["read", "admin"] = Field(description="of the client's token")
 
 
-class SystemList(Told):
-    service: ServiceTold
+class SystemsResponse(Response):
+    service: ServiceSchema
     systems: list[SystemBrief]
 
 
-class LifecycleTold(Told):
+class LifecycleSchema(Response):
     state: Literal["OFFLINE", "ONLINE", "SERVING"]
     since: str
     why: str
 
 
-class StatusAnswer(Told):
-    """See docs/serving.md for what each part means."""
+class StatusResponse(Response):
+    """See docs/serving.md for the meaning of each part."""
 
     system: str
     summary: str
-    lifecycle: LifecycleTold
+    lifecycle: LifecycleSchema
     paused: bool
     acting: Literal["policy", "fallback"]
     acting_because: str
@@ -123,13 +127,13 @@ class StatusAnswer(Told):
     breaker: Literal["open", "closed"]
 
 
-class HistoryAnswer(Told):
+class HistoryResponse(Response):
     interval_s: float
     intervals: list[dict[str, Any]]
 
 
 class VerbOrder(Record):
-    """An admin's order."""
+    """Body of an admin action."""
 
     reason: str | None = Field(default=None, max_length=300, description="for the log")
 
@@ -139,7 +143,7 @@ class PromoteOrder(VerbOrder):
         default=None,
         min_length=1,
         max_length=1000,
-        description="a pretrained one's name or a folder on the service's machine; null: the "
+        description="name of a pretrained bundle, or a folder on the service's machine; null: the "
         "shadow bundle",
     )
     to: Literal["shadow", "serving"] = "serving"

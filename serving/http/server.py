@@ -1,8 +1,7 @@
-"""The gateway's own ear: an HTTP server on one address, in the replica's loop.
+"""HTTP listener of the gateway: uvicorn on one address, in the replica's event loop.
 
-Serve's proxy takes ten milliseconds a request, its HAProxy one, but that listens on every
-interface. A listener of our own is the fastest of them and listens where it is told to, nowhere
-else. `docs/serving.md` has the figures.
+Serve's own proxy takes ten milliseconds a request. Its HAProxy takes one, but listens on every
+interface. This listener is the fastest of the three and listens on the configured address only.
 """
 
 from __future__ import annotations
@@ -17,84 +16,84 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-TAKEN_S = 30.0  # how long a predecessor may take to let go of the port
-AGAIN_S = 0.2
-HEAD_BYTES = 64 << 10  # of a request's line and headers
-HEAD_S = 20.0  # within which they have to arrive
+PORT_FREE_S = 30.0  # how long a previous replica may take to release the port
+RETRY_S = 0.2
+MAX_HEADER_BYTES = 64 << 10  # of the request line and the headers
+HEADER_TIMEOUT_S = 20.0
 
 
 class _Protocol(HttpToolsProtocol):
-    """With an end to headers: the parser itself would gather them for ever.
+    """Close connections whose headers do not arrive within HEADER_TIMEOUT_S, or are too large.
 
-    Who connects and says nothing, or half of it, is hung up on: he takes a place all the same.
+    The parser itself has no limit, and a silent connection takes up resources as any other.
     """
 
-    _in_head, _head_bytes = False, 0
-    _patience: asyncio.TimerHandle | None = None
+    _in_headers, _header_bytes = False, 0
+    _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._be_patient()
+        self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._patience_ends()
+        self._stop_header_timer()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
+        self._in_headers, self._header_bytes = True, 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._patience_ends()
+        self._in_headers = False
+        self._stop_header_timer()
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
-        went_on = self._in_head
+        in_headers_before = self._in_headers
         super().data_received(data)
-        if went_on and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES:
+        if in_headers_before and self._in_headers:
+            self._header_bytes += len(data)
+            if self._header_bytes > MAX_HEADER_BYTES:
                 self.send_400_response("Headers are too large.")
-        # Nothing is under way, and whatever came has ended uvicorn's own waiting.
-        if self._in_head or self.cycle is None or self.cycle.response_complete:
-            self._be_patient()
+        # No request is under way, and the data has stopped uvicorn's keep-alive timer.
+        if self._in_headers or self.cycle is None or self.cycle.response_complete:
+            self._start_header_timer()
 
-    def _be_patient(self) -> None:
-        if self._patience is None and not self.transport.is_closing():
-            self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+    def _start_header_timer(self) -> None:
+        if self._header_timer is None and not self.transport.is_closing():
+            self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.close)
 
-    def _patience_ends(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are Ray's."""
+        """Leave signals to Ray."""
         yield
 
 
 @contextlib.asynccontextmanager
 async def listen(app: Any, host: str, port: int) -> AsyncIterator[None]:
-    """Requests are answered while it lasts; those under way are finished at the end."""
+    """Answer requests inside the context; those under way are finished at its end."""
     server = _Server(
         uvicorn.Config(
             app,
             log_config=None,
             access_log=False,
             http=_Protocol,
-            proxy_headers=False,  # or anybody could give himself another address at every request
-            lifespan="off",  # the application is alive already
+            proxy_headers=False,  # or a client could claim another address with every request
+            lifespan="off",  # the application has started already
             ws="none",
             server_header=False,
             timeout_keep_alive=75,
             timeout_graceful_shutdown=3,
         )
     )
-    task = asyncio.get_running_loop().create_task(server.serve([await _bound(host, port)]))
+    task = asyncio.get_running_loop().create_task(server.serve([await _bind(host, port)]))
     try:
         yield
     finally:
@@ -102,21 +101,21 @@ async def listen(app: Any, host: str, port: int) -> AsyncIterator[None]:
         await asyncio.wait({task}, timeout=5.0)
 
 
-async def _bound(host: str, port: int) -> socket.socket:
-    """A replica that replaces another may have to wait for its port."""
+async def _bind(host: str, port: int) -> socket.socket:
+    """Bind the port, and wait for a previous replica to release it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     waited_s = 0.0
     while True:
-        ear = socket.socket(family)
-        ear.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            ear.bind((host, port))
+            listener.bind((host, port))
         except OSError as fault:
-            ear.close()
-            if fault.errno != errno.EADDRINUSE or waited_s > TAKEN_S:
+            listener.close()
+            if fault.errno != errno.EADDRINUSE or waited_s > PORT_FREE_S:
                 raise
-            await asyncio.sleep(AGAIN_S)
-            waited_s += AGAIN_S
+            await asyncio.sleep(RETRY_S)
+            waited_s += RETRY_S
         else:
-            ear.setblocking(False)
-            return ear
+            listener.setblocking(False)
+            return listener

@@ -1,111 +1,272 @@
-"""A system's deployment: it decides in a thread of its own, so that it can tell when that hangs."""
+"""A system's deployment: runs the policy, and the rule where the policy fails."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import json
+import math
 import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.decisions.policy_runner import PolicyRunner, line_of
-from loadmaster.serving.decisions.request import to_json
-from loadmaster.serving.freeze_gc import freeze_gc
-from loadmaster.serving.system import Policy, find_endpoint
-from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, RpcServer
+from loadmaster.models.policy import Explanation, Proposal
+from loadmaster.serving.decisions.request import (
+    EXCEPTION,
+    FALLBACK,
+    ILLEGAL,
+    NOT_FINITE,
+    POLICY,
+    Decided,
+    Invalid,
+    Loaded,
+    PolicyRef,
+    Proposed,
+    Refused,
+    RequestError,
+    line_of,
+    read,
+    request_model,
+    to_json,
+)
+from loadmaster.serving.system import Endpoint, Policy, find_endpoint
+from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
 
-HANGS_S = 5.0  # a call that takes longer will never end: the replica is started anew
+HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces the replica
 
 Result = TypeVar("Result")
 
 
 class SystemWorker:
-    """Two deciders: one for decisions that are acted on, one for what others would have done.
+    """Two runners: one for decisions that are acted on, one for decisions in the shadow.
 
-    Whatever a shadow bundle does, it is never in the way. Policies have scratch tables, so either
-    is used by one thread at a time: its own, or that of a gateway's line.
+    A shadow bundle never delays the policy that acts. Policies have scratch tables, so each runner
+    is used by one thread at a time, under its lock.
     """
 
     def __init__(
         self, system: str, reference: str, rule: str, folder: str, warm: bool = True
     ) -> None:
-        _one_thread_for_torch()
+        _use_one_torch_thread()
         endpoint = find_endpoint(system, reference)
-        self._acting, self._beside = PolicyRunner(endpoint, rule), PolicyRunner(endpoint, rule)
-        deciders = (self._acting, self._beside)
-        self._threads = {decider: ThreadPoolExecutor(1) for decider in deciders}
-        self._locks = {decider: threading.Lock() for decider in deciders}
+        self._active, self._shadow = PolicyRunner(endpoint, rule), PolicyRunner(endpoint, rule)
+        self._executors = {one: ThreadPoolExecutor(1) for one in (self._active, self._shadow)}
+        self._locks = {one: threading.Lock() for one in (self._active, self._shadow)}
         self._busy_since: float | None = None
-        self._door = RpcServer({DECIDE: self._decide_all, PROPOSE: self._propose_all})
-        policies = [self._acting.rule]
-        # A worker that is started anew may find that the bundle it was once given is gone. The
-        # gateway keeps copies of those that serve, and names one with every request.
+        self._rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
+        policies = [self._active.rule]
+        # The bundle may be gone when a worker is restarted. The gateway keeps copies of the bundles
+        # that serve, and names one in every call.
         with contextlib.suppress(InputError):
-            policies.append(self._acting.load(folder))
+            policies.append(self._active.load(folder))
         if warm:
             endpoint.warm_up(*policies)
             freeze_gc()
 
-    async def decide(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        return await self._in_thread(self._acting, lambda: self._decide_all(version, folder, raw))
+    async def decide(
+        self, version: str, folder: str, request: bytes, deadline: float = math.inf
+    ) -> bytes:
+        call = PolicyCall(version, folder, request, deadline)
+        return await self._in_thread(self._active, lambda: self._decide(call))
 
-    def _decide_all(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        with self._locks[self._acting]:
+    async def propose(self, version: str, folder: str, request: bytes) -> bytes:
+        call = PolicyCall(version, folder, request)
+        return await self._in_thread(self._shadow, lambda: self._propose(call))
+
+    async def load(self, folder: str) -> bytes:
+        """Load the bundle in a folder for both runners, before any decision needs it."""
+
+        def load_both() -> Policy:
+            self._active.load(folder)  # without the lock, which a decision that hangs would keep
+            with self._locks[self._shadow]:
+                return self._shadow.load(folder)
+
+        try:
+            policy = await self._in_thread(self._shadow, load_both)
+        except InputError as fault:
+            return to_json(Refused(refused=str(fault)))
+        return to_json(Loaded(name=policy.name, version=policy.version))
+
+    async def open_rpc(self, known: list[str]) -> list[str]:
+        """Open a socket for the gateway; see `RpcServer.open`."""
+        return list(self._rpc.open(known))
+
+    async def check_health(self) -> None:
+        """Raise if a decision hangs; Serve calls this and replaces the replica."""
+        since = self._busy_since
+        if since is not None and time.monotonic() - since > HANG_S:
+            raise RuntimeError("a decision hangs")
+
+    def _decide(self, call: PolicyCall) -> bytes:
+        with self._locks[self._active]:
             self._busy_since = time.monotonic()
             try:
-                return [self._decided(one, version, folder) for one in raw]
+                if self._busy_since > call.deadline:
+                    raise TimeoutError("the gateway no longer waits for this call")
+                return to_json(self._active.decide(call.request, call.version, call.folder))
             finally:
                 self._busy_since = None
 
-    def _decided(self, raw: bytes, version: str, folder: str) -> bytes:
-        """Where even the rule fails, the others of the crowd shall have their answers."""
+    def _propose(self, call: PolicyCall) -> bytes:
+        with self._locks[self._shadow]:
+            return to_json(self._shadow.propose(call.request, call.version, call.folder))
+
+    async def _in_thread(self, runner: PolicyRunner, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._executors[runner], work)
+
+
+class NotFiniteError(Exception):
+    """The policy returned NaN or infinity."""
+
+
+class IllegalError(Exception):
+    """The decision cannot be carried out."""
+
+
+class PolicyRunner:
+    """The policies of an endpoint in this process, by version, and its rule.
+
+    The worker decides with it; the gateway uses its rule when the worker does not answer.
+    """
+
+    MAX_POLICIES = 4  # in memory: serving, shadow, previous, and one that is being loaded
+
+    def __init__(self, endpoint: Endpoint[Any, Any, Any], rule: str) -> None:
+        self.endpoint = endpoint
+        self.request = request_model(endpoint)
+        self.rule: Policy = endpoint.rule(rule)
+        self._policies: dict[str, Policy] = {}
+
+    def load(self, folder: str) -> Policy:
+        """Load the bundle in a folder; raises InputError if it cannot be used."""
+        policy = self.endpoint.policy(Path(folder))
+        self.keep(policy)
+        return policy
+
+    def keep(self, policy: Policy) -> None:
+        """Add a policy, and drop the oldest. Any thread may call this while another decides."""
+        kept = {
+            version: one for version, one in self._policies.items() if version != policy.version
+        }
+        for version in list(kept)[: max(0, len(kept) + 1 - self.MAX_POLICIES)]:
+            del kept[version]
+        self._policies = {**kept, policy.version: policy}
+
+    def decide(self, raw: bytes, version: str, folder: str) -> Decided | Invalid:
+        """Decide by the policy of that version; by the rule if it is "" or the policy fails."""
         try:
-            return to_json(self._acting.decide(raw, version, folder))
+            state = self.state(raw)
+        except RequestError as error:
+            return Invalid(line=error.line, field=error.field)
+        if not version:
+            return self.decide_by_rule(state)
+        try:
+            return self._run(self._policy(version, folder), state, source=POLICY)
+        except Exception as fault:  # of any kind: the rule must decide then
+            return self.decide_by_rule(state, _cause_of(fault), line_of(fault))
+
+    def decide_by_rule(self, state: Any, cause: str | None = None, detail: str = "") -> Decided:
+        return self._run(self.rule, state, FALLBACK, cause, detail)
+
+    def propose(self, raw: bytes, version: str, folder: str) -> Proposed:
+        """Decide by the policy of that version, without a fallback."""
+        try:
+            policy, state = self._policy(version, folder), self.state(raw)
+            return Proposed(decision=self._run(policy, state, source=POLICY).decision)
         except Exception as fault:
-            return to_json({"failed": line_of(fault)})
+            return Proposed(fault=_cause_of(fault), detail=line_of(fault))
 
-    async def propose(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        return await self._in_thread(self._beside, lambda: self._propose_all(version, folder, raw))
+    def state(self, raw: bytes) -> Any:
+        """The state in a request; raises RequestError if the request is invalid."""
+        return read(self.request, raw).state  # type: ignore[attr-defined]
 
-    def _propose_all(self, version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        with self._locks[self._beside]:
-            return [to_json(self._beside.propose(one, version, folder)) for one in raw]
+    def _policy(self, version: str, folder: str) -> Policy:
+        found = self._policies.get(version) or self.load(folder)
+        if found.version != version:
+            raise IllegalError(f"the bundle in {folder} is {found.version}, not {version}")
+        return found
 
-    async def load(self, folder: str) -> bytes:
-        """Whether the bundle in a folder can be used here; if so, no decision waits for it."""
+    def _run(
+        self, policy: Policy, state: Any, source: str, cause: str | None = None, detail: str = ""
+    ) -> Decided:
+        proposal = policy.decide(state)
+        return Decided(
+            decision=self._checked(state, proposal),
+            reason=_encode_explanation(proposal.explanation),
+            source=source,
+            cause=cause,
+            detail=detail,
+            policy=PolicyRef(name=policy.name, version=policy.version),
+            quantities=self.endpoint.quantities(state, proposal.decision),
+            features=dict(self.endpoint.features(state)),
+        )
 
-        def for_both() -> Policy:
-            self._acting.keep(self._acting.endpoint.policy(Path(folder)))
-            with self._locks[self._beside]:
-                return self._beside.load(folder)
-
+    def _checked(self, state: Any, proposal: Proposal) -> dict[str, Any]:
+        """The decision as JSON data, if it is finite and can be carried out."""
+        if not isinstance(proposal.decision, self.endpoint.decision):
+            raise IllegalError(f"{type(proposal.decision).__name__} is not the system's decision")
+        decision: dict[str, Any] = proposal.decision.model_dump(mode="json")
+        # A network with NaN weights still has an argmax; its scores show them.
+        options = (one for many in proposal.explanation.choices.values() for one in many)
         try:
-            policy = await self._in_thread(self._beside, for_both)
-        except InputError as fault:
-            return to_json({"refused": str(fault)})
-        return to_json({"name": policy.name, "version": policy.version})
-
-    async def door(self, known: list[str]) -> list[str]:
-        """Where the gateway may lay a line to this worker; see `Door.open`."""
-        return list(self._door.open(known))
-
-    async def check_health(self) -> None:
-        """Called by Serve: a replica that raises here is replaced."""
-        since = self._busy_since
-        if since is not None and time.monotonic() - since > HANGS_S:
-            raise RuntimeError("a decision hangs")
-
-    async def _in_thread(self, decider: PolicyRunner, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads[decider], work)
+            json.dumps([decision, [one.score for one in options]], allow_nan=False)
+        except ValueError:
+            raise NotFiniteError("the decision or its scores hold NaN or infinity") from None
+        fault = self.endpoint.validate_decision(state, proposal.decision)
+        if fault is not None:
+            raise IllegalError(fault)
+        return decision
 
 
-def _one_thread_for_torch() -> None:
-    """Networks are small; threads that wait for one another would take the gateway's core."""
+def _cause_of(fault: Exception) -> str:
+    if isinstance(fault, NotFiniteError | FloatingPointError):
+        return NOT_FINITE
+    return ILLEGAL if isinstance(fault, IllegalError) else EXCEPTION
+
+
+def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "summary": explanation.summary,
+        "choices": {
+            kind: [
+                {
+                    "name": one.name,
+                    "score": _rounded(one.score),
+                    "uncertainty": _rounded(one.uncertainty),
+                    "probability": _rounded(one.probability),
+                }
+                for one in options
+            ]
+            for kind, options in explanation.choices.items()
+        },
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    """Round to six digits; None for NaN and infinity."""
+    if value is None or not math.isfinite(value):
+        return None
+    return float(f"{value:.6g}")
+
+
+def freeze_gc() -> None:
+    """Exclude all objects that exist now from garbage collection. Call it when all is loaded.
+
+    Libraries leave half a million objects. Every full collection would visit them, for tenths of a
+    second in which no request is answered.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def _use_one_torch_thread() -> None:
+    """The networks are small; more threads would only compete with the gateway for its core."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 

@@ -1,4 +1,4 @@
-"""This machine's addresses, and whether anything answers there."""
+"""Network addresses of this machine."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import psutil
 
 
 def other_addresses(family: socket.AddressFamily | None = None) -> list[str]:
-    """All but the usual loopback. 127.0.0.2 is always there: who listens on all hears it too."""
+    """All but 127.0.0.1. A server that listens on all interfaces can be reached at 127.0.0.2."""
     found = ["127.0.0.2"]
     for cards in psutil.net_if_addrs().values():
         for card in cards:
             if card.family not in (socket.AF_INET, socket.AF_INET6):
                 continue
             address = ipaddress.ip_address(card.address.partition("%")[0])
-            # Those of a link need its name, and are as reachable as the others of that card.
+            # Link-local addresses need a zone, and are as reachable as the others of the card.
             if not (address.is_loopback or address.is_link_local):
                 found.append(str(address))
     return [one for one in found if family is None or _family(one) == family]
 
 
 def refuses(address: str, port: int) -> bool:
-    """Whether a connection is refused; whatever else goes wrong raises."""
+    """Whether a connection is refused; any other failure raises."""
     with socket.socket(_family(address)) as probe:
         probe.settimeout(5.0)
         try:

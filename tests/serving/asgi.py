@@ -1,4 +1,4 @@
-"""Asking an ASGI application without a network."""
+"""Requests to an ASGI application without a network."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 
-class Answered(NamedTuple):
+class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     body: bytes
@@ -18,7 +18,7 @@ class Answered(NamedTuple):
         return json.loads(self.body)
 
 
-async def ask(
+async def send_request(
     app: Any,
     method: str,
     path: str,
@@ -27,9 +27,11 @@ async def ask(
     parts: int = 1,
     stalls: bool = False,
     address: str = "127.0.0.1",
-) -> Answered:
-    """`body` is sent as JSON, or as it is where it is bytes, in so many parts; `stalls`: then
-    nothing comes any more, and the body is not at its end; `address`: who asks."""
+) -> Answer:
+    """Send `body` as JSON, or unchanged if it is bytes, in that many parts.
+
+    With `stalls` the body never ends. `address` is the client's.
+    """
     path, _, query = path.partition("?")
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     size = max(1, -(-len(raw) // parts))
@@ -65,5 +67,5 @@ async def ask(
     }
     await app(scope, receive, send)
     start = next(message for message in sent if message["type"] == "http.response.start")
-    told = b"".join(message.get("body", b"") for message in sent)
-    return Answered(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, told)
+    content = b"".join(message.get("body", b"") for message in sent)
+    return Answer(start["status"], {k.decode(): v.decode() for k, v in start["headers"]}, content)

@@ -1,81 +1,108 @@
-"""Services: in this process, of the toy system or of all; or on a real Serve."""
+"""Services for tests: in this process, of the toy system or of all systems; or on Ray Serve."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.systems.registry import systems
 from loadmaster.serving.http.app_factory import Service, assemble
 from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.worker import SystemWorker
 from tests.serving import toy
-from tests.serving.asgi import Answered, ask
-from tests.serving.built_in import SYSTEMS
+from tests.serving.asgi import Answer, send_request
 from tests.serving.live import DEADLINE_MS, Live, free_port
 
 
-class Here:
-    """A service and its loop."""
+def _is_installed(reference: str) -> bool:
+    return bool(reference) and find_spec(reference.partition(":")[0]) is not None
+
+
+SYSTEMS = {n: one.endpoint_at for n, one in systems().items() if _is_installed(one.endpoint_at)}
+ALL = ("toy", *SYSTEMS)
+
+
+class LocalService:
+    """A service in this process, with its event loop."""
 
     def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
         self.service, self.worker, self.folder = service, worker, folder
         self._loop = asyncio.new_event_loop()
-        self._life = service.lifespan(service.app)
+        self._lifespan = service.lifespan(service.app)
         self._open = True
         self.run(self._start())
 
     async def _start(self) -> None:
-        await self._life.__aenter__()
+        await self._lifespan.__aenter__()
         while not all(system.ready for system in self.service.systems.values()):
             await asyncio.sleep(0.01)
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return self._loop.run_until_complete(work)
 
-    def ask(self, method: str, path: str, body: Any = None, **more: Any) -> Answered:
-        answered: Answered = self.run(ask(self.service.app, method, path, body, **more))
-        return answered
+    def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
+        answer: Answer = self.run(send_request(self.service.app, method, path, body, **more))
+        return answer
 
-    def decide(self, load: float = 42, replicas: int = 3, **more: Any) -> dict[str, Any]:
-        asked = {"state": {"load": load, "replicas": replicas}, **more}
-        answered = self.ask("POST", "/v1/toy/decide", asked)
-        assert answered.status == 200, answered
-        told: dict[str, Any] = answered.json
-        return told
+    ask = request  # former name
 
-    def status(self) -> dict[str, Any]:
-        told: dict[str, Any] = self.ask("GET", "/v1/toy/status").json
-        return told
+    def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> dict[str, Any]:
+        """The response to a decide request of the toy system."""
+        body = {"state": {"load": load, "replicas": replicas}, **options}
+        answer = self.request("POST", "/v1/toy/decide", body)
+        assert answer.status == 200, answer
+        response: dict[str, Any] = answer.json
+        return response
+
+    def decide_at_once(self, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The responses to concurrent requests."""
+
+        async def send() -> list[Answer]:
+            app, path = self.service.app, "/v1/toy/decide"
+            work = (send_request(app, "POST", path, {"state": state}) for state in states)
+            return await asyncio.gather(*work)
+
+        return [answer.json for answer in self.run(send())]
+
+    def state(self, system: str, name: str = "small") -> dict[str, Any]:
+        example: dict[str, Any] = self.request("GET", f"/v1/{system}/example?name={name}").json
+        return example
+
+    def status(self, system: str = "toy") -> dict[str, Any]:
+        status: dict[str, Any] = self.request("GET", f"/v1/{system}/status").json
+        return status
 
     def close(self) -> None:
         if not self._open:
             return
         self._open = False
-        self.run(self._life.__aexit__(None, None, None))
+        self.run(self._lifespan.__aexit__(None, None, None))
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
 
-Start = Callable[..., Here]
+Here = LocalService  # former name
+Start = Callable[..., LocalService]
 
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """`start(does=..., systems={...}, ...)`: a service of the toy system, with any settings."""
+    """`start(does=..., toy={...}, ...)`: a service of the toy system, with any settings."""
     monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
-    opened: list[Here] = []
+    opened: list[LocalService] = []
 
-    def begin(does: str = "follows", **settings: Any) -> Here:
+    def begin(does: str = "follows", **settings: Any) -> LocalService:
         bundle = tmp_path / f"bundle-{does}"
         if not bundle.exists():
             toy.make_bundle(bundle, does=does)
@@ -86,7 +113,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
         )
         worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
-        here = Here(assemble(chosen, {"toy": worker}), worker, tmp_path)
+        here = LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path)
         opened.append(here)
         return here
 
@@ -96,34 +123,34 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Here]:
-    """A service of every system there is, and of the toy. Who changes it, changes it back."""
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service of all systems and of the toy. Tests must undo what they change."""
     folder = tmp_path_factory.mktemp("everything")
     bundle = toy.make_bundle(folder / "bundle")
-    systems: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
-    systems |= {name: {"endpoint": at} for name, at in SYSTEMS.items()}
-    for one in systems.values():
+    chosen: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
+    chosen |= {name: {"endpoint": at} for name, at in SYSTEMS.items()}
+    for one in chosen.values():
         one["deadline_ms"] = 10_000
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOADMASTER_TOKENS", raising=False)
-        chosen = build_settings(
-            ServeSettings, {"systems": systems, "folder": folder / "kept", "listen": False}
+        settings = build_settings(
+            ServeSettings, {"systems": chosen, "folder": folder / "kept", "listen": False}
         )
         workers = {}
-        for name, settings in chosen.systems.items():
-            endpoint = find_endpoint(name, settings.endpoint)
-            where = resolve_bundle(settings.bundle or endpoint.pretrained)
+        for name, one in settings.systems.items():
+            endpoint = find_endpoint(name, one.endpoint)
+            where = resolve_bundle(one.bundle or endpoint.pretrained)
             workers[name] = SystemWorker(
-                name, settings.endpoint, endpoint.rules[0], str(where), warm=False
+                name, one.endpoint, endpoint.rules[0], str(where), warm=False
             )
-        here = Here(assemble(chosen, workers), workers["toy"], folder)
+        here = LocalService(assemble(settings, workers), workers["toy"], folder)
     yield here
     here.close()
 
 
 @pytest.fixture(scope="session")
 def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    """One service on a real Serve for all tests that need it: toy and the built-in systems."""
+    """One service on Ray Serve for all tests that need it: the toy and the built-in systems."""
     from loadmaster.platform.ray.serve_session import serving, wait_until_ready
 
     base = tmp_path_factory.mktemp("live")

@@ -1,4 +1,4 @@
-"""The service on a real Serve, as tests ask it, and what can be done to its processes."""
+"""A service on Ray Serve, its client, and its processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROLLER = "ray::ServeController"
 
 
 class Live:
-    """A service that runs, and an admin who asks it."""
+    """A running service, and a client of it."""
 
     def __init__(self, port: int, folder: Path, bundles: Path) -> None:
         self.port, self.folder, self._bundles = port, folder, bundles
@@ -28,21 +28,21 @@ class Live:
         self.admin = Client(self.url, deadline_s=PATIENCE_S, retries=100)
 
     def bundle(self, does: str = "follows", extra: int = 0) -> str:
-        """A bundle of the toy system's that behaves so."""
+        """Folder of a bundle of the toy system with that behaviour."""
         folder = self._bundles / f"{does} {extra}".replace(" ", "-")
         if not folder.exists():
             toy.make_bundle(folder, name=folder.name, does=does, extra=extra)
         return str(folder)
 
     def serve(self, does: str = "follows", extra: int = 0) -> Status:
-        """Promote it."""
+        """Promote such a bundle."""
         return self.admin.promote("toy", self.bundle(does, extra), to="serving")
 
     def decide(self, load: float = 42, replicas: int = 3) -> Decision:
         return self.admin.decide("toy", {"load": load, "replicas": replicas})
 
     def until(self, condition: Callable[[], object], within_s: float = PATIENCE_S) -> float:
-        """Wait for it; after how many seconds it came."""
+        """Wait for a condition; returns the seconds it took."""
         began = time.monotonic()
         while not condition():
             assert time.monotonic() - began < within_s, self.decide()
@@ -50,24 +50,24 @@ class Live:
         return time.monotonic() - began
 
     def by_policy(self) -> Decision:
-        """A decision of the policy, which may have missed its deadline before."""
-        told: list[Decision] = []
+        """Decide until the policy answers; it may miss its deadline at first."""
+        seen: list[Decision] = []
 
         def acts() -> bool:
-            told.append(self.decide())
-            return told[-1].source == "policy"
+            seen.append(self.decide())
+            return seen[-1].source == "policy"
 
         self.until(acts)
-        return told[-1]
+        return seen[-1]
 
     def process(self, title: str) -> psutil.Process:
-        """One of this test session's own Ray; there may be other services on this machine."""
+        """The process of that title in the Ray of this test session."""
         found = processes(title)
         assert len(found) == 1, found
         return found[0]
 
     def kill(self, title: str) -> int:
-        """Without a warning; the process id that is gone."""
+        """Send SIGKILL; returns the process id."""
         process = self.process(title)
         process.send_signal(signal.SIGKILL)
         process.wait(10)
@@ -78,12 +78,12 @@ class Live:
 
 
 def processes(title: str) -> list[psutil.Process]:
-    """Descendants of this process that go by that title."""
+    """Descendants of this process with that title."""
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
             name = process.cmdline()[:1]
-        except psutil.NoSuchProcess:  # it has just ended, or nobody has buried it yet
+        except psutil.NoSuchProcess:  # it has just ended
             continue
         if name and name[0].startswith(title):
             found.append(process)

@@ -1,4 +1,4 @@
-"""A steady load on the toy system, from a thread of its own, and an account of every answer."""
+"""A steady load on the toy system from a thread, with a record of every response."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LATEST, NEARLY_ALL = 40, 0.9
 
 
 class Sample(NamedTuple):
-    """A request and what came of it."""
+    """A request and its response."""
 
     began_s: float
     took_ms: float
     state: dict[str, Any]
     answer: Decision | None
-    fault: str  # where there is no answer
+    fault: str  # if there is no answer
 
     @property
     def ended_s(self) -> float:
@@ -34,13 +34,13 @@ class Sample(NamedTuple):
 
 
 class Pressure:
-    """`rate` requests a second in turn over `connections`, as long as it is entered."""
+    """`rate` requests a second over `connections`, inside the context."""
 
     def __init__(self, live: Live, rate: float = 40.0, connections: int = 12) -> None:
         self._live, self._every_s, self._connections = live, 1 / rate, connections
         self._samples: list[Sample] = []
         self._starved = [Starvation(pid) for pid in (os.getpid(), live.process(GATEWAY).pid)]
-        self._asked = 0
+        self._sent = 0
         self._over = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
@@ -55,16 +55,16 @@ class Pressure:
     async def _run(self) -> None:
         began = time.monotonic()
         watches = [asyncio.create_task(each.watch()) for each in self._starved]
-        await asyncio.gather(*(self._ask(began) for _ in range(self._connections)))
+        await asyncio.gather(*(self._send(began) for _ in range(self._connections)))
         for watch, each in zip(watches, self._starved, strict=True):
             watch.cancel()
-            each.look(time.monotonic())
+            each.sample(time.monotonic())
 
-    async def _ask(self, began: float) -> None:
-        """Takes the next request that is due; one that is late is asked at once."""
+    async def _send(self, began: float) -> None:
+        """Send the next request when it is due; at once if it is late."""
         async with AsyncClient(self._live.url, deadline_s=10.0, retries=0) as client:
             while not self._over.is_set():
-                number, self._asked = self._asked, self._asked + 1
+                number, self._sent = self._sent, self._sent + 1
                 await asyncio.sleep(max(0.0, began + number * self._every_s - time.monotonic()))
                 state = {"load": number * 7 % 500, "replicas": number % 60}
                 sent, answer, fault = time.monotonic(), None, ""
@@ -75,19 +75,18 @@ class Pressure:
                 took_ms = 1000 * (time.monotonic() - sent)
                 self._samples.append(Sample(sent, took_ms, state, answer, fault))
 
-    # What came of it.
+    # Results.
 
     def samples(self, since_s: float = 0.0) -> list[Sample]:
         return [sample for sample in list(self._samples) if sample.began_s >= since_s]
 
     def causes(self, since_s: float = 0.0) -> Counter[str | None]:
-        """How many answers came for which cause; None: from the policy."""
+        """Number of responses by cause; None: decided by the policy."""
         return Counter(s.answer.cause for s in self.samples(since_s) if s.answer is not None)
 
     def until_chiefly(self, cause: str | None) -> None:
-        """Wait until nearly all of the latest answers came for that cause, and from now on the
-        others for want of time alone: where a machine is busy with other things a policy misses
-        its deadline now and then, and is then left alone for a second."""
+        """Wait until nearly all of the latest responses have that cause. The others may only be
+        timeouts, which a busy machine causes, and the breaker after them."""
         since = time.monotonic()
         while True:
             latest = [s.answer.cause for s in self.samples(since) if s.answer is not None][-LATEST:]
@@ -98,7 +97,7 @@ class Pressure:
         self._check_others(cause, since)
 
     def check_chiefly(self, cause: str | None) -> None:
-        """Nearly all answers came for that cause, the others for want of time alone."""
+        """Nearly all responses have that cause; the others are timeouts."""
         found = self.causes()
         assert found[cause] >= NEARLY_ALL * found.total() > 0, found
         self._check_others(cause)
@@ -110,10 +109,7 @@ class Pressure:
         return [sample.fault for sample in self.samples() if sample.answer is None]
 
     def late(self) -> list[str]:
-        """Those that took longer than they may, told in words.
-
-        The time that asker and gateway were kept from running by others is not theirs.
-        """
+        """Responses after the deadline, less the time that client and gateway were starved."""
         found = []
         for one in self.samples():
             starved = [each.ms(one.began_s, one.ended_s) for each in self._starved]
@@ -125,7 +121,7 @@ class Pressure:
         return found
 
     def account(self) -> str:
-        """By the clock, with nothing taken off."""
+        """Summary of the latencies, starvation included."""
         took = [sample.took_ms for sample in self.samples()]
         most_ms = DEADLINE_MS + GRACE_MS
         beyond = sum(ms > most_ms for ms in took)
@@ -133,14 +129,14 @@ class Pressure:
         return f"{len(took)} requests; {slowest}; {beyond} took longer"
 
     def wrong(self, extra: dict[str, int]) -> list[Sample]:
-        """Answers that neither the rule nor the bundle whose version they bear would give.
+        """Decisions that neither the rule nor the bundle of the stated version makes.
 
-        `extra`: what the bundle of a version adds to a replica for ten requests a second.
+        `extra`: the replicas that the bundle of a version adds.
         """
         return [s for s in self.samples() if s.answer is not None and not _fits(s, extra)]
 
     def check(self, extra: dict[str, int] | None = None) -> None:
-        """Every request was answered, in time, and by somebody who stands by the decision."""
+        """Every request got a correct decision in time."""
         print(self.account())  # `pytest -rP` shows it
         for found in (self.faults(), self.wrong(extra or {}), self.late()):
             assert not found, f"{len(found)} of {len(self.samples())}: {found[:20]}"

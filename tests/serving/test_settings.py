@@ -1,4 +1,4 @@
-"""What may be set about the service."""
+"""Settings of the service."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from loadmaster.serving.settings import ServeSettings, default_folder, is_loopba
         ("0177.0.0.1", False),
     ],
 )
-def test_which_hosts_are_this_machine_alone(host: str, private: bool) -> None:
+def test_loopback_hosts_are_private(host: str, private: bool) -> None:
     assert is_loopback(host) is private
     assert build_settings(ServeSettings, {"host": host}).is_private is private
 
 
-def test_where_things_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert default_folder() == tmp_path / "loadmaster" / "serve"
     assert ServeSettings().folder == default_folder()
@@ -46,31 +46,31 @@ def test_where_things_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("values", "says"),
+    ("values", "contains"),
     [
-        ({"systems": {}}, "at least one"),
+        ({"systems": {}}, "systems"),
         ({"systems": {"toy": {"rul": "x"}}}, "systems.toy.rul"),
         ({"systems": {"toy": {"start": "ONLINE"}}}, "OFFLINE or SERVING"),
         ({"systems": {"toy": {"deadline_ms": 0}}}, "systems.toy.deadline_ms"),
         ({"systems": {"toy": {"deadline_ms": float("nan")}}}, "systems.toy.deadline_ms"),
-        ({"systems": {"toy": {"batch": 0}}}, "systems.toy.batch"),
+        ({"systems": {"toy": {"batch": 64}}}, "systems.toy.batch"),
         ({"systems": {"toy": {"shadow_share": 1.5}}}, "systems.toy.shadow_share"),
         ({"port": 0}, "port"),
         ({"port": 70_000}, "port"),
-        ({"prot": 80}, "did you mean 'port'?"),
+        ({"prot": 80}, "'port'"),
         ({"limits": {"rate_per_s": 0}}, "limits.rate_per_s"),
         ({"limits": {"body_s": -1}}, "limits.body_s"),
         ({"limits": {"wrong_tokens": 0}}, "limits.wrong_tokens"),
     ],
 )
-def test_settings_that_are_wrong(values: dict[str, Any], says: str) -> None:
+def test_wrong_settings_are_refused(values: dict[str, Any], contains: str) -> None:
     with pytest.raises(InputError) as fault:
         build_settings(ServeSettings, values)
-    assert says in str(fault.value)
+    assert contains in str(fault.value)
     assert "\n" not in str(fault.value)
 
 
-def test_without_settings_all_systems_are_served_here_alone() -> None:
+def test_defaults_serve_all_systems_on_loopback() -> None:
     settings = ServeSettings()
     assert sorted(settings.systems) == ["das", "decima"]
     assert settings.is_private

@@ -1,4 +1,4 @@
-"""A system small enough to foresee: replicas follow the load. Its bundles can misbehave."""
+"""A toy system: the number of replicas follows the load. Its bundles can misbehave."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ToyOutcome(Record):
 
 
 class Follow:
-    """One replica for ten requests a second, plus `extra`; or what the bundle `does` instead."""
+    """One replica for ten requests a second, plus `extra`; `does` selects a misbehaviour."""
 
     def __init__(self, name: str, version: str, does: str, extra: int) -> None:
         self.name, self.version, self._does, self._extra = name, version, does, extra
-        self._asked = 0
+        self._calls = 0
 
     def decide(self, state: ToyState) -> Proposal:
         replicas: float = min(math.ceil(state.load / 10) + self._extra, MOST)
@@ -51,9 +51,11 @@ class Follow:
             time.sleep(30)
         if self._does == "is slow":
             time.sleep(0.1)
-        self._asked += 1
-        if self._does == "is slow now and then" and self._asked % 20 == 0:
+        self._calls += 1
+        if self._does == "is slow now and then" and self._calls % 20 == 0:
             time.sleep(0.8)
+        if self._does == "is slow at first" and self._calls <= 3:
+            time.sleep(0.4)
         if self._does == "says nan":
             replicas = math.nan
         if self._does == "asks too much":
@@ -83,8 +85,8 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
         content = (folder / "weights.safetensors").read_bytes()
         if hashlib.sha256(content).hexdigest() != manifest.sha256:
             raise InputError(f"{folder} is damaged")
-        told = manifest.trained
-        return Follow(manifest.name, manifest.sha256[:12], told["does"], told["extra"])
+        trained = manifest.trained
+        return Follow(manifest.name, manifest.sha256[:12], trained["does"], trained["extra"])
 
     def rule(self, name: str) -> Policy:
         if name == "follow":
@@ -128,7 +130,7 @@ ENDPOINT = ToyEndpoint()
 
 
 def make_bundle(folder: Path, name: str = "toy", does: str = "follows", extra: int = 0) -> Path:
-    """A folder that `ToyEndpoint.policy` reads."""
+    """Write a bundle that `ToyEndpoint.policy` can load."""
     content = json.dumps([name, does, extra]).encode()
     manifest = Manifest(
         name=name,

@@ -1,4 +1,4 @@
-"""Whatever becomes of a policy, a process or the disk: every request has a decision, in time."""
+"""Faults of policies, processes and the disk: every request gets a decision in time."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from loadmaster.serving.client import Client, Decision, ServiceError
 from tests.serving.live import CONTROLLER, GATEWAY, TOY, Live
 from tests.serving.pressure import Pressure
 
+pytestmark = pytest.mark.slow
+
 CLIENTS = 4
 
 
 @pytest.fixture(autouse=True)
 def follows(live: Live) -> str:
-    """The version of the toy bundle that behaves, which serves before every test."""
+    """Version of the correct toy bundle, which serves before every test."""
     live.admin.resume("toy")
     version = live.serve().policies.serving
     assert version is not None
@@ -28,7 +30,9 @@ def follows(live: Live) -> str:
 
 
 @pytest.mark.parametrize(("does", "cause"), [("raises", "exception"), ("says nan", "not finite")])
-def test_a_policy_that_fails(live: Live, follows: str, does: str, cause: str) -> None:
+def test_the_rule_decides_while_the_policy_fails(
+    live: Live, follows: str, does: str, cause: str
+) -> None:
     with Pressure(live) as load:
         time.sleep(0.5)
         live.serve(does)
@@ -38,7 +42,7 @@ def test_a_policy_that_fails(live: Live, follows: str, does: str, cause: str) ->
     load.check({follows: 0})
 
 
-def test_a_policy_that_is_slow_now_and_then(live: Live) -> None:
+def test_occasional_timeouts_keep_the_breaker_closed(live: Live) -> None:
     version = live.serve("is slow now and then").policies.serving
     assert version is not None
     with Pressure(live) as load:
@@ -48,7 +52,7 @@ def test_a_policy_that_is_slow_now_and_then(live: Live) -> None:
     assert live.admin.status("toy").breaker == "closed"
 
 
-def test_a_policy_that_hangs_is_replaced(live: Live, follows: str) -> None:
+def test_a_worker_whose_policy_hangs_is_replaced(live: Live, follows: str) -> None:
     hung = live.process(TOY).pid
     with Pressure(live) as load:
         time.sleep(0.5)
@@ -66,7 +70,7 @@ def test_a_policy_that_hangs_is_replaced(live: Live, follows: str) -> None:
     load.check({follows: 0})
 
 
-def test_a_worker_that_is_killed(live: Live, follows: str) -> None:
+def test_a_killed_worker_is_replaced(live: Live, follows: str) -> None:
     with Pressure(live) as load:
         time.sleep(0.5)
         killed = live.kill(TOY)
@@ -77,7 +81,7 @@ def test_a_worker_that_is_killed(live: Live, follows: str) -> None:
     load.check({follows: 0})
 
 
-def test_the_controller_is_killed(live: Live, follows: str) -> None:
+def test_decisions_go_on_while_the_controller_is_replaced(live: Live, follows: str) -> None:
     with Pressure(live) as load:
         time.sleep(0.5)
         killed = live.kill(CONTROLLER)
@@ -91,30 +95,29 @@ def test_the_controller_is_killed(live: Live, follows: str) -> None:
     load.check({follows: 0, extra.version: 2})
 
 
-def test_the_gateway_is_killed(live: Live, follows: str) -> None:
-    """Clients that may try again never notice; what was ordered holds."""
+def test_a_killed_gateway_is_replaced_with_its_state(live: Live, follows: str) -> None:
     version = live.serve("follows", extra=3).policies.serving
     assert version is not None
     live.admin.pause("toy", "for the test")
     back = threading.Event()
 
-    def ask_until_it_is_back() -> list[Decision]:
+    def decide_until_it_is_back() -> list[Decision]:
         with Client(live.url, deadline_s=60.0, retries=200) as patient:
-            told = [patient.decide("toy", {"load": 42, "replicas": 3})]
+            found = [patient.decide("toy", {"load": 42, "replicas": 3})]
             while not back.is_set():
-                told.append(patient.decide("toy", {"load": 42, "replicas": 3}))
+                found.append(patient.decide("toy", {"load": 42, "replicas": 3}))
                 time.sleep(0.02)
-            return told
+            return found
 
     with ThreadPoolExecutor(CLIENTS) as threads:
-        asking = [threads.submit(ask_until_it_is_back) for _ in range(CLIENTS)]
+        futures = [threads.submit(decide_until_it_is_back) for _ in range(CLIENTS)]
         time.sleep(0.5)
         killed = live.kill(GATEWAY)
         live.until(lambda: live.has_new(GATEWAY, killed))
         status = live.admin.status("toy")
         back.set()
-        told = [decision for one in asking for decision in one.result()]
-    assert {(one.decision["replicas"], one.cause) for one in told} == {(3, "paused")}
+        found = [decision for one in futures for decision in one.result()]
+    assert {(one.decision["replicas"], one.cause) for one in found} == {(3, "paused")}
     assert status.acting_because == "paused: for the test"
     assert status.policies.serving is not None
     assert status.policies.serving.version == version.version
@@ -124,14 +127,14 @@ def test_the_gateway_is_killed(live: Live, follows: str) -> None:
     assert live.by_policy().decision == {"replicas": 8}
 
 
-def test_a_disk_that_takes_no_more(live: Live, follows: str) -> None:
-    """The log's folder is replaced by a file, so that nothing can be written into it."""
+def test_an_unwritable_log_folder_costs_no_decision(live: Live, follows: str) -> None:
+    """The folder is replaced by a file, so that nothing can be written into it."""
     folder = live.folder / "log" / "toy"
     aside = folder.with_name("aside")
 
     def fault() -> str | None:
-        told: str | None = live.admin.status("toy").log["fault"]
-        return told
+        found: str | None = live.admin.status("toy").log["fault"]
+        return found
 
     with Pressure(live) as load:
         live.until(lambda: live.admin.status("toy").log["rows"] > 0)
@@ -152,15 +155,15 @@ def test_a_disk_that_takes_no_more(live: Live, follows: str) -> None:
     load.check({follows: 0})
 
 
-def test_state_that_cannot_be_saved(live: Live) -> None:
-    """Orders are followed all the same, and the status tells that they may be forgotten."""
+def test_unsaved_state_is_reported_in_the_status(live: Live) -> None:
+    """Admin actions still take effect."""
     file = live.folder / "toy.json"
     aside = file.with_name("aside.json")
     file.rename(aside)
     file.mkdir()
     try:
-        told = live.admin.pause("toy")
-        assert told.log["state"]
+        status = live.admin.pause("toy")
+        assert status.log["state"]
         assert live.decide().cause == "paused"
     finally:
         file.rmdir()
@@ -168,8 +171,8 @@ def test_state_that_cannot_be_saved(live: Live) -> None:
     assert live.admin.resume("toy").log["state"] is None
 
 
-def test_bundles_come_and_go_under_load(live: Live, follows: str, tmp_path: Path) -> None:
-    """Good ones serve at once, damaged ones never: no request fails, whoever answers says so."""
+def test_promotions_and_rollbacks_under_load(live: Live, follows: str, tmp_path: Path) -> None:
+    """Valid bundles serve at once, damaged ones never, and no request fails."""
     damaged = tmp_path / "damaged"
     shutil.copytree(live.bundle("follows", extra=9), damaged)
     weights = damaged / "weights.safetensors"
@@ -177,13 +180,13 @@ def test_bundles_come_and_go_under_load(live: Live, follows: str, tmp_path: Path
     versions, at_once = {follows: 0}, 0
     with Pressure(live, rate=100) as load:
         for turn in range(10):
-            told = live.serve("follows", extra=1 + turn % 3).policies.serving
-            assert told is not None
-            versions[told.version] = 1 + turn % 3
+            served = live.serve("follows", extra=1 + turn % 3).policies.serving
+            assert served is not None
+            versions[served.version] = 1 + turn % 3
             with pytest.raises(ServiceError, match="damaged"):
                 live.admin.promote("toy", str(damaged), to="serving")
             at_once += live.decide().source == "policy"
-            assert live.by_policy().policy.version == told.version
+            assert live.by_policy().policy.version == served.version
             time.sleep(0.1)
             back = live.admin.rollback("toy").policies.serving
             assert back is not None
@@ -191,15 +194,14 @@ def test_bundles_come_and_go_under_load(live: Live, follows: str, tmp_path: Path
             assert live.by_policy().policy.version == back.version
             time.sleep(0.1)
     assert len(versions) == 4
-    assert at_once >= 18  # of 20: to change is no outage
+    assert at_once >= 18  # of 20: a change is not an outage
     load.check_chiefly(None)
     answers = [sample.answer for sample in load.samples() if sample.answer is not None]
     assert {one.policy.version for one in answers if one.source == "policy"} == set(versions)
     load.check(versions)
 
 
-def test_a_worker_whose_first_bundle_is_gone(live: Live) -> None:
-    """Bundles that serve were copied: a worker started anew needs nothing else."""
+def test_a_restarted_worker_needs_only_the_copied_bundle(live: Live) -> None:
     version = live.serve("follows", extra=4).policies.serving
     assert version is not None
     first = Path(live.bundle())

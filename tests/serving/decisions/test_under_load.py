@@ -1,4 +1,4 @@
-"""The benchmarks of the service, on a real one: short forms of `bench serve` and `bench soak`."""
+"""Short forms of `bench serve` and `bench soak` on a service on Ray Serve."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.live import Live, free_port
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def stand(live: Live, tmp_path: Path) -> Stand:
@@ -30,7 +32,7 @@ def stand(live: Live, tmp_path: Path) -> Stand:
 
 @pytest.fixture
 def noops(live: Live) -> Iterator[dict[str, str]]:
-    """Their addresses."""
+    """Addresses of the no-op endpoints."""
     from ray import serve
 
     from loadmaster.platform.bench.noop import NAME, start_noops
@@ -39,17 +41,17 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
     serve.delete(NAME)
 
 
-def test_a_soak(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_holds(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_bench, "PEAK_S", 1.0)
-    said: list[str] = []
-    soak = soaked(stand, 30.0, said.append, most_per_s=60)
+    lines: list[str] = []
+    soak = soaked(stand, 30.0, lines.append, most_per_s=60)
     verdict = judge(soak)
     assert verdict.failed == 0, verdict
     assert verdict.requests == pytest.approx(30 * min(60, soak.peaks["toy"] / 2), rel=0.05)
-    assert verdict.by_policy > 0.9, "a rule that stands in is no result"
+    assert verdict.by_policy > 0.9  # a fallback is not a result
     assert {one.process for one in verdict.memory} == {"gateway", "toy"}
     assert verdict.holds, verdict.line
-    assert "60 requests/s of toy" in said[-1]
+    assert "toy" in lines[-1]
 
     write_soak(soak, verdict, "A soak", tmp_path / "made")
     assert {file.name for file in (tmp_path / "made").iterdir()} == set(FILES)
@@ -61,7 +63,7 @@ def test_a_soak(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
 
 
-def test_figures_beside_noops(stand: Stand, noops: dict[str, str]) -> None:
+def test_figures_are_measured_beside_no_ops(stand: Stand, noops: dict[str, str]) -> None:
     figures = measure_beside(stand, stand._replace(), noops, lambda _: None, rounds=2, seconds=0.4)
     found = {figure.name: figure.value for figure in figures}
     each = {"p50_ms", "p99_ms", "requests_per_s"}

@@ -1,7 +1,8 @@
-"""Schemathesis over the whole OpenAPI document: whatever is sent, the answer is documented."""
+"""Generated requests: Schemathesis over the OpenAPI document, and mutations of valid states."""
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections import Counter
@@ -9,9 +10,11 @@ from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
 
+import pytest
 import requests
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from requests.adapters import HTTPAdapter
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -23,13 +26,12 @@ from schemathesis.specs.openapi.checks import (
 )
 from urllib3 import HTTPResponse
 
-from tests.serving.built_in import ALL
-from tests.serving.conftest import Here
+from tests.serving.conftest import ALL, SYSTEMS, LocalService
 
-# How many requests are made up in all, at least. More of them find more: LOADMASTER_FUZZ=100000.
+# Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
 EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
-# Shares of it. States of real systems take long to make up, and are nearly always refused: what
-# comes close to a valid one is tried in test_bad_input.py.
+# Shares of it. States of real systems take long to generate and are nearly always refused;
+# mutations of valid ones are tested below.
 SHARES = {
     "decide": 2,
     "feedback": 6,
@@ -41,7 +43,7 @@ SHARES = {
     "example": 1,
 }
 TOY_DECIDE = 24
-MARGIN = 1.05  # some operations have fewer forms than they are granted
+MARGIN = 1.05  # some operations have fewer distinct requests than their share
 CHECKS = [
     not_a_server_error,
     status_code_conformance,
@@ -51,24 +53,29 @@ CHECKS = [
 ]
 
 
-class InProcess(HTTPAdapter):
-    """Requests that stay in this process."""
+REPRODUCIBLE = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
+)
 
-    def __init__(self, here: Here) -> None:
+
+class InProcess(HTTPAdapter):
+    """Sends requests to the application in this process."""
+
+    def __init__(self, here: LocalService) -> None:
         super().__init__()
         self._here = here
 
     def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
         parts = urlsplit(request.url)
         body = request.body.encode() if isinstance(request.body, str) else request.body
-        answered = self._here.ask(
+        answer = self._here.request(
             request.method,
             f"{parts.path}?{parts.query}",
             body or b"",
             headers=[(name, _text(value)) for name, value in request.headers.items()],
         )
         raw = HTTPResponse(
-            BytesIO(answered.body), answered.headers, answered.status, preload_content=False
+            BytesIO(answer.body), answer.headers, answer.status, preload_content=False
         )
         return self.build_response(request, raw)
 
@@ -77,9 +84,10 @@ def _text(value: str | bytes) -> str:
     return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
-def test_every_answer_is_a_documented_one(everything: Here) -> None:
-    described = everything.ask("GET", "/openapi.json").json
-    schema = schemathesis.openapi.from_dict(described)
+@pytest.mark.slow
+def test_every_response_is_documented(everything: LocalService) -> None:
+    document = everything.request("GET", "/openapi.json").json
+    schema = schemathesis.openapi.from_dict(document)
     session = requests.Session()
     session.mount("http://", InProcess(everything))
     counted: Counter[tuple[str, int]] = Counter()
@@ -92,17 +100,11 @@ def test_every_answer_is_a_documented_one(everything: Here) -> None:
         most = math.ceil(MARGIN * EXAMPLES * share / shares)
         modes = (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
         if operation.method == "get" and verb not in SHARES:
-            modes = (GenerationMode.POSITIVE,)  # nothing about them can be wrong
+            modes = (GenerationMode.POSITIVE,)  # they have no input
         for mode in modes:
             strategy = operation.as_strategy(generation_mode=mode)
 
-            @settings(
-                max_examples=most,
-                deadline=None,
-                derandomize=True,
-                database=None,
-                suppress_health_check=list(HealthCheck),
-            )
+            @settings(REPRODUCIBLE, max_examples=most)
             @given(case=strategy)
             def fuzz(case: Any) -> None:
                 response = case.call(base_url="http://127.0.0.1", session=session)
@@ -112,8 +114,71 @@ def test_every_answer_is_a_documented_one(everything: Here) -> None:
             fuzz()
 
     assert sum(counted.values()) >= EXAMPLES, counted
-    for name in ALL:  # what was made up was not all refused
+    for name in ALL:  # not everything was refused
         assert counted[f"/v1/{name}/feedback", 200] > 10
         assert counted[f"/v1/{name}/decide", 422] > 10
     for name in ALL:
-        everything.ask("POST", f"/v1/{name}/resume")
+        everything.request("POST", f"/v1/{name}/resume")
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+
+
+def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    inside: Any = ()
+    if isinstance(value, dict):
+        inside = value.items()
+    elif isinstance(value, list):
+        inside = enumerate(value)
+    for key, one in inside:
+        found += paths_in(one, (*path, key))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", sorted(SYSTEMS))
+def test_mutated_states_are_decided_or_refused_with_the_field(
+    everything: LocalService, system: str
+) -> None:
+    """Values of a valid state are replaced, removed or duplicated."""
+    names = everything.service.systems[system].endpoint.examples()
+    valid = min((everything.state(system, name) for name in names), key=lambda s: len(str(s)))
+    paths = paths_in(valid)
+    seen = set()
+
+    @settings(REPRODUCIBLE, max_examples=200)
+    @given(data=st.data())
+    def mutate(data: st.DataObject) -> None:
+        state = copy.deepcopy(valid)
+        for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3)):
+            branch: Any = state
+            try:
+                for part in path[:-1]:
+                    branch = branch[part]
+                value = branch[path[-1]]
+            except (KeyError, IndexError, TypeError):
+                continue  # removed by an earlier mutation
+            how = data.draw(st.sampled_from(["replace", "nudge", "remove", "duplicate"]))
+            if how == "remove":
+                del branch[path[-1]]
+            elif how == "duplicate" and isinstance(branch, list):
+                branch.append(value)
+            elif how == "nudge" and isinstance(value, int):
+                branch[path[-1]] = value + data.draw(st.integers(-3, 3))
+            else:
+                branch[path[-1]] = data.draw(JSON_VALUES)
+        answer = everything.request("POST", f"/v1/{system}/decide", {"state": state})
+        seen.add(answer.status)
+        assert answer.status in (200, 422), answer
+        if answer.status == 422:
+            assert answer.json["field"].startswith("state"), answer
+        else:
+            assert answer.json["cause"] is None, answer
+
+    mutate()
+    assert seen == {200, 422}

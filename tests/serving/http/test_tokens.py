@@ -1,4 +1,4 @@
-"""Tokens, scopes and rates, without a service."""
+"""Tokens, scopes and rate limits, without a service."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.http import auth as access
+from loadmaster.serving.http import auth
 from loadmaster.serving.http.auth import (
     FailedAuthLimiter,
     RateLimit,
     Scope,
     TokenStore,
-    bearer,
     parse_tokens,
 )
 
@@ -28,22 +27,22 @@ OTHER = "fedcba9876543210-secret"
     [
         f"read {SECRET}\nadmin {OTHER}",
         f"read {SECRET},admin {OTHER}",
-        f"\n# a comment of many words\n  read\t{SECRET}  \r\nadmin {OTHER}\n\n",
+        f"\n# a comment of some words\n  read\t{SECRET}  \r\nadmin {OTHER}\n\n",
     ],
 )
-def test_tokens_are_read(text: str) -> None:
+def test_tokens_are_parsed(text: str) -> None:
     keys = parse_tokens(text, "here")
     assert keys.needed
-    read, admin = keys.holder_of(SECRET), keys.holder_of(OTHER)
+    read, admin = keys.find(SECRET), keys.find(OTHER)
     assert read is not None
     assert admin is not None
     assert (read.scope, admin.scope) == (Scope.READ, Scope.ADMIN)
-    assert keys.holder_of(SECRET + "x") is None
-    assert keys.holder_of("") is None
+    assert keys.find(SECRET + "x") is None
+    assert keys.find("") is None
 
 
-def test_no_tokens_are_needed_where_there_are_none() -> None:
-    assert not parse_tokens("# nobody\n", "here").needed
+def test_no_tokens_are_needed_without_any() -> None:
+    assert not parse_tokens("# none\n", "here").needed
     assert not TokenStore(None, {}).keys.needed
 
 
@@ -58,40 +57,40 @@ def test_no_tokens_are_needed_where_there_are_none() -> None:
         (f"read {SECRET[:-1]}é", "too weak"),
     ],
 )
-def test_faults_never_repeat_a_token(text: str, says: str) -> None:
+def test_errors_never_repeat_a_token(text: str, says: str) -> None:
     with pytest.raises(InputError) as fault:
         parse_tokens(text, "here")
     assert says in str(fault.value)
     assert "secret" not in str(fault.value)
 
 
-def test_every_key_is_compared_in_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_digest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[Any, Any]] = []
 
-    class Watched:
+    class Recorder:
         @staticmethod
         def compare_digest(one: bytes, other: bytes) -> bool:
             compared.append((one, other))
             return hmac.compare_digest(one, other)
 
-    monkeypatch.setattr(access, "hmac", Watched)
+    monkeypatch.setattr(auth, "hmac", Recorder)
     keys = parse_tokens(f"read {SECRET}\nread {OTHER}\nadmin {SECRET}{OTHER}", "here")
-    for token in (SECRET, OTHER, "nobody's"):
+    for token in (SECRET, OTHER, "unknown"):
         compared.clear()
-        keys.holder_of(token)
+        keys.find(token)
         assert len(compared) == 3
-        assert {len(one) for pair in compared for one in pair} == {32}, "digests, not tokens"
+        assert {len(one) for pair in compared for one in pair} == {32}  # digests, not tokens
 
 
-def test_tokens_themselves_are_not_kept(tmp_path: Path) -> None:
+def test_only_digests_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"read {SECRET}\n")
-    doorkeeper = TokenStore(file, {access.TOKENS: ""})
-    assert SECRET not in repr(vars(doorkeeper))
+    store = TokenStore(file, {auth.TOKENS: ""})
+    assert SECRET not in repr(vars(store))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"# none\n", b"read x\n", b"x" * 100_000])
-def test_a_file_that_is_no_good_at_the_start(tmp_path: Path, content: bytes | None) -> None:
+def test_an_unusable_file_is_refused_at_the_start(tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "tokens"
     if content is not None:
         file.write_bytes(content)
@@ -100,42 +99,28 @@ def test_a_file_that_is_no_good_at_the_start(tmp_path: Path, content: bytes | No
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_a_file_that_others_can_read(tmp_path: Path, mode: int, warns: bool) -> None:
+def test_a_file_that_others_can_read_causes_a_warning(
+    tmp_path: Path, mode: int, warns: bool
+) -> None:
     file = tmp_path / "tokens"
     file.write_text(f"read {SECRET}\n")
     file.chmod(mode)
-    warning = access.exposure(file)
+    warning = auth.exposure(file)
     assert (warning is not None) == warns
     assert warning is None or str(file) in warning
 
 
-@pytest.mark.parametrize(
-    ("header", "token"),
-    [
-        (None, None),
-        ("", None),
-        ("Bearer", None),
-        ("Bearer  ", None),
-        ("Basic abc", None),
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-    ],
-)
-def test_headers(header: str | None, token: str | None) -> None:
-    assert bearer(header) == token
-
-
-def test_a_bucket_fills_with_time() -> None:
+def test_a_bucket_refills_with_time() -> None:
     limit = RateLimit(rate=2.0, burst=3)
     assert [limit.wait_s("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
     assert limit.wait_s("b", 0.0) == 0
     assert limit.wait_s("a", 0.25) == 0.25
     assert limit.wait_s("a", 0.5) == 0
     assert limit.wait_s("a", 0.5) > 0
-    assert [limit.wait_s("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5], "never above the burst"
+    assert [limit.wait_s("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]  # at most the burst
 
 
-def test_to_look_is_not_to_take() -> None:
+def test_would_wait_counts_nothing() -> None:
     limit = RateLimit(rate=1.0, burst=1)
     assert [limit.would_wait_s("a", 0.0) for _ in range(3)] == [0, 0, 0]
     limit.wait_s("a", 0.0)
@@ -143,24 +128,28 @@ def test_to_look_is_not_to_take() -> None:
     assert limit.would_wait_s("a", 0.75) == 0.25
 
 
-def test_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(access, "ASKERS", 10)
-    limit, brake = RateLimit(1.0, 1), FailedAuthLimiter(1000)
-    holders = parse_tokens("\n".join(f"read {SECRET}{n}" for n in range(50)), "here").holders
-    for number, holder in enumerate(holders):
+def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_CLIENTS", 10)
+    limit, failures = RateLimit(1.0, 1), FailedAuthLimiter(1)
+    principals = parse_tokens("\n".join(f"read {SECRET}{n}" for n in range(12)), "here").principals
+    for number, principal in enumerate(principals):
         limit.wait_s(number, 0.0)
-        brake.wait_s("a", holder, 0.0)
-    assert len(limit._left) == len(brake._familiar) == 10
+        failures.wait_s("a", principal, 0.0)
+    assert limit.would_wait_s(0, 0.0) == 0  # dropped, so its bucket is full again
+    assert limit.would_wait_s(11, 0.0) == 1
+    failures.wait_s("a", None, 0.0)
+    assert failures.wait_s("a", principals[0], 0.0) == 1  # dropped: it must wait like a new one
+    assert failures.wait_s("a", principals[11], 0.0) == 0
 
 
-def test_the_brake() -> None:
-    brake = FailedAuthLimiter(wrong=2)
-    (familiar, new) = parse_tokens(f"read {SECRET}\nread {OTHER}", "here").holders
-    assert brake.wait_s("a", familiar, 0.0) == 0
-    assert [brake.wait_s("a", None, 0.0) for _ in range(3)] == [0, 0, 1]
-    assert brake.wait_s("a", familiar, 0.0) == 0
-    assert brake.wait_s("a", new, 0.0) == 1
-    assert brake.wait_s("b", new, 0.0) == 0
-    assert brake.wait_s("a", new, 1.0) == 0, "a second later one guess is free"
-    assert brake.wait_s("a", None, 1.0) == 0, "which a right one does not use up"
-    assert brake.wait_s("a", None, 1.0) == 1
+def test_failed_attempts_delay_new_tokens_only() -> None:
+    failures = FailedAuthLimiter(wrong=2)
+    known, new = parse_tokens(f"read {SECRET}\nread {OTHER}", "here").principals
+    assert failures.wait_s("a", known, 0.0) == 0
+    assert [failures.wait_s("a", None, 0.0) for _ in range(3)] == [0, 0, 1]
+    assert failures.wait_s("a", known, 0.0) == 0
+    assert failures.wait_s("a", new, 0.0) == 1
+    assert failures.wait_s("b", new, 0.0) == 0
+    assert failures.wait_s("a", new, 1.0) == 0  # a second later one guess is free
+    assert failures.wait_s("a", None, 1.0) == 0  # a valid token does not use it up
+    assert failures.wait_s("a", None, 1.0) == 1

@@ -1,8 +1,9 @@
-"""The wire between gateway and worker: what crosses it, and what happens when an end is gone."""
+"""RPC between gateway and worker: frames, faults, lost connections, and the circuit breaker."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -12,15 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.serving.worker import rpc as hotline
+from loadmaster.serving.worker import rpc
 from loadmaster.serving.worker.rpc import (
     DECIDE,
     DONE,
+    FAULT,
     PROPOSE,
+    CircuitBreaker,
     ConnectionPool,
     LostError,
+    PolicyCall,
     RpcClient,
     RpcServer,
+    frame,
 )
 
 Run = Callable[[Coroutine[Any, Any, Any]], Any]
@@ -28,7 +33,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """In either of the loops that a replica may have."""
+    """Run a coroutine in either of the event loops that a replica may have."""
     loop = None
     if request.param == "uvloop":
         loop = pytest.importorskip("uvloop").new_event_loop
@@ -40,143 +45,193 @@ def run(request: pytest.FixtureRequest) -> Run:
     return runs
 
 
-def echo(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-    return [f"{version} in {folder}: ".encode() + one for one in raw]
+def echo(call: PolicyCall) -> bytes:
+    return f"{call.version} in {call.folder}: ".encode() + call.request
 
 
-async def line_to(door: RpcServer) -> RpcClient:
-    return await RpcClient.to(door.open([])[1])
+def call_of(request: bytes = b"") -> PolicyCall:
+    return PolicyCall("v", "f", request)
 
 
-@given(st.lists(st.binary(max_size=50)), st.integers(0, 2**32 - 1))
-def test_frames_hold_any_parts(parts: list[bytes], number: int) -> None:
-    whole = hotline.frame(DONE, number, parts)
-    heard: list[tuple[int, int, list[bytes]]] = []
-    line = RpcClient()
-    line._answered = lambda *told: heard.append(told)  # type: ignore[method-assign]
-    for place in range(len(whole)):  # however it is cut
-        line.data_received(whole[place : place + 1])
-    line.data_received(whole + whole)
-    assert heard == [(DONE, number, parts)] * 3
+async def connect(server: RpcServer) -> RpcClient:
+    return await RpcClient.connect(server.open([])[1])
 
 
-def test_questions_are_answered_each_by_its_own(run: Run) -> None:
+@given(st.text(max_size=20), st.text(max_size=20), st.binary(max_size=50), st.floats(0, 1e9))
+def test_calls_are_encoded_and_decoded(
+    version: str, folder: str, request: bytes, deadline: float
+) -> None:
+    call = PolicyCall(version, folder, request, deadline)
+    assert PolicyCall.decode(call.encode()) == call
+    assert PolicyCall.decode(PolicyCall(version, folder, request).encode()).deadline == math.inf
+
+
+@given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.integers(1, 9))
+def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -> None:
+    class Transport:
+        def write(self, _: bytes) -> None: ...
+
     async def work() -> None:
-        line = await line_to(RpcServer({DECIDE: echo}))
+        client = RpcClient()
+        client.connection_made(Transport())  # type: ignore[arg-type]
+        calls = [asyncio.ensure_future(client.call(DECIDE, call_of())) for _ in bodies]
+        await asyncio.sleep(0)
+        stream = b"".join(frame(DONE, number, body) for number, body in enumerate(bodies))
+        stream += frame(DONE, 999, b"of a call that was given up") + frame(FAULT, 998, b"")
+        for start in range(0, len(stream), size):
+            client.data_received(stream[start : start + size])
+        assert await asyncio.gather(*calls) == bodies
+
+    asyncio.run(work())
+
+
+def test_concurrent_calls_get_their_own_replies(run: Run) -> None:
+    async def work() -> None:
+        client = await connect(RpcServer({DECIDE: echo}))
         large = b"x" * 3_000_000
-        asked = [line.ask(DECIDE, "v", "f", [str(n).encode(), large]) for n in range(20)]
-        for number, answers in enumerate(await asyncio.gather(*asked)):
-            assert answers == [f"v in f: {number}".encode(), b"v in f: " + large]
-        assert await line.ask(DECIDE, "v", "f", []) == []
-        assert line.waiting == 0
-        line.hang_up()
+        calls = [client.call(DECIDE, call_of(b"%d" % n + large)) for n in range(20)]
+        for number, reply in enumerate(await asyncio.gather(*calls)):
+            assert reply == b"v in f: %d" % number + large
+        assert client.waiting == 0
+        client.close()
 
     run(work())
 
 
-def test_a_fault_is_told_and_the_line_stays(run: Run) -> None:
-    def refuse(*_: Any) -> list[bytes]:
+def test_a_fault_is_raised_and_the_connection_stays(run: Run) -> None:
+    def fail(_: PolicyCall) -> bytes:
         raise ValueError("not today")
 
     async def work() -> None:
-        line = await line_to(RpcServer({DECIDE: echo, PROPOSE: refuse}))
+        client = await connect(RpcServer({DECIDE: echo, PROPOSE: fail}))
         with pytest.raises(RuntimeError, match="ValueError: not today"):
-            await line.ask(PROPOSE, "", "", [b""])
-        assert await line.ask(DECIDE, "v", "f", [b"!"]) == [b"v in f: !"]
-        line.hang_up()
+            await client.call(PROPOSE, call_of())
+        assert await client.call(DECIDE, call_of(b"!")) == b"v in f: !"
+        client.close()
 
     run(work())
 
 
-def test_who_gives_up_leaves_the_line_to_others(run: Run) -> None:
-    goes_on = threading.Event()
+def test_a_call_that_times_out_leaves_the_connection_usable(run: Run) -> None:
+    continues = threading.Event()
 
-    def wait(version: str, folder: str, raw: list[bytes]) -> list[bytes]:
-        goes_on.wait(10)
-        return raw
+    def wait(call: PolicyCall) -> bytes:
+        continues.wait(10)
+        return call.request
 
     async def work() -> None:
-        line = await line_to(RpcServer({DECIDE: wait}))
+        client = await connect(RpcServer({DECIDE: wait}))
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
-                await line.ask(DECIDE, "", "", [b"first"])
-        goes_on.set()
-        assert await line.ask(DECIDE, "", "", [b"second"]) == [b"second"]
-        line.hang_up()
+                await client.call(DECIDE, call_of(b"first"))
+        continues.set()
+        assert await client.call(DECIDE, call_of(b"second")) == b"second"
+        client.close()
 
     run(work())
 
 
-def test_a_worker_that_dies_is_noticed_at_once(run: Run, tmp_path: Path) -> None:
+def test_the_death_of_a_worker_is_noticed_at_once(run: Run, tmp_path: Path) -> None:
     async def work() -> None:
         async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readexactly(10)
             writer.close()
 
         async with await asyncio.start_unix_server(die, tmp_path / "s"):
-            line = await RpcClient.to(str(tmp_path / "s"))
+            client = await RpcClient.connect(str(tmp_path / "s"))
             with pytest.raises(LostError):
-                await line.ask(DECIDE, "", "", [b"over which it dies"])
-        assert not line.is_up
+                await client.call(DECIDE, call_of(b"x" * 20))
+        assert not client.is_up
         with pytest.raises(LostError):
-            await line.ask(DECIDE, "", "", [])
+            await client.call(DECIDE, call_of())
 
     run(work())
 
 
-def test_a_door_leaves_no_file(run: Run) -> None:
+def test_a_connected_server_leaves_no_file(run: Run) -> None:
     async def work() -> None:
-        door = RpcServer({DECIDE: echo})
-        name, address = door.open([])
-        assert Path(address).parent.stat().st_mode & 0o777 == 0o700
-        line = await RpcClient.to(address)
-        await line.ask(DECIDE, "v", "f", [b""])
-        assert not Path(address).parent.exists()
-        assert door.open([name]) == (name, ""), "he knows the way"
-        line.hang_up()
+        server = RpcServer({DECIDE: echo})
+        name, path = server.open([])
+        assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+        client = await RpcClient.connect(path)
+        await client.call(DECIDE, call_of())
+        assert not Path(path).parent.exists()
+        assert server.open([name]) == (name, "")  # connected already
+        client.close()
 
     run(work())
 
 
-def test_a_door_waits_for_nobody_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hotline, "VISIT_S", 0.05)
-    _, address = RpcServer({}).open([])
+def test_a_server_stops_waiting_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "ACCEPT_S", 0.05)
+    _, path = RpcServer({}).open([])
     for thread in threading.enumerate():
-        if thread.name == "hotline":
+        if thread.name == "rpc":
             thread.join(5)
-    assert not Path(address).exists()
+    assert not Path(path).exists()
 
 
-def test_lines_are_laid_to_every_worker_and_again(
+def test_the_pool_connects_to_every_worker_and_reconnects(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hotline, "AGAIN_S", 0.01)
-    doors = [RpcServer({DECIDE: lambda *_, n=n: [str(n).encode()]}) for n in range(2)]
+    monkeypatch.setattr(rpc, "RECONNECT_S", 0.01)
+    servers = [RpcServer({DECIDE: lambda _, n=n: b"%d" % n}) for n in range(2)]
     calls = [0]
 
-    async def way(known: list[str]) -> Sequence[str]:
+    async def open_server(known: list[str]) -> Sequence[str]:
         calls[0] += 1
         if calls[0] == 1:
             raise RuntimeError("the worker is starting")
-        return doors[calls[0] // 3 % 2].open(known)
+        return servers[calls[0] // 3 % 2].open(known)
 
-    async def until(board: ConnectionPool, many: int) -> None:
+    async def two_clients(pool: ConnectionPool) -> tuple[RpcClient, RpcClient]:
+        """Wait until the pool has two: the one without a pending call is chosen."""
         async with asyncio.timeout(5):
-            while board.line() is None or len(board._lines) < many:
+            while True:
+                first = pool.connection()
+                if first is not None:
+                    pending = asyncio.ensure_future(first.call(DECIDE, call_of()))
+                    await asyncio.sleep(0)
+                    second = pool.connection()
+                    await pending
+                    if second is not None and second is not first:
+                        return first, second
                 await asyncio.sleep(0.005)
 
     async def work() -> None:
-        board = ConnectionPool(way, workers=2)
-        assert board.line() is None
-        await until(board, 2)
-        lines = list(board._lines.values())
-        told = [await line.ask(DECIDE, "", "", []) for line in lines]
-        assert sorted(told) == [[b"0"], [b"1"]]
-        lines[0].hang_up()
+        pool = ConnectionPool(open_server, workers=2)
+        assert pool.connection() is None
+        clients = await two_clients(pool)
+        assert {await one.call(DECIDE, call_of()) for one in clients} == {b"0", b"1"}
+        clients[0].close()
         await asyncio.sleep(0.02)
-        assert board.line() is lines[1]
-        await until(board, 2)
-        for line in board._lines.values():
-            line.hang_up()
+        assert pool.connection() is clients[1]
+        assert clients[0] not in await two_clients(pool)
 
     run(work())
+
+
+def test_the_breaker_opens_after_failures_in_a_row() -> None:
+    breaker = CircuitBreaker(failures=3, retry_s=1.0)
+    for _ in range(2):
+        breaker.failed(0.0)
+    breaker.succeeded()
+    for _ in range(2):
+        breaker.failed(0.0)
+    assert not breaker.is_open
+    assert breaker.allows(0.0)
+    breaker.failed(0.0)
+    assert breaker.is_open
+
+
+def test_an_open_breaker_allows_one_call_per_interval() -> None:
+    breaker = CircuitBreaker(failures=1, retry_s=1.0)
+    breaker.failed(10.0)
+    allowed = [breaker.allows(t) for t in (10.0, 10.9, 11.0, 11.1, 11.9, 12.0)]
+    assert allowed == [False, False, True, False, False, True]
+    breaker.failed(12.0)
+    assert not breaker.allows(12.5)
+    assert breaker.allows(13.0)
+    breaker.succeeded()
+    assert not breaker.is_open
+    assert breaker.allows(13.0)
