@@ -54,19 +54,15 @@ class Scheduler(Settings):
         return self
 
 
-class Random(Settings):
-    seed: NonNegativeInt = 0
-
-
-class Optuna(Settings):
+class Seeded(Settings):
     seed: NonNegativeInt = 0
 
 
 class Searcher(Settings):
     """How values are drawn: at random, or by Optuna from earlier trials."""
 
-    random: Random | None = None
-    optuna: Optuna | None = None
+    random: Seeded | None = None
+    optuna: Seeded | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +77,7 @@ class Searcher(Settings):
 
     @property
     def seed(self) -> int:
-        return (self.optuna or self.random or Random()).seed
+        return (self.optuna or self.random or Seeded()).seed
 
 
 class TrialResources(Settings):

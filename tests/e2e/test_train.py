@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -119,7 +119,7 @@ def manifest_of(run: Path) -> dict[str, Any]:
     return found
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -141,6 +141,18 @@ class Finished(NamedTuple):
     bundles: dict[str, Bundle]
 
 
+class Stopped(NamedTuple):
+    done: Done
+    run: Path
+    iteration: int
+
+
+class Killed(NamedTuple):
+    processes: list[psutil.Process]
+    run: Path
+    iteration: int  # of its last checkpoint
+
+
 @pytest.fixture(scope="module")
 def whole(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Started:
     """A run from start to finish, on an existing cluster."""
@@ -150,7 +162,7 @@ def whole(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Starte
 
 
 @pytest.fixture(scope="module")
-def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path, int]:
+def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """The same run on its own Ray, stopped early with Ctrl-C."""
     folder = tmp_path_factory.mktemp("stopped")
     # Checkpoints only from stops, so that everything after one is repeated.
@@ -161,11 +173,11 @@ def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[D
     command.interrupt()
     done = command.done()
     assert alive(family) == []
-    return done, run, iteration_of(run)
+    return Stopped(done, run, iteration_of(run))
 
 
 def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(
-    stopped: tuple[Done, Path, int],
+    stopped: Stopped,
 ) -> None:
     done, run, reached = stopped
     assert done.code == 130
@@ -242,9 +254,7 @@ def continued(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> C
 
 
 @pytest.fixture(scope="module")
-def killed(
-    stopped: tuple[Done, Path, int], continued: Command
-) -> tuple[list[psutil.Process], Path, int]:
+def killed(stopped: Stopped, continued: Command) -> Killed:
     """The stopped run, resumed and then killed after its last checkpoint."""
     _, run, reached = stopped
     command = Command("--resume", "run", cwd=run.parent)
@@ -255,11 +265,11 @@ def killed(
     assert reached < iteration_of(run) < LAST
     assert manifest_of(run)["status"] == "running"
     assert len(family) > 4  # its Ray
-    return family, run, reached
+    return Killed(family, run, reached)
 
 
 @pytest.fixture(scope="module")
-def resumed(killed: tuple[list[psutil.Process], Path, int]) -> Started:
+def resumed(killed: Killed) -> Started:
     """The killed run, resumed to the end on an existing cluster."""
     _, run, _ = killed
     return Started(Command("--resume", "run", *joined(), cwd=run.parent), run)
@@ -318,7 +328,7 @@ def test_invalid_address(
 
 
 def test_killed_and_resumed_run_equals_an_uninterrupted_one(
-    killed: tuple[list[psutil.Process], Path, int], resumed: Started, finished: Finished
+    killed: Killed, resumed: Started, finished: Finished
 ) -> None:
     (_, _, reached), (command, run) = killed, resumed
     done = command.done()
@@ -342,9 +352,7 @@ def last_to_go() -> Iterator[list[psutil.Process]]:
     assert alive(left) == [], "of the training that test_no_process_survives_a_kill killed"
 
 
-def test_no_process_survives_a_kill(
-    killed: tuple[list[psutil.Process], Path, int], last_to_go: list[psutil.Process]
-) -> None:
+def test_no_process_survives_a_kill(killed: Killed, last_to_go: list[psutil.Process]) -> None:
     """Ray ends with its driver; two of its agents take a minute."""
 
     def agents() -> list[psutil.Process]:

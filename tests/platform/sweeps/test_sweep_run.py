@@ -32,7 +32,10 @@ from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.training.run_folder import read_config
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
-pytestmark = pytest.mark.slow  # most start Ray Tune
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+
+SweepFile = Callable[[str], Path]
+Capture = pytest.CaptureFixture[str]
 
 RATE = "training.learning_rate.last"
 QUICK = "base: {validation.every: 2, rollouts.workers: 0}\n"
@@ -62,10 +65,7 @@ def by_example(monkeypatch: pytest.MonkeyPatch, example: None) -> None:
 
 
 def test_asha_stops_some_and_finds_the_best(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
+    sweep_file: SweepFile, by_example: None, capfd: Capture
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "out"
@@ -105,11 +105,7 @@ def test_asha_stops_some_and_finds_the_best(
 
 
 def test_interrupted_sweep_resumes(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pressed, handler = threading.Event(), signal.getsignal(signal.SIGINT)
     update = TrialDisplay.update
@@ -145,11 +141,7 @@ def test_interrupted_sweep_resumes(
 
 
 def test_output_of_ray_goes_to_the_log(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet = run.run_sweep
 
@@ -179,11 +171,7 @@ def test_output_of_ray_goes_to_the_log(
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_interrupt_removes_a_sweep_without_state(
-    begun: bool,
-    sweep_file: Callable[[str], Path],
-    ray_session: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    begun: bool, sweep_file: SweepFile, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "new" / "folder" / "out"
@@ -203,7 +191,7 @@ def test_interrupt_removes_a_sweep_without_state(
 
 
 def test_unexpected_error_names_the_log(
-    sweep_file: Callable[[str], Path], ray_session: None, monkeypatch: pytest.MonkeyPatch
+    sweep_file: SweepFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(sweep: Sweep, folder: SweepFolder, display: TrialDisplay) -> Outcome:
         raise ZeroDivisionError
@@ -215,7 +203,7 @@ def test_unexpected_error_names_the_log(
     assert fault.value.__notes__ == [f"What Ray printed is in {path.parent / 'out' / 'ray.log'}"]
 
 
-def test_asha_rungs_survive_a_resume(sweep_file: Callable[[str], Path]) -> None:
+def test_asha_rungs_survive_a_resume(sweep_file: SweepFile) -> None:
     sweep = load_sweep(sweep_file(ASHA))
     first, second = scheduler_of(sweep), scheduler_of(sweep)
     early, late = SimpleNamespace(trial_id="early"), SimpleNamespace(trial_id="late")
@@ -232,9 +220,7 @@ def test_asha_rungs_survive_a_resume(sweep_file: Callable[[str], Path]) -> None:
     assert second.on_trial_result(None, late, worse) == "STOP"
 
 
-def test_trials_that_crash_fail_or_diverge(
-    sweep_file: Callable[[str], Path], ray_session: None, tmp_path: Path
-) -> None:
+def test_trials_that_crash_fail_or_diverge(sweep_file: SweepFile, tmp_path: Path) -> None:
     path = sweep_file(f"""
 base:
   validation.every: 1
@@ -267,7 +253,7 @@ stop: {{iterations: 5}}
         assert record.value == pytest.approx(10 * (1 - 2 * rate) ** 5)
 
 
-def test_pbt_copies_the_best_trial(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+def test_pbt_copies_the_best_trial(sweep_file: SweepFile) -> None:
     path = sweep_file("""
 base: {validation.every: 1, rollouts.workers: 0}
 space: {training.learning_rate.last: {choice: [1e-5, 0.3]}}
@@ -284,7 +270,7 @@ stop: {iterations: 12}
 
 
 @pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
-def test_optuna_draws_valid_values(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+def test_optuna_draws_valid_values(sweep_file: SweepFile) -> None:
     path = sweep_file(f"""{QUICK}
 space:
   training.learning_rate: {{choice: [{{last: 0.1}}, {{first: 1, last: 0.3}}]}}
@@ -306,7 +292,7 @@ stop: {{iterations: 2}}
         assert config.training.epochs in (1, 2, 3)
 
 
-def test_stop_conditions(sweep_file: Callable[[str], Path]) -> None:
+def test_stop_conditions(sweep_file: SweepFile) -> None:
     now = 100.0
     sweep = load_sweep(
         sweep_file(
@@ -333,9 +319,7 @@ def record(name: str, state: str, value: float | None = None, fault: str = "") -
     return Record(name, {RATE: 0.1}, 4, value, state, 1.0, fault)
 
 
-def test_outcome_without_a_finite_value(
-    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outcome_without_a_finite_value(sweep_file: SweepFile, capsys: Capture) -> None:
     sweep = load_sweep(sweep_file(ASHA))
     failed = record("trial-001", "failed", fault="this hill is closed; expected another")
     diverged = record("trial-002", "diverged", math.inf)
@@ -347,9 +331,7 @@ def test_outcome_without_a_finite_value(
     assert "trial-001: this hill is closed" in printed
 
 
-def test_small_terminal_shows_running_and_best_trials(
-    sweep_file: Callable[[str], Path],
-) -> None:
+def test_small_terminal_shows_running_and_best_trials(sweep_file: SweepFile) -> None:
     sweep = load_sweep(sweep_file(ASHA))
     records = [record(f"trial-{n:03d}", "stopped", float(n)) for n in range(9, 0, -1)]
     records += [record("trial-010", "running"), record("trial-011", "waiting")]
@@ -366,9 +348,7 @@ def test_small_terminal_shows_running_and_best_trials(
     assert trial_table(sweep, records).row_count == 11
 
 
-def test_check_runs_nothing(
-    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_runs_nothing(sweep_file: SweepFile, capsys: Capture) -> None:
     path = sweep_file(ASHA)
     assert main(["tune", str(path), "--check", "--output", str(path.parent / "out")]) == 0
     shown = capsys.readouterr().out
@@ -399,10 +379,9 @@ def test_check_runs_nothing(
 def test_bad_input(
     arguments: list[str],
     message: str,
-    sweep_file: Callable[[str], Path],
-    ray_session: None,
+    sweep_file: SweepFile,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     path = sweep_file(ASHA)
     monkeypatch.chdir(path.parent)
