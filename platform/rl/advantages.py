@@ -93,16 +93,16 @@ def bootstrapped_advantages(
     advantages follow Schulman et al. (2016), eq. 16, with a decay in seconds instead of steps.
     """
     baselines = [base for group in groups for base in group_baselines(group, discount_per_s)]
-    unusual = [_outlook_difference(group, own) for group in groups for own in range(len(group))]
+    differences = [_outlook_difference(group, own) for group in groups for own in range(len(group))]
     rollouts = [rollout for group in groups for rollout in group]
     residual = [
         returns_to_go(rollout, discount_per_s) - base
         for rollout, base in zip(rollouts, baselines, strict=True)
     ]
-    slope = _least_squares(unusual, residual)
+    slope = _least_squares(differences, residual)
     decay = Decay(per_s=discount_per_s, credit_horizon_s=credit_horizon_s)
     advantages = []
-    for rollout, base, features in zip(rollouts, baselines, unusual, strict=True):
+    for rollout, base, features in zip(rollouts, baselines, differences, strict=True):
         value = np.append(base + features @ slope, 0.0)
         segments = segments_of(rollout, np.arange(len(rollout.reward)), decay)
         advantages.append(gae(segments, value[:-1], value))

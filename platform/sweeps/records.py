@@ -114,11 +114,11 @@ def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
 def write_best(best: Record, outcome: Outcome, sweep: Sweep, folder: Path, command: str) -> None:
     """Write best.yaml, a configuration that `loadmaster train` takes."""
     path = folder / BEST
-    judged = sum(record.value is not None for record in outcome.records)
+    reported = sum(record.value is not None for record in outcome.records)
     config = sweep.space.config(best.parameters).model_dump(mode="json", exclude_unset=True)
     with atomic_text_file(path) as file:
         file.write(
-            f"# Purpose: {sweep.settings.purpose}: the best of {judged} trials, {best.name}\n"
+            f"# Purpose: {sweep.settings.purpose}: the best of {reported} trials, {best.name}\n"
             f"# Reached: {sweep.metric} {best.value:.6g} within {best.iterations} iterations\n"
             f"# Found:   {command}\n"
             f"# Command: loadmaster train {sweep.settings.system} --config {path}\n\n"
@@ -173,13 +173,13 @@ class TrialDisplay:
 
     def _draw(self, records: Sequence[Record]) -> None:
         if self.live:
-            room = max(3, self.console.height - 5)
-            self.live.update(trial_table(self.sweep, records, room), refresh=True)
+            max_rows = max(3, self.console.height - 5)
+            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
             self.drawn_at = time.monotonic()
 
 
-def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None) -> Table:
-    """The trials as a table; at most `room` rows, running ones and the best of the others."""
+def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = None) -> Table:
+    """The trials as a table; at most `max_rows` rows, running ones and the best of the others."""
     names = [dimension.name for dimension in sweep.space.dimensions]
     table = Table("trial", *_short(names), "iteration", sweep.metric, "state", box=None)
     for column in table.columns[1:-1]:
@@ -189,7 +189,7 @@ def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None
         key=lambda record: _rank(sweep, record),
         default=None,
     )
-    for record in _chosen(sweep, records, room):
+    for record in _chosen(sweep, records, max_rows):
         colour = COLOURS.get(record.state, "dim")
         table.add_row(
             record.name,
@@ -205,10 +205,10 @@ def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None
     return table
 
 
-def _chosen(sweep: Sweep, records: Sequence[Record], room: int | None) -> list[Record]:
-    if room is None or len(records) <= room:
+def _chosen(sweep: Sweep, records: Sequence[Record], max_rows: int | None) -> list[Record]:
+    if max_rows is None or len(records) <= max_rows:
         return list(records)
-    wanted = sorted(records, key=lambda r: (r.state != "running", *_rank(sweep, r)))[:room]
+    wanted = sorted(records, key=lambda r: (r.state != "running", *_rank(sweep, r)))[:max_rows]
     return [record for record in records if record in wanted]
 
 

@@ -94,7 +94,7 @@ def run(
     with _stop_requests(progress):
         show(progress)
         progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
-        # Now, so that the curve can be drawn while the run goes on.
+        # Now, so that the curve can be drawn during the run.
         folder.update_manifest(metric=progress.metric, baselines=dict(progress.baselines))
         if not progress.curve:
             log({"iteration": float(trainer.iteration), "validation": trainer.validate()})

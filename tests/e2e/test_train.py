@@ -205,8 +205,8 @@ def test_files_of_a_run(finished: Finished) -> None:
     config = build_settings(DecimaTraining, read_config(run / "config.yaml"))
     assert (config.environment.jobs, config.rollouts.workers) == (3, 1)
     assert [row["iteration"] for row in rows] == [str(i) for i in range(LAST + 1)]
-    judged = [row["iteration"] for row in rows if row["validation"]]
-    assert judged == ["0", "4", "8", "12"]
+    validated = [row["iteration"] for row in rows if row["validation"]]
+    assert validated == ["0", "4", "8", "12"]
     assert scalars_in(run / "tensorboard")["validation"] == [
         (int(row["iteration"]), pytest.approx(float(row["validation"])))
         for row in rows

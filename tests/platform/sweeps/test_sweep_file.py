@@ -203,10 +203,10 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
     "duplicate key": (SPACE + "trials: 3\ntrials: 4", 6, "trials", "given twice, first on line 5"),
     "duplicate setting": (SPACE + "base:\n  training.epochs: 3\n  training:\n    epochs: 4",
         8, "base.training.epochs", "given twice, first on line 6"),
-    "ends before it is judged": (SPACE + "stop: {iterations: 5}",
+    "ends before the first validation": (SPACE + "stop: {iterations: 5}",
         5, "stop.iterations", "before the first validation"),
     "end unjudged": (SPACE + "stop: {iterations: 25}", 5, "stop.iterations", "no multiple"),
-    "rung before it is judged": (SPACE + "scheduler:\n  asha:\n    grace_iterations: 5",
+    "rung before the first validation": (SPACE + "scheduler:\n  asha:\n    grace_iterations: 5",
         7, "scheduler.asha.grace_iterations", "expected 10"),
     "rung after the end": (
         SPACE + "scheduler: {asha: {grace_iterations: 20, max_iterations: 40}}\n"
@@ -225,7 +225,7 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         "space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
         5, "resources.cpus_per_trial", "5 rollout workers",
     ),
-    "a GPU nobody uses": (SPACE + "resources: {gpus_per_trial: 1}",
+    "unused GPU": (SPACE + "resources: {gpus_per_trial: 1}",
         5, "resources.gpus_per_trial", "resources.gpus in base"),
 }
 # fmt: on

@@ -111,7 +111,7 @@ def test_interrupted_sweep_resumes(
     update = TrialDisplay.update
 
     def update_and_press(display: TrialDisplay, records: Sequence[Record]) -> None:
-        """Ctrl-C, once, when two trials have been judged."""
+        """Ctrl-C, once, when two trials have reported."""
         update(display, records)
         if not pressed.is_set() and sum(record.iterations > 0 for record in records) >= 2:
             pressed.set()
