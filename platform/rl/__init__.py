@@ -1,1 +1,1 @@
-"""What we add to RLlib: rollouts in compiled loops, and learning from groups with one input."""
+"""Rollouts in compiled loops and learning from groups with one input, on RLlib."""

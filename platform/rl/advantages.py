@@ -1,15 +1,15 @@
-"""Advantages in environments driven by an outside input, such as a sequence of arriving jobs.
+"""Returns, baselines and advantages of recorded rollouts.
 
-Most of the spread in returns comes from the input, not from the policy: a heavy sequence costs
-much whoever schedules it. So several rollouts share one sequence, and the baseline of a decision is
-the mean return the rollouts of its group had left at the same moment (Mao et al., ICLR 2019). It
-depends on the input and the time but not on the action, so the policy gradient stays unbiased.
+In an environment driven by an outside input, such as arriving jobs, most of the variance of returns
+comes from the input. Several rollouts therefore share one input sequence, and the baseline of a
+decision is the mean return-to-go of the other rollouts of its group at the same time (Mao et al.,
+ICLR 2019). It depends on input and time but not on the action, so the gradient stays unbiased.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,56 +20,61 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Rollout:
-    """What advantages need of a rollout: when decisions were made, and what followed each."""
+    """Times and rewards of one rollout of T decisions."""
 
-    time_s: Floats  # (T,) when each decision was made, never falling
+    time_s: Floats  # (T,) of each decision, never decreasing
     reward: Floats  # (T,) from that decision to the next
-    end_s: float  # when the last reward was complete
-    outlook: Floats | None = None  # (T, P) what the state says of the return to come, as features
+    end_s: float  # time at which the last reward is complete
+    outlook: Floats | None = None  # (T, P) state features that predict the return-to-go
 
 
-def differential_rewards(rollout: Rollout, rate: float) -> Floats:
-    """(T,) rewards less what passes anyway: `rate` is the stream's mean reward per second."""
-    passed = np.diff(np.append(rollout.time_s, rollout.end_s))
-    return rollout.reward - rate * passed
+@dataclass(frozen=True)
+class Decay:
+    """Discounts of later rewards, per decision and per second."""
+
+    gamma: float = 1.0  # reward discount per decision
+    per_s: float = 0.0  # reward discount: exp(-per_s * seconds)
+    gae_lambda: float = 1.0  # trace decay per decision
+    credit_horizon_s: float | None = None  # trace decay: exp(-seconds / credit_horizon_s)
+
+
+class Segments(NamedTuple):
+    """A rollout cut at its K kept decisions: from each to the next, or to the end."""
+
+    reward: Floats  # (K,) discounted to the segment's start
+    discount: Floats  # (K,) of a value at the segment's end
+    trace: Floats  # (K,) decay of the error that is passed back over the segment
+
+
+def with_differential_rewards(rollout: Rollout, rate: float) -> Rollout:
+    """Subtract the mean reward `rate` per second, for streams without an end."""
+    return replace(rollout, reward=rollout.reward - rate * _elapsed_s(rollout))
 
 
 def returns_to_go(rollout: Rollout, discount_per_s: float = 0.0) -> Floats:
-    """(T,) the reward still to come, discounted by exp(-discount_per_s * seconds until then)."""
+    """(T,) future reward, discounted by exp(-discount_per_s * seconds)."""
     if discount_per_s == 0.0:
         return np.ascontiguousarray(np.cumsum(rollout.reward[::-1])[::-1])
-    left = np.zeros(len(rollout.reward))
-    following, when = 0.0, rollout.end_s
-    for step in range(len(left) - 1, -1, -1):
-        fade = np.exp(-discount_per_s * (when - rollout.time_s[step]))
-        following = rollout.reward[step] + fade * following
-        left[step], when = following, rollout.time_s[step]
-    return left
+    return _decayed_sum(rollout.reward, np.exp(-discount_per_s * _elapsed_s(rollout)))
 
 
 def group_baselines(group: Sequence[Rollout], discount_per_s: float = 0.0) -> list[Floats]:
-    """For each rollout, (T,): the mean over the *other* rollouts of the return left at that moment.
+    """For each rollout, (T,): the mean return-to-go of the *other* rollouts at the same times.
 
-    Between a rollout's decisions its return left is interpolated linearly in time, and it is 0
-    after the end. Leaving the rollout itself out keeps the baseline free of its own actions, so
-    that the gradient is unbiased for any size of group, not only for large ones.
+    Return-to-go is interpolated linearly between decisions and is 0 after the end. Leaving the
+    rollout itself out keeps the baseline independent of its actions for any group size.
     """
     if len(group) < 2:
         raise ValueError(f"a group of {len(group)} rollouts has no others to compare with")
-    curves = [_return_left(rollout, discount_per_s) for rollout in group]
-    baselines = []
-    for own, rollout in enumerate(group):
-        others = [
-            np.interp(rollout.time_s, times, left)
-            for place, (times, left) in enumerate(curves)
-            if place != own
-        ]
-        baselines.append(np.mean(others, axis=0))
-    return baselines
+    curves = [_return_curve(rollout, discount_per_s) for rollout in group]
+    return [
+        np.mean([np.interp(rollout.time_s, *curve) for curve in _without(curves, own)], axis=0)
+        for own, rollout in enumerate(group)
+    ]
 
 
 def group_advantages(group: Sequence[Rollout], discount_per_s: float = 0.0) -> list[Floats]:
-    """For each rollout, (T,): its return to go less the baseline."""
+    """For each rollout, (T,): return-to-go minus the group's baseline."""
     baselines = group_baselines(group, discount_per_s)
     return [
         returns_to_go(rollout, discount_per_s) - baseline
@@ -78,76 +83,151 @@ def group_advantages(group: Sequence[Rollout], discount_per_s: float = 0.0) -> l
 
 
 def bootstrapped_advantages(
-    groups: Sequence[Sequence[Rollout]], discount_per_s: float, memory_s: float
+    groups: Sequence[Sequence[Rollout]], discount_per_s: float, credit_horizon_s: float
 ) -> list[Floats]:
-    """For each rollout of every group, (T,): generalised advantages over what a state promises.
+    """For each rollout of every group, (T,): generalised advantages with a fitted value function.
 
-    Rollouts of one sequence drift apart: at the same moment one has more work left than another,
-    by earlier decisions, and a baseline of the moment alone would blame the later ones for it. So
-    the baseline is corrected by how a state's outlook differs from the others' at that moment, in
-    a linear fit over the whole iteration. The corrected baseline serves as a value function, and a
-    decision is held responsible for `memory_s` seconds instead of for all that follows: the
-    advantage of Schulman et al. (2016), eq. 16, with a decay in time instead of steps.
+    At the same time one rollout of a group may have more work left than another because of earlier
+    decisions, and the group baseline would charge later decisions for it. The value function is
+    the baseline plus a linear fit, over all groups, on how `outlook` differs from the others'. Its
+    advantages follow Schulman et al. (2016), eq. 16, with a decay in seconds instead of steps.
     """
-    compared = [_compared(group, own, discount_per_s) for group in groups for own in group]
-    slope = _fit([c.unusual for c in compared], [c.left - c.baseline for c in compared])
+    baselines = [base for group in groups for base in group_baselines(group, discount_per_s)]
+    differences = [_outlook_difference(group, own) for group in groups for own in range(len(group))]
+    rollouts = [rollout for group in groups for rollout in group]
+    residual = [
+        returns_to_go(rollout, discount_per_s) - base
+        for rollout, base in zip(rollouts, baselines, strict=True)
+    ]
+    slope = _least_squares(differences, residual)
+    decay = Decay(per_s=discount_per_s, credit_horizon_s=credit_horizon_s)
     advantages = []
-    for each in compared:
-        value = np.append(each.baseline + each.unusual @ slope, 0.0)
-        times = np.append(each.rollout.time_s, each.rollout.end_s)
-        fade = np.exp(-discount_per_s * np.diff(times))
-        surprise = each.rollout.reward + fade * value[1:] - value[:-1]
-        decay = fade * np.exp(-np.diff(times) / memory_s)
-        advantage, following = np.zeros(len(surprise)), 0.0
-        for step in range(len(surprise) - 1, -1, -1):
-            following = surprise[step] + decay[step] * following
-            advantage[step] = following
-        advantages.append(advantage)
+    for rollout, base, features in zip(rollouts, baselines, differences, strict=True):
+        value = np.append(base + features @ slope, 0.0)
+        segments = segments_of(rollout, np.arange(len(rollout.reward)), decay)
+        advantages.append(gae(segments, value[:-1], value))
     return advantages
 
 
-class _Compared(NamedTuple):
-    """A rollout beside the others of its group."""
-
-    rollout: Rollout
-    left: Floats  # (T,) its return to go
-    baseline: Floats  # (T,) the others' at the same moments
-    unusual: Floats  # (T, P) its outlook less the others'
-
-
-def _compared(group: Sequence[Rollout], own: Rollout, discount_per_s: float) -> _Compared:
-    others = [rollout for rollout in group if rollout is not own]
-    left = returns_to_go(own, discount_per_s)
-    curves = [_return_left(rollout, discount_per_s) for rollout in others]
-    baseline = np.mean([np.interp(own.time_s, *curve) for curve in curves], axis=0)
-    if own.outlook is None:
-        return _Compared(own, left, baseline, np.zeros((len(left), 0)))
-    usual = np.mean([_outlook_at(rollout, own.time_s) for rollout in others], axis=0)
-    return _Compared(own, left, baseline, own.outlook - usual)
-
-
-def _outlook_at(rollout: Rollout, moments: Floats) -> Floats:
-    """(moments, P) between decisions on straight lines; 0 after the end."""
-    assert rollout.outlook is not None
-    times = np.append(rollout.time_s, max(rollout.end_s, rollout.time_s[-1] + 1e-9))
-    features = np.vstack([rollout.outlook, np.zeros(rollout.outlook.shape[1])])
-    return np.stack([np.interp(moments, times, feature) for feature in features.T], axis=1)
+def segments_of(rollout: Rollout, kept: NDArray[np.int64], decay: Decay) -> Segments:
+    """Cut a rollout at its `kept` decisions; rewards before the first are left out."""
+    steps = np.diff(np.append(kept, len(rollout.reward)))
+    times = np.append(rollout.time_s, rollout.end_s)
+    seconds = np.diff(np.append(times[kept], rollout.end_s))
+    segment = np.repeat(np.arange(len(kept)), steps)  # of each decision from the first kept one on
+    first = kept[0] if len(kept) else len(rollout.reward)
+    steps_before = np.arange(first, len(rollout.reward)) - kept[segment]
+    seconds_before = times[first:-1] - times[kept][segment]
+    discounted = rollout.reward[first:] * decay.gamma**steps_before
+    discounted = discounted * np.exp(-decay.per_s * seconds_before)
+    discount = decay.gamma**steps * np.exp(-decay.per_s * seconds)
+    trace = decay.gae_lambda**steps * np.ones(len(kept))
+    if decay.credit_horizon_s is not None:
+        trace = trace * np.exp(-seconds / decay.credit_horizon_s)
+    reward = np.bincount(segment, discounted, len(kept)).astype(np.float64)
+    return Segments(reward, discount, trace)
 
 
-def _fit(unusual: Sequence[Floats], residual: Sequence[Floats]) -> Floats:
-    """(P,) least squares with a touch of ridge, for features that say nothing or the same."""
-    features, target = np.concatenate(unusual), np.concatenate(residual)
-    scale = features.std(axis=0) + 1e-12
-    scaled = features / scale
-    ridge = 1e-6 * len(scaled) * np.eye(scaled.shape[1])
-    return np.asarray(np.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ target) / scale)
+def gae(segments: Segments, predicted: Floats, state_value: Floats) -> Floats:
+    """(K,) discounted sum of temporal-difference errors from each kept decision on.
 
-
-def _return_left(rollout: Rollout, discount_per_s: float) -> tuple[Floats, Floats]:
-    """Times and returns to go as a curve in time.
-
-    Of several decisions at one moment the first counts: then all of the return was still to come.
+    `predicted` (K,) is the critic's value of the decision, `state_value` (K + 1,) its value of the
+    state before any action; the last is 0 where the episode is over. For V both are the same and
+    the result is the generalised advantage of Schulman et al. (2016), eq. 16. For Q, predicted plus
+    the result is the Retrace target of Munos et al. (2016), eq. 4, for on-policy decisions; with
+    lambda 0 it is r + gamma * state_value, the TD target.
     """
+    error = segments.reward + segments.discount * state_value[1:] - predicted
+    return _decayed_sum(error, segments.discount * segments.trace)
+
+
+class RunningNormalizer:
+    """Running mean and standard deviation of critic targets, to train on numbers of about one.
+
+    Returns grow a hundredfold during training and differ as much between workloads.
+    """
+
+    DECAY = 0.9
+
+    def __init__(self) -> None:
+        self._weight, self._mean, self._square = 0.0, 0.0, 0.0
+
+    def update(self, values: Floats) -> None:
+        new = 1 - self.DECAY
+        self._weight = self.DECAY * self._weight + new
+        self._mean = self.DECAY * self._mean + new * float(values.mean())
+        self._square = self.DECAY * self._square + new * float((values**2).mean())
+
+    @property
+    def mean(self) -> float:
+        return self._mean / self._weight if self._weight else 0.0
+
+    @property
+    def std(self) -> float:
+        if not self._weight:
+            return 1.0
+        return float(np.sqrt(max(self._square / self._weight - self.mean**2, 1e-8)))
+
+    def normalize(self, values: Floats) -> NDArray[np.float32]:
+        return np.asarray((values - self.mean) / self.std, np.float32)
+
+    def denormalize(self, values: NDArray[np.float32]) -> Floats:
+        return np.asarray(values, np.float64) * self.std + self.mean
+
+
+def explained_variance(values: Sequence[Floats], targets: Sequence[Floats]) -> float:
+    """Share of the targets' variance that the values predict: 1 is all, 0 none."""
+    target = np.concatenate(targets)
+    residual = target - np.concatenate(values)
+    return float(1 - residual.var() / (target.var() + 1e-12))
+
+
+def _decayed_sum(values: Floats, decay: Floats) -> Floats:
+    """(T,) total[t] = values[t] + decay[t] * total[t + 1]."""
+    total, following = np.zeros(len(values)), 0.0
+    for step in range(len(values) - 1, -1, -1):
+        following = values[step] + decay[step] * following
+        total[step] = following
+    return total
+
+
+def _elapsed_s(rollout: Rollout) -> Floats:
+    return np.diff(np.append(rollout.time_s, rollout.end_s))
+
+
+def _without(items: Sequence[tuple[Floats, Floats]], own: int) -> list[tuple[Floats, Floats]]:
+    return [item for place, item in enumerate(items) if place != own]
+
+
+def _outlook_difference(group: Sequence[Rollout], own: int) -> Floats:
+    """(T, P) a rollout's outlook minus the mean outlook of the others at the same times."""
+    outlook = group[own].outlook
+    if outlook is None:
+        return np.zeros((len(group[own].reward), 0))
+    others = [_outlook_at(each, group[own].time_s) for each in group if each is not group[own]]
+    return np.asarray(outlook - np.mean(others, axis=0))
+
+
+def _outlook_at(rollout: Rollout, times: Floats) -> Floats:
+    """(times, P) interpolated linearly between decisions; 0 after the end."""
+    assert rollout.outlook is not None
+    known = np.append(rollout.time_s, max(rollout.end_s, rollout.time_s[-1] + 1e-9))
+    features = np.vstack([rollout.outlook, np.zeros(rollout.outlook.shape[1])])
+    return np.stack([np.interp(times, known, feature) for feature in features.T], axis=1)
+
+
+def _least_squares(features: Sequence[Floats], target: Sequence[Floats]) -> Floats:
+    """(P,) with a small ridge term, for features that are constant or collinear."""
+    columns = np.concatenate(features)
+    scale = columns.std(axis=0) + 1e-12
+    scaled = columns / scale
+    ridge = 1e-6 * len(scaled) * np.eye(scaled.shape[1])
+    solution = np.linalg.solve(scaled.T @ scaled + ridge, scaled.T @ np.concatenate(target))
+    return np.asarray(solution / scale)
+
+
+def _return_curve(rollout: Rollout, discount_per_s: float) -> tuple[Floats, Floats]:
+    """Times and returns-to-go; of several decisions at one time the first counts."""
     left = returns_to_go(rollout, discount_per_s)
     first = np.append(True, np.diff(rollout.time_s) > 0)
     times = np.append(rollout.time_s[first], max(rollout.end_s, rollout.time_s[-1] + 1e-9))

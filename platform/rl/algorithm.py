@@ -11,39 +11,51 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
-from ray.rllib.core import (
-    COMPONENT_LEARNER,
-    COMPONENT_RL_MODULE,
-    DEFAULT_MODULE_ID,
-)
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
-from loadmaster.platform.rl.advantages import Rollout, bootstrapped_advantages, group_advantages
-from loadmaster.platform.rl.batches import figures_of, learning_batches, less, normalised
-from loadmaster.platform.rl.env_runner import EngineRunner
+from loadmaster.platform.rl.advantages import (
+    Rollout,
+    bootstrapped_advantages,
+    group_advantages,
+    with_differential_rewards,
+)
+from loadmaster.platform.rl.env_runner import EngineRunner, Task
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.learner import InputDrivenLearner
-from loadmaster.platform.rl.rollout import EpisodeScore, Recording, RolloutEngine, RolloutSpec
+from loadmaster.platform.rl.rollout import (
+    EpisodeScore,
+    Recording,
+    RolloutEngine,
+    RolloutSpec,
+    batches_with,
+    normalised,
+    summary_metrics,
+)
+from loadmaster.platform.training.config import Learning, Rollouts
 
-ROLLOUTS = "rollouts"  # where an iteration's figures are in RLlib's results
-REWARD_RATE, AVERAGED, SEARCH = "reward_rate", "averaged", "search"
-RATE_MEMORY = 0.9  # of the running mean of rewards per second
-FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others are for judging
-TRIES = 5  # to get any rollout at all while workers are being replaced
+ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
+REWARD_RATE, AVERAGED, SEARCH = "reward_rate", "averaged", "search"  # keys of the saved state
+RATE_DECAY = 0.9  # of the running mean reward per second
+FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others validate
+TRIES = 5  # to get any result while workers are being replaced
+
+Weights = Mapping[str, NDArray[Any]]
 
 
 class InputDrivenConfig(AlgorithmConfig):
-    """RLlib's config, and the three records that say how to roll out and learn."""
+    """RLlib's config with a rollout engine and the settings of rollouts and learning."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or InputDriven)
         self.engine: Callable[[], RolloutEngine] | None = None
-        self.groups: Any = None
-        self.learning: Any = None
+        self.groups = Rollouts()
+        self.learning = Learning()
         self.env_runner_cls = EngineRunner
-        # A worker that dies is replaced, and the iteration goes on with what the others brought.
+        # A worker that dies is replaced; the iteration continues with the others' results.
         self.restart_failed_env_runners = True
         self.ignore_env_runner_failures = False
         self.env_runner_health_probe_timeout_s = 10.0
@@ -54,14 +66,14 @@ class InputDrivenConfig(AlgorithmConfig):
     def input_driven(
         self,
         *,
-        engine: Any = NotProvided,
-        groups: Any = NotProvided,
-        learning: Any = NotProvided,
+        engine: Callable[[], RolloutEngine] | None = None,
+        groups: Rollouts | None = None,
+        learning: Learning | None = None,
     ) -> InputDrivenConfig:
-        """`engine` builds a RolloutEngine, in the process that needs one."""
-        for name, value in (("engine", engine), ("groups", groups), ("learning", learning)):
-            if value is not NotProvided:
-                setattr(self, name, value)
+        """`engine` builds a RolloutEngine in the process that needs it. None: as it was."""
+        self.engine = engine or self.engine
+        self.groups = groups or self.groups
+        self.learning = learning or self.learning
         return self
 
     def build_engine(self) -> RolloutEngine:
@@ -72,25 +84,35 @@ class InputDrivenConfig(AlgorithmConfig):
         return InputDrivenLearner
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Empty: a system says what its module is, there is no default that would fit."""
+        """Empty: each system defines its module."""
         return RLModuleSpec()
 
 
 class InputDriven(Algorithm):
-    """One iteration: draw input sequences, roll each out several times, learn from the differences.
+    """One iteration: draw input sequences, roll each out several times, learn from differences.
 
-    Whatever is drawn depends on the seed and the iteration alone, so a run that was killed and
-    resumed goes on exactly as if nothing had happened.
+    All random numbers depend on the seed and the iteration only, so a run that was killed and
+    resumed continues exactly.
     """
 
     def setup(self, config: Any) -> None:
-        self.reward_rate: float | None = None  # running mean of rewards per second
+        self.reward_rate: float | None = None  # running mean reward per second
         self.search: WeightSearch | None = None  # where the method is evolution
-        self.averaged: dict[str, NDArray[Any]] | None = None  # running mean of the weights
+        self.averaged: Weights | None = None  # running mean of the weights
         super().setup(config)
 
+    @property
+    def learning(self) -> Learning:
+        found: Learning = self.config.learning
+        return found
+
+    @property
+    def groups(self) -> Rollouts:
+        found: Rollouts = self.config.groups
+        return found
+
     def _setup_logdir(self) -> None:
-        """Where Tune gives no folder RLlib makes one in the home folder; ours leaves no trace."""
+        """Use a temporary folder where Tune gives none; RLlib would use the home folder."""
         if self._storage:
             super()._setup_logdir()
         else:
@@ -103,51 +125,59 @@ class InputDriven(Algorithm):
 
     def training_step(self) -> None:
         began = time.perf_counter()
-        if self.config.learning.method == "evolution":
+        if self.learning.method == "evolution":
             self._report(self._evolve(), began)
             return
-        groups = self.roll_out(self._draw_assignments())
+        groups = self.roll_out(self._draw_specs())
         rolled_out = time.perf_counter()
-        self.metrics.aggregate(self.learn(groups), key=LEARNER_RESULTS)
-        figures = figures_of([recording for group in groups for recording in group])
-        self._report(figures, began, rolled_out)
+        self.metrics.aggregate(self._learn(groups), key=LEARNER_RESULTS)
+        metrics = summary_metrics([recording for group in groups for recording in group])
+        self._report(metrics, began, rolled_out)
 
     def _report(
-        self, figures: dict[str, float], began: float, rolled_out: float | None = None
+        self, metrics: dict[str, float], began: float, rolled_out: float | None = None
     ) -> None:
         now = time.perf_counter()
-        figures["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
-        figures["rollout_seconds"] = (rolled_out or now) - began
-        figures["update_seconds"] = now - (rolled_out or now)
-        for name, value in figures.items():
+        metrics["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
+        metrics["rollout_seconds"] = (rolled_out or now) - began
+        metrics["update_seconds"] = now - (rolled_out or now)
+        for name, value in metrics.items():
             self.metrics.log_value((ROLLOUTS, name), value, window=1)
 
-    def learn(self, groups: Sequence[Sequence[Recording]]) -> Any:
-        """One update from groups that shared their input; the learner's results."""
-        learning, iteration = self.config.learning, self.iteration
+    def _learn(self, groups: Sequence[Sequence[Recording]]) -> Any:
+        """Update the policy once from groups that share their input; the learner's results."""
         recordings = [recording for group in groups for recording in group]
-        advantages = self._advantages(groups)
-        epochs, minibatches = learning.passes
+        epochs, minibatches = self.learning.passes
         results = self._update(
-            learning_batches(recordings, advantages, max(1, self.config.num_learners)),
+            recordings,
+            {Columns.ADVANTAGES: self.advantages(groups)},
             num_epochs=epochs,
             minibatches=minibatches,
-            learning_rate=learning.learning_rate.at(iteration),
-            entropy_weight=learning.entropy.at(iteration),
-            shuffle_seed=self._number(iteration),
+            learning_rate=self.learning.learning_rate.at(self.iteration),
+            entropy_weight=self.learning.entropy.at(self.iteration),
         )
-        self._average()
+        self._average_weights()
         return results
 
-    def _average(self) -> None:
-        """Polyak and Juditsky (1992): noisy steps lead around a good point; their mean is nearer.
+    def _update(
+        self, recordings: Sequence[Recording], columns: Mapping[str, Any], **settings: Any
+    ) -> Any:
+        """One call of the learners on the recordings with more columns."""
+        settings["shuffle_seed"] = self._seed_of(1)
+        batches = batches_with(recordings, columns, max(1, self.config.num_learners))
+        if self.learner_group.is_local:
+            return self.learner_group.update(batch=batches[0], **settings)
+        return self.learner_group.update(batches=batches, **settings)
 
-        It forgets as fast as a mean over the last so many iterations does.
+    def _average_weights(self) -> None:
+        """Update the running mean of the weights (Polyak and Juditsky, 1992).
+
+        Its memory is that of a mean over the last `averaging` iterations.
         """
-        iterations = min(self.iteration + 1, self.config.learning.averaging)
-        if self.config.learning.averaging == 1:  # the latest weights are all it takes
+        if self.learning.averaging == 1:
             self.averaged = None
             return
+        iterations = min(self.iteration + 1, self.learning.averaging)
         latest = self.module_weights()
         before = latest if self.averaged is None else self.averaged
         self.averaged = {
@@ -156,136 +186,123 @@ class InputDriven(Algorithm):
         }
 
     def _evolve(self) -> dict[str, float]:
-        """One generation: every candidate on the same sequences; its figures."""
-        learning, groups = self.config.learning, self.config.groups
+        """One generation: score every candidate on the same sequences; its metrics."""
         if self.search is None:
-            how = learning.evolution
-            self.search = WeightSearch(
-                self.module_weights(),
-                [f"*{pattern}" for pattern in how.weights],
-                how.spread,
-                how.population,
-            )
-        rng = np.random.default_rng([self.config.seed or 0, self.iteration])
-        seeds = rng.integers(FIRST_SEED, END_SEED, groups.sequences).tolist()
-        points, candidates = self.search.candidates(rng)
+            how = self.learning.evolution
+            patterns = [f"*{pattern}" for pattern in how.weights]
+            self.search = WeightSearch(self.module_weights(), patterns, how.spread, how.population)
+        rng = self._rng()
+        seeds = rng.integers(FIRST_SEED, END_SEED, self.groups.sequences).tolist()
+        points = self.search.ask(rng)
+        candidates = [self.search.weights_at(point) for point in points]
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
-        verdicts = self._all_of("compare", trials, candidates)
+        scores = self._run_all("compare", trials, candidates)
         costs, losses = (
             np.array(each).reshape(len(seeds), -1).T
-            for each in zip(*((verdict.cost, verdict.loss) for verdict in verdicts), strict=True)
+            for each in zip(*((score.cost, score.loss) for score in scores), strict=True)
         )
-        self.search.search.tell(points, relative_costs(losses))
-        self.set_module_weights(self.search.mean())
-        self._average()
+        self.search.tell(points, relative_costs(losses))
+        self.set_module_weights(self.search.mean_weights())
+        self._average_weights()
         return {
-            "decisions": float(sum(verdict.decisions for verdict in verdicts)),
+            "decisions": float(sum(score.decisions for score in scores)),
             "rollouts": float(len(trials)),
             "cost_mean": float(costs.mean()),
             "cost_best": float(costs.mean(axis=1).min()),
-            "spread": self.search.search.spread,
+            "spread": self.search.spread,
         }
 
-    def judge(self, seeds: Sequence[int]) -> list[float]:
-        """The greedy policy's metric on each of these episodes, spread over the workers."""
-        return [each.cost for each in self._all_of("judge", seeds, self.policy_weights())]
+    def episode_costs(self, seeds: Sequence[int]) -> list[float]:
+        """Costs of the greedy policy on the episodes of `seeds`, distributed over the workers."""
+        return [score.cost for score in self._run_all("evaluate", seeds, self.policy_weights())]
 
-    def _all_of(self, method: str, work: Sequence[Any], weights: Any) -> list[EpisodeScore]:
-        """A verdict on each, though workers may die on the way."""
+    def _run_all(self, task: Task, work: Sequence[Any], weights: Any) -> list[EpisodeScore]:
+        """A score for every item; what a dying worker did not return is run again."""
         found: dict[Any, EpisodeScore] = {}
         for _ in range(TRIES):
-            todo = [each for each in work if each not in found]
-            for part, verdicts in self._on_workers(method, todo, weights):
-                found.update(zip(part, verdicts, strict=True))
+            found.update(
+                self._run_on_workers(task, [each for each in work if each not in found], weights)
+            )
             if len(found) == len(work):
                 return [found[each] for each in work]
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
-    def _draw_assignments(self) -> list[RolloutSpec]:
-        groups, horizon = self.config.groups, self.config.learning.horizon
-        rng = np.random.default_rng([self.config.seed or 0, self.iteration])
+    def _draw_specs(self) -> list[RolloutSpec]:
+        groups, horizon, rng = self.groups, self.learning.horizon, self._rng()
         sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
-        lucks = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
+        action_seeds = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
         horizon_s = horizon.at(self.iteration) if horizon else None
         return [
-            RolloutSpec(int(sequence), int(luck), groups.keep, horizon_s)
-            for sequence, own in zip(sequences, lucks, strict=True)
-            for luck in own
+            RolloutSpec(int(sequence), int(action_seed), groups.keep, horizon_s)
+            for sequence, own in zip(sequences, action_seeds, strict=True)
+            for action_seed in own
         ]
 
     def roll_out(self, assignments: Sequence[RolloutSpec]) -> list[list[Recording]]:
         """Groups of two or more recordings of one sequence.
 
-        What a dying worker did not deliver is left out; a group needs two to compare.
+        What a dying worker did not return is left out; a baseline needs two.
         """
         for _ in range(TRIES):
-            delivered: dict[RolloutSpec, Recording] = {}
-            for part, recordings in self._on_workers("sample", assignments, self.module_weights()):
-                delivered.update(zip(part, recordings, strict=True))
+            made = self._run_on_workers("sample", assignments, self.module_weights())
             by_sequence: dict[int, list[Recording]] = {}
-            for assignment in assignments:  # in the order asked for, whoever answered first
-                if assignment in delivered:
-                    by_sequence.setdefault(assignment.sequence, []).append(delivered[assignment])
+            for spec in assignments:  # the order does not depend on which worker was first
+                if spec in made:
+                    by_sequence.setdefault(spec.sequence, []).append(made[spec])
             groups = [group for group in by_sequence.values() if len(group) >= 2]
             if groups:
                 return groups
             self.restore_env_runners(self.env_runner_group)
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
-    def _on_workers(
-        self, method: str, work: Sequence[Any], weights: Any
-    ) -> list[tuple[Sequence[Any], list[Any]]]:
-        """Deal the work out to the healthy workers; what each was given, and what it answered."""
+    def _run_on_workers(self, task: Task, work: Sequence[Any], weights: Any) -> dict[Any, Any]:
+        """Distribute work over the healthy workers; results by item, without those that failed."""
         group = self.env_runner_group
-        workers = group.healthy_env_runner_ids()
         if not group.num_remote_env_runners():
-            return [(work, getattr(group.local_env_runner, method)(weights, work))]
+            return dict(group.local_env_runner.run_task(task, weights, work))
+        workers = group.healthy_env_runner_ids()
         if not workers:
             self.restore_env_runners(group)
             workers = group.healthy_env_runner_ids()
-        parts = [list(work[place :: len(workers)]) for place in range(len(workers))]
+        busy = workers[: len(work)]
         shared = ray.put(weights)
-        busy = [(worker, part) for worker, part in zip(workers, parts, strict=True) if part]
-
-        # The part comes back with the answer: RLlib drops the answers of workers that failed. It
-        # passes each worker arguments of its own only to methods called by name.
-        return list(
-            group.foreach_env_runner(
-                "answer",
-                kwargs=[{"method": method, "weights": shared, "part": part} for _, part in busy],
-                remote_worker_ids=[worker for worker, _ in busy],
-                local_env_runner=False,
-            )
+        # RLlib passes each worker its own arguments only to methods called by name.
+        answers = group.foreach_env_runner(
+            "run_task",
+            kwargs=[
+                {"task": task, "weights": shared, "work": list(work[place :: len(workers)])}
+                for place in range(len(busy))
+            ],
+            remote_worker_ids=busy,
+            local_env_runner=False,
         )
+        return {item: result for answer in answers for item, result in answer}
 
-    def policy_weights(self) -> Any:
-        """Of the policy that is judged and kept, by name."""
+    def policy_weights(self) -> Weights:
+        """Weights to validate and save, by name."""
         return self.module_weights() if self.averaged is None else self.averaged
 
-    def module_weights(self) -> Any:
-        """Of the policy that acts and learns, as numpy arrays, by name."""
+    def module_weights(self) -> Weights:
+        """Weights that act and learn, as numpy arrays, by name."""
         state = self.learner_group.get_state(
             components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
         )
         weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-        # RLlib makes a Python float of a tensor without dimensions, which is none of ours.
+        # RLlib turns a tensor without dimensions into a Python float.
         return {
             name: np.asarray(value, np.float32) if isinstance(value, float) else value
             for name, value in weights.items()
         }
 
-    def set_module_weights(self, weights: Mapping[str, Any]) -> None:
-        """Begin with these; workers are sent them with their next request."""
+    def set_module_weights(self, weights: Weights) -> None:
+        """Replace the learner's weights; workers get them with their next request."""
         module = {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: dict(weights)}}
         self.learner_group.set_state({COMPONENT_LEARNER: module})
 
-    def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
-        """(decisions learnt from,) with mean 0 and spread 1."""
-        learning = self.config.learning
-        rollouts = [[recording.rollout for recording in group] for group in groups]
-        if learning.differential:
-            rate = self._reward_rate(rollouts)
-            rollouts = [[less(rollout, rate) for rollout in group] for group in rollouts]
+    def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+        """(kept decisions,) with mean 0 and standard deviation 1."""
+        learning = self.learning
+        rollouts = self._differential([[each.rollout for each in group] for group in groups])
         if learning.baseline == "time":
             rollouts = [[rollout for group in rollouts for rollout in group]]
         if learning.memory_s is not None:
@@ -297,23 +314,26 @@ class InputDriven(Algorithm):
                 for advantage in group_advantages(group, learning.discount_per_s)
             ]
         remaining = iter(found)
-        learnt = [[next(remaining)[own.kept] for own in group] for group in groups]
-        return normalised(learnt, alike=learning.scale == "sequence")
+        kept = [[next(remaining)[own.kept] for own in group] for group in groups]
+        return normalised(kept, per_group=learning.scale == "sequence")
 
-    def _reward_rate(self, groups: Sequence[Sequence[Rollout]]) -> float:
+    def _differential(self, groups: Sequence[Sequence[Rollout]]) -> list[list[Rollout]]:
+        """Subtract the running mean reward rate, where `differential` is set."""
+        if not self.learning.differential:
+            return [list(group) for group in groups]
         rollouts = [rollout for group in groups for rollout in group]
         now = sum(float(r.reward.sum()) for r in rollouts) / sum(r.end_s for r in rollouts)
         before = now if self.reward_rate is None else self.reward_rate
-        self.reward_rate = RATE_MEMORY * before + (1 - RATE_MEMORY) * now
-        return self.reward_rate
+        rate = self.reward_rate = RATE_DECAY * before + (1 - RATE_DECAY) * now
+        return [[with_differential_rewards(rollout, rate) for rollout in group] for group in groups]
 
-    def _update(self, batches: list[Any], **settings: Any) -> Any:
-        if self.learner_group.is_local:
-            return self.learner_group.update(batch=batches[0], **settings)
-        return self.learner_group.update(batches=batches, **settings)
+    def _rng(self) -> np.random.Generator:
+        return np.random.default_rng([self.config.seed or 0, self.iteration])
 
-    def _number(self, iteration: int) -> int:
-        return int(np.random.default_rng([self.config.seed or 0, iteration, 1]).integers(1 << 31))
+    def _seed_of(self, stream: int) -> int:
+        """A seed of this iteration, for one of its streams of random numbers."""
+        rng = np.random.default_rng([self.config.seed or 0, self.iteration, stream])
+        return int(rng.integers(1 << 31))
 
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(components, **settings)

@@ -1,14 +1,14 @@
-"""RLlib's rollout worker, with the sampling left to an engine of ours.
+"""RLlib's rollout worker with a `RolloutEngine` that makes whole rollouts.
 
-Everything around sampling stays RLlib's: workers are its actors, its group restarts those that die
-and its checkpoints hold their state. The weights arrive with every request instead of ahead of it:
-a worker that was just restarted, or just restored, can never act on weights of its own.
+Everything around sampling stays RLlib's: workers are its actors, its group restarts those that die,
+and its checkpoints hold their state. Weights come with every request, so a worker that was just
+restarted or restored never acts on others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import ray
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
@@ -18,9 +18,11 @@ from ray.rllib.utils.checkpoints import Checkpointable
 
 from loadmaster.platform.rl.rollout import EpisodeScore, Recording, RolloutEngine, RolloutSpec
 
+Task = Literal["sample", "evaluate", "compare"]
+
 
 class EngineRunner(EnvRunner, Checkpointable):
-    """Runs whole rollouts in the engine that the algorithm's config names."""
+    """Runs rollouts in the engine that the algorithm's config builds."""
 
     def __init__(self, *, config: Any, **settings: Any) -> None:
         super().__init__(config=config, **settings)
@@ -29,7 +31,7 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     @property
     def engine(self) -> RolloutEngine:
-        """Built when first needed: the driver's own runner may never roll anything out."""
+        """Built on first use: the driver's own runner may never roll out."""
         if self._engine is None:
             self._engine = self.config.build_engine()
         return self._engine
@@ -38,25 +40,33 @@ class EngineRunner(EnvRunner, Checkpointable):
         spec = self.config.get_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
         self.module = spec.build()
 
-    def answer(self, method: str, weights: Any, part: Sequence[Any]) -> tuple[Sequence[Any], Any]:
-        """`sample`, `judge` or `compare`, for a caller that has to know which part was answered."""
-        return part, getattr(self, method)(weights, part)
+    def run_task(self, task: Task, weights: Any, work: Sequence[Any]) -> list[tuple[Any, Any]]:
+        """Run a task on each item of `work`; pairs of item and result."""
+        tasks: dict[Task, Callable[[Any, Sequence[Any]], list[Any]]] = {
+            "sample": self.sample,
+            "evaluate": self.evaluate,
+            "compare": self.compare,
+        }
+        return list(zip(work, tasks[task](weights, work), strict=True))
 
     def sample(self, weights: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         self._use(weights)
         return self.engine.roll_out(self.module, assignments)
 
-    def judge(self, weights: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
+    def evaluate(self, weights: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
+        """Score the greedy policy."""
         self._use(weights)
         return self.engine.judge(self.module, seeds)
 
-    def compare(self, candidates: Any, trials: Sequence[tuple[int, int]]) -> list[EpisodeScore]:
-        """Each trial is a candidate's number and the seed of an episode."""
+    def compare(
+        self, candidates: Sequence[Any], trials: Sequence[tuple[int, int]]
+    ) -> list[EpisodeScore]:
+        """Score several candidates' weights; a trial is a candidate's index and a seed."""
         found: dict[tuple[int, int], EpisodeScore] = {}
         for candidate in sorted({candidate for candidate, _ in trials}):
             seeds = [seed for other, seed in trials if other == candidate]
-            verdicts = self.judge(candidates[candidate], seeds)
-            found.update(zip([(candidate, seed) for seed in seeds], verdicts, strict=True))
+            scores = self.evaluate(candidates[candidate], seeds)
+            found.update(zip([(candidate, seed) for seed in seeds], scores, strict=True))
         return [found[trial] for trial in trials]
 
     def _use(self, weights: Any) -> None:
@@ -78,7 +88,7 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     def set_state(self, state: dict[str, Any]) -> None:
         weights = state.get(COMPONENT_RL_MODULE)
-        if isinstance(weights, ray.ObjectRef):  # RLlib passes them by reference, when it starts
+        if isinstance(weights, ray.ObjectRef):  # RLlib passes a reference when it starts workers
             weights = ray.get(weights)
         if weights is not None:
             self._use(weights.get(DEFAULT_MODULE_ID, weights))

@@ -1,10 +1,8 @@
-"""Search among a policy's weights by trying them out: evolution with an adapted covariance.
+"""Search over some of a policy's weights with CMA-ES, by the cost of whole episodes.
 
-A policy gradient has to find out which of a thousand decisions mattered. In a long stream of jobs
-hardly any did by itself, and the noise of the others hides it. A change of weights changes all
-decisions alike and is judged by the whole episode, so its effect does not drown as episodes get
-longer; the price is that few weights can be searched at a time. So: a gradient first, for what to
-look at, then this, for how much.
+In a long stream of jobs few single decisions change the return, and the policy gradient drowns in
+noise. A change of weights changes all decisions, so its effect does not shrink with the episode's
+length. Only few weights can be searched: train by gradient first, then refine the last layers.
 """
 
 from __future__ import annotations
@@ -21,67 +19,12 @@ from loadmaster.envs.errors import InputError
 Floats = NDArray[np.float64]
 
 
-class CovarianceSearch:
-    """CMA-ES: Hansen, The CMA Evolution Strategy: A Tutorial (2016), with its default constants.
-
-    `tell` takes costs of a noisy function, as long as all candidates met the same noise.
-    """
-
-    def __init__(self, mean: Floats, spread: float, population: int) -> None:
-        size = len(mean)
-        self.mean, self.spread, self.generation = mean, spread, 0
-        self.covariance = np.eye(size)
-        self.path, self.spread_path = np.zeros(size), np.zeros(size)
-        self.population = population
-        # Eq. 49: the better half counts, by the logarithm of its rank.
-        ranks = np.log((population + 1) / 2) - np.log(np.arange(1, population // 2 + 1))
-        self.weights = ranks / ranks.sum()
-        self.mass = 1 / float((self.weights**2).sum())  # mu_eff, eq. 8
-
-    def ask(self, rng: np.random.Generator) -> Floats:
-        """(population, size) candidates, eq. 38 to 40."""
-        lengths, vectors = self._axes()
-        draws = rng.standard_normal((self.population, len(self.mean)))
-        return np.asarray(self.mean + self.spread * (draws * lengths) @ vectors.T)
-
-    def tell(self, candidates: Floats, costs: Floats) -> None:
-        """Move towards the better ones, and stretch the search along the way that was taken."""
-        size, mass = len(self.mean), self.mass
-        best = np.argsort(costs, kind="stable")[: len(self.weights)]
-        steps = (candidates[best] - self.mean) / self.spread
-        step = self.weights @ steps
-        self.mean = self.mean + self.spread * step  # eq. 42
-        self.generation += 1
-        # Step size: longer while steps go the same way, eq. 43 and 44.
-        memory = (mass + 2) / (size + mass + 5)
-        damping = 1 + 2 * max(0.0, np.sqrt((mass - 1) / (size + 1)) - 1) + memory
-        lengths, vectors = self._axes()
-        whitened = vectors @ ((vectors.T @ step) / lengths)
-        self.spread_path = (1 - memory) * self.spread_path
-        self.spread_path += np.sqrt(memory * (2 - memory) * mass) * whitened
-        usual = np.sqrt(size) * (1 - 1 / (4 * size) + 1 / (21 * size**2))
-        long = float(np.linalg.norm(self.spread_path)) / usual
-        settled = 1 - (1 - memory) ** (2 * self.generation)
-        steady = float(long / np.sqrt(settled) < 1.4 + 2 / (size + 1))  # h_sigma
-        self.spread *= float(np.exp(memory / damping * (long - 1)))
-        # Covariance, eq. 45 and 47, without its negative weights.
-        fade = (4 + mass / size) / (size + 4 + 2 * mass / size)
-        self.path = (1 - fade) * self.path + steady * np.sqrt(fade * (2 - fade) * mass) * step
-        one = 2 / ((size + 1.3) ** 2 + mass)
-        many = min(1 - one, 2 * (mass - 2 + 1 / mass) / ((size + 2) ** 2 + mass))
-        lost = one * (1 - steady) * fade * (2 - fade)
-        self.covariance = (1 - one - many + lost) * self.covariance
-        self.covariance += one * np.outer(self.path, self.path)
-        self.covariance += many * (steps.T * self.weights) @ steps
-
-    def _axes(self) -> tuple[Floats, Floats]:
-        """Lengths and directions of the search's ellipsoid."""
-        values, vectors = np.linalg.eigh(self.covariance)
-        return np.sqrt(np.maximum(values, 1e-20)), vectors
-
-
 class WeightSearch:
-    """The search over some of a network's weights, in units of how large each table's are."""
+    """CMA-ES over the tables that match `patterns`, in units of each table's root mean square.
+
+    Costs may be noisy as long as all candidates of a generation share the noise. Pickling keeps the
+    whole state of the search: a restored one continues exactly.
+    """
 
     def __init__(
         self,
@@ -90,7 +33,9 @@ class WeightSearch:
         spread: float,
         population: int,
     ) -> None:
-        """`patterns` choose tables by name, as file names are chosen: score_*.weight."""
+        """`spread` is the initial standard deviation; patterns are those of file names."""
+        import cma  # type: ignore[import-untyped]  # late: it imports pyplot, which takes seconds
+
         self.first = {name: np.array(table) for name, table in weights.items()}
         self.names = [
             name for name in self.first if any(fnmatchcase(name, each) for each in patterns)
@@ -104,18 +49,30 @@ class WeightSearch:
             name: float(np.sqrt(np.mean(self.first[name] ** 2))) or 1.0 for name in self.names
         }
         size = sum(self.first[name].size for name in self.names)
-        self.search = CovarianceSearch(np.zeros(size), spread, population)
+        self._normal = _NormalSource()
+        options = {"popsize": population, "randn": self._normal, "seed": np.nan, "verbose": -9}
+        self._strategy = cma.CMAEvolutionStrategy(np.zeros(size), spread, options)
 
-    def candidates(self, rng: np.random.Generator) -> tuple[Floats, list[dict[str, NDArray[Any]]]]:
-        """What is tried next: as points, and as weights."""
-        points = self.search.ask(rng)
-        return points, [self.weights_at(point) for point in points]
+    @property
+    def spread(self) -> float:
+        """The current step size."""
+        return float(self._strategy.sigma)
 
-    def mean(self) -> dict[str, NDArray[Any]]:
-        """The weights found so far."""
-        return self.weights_at(self.search.mean)
+    def ask(self, rng: np.random.Generator) -> list[Floats]:
+        """Points of the next generation, drawn by `rng`."""
+        self._normal.rng = rng
+        return [np.asarray(point) for point in self._strategy.ask()]
+
+    def tell(self, points: Sequence[Floats], costs: Floats) -> None:
+        """Update mean, step size and covariance by the candidates' costs."""
+        self._strategy.tell(list(points), costs.tolist())
+
+    def mean_weights(self) -> dict[str, NDArray[Any]]:
+        """Weights at the centre of the search."""
+        return self.weights_at(self._strategy.mean)
 
     def weights_at(self, point: Floats) -> dict[str, NDArray[Any]]:
+        """All tables, with those searched moved to `point`."""
         changed, start = dict(self.first), 0
         for name in self.names:
             table = self.first[name]
@@ -125,10 +82,22 @@ class WeightSearch:
         return changed
 
 
-def relative_costs(costs: Floats) -> Floats:
-    """(candidates,) of (candidates, sequences): how each compares with the others, on average.
+class _NormalSource:
+    """Standard normal draws from a generator that is set before each generation."""
 
-    A heavy sequence costs all candidates ten times more; it is one voice all the same.
+    rng: np.random.Generator
+
+    def __call__(self, *shape: int) -> Floats:
+        return self.rng.standard_normal(shape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def relative_costs(costs: Floats) -> Floats:
+    """(candidates,) of (candidates, sequences): mean of the costs standardised per sequence.
+
+    Heavy sequences cost all candidates more; each sequence gets the same weight.
     """
     centred = costs - costs.mean(axis=0)
     return np.asarray((centred / (costs.std(axis=0) + 1e-12)).mean(axis=1))

@@ -1,14 +1,12 @@
-"""Several agents, one reward, one critic that sees everything: MAPPO (Yu et al. 2022), on RLlib.
+"""MAPPO (Yu et al. 2022) on RLlib: several agents, one reward, one critic that sees everything.
 
-One module decides for all agents, so that one forward pass serves all agents of all environments.
-It answers `forward_exploration` and `forward_inference` with
+One module decides for all agents in one forward pass. `forward_exploration` and `forward_inference`
+return
   actions       a tree with a branch for each agent
   action_logp   (B, agents)
-and `forward_train` with `action_logp` and `entropy`, both (B, agents). The critic is a module of
-its own that answers `forward_train` with `vf_preds` (B,), in units of its own: of observations
-alone (v), or of observations and all agents' actions (q).
-
-Nothing here knows an environment: sequences, groups, workers and their faults are InputDriven's.
+and `forward_train` returns `action_logp` and `entropy`, both (B, agents). The critic is a separate
+module whose `forward_train` returns `vf_preds` (B,), normalised: of observations alone (v), or of
+observations and all agents' actions (q).
 """
 
 from __future__ import annotations
@@ -22,44 +20,53 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from ray.rllib.algorithms.algorithm_config import NotProvided
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 from torch import Tensor
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
-from loadmaster.platform.rl.advantages import Rollout, bootstrapped_advantages
+from loadmaster.platform.rl.advantages import (
+    Decay,
+    Floats,
+    Rollout,
+    RunningNormalizer,
+    bootstrapped_advantages,
+    explained_variance,
+    gae,
+    segments_of,
+)
 from loadmaster.platform.rl.algorithm import InputDriven, InputDrivenConfig
-from loadmaster.platform.rl.batches import batches_with, less, normalised
 from loadmaster.platform.rl.learner import InputDrivenLearner
-from loadmaster.platform.rl.rollout import Recording, joined, on_device, rows_of, taken
-from loadmaster.platform.rl.values import Decay, Floats, Yardstick, errors_ahead, explained, legs_of
+from loadmaster.platform.rl.rollout import (
+    Recording,
+    batches_with,
+    concatenated,
+    normalised,
+    on_device,
+    rows_of,
+    taken,
+)
 
-# RLlib's learner for agents that share a reward: the policy, and a critic that sees everything.
-
-
-CRITIC = "critic"  # its module's name, beside the policy's
-AT_ONCE = 2048  # rows that are judged in one pass: all would not always fit a device
-
-
-class Judgement(NamedTuple):
-    """A critic's, in units of its own.
-
-    V says the same of a moment and of what was done then. Q says of the moment what it says of
-    actions that the policy would draw, on average.
-    """
-
-    judged: NDArray[np.float32] | None  # (K,) of what was done
-    promised: NDArray[np.float32] | None  # (K,) of the moment
+CRITIC = "critic"  # id of its module, beside the policy's
+NORMALIZER = "normalizer"  # key of the saved state
+EVALUATED_ROWS = 2048  # per forward pass of the critic: a whole batch may not fit a device
 
 
-class TeamLearner(InputDrivenLearner):
-    """One update is either the policy's or the critic's, as `module_id` says.
+class CriticValues(NamedTuple):
+    """Normalised values of a critic. For V both are the same."""
 
-    The critic is a module of its own: it has an optimiser and a learning rate of its own, its
-    gradient is clipped apart, and neither rollout workers nor bundles ever see it.
+    predicted: NDArray[np.float32] | None  # (K,) of the recorded actions; None without actions
+    state_value: NDArray[np.float32]  # (K,) of the state: for Q the mean over sampled actions
+
+
+class MappoLearner(InputDrivenLearner):
+    """One update trains either the policy or the critic, selected by `module_id`.
+
+    The critic is a module of its own, with its own optimiser, learning rate and gradient clipping;
+    rollout workers and bundles do not hold it.
     """
 
     def compute_loss_for_module(
@@ -71,13 +78,13 @@ class TeamLearner(InputDrivenLearner):
             )
         error: Tensor = fwd_out[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]
         loss = error.square().mean()
-        self._tally("loss", loss)
+        self._record("loss", loss)
         return loss
 
     def postprocess_gradients_for_module(
         self, *, module_id: str, config: Any = None, module_gradients_dict: Any
     ) -> Any:
-        """RLlib would log a gradient of 0 for the module that is not being updated."""
+        """Skip the module that is not updated; RLlib would log a gradient of 0 for it."""
         if not module_gradients_dict:
             return {}
         return super().postprocess_gradients_for_module(
@@ -85,56 +92,53 @@ class TeamLearner(InputDrivenLearner):
         )
 
     @torch.no_grad()
-    def judge(self, columns: Any, seed: int, sees_actions: bool) -> Judgement:
-        """Of every row, by `seed` where draws are needed; rows without actions have no `judged`."""
+    def critic_values(self, columns: Any, seed: int) -> CriticValues:
+        """Evaluate the critic on every row; `seed` is that of sampled actions (q)."""
         tensors, count = on_device(columns, self.device), rows_of(columns)
-        torch.manual_seed(seed)  # for modules that draw as torch does
-        judged: list[Tensor] = []
-        promised: list[Tensor] = []
-        for first in range(0, count, AT_ONCE):
-            rows = torch.arange(first, min(first + AT_ONCE, count))
+        of_actions = self.learning.critic.kind == "q"
+        torch.manual_seed(seed)  # for modules that sample by torch's generator
+        predicted: list[Tensor] = []
+        state_value: list[Tensor] = []
+        for first in range(0, count, EVALUATED_ROWS):
+            rows = torch.arange(first, min(first + EVALUATED_ROWS, count))
             batch = taken(tensors, rows, self.device)
-            if Columns.ACTIONS in batch or not sees_actions:
-                judged.append(self._worth(batch))
-            if sees_actions:
-                promised.append(self._expected(batch, splitmix64(rows.to(self.device), seed)))
-        said = torch.cat(judged).cpu().numpy() if judged else None
-        ahead = torch.cat(promised).cpu().numpy() if promised else said
-        return Judgement(said, ahead)
+            if Columns.ACTIONS in batch or not of_actions:
+                predicted.append(self._value(batch))
+            if of_actions:
+                rng_key = splitmix64(rows.to(self.device), seed)
+                state_value.append(self._mean_value(batch, rng_key))
+        known = torch.cat(predicted).cpu().numpy() if predicted else None
+        return CriticValues(known, torch.cat(state_value or predicted).cpu().numpy())
 
-    def _worth(self, batch: dict[str, Any]) -> Tensor:
+    def _value(self, batch: dict[str, Any]) -> Tensor:
         found: Tensor = self.module[CRITIC].forward_train(batch)[Columns.VF_PREDS]
         return found
 
-    def _expected(self, batch: dict[str, Any], luck: Tensor) -> Tensor:
-        """The mean over a few draws of all agents together."""
-        policy, samples = self.module[DEFAULT_MODULE_ID], self.config.learning.critic.samples
+    def _mean_value(self, batch: dict[str, Any], rng_key: Tensor) -> Tensor:
+        """Mean Q over actions of all agents sampled from the policy."""
+        policy = self.module[DEFAULT_MODULE_ID]
         found = []
-        for draw in range(samples):
-            seen = {Columns.OBS: batch[Columns.OBS], RNG_KEY: splitmix64(luck, draw)}
+        for draw in range(self.learning.critic.samples):
+            seen = {Columns.OBS: batch[Columns.OBS], RNG_KEY: splitmix64(rng_key, draw)}
             actions = policy.forward_exploration(seen)[Columns.ACTIONS]
-            found.append(self._worth({**batch, Columns.ACTIONS: actions}))
+            found.append(self._value({**batch, Columns.ACTIONS: actions}))
         return torch.stack(found).mean(0)
 
 
-YARDSTICK = "yardstick"
-
-
 class MappoConfig(InputDrivenConfig):
-    """InputDriven's, and the critic's module."""
+    """InputDrivenConfig with the critic's module."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or Mappo)
-        self.critic: Any = None
+        self.critic: RLModuleSpec | None = None
 
-    def team(self, *, critic: Any = NotProvided) -> MappoConfig:
-        """`critic` is an RLModuleSpec; None where `learning.critic.kind` is none."""
-        if critic is not NotProvided:
-            self.critic = critic
+    def team(self, *, critic: RLModuleSpec | None) -> MappoConfig:
+        """`critic` is None where `learning.critic.kind` is none."""
+        self.critic = critic
         return self
 
     def get_default_learner_class(self) -> type:
-        return TeamLearner
+        return MappoLearner
 
     def get_multi_rl_module_spec(
         self, *, inference_only: bool = False, **settings: Any
@@ -150,130 +154,119 @@ class MappoConfig(InputDrivenConfig):
 
 
 class Mappo(InputDriven):
-    """Advantages from a critic, where there is one; else from rollouts that share their input."""
+    """InputDriven with advantages from a critic, where one is configured."""
 
     def setup(self, config: Any) -> None:
-        self.yardstick = Yardstick()  # of what the critic learns
-        self._told: dict[str, float] = {}  # of the critic, in this iteration
+        self.normalizer = RunningNormalizer()  # of the critic's targets
+        self._critic_metrics: dict[str, float] = {}  # of this iteration
         super().setup(config)
 
     @classmethod
     def get_default_config(cls) -> MappoConfig:
         return MappoConfig()
 
-    def _advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
-        learning = self.config.learning
-        if learning.critic.kind == "none":
-            return super()._advantages(groups)
+    def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+        learning, critic = self.learning, self.learning.critic
+        if critic.kind == "none":
+            return super().advantages(groups)
         recordings = [recording for group in groups for recording in group]
-        rollouts = [recording.rollout for recording in recordings]
-        if learning.differential:
-            rate = self._reward_rate([rollouts])
-            rollouts = [less(rollout, rate) for rollout in rollouts]
-        decay = Decay(
-            learning.critic.gamma,
-            learning.discount_per_s,
-            learning.critic.gae_lambda,
-            learning.memory_s,
-        )
-        judged, promised = self._judged(recordings)
+        (rollouts,) = self._differential([[recording.rollout for recording in recordings]])
+        decay = Decay(critic.gamma, learning.discount_per_s, critic.gae_lambda, learning.memory_s)
+        predicted, state_value = self.critic_values(recordings)
         errors = [
-            errors_ahead(legs_of(rollout, own.kept, decay), said, ahead)
-            for rollout, own, said, ahead in zip(
-                rollouts, recordings, judged, promised, strict=True
+            gae(segments_of(rollout, own.kept, decay), values, following)
+            for rollout, own, values, following in zip(
+                rollouts, recordings, predicted, state_value, strict=True
             )
         ]
-        targets = [said + error for said, error in zip(judged, errors, strict=True)]
-        self._told = {"critic_explains": explained(judged, targets)}
+        targets = [values + error for values, error in zip(predicted, errors, strict=True)]
+        self._critic_metrics = {"critic_explains": explained_variance(predicted, targets)}
         self._fit(recordings, np.concatenate(targets))
-        if learning.critic.shared_input:
-            errors = self._compared(groups, rollouts, judged)
-        elif learning.critic.kind == "q":
-            # What was decided against what might have been: Q has to know of it first.
-            judged, promised = self._judged(recordings)
-            errors = [said - ahead[:-1] for said, ahead in zip(judged, promised, strict=True)]
+        if critic.shared_input:
+            errors = self._compared_with_group(groups, rollouts, predicted)
+        elif critic.kind == "q":
+            # Recorded actions against sampled ones, by the critic that was just fitted.
+            predicted, state_value = self.critic_values(recordings)
+            errors = [own - mean[:-1] for own, mean in zip(predicted, state_value, strict=True)]
         remaining = iter(errors)
         return normalised(
             [[next(remaining) for _ in group] for group in groups],
-            alike=learning.scale == "sequence",
+            per_group=learning.scale == "sequence",
         )
 
-    def _compared(
+    def _compared_with_group(
         self,
         groups: Sequence[Sequence[Recording]],
         rollouts: Sequence[Rollout],
-        judged: Sequence[Floats],
+        predicted: Sequence[Floats],
     ) -> list[Floats]:
-        """What the critic cannot foresee, such as arrivals, the others of a group met as well."""
-        learning, remaining = self.config.learning, iter(zip(rollouts, judged, strict=True))
-        told = [[_with_outlook(*next(remaining), own.kept) for own in group] for group in groups]
-        memory_s = math.inf if learning.memory_s is None else learning.memory_s
-        found = iter(bootstrapped_advantages(told, learning.discount_per_s, memory_s))
+        """Advantages within each group, with the critic's value as the outlook.
+
+        The rollouts of a group share what the critic cannot predict, such as arrivals.
+        """
+        learning, remaining = self.learning, iter(zip(rollouts, predicted, strict=True))
+        with_values = [[_with_outlook(*next(remaining), own.kept) for own in g] for g in groups]
+        horizon_s = math.inf if learning.memory_s is None else learning.memory_s
+        found = iter(bootstrapped_advantages(with_values, learning.discount_per_s, horizon_s))
         return [next(found)[own.kept] for group in groups for own in group]
 
-    def _judged(self, recordings: Sequence[Recording]) -> tuple[list[Floats], list[Floats]]:
-        """Of each recording: the critic on its decisions (K,), and on its moments (K + 1,)."""
+    def critic_values(self, recordings: Sequence[Recording]) -> tuple[list[Floats], list[Floats]]:
+        """Per recording: (K,) values of its decisions, (K + 1,) of its states and what follows."""
         ends = np.cumsum([len(recording.kept) for recording in recordings])[:-1]
         (columns,) = batches_with(recordings, {}, 1)
-        said, ahead = self._ask(columns)
-        assert said is not None
-        cut_off = [place for place, own in enumerate(recordings) if own.last is not None]
+        predicted, state_value = self._evaluate_critic(columns)
+        assert predicted is not None
+        truncated = [place for place, own in enumerate(recordings) if own.last is not None]
         after = np.zeros(len(recordings))
-        if cut_off:
-            ends_seen: list[Any] = [{Columns.OBS: recordings[place].last} for place in cut_off]
-            after[cut_off] = self._ask(joined(ends_seen))[1]
-        promised = [
-            np.append(moments, follows)
-            for moments, follows in zip(np.split(ahead, ends), after, strict=True)
+        if truncated:
+            final: list[Any] = [{Columns.OBS: recordings[place].last} for place in truncated]
+            after[truncated] = self._evaluate_critic(concatenated(final))[1]
+        with_end = [
+            np.append(values, follows)
+            for values, follows in zip(np.split(state_value, ends), after, strict=True)
         ]
-        return np.split(said, ends), promised
+        return np.split(predicted, ends), with_end
 
-    def _ask(self, columns: dict[str, Any]) -> tuple[Floats | None, Floats]:
-        """In the environment's units. One learner is asked: all of them have the same weights."""
-        seed = int(
-            np.random.default_rng([self.config.seed or 0, self.iteration, 2]).integers(1 << 31)
-        )
-        sees_actions = self.config.learning.critic.kind == "q"
+    def _evaluate_critic(self, columns: dict[str, Any]) -> tuple[Floats | None, Floats]:
+        """Values in the environment's units, from one learner: all have the same weights."""
+        seed = self._seed_of(2)
         answers = self.learner_group.foreach_learner(
-            lambda learner: learner.judge(columns, seed, sees_actions),
-            remote_actor_ids=[0],
+            lambda learner: learner.critic_values(columns, seed), remote_actor_ids=[0]
         )
-        said, ahead = next(iter(answers)).get()
-        return None if said is None else self.yardstick.real(said), self.yardstick.real(ahead)
+        predicted, state_value = next(iter(answers)).get()
+        real = self.normalizer.denormalize
+        return None if predicted is None else real(predicted), real(state_value)
 
     def _fit(self, recordings: Sequence[Recording], targets: Floats) -> None:
-        """The critic, to targets from the parameters it had."""
-        critic = self.config.learning.critic
-        self.yardstick.take_in(targets)
-        standard = self.yardstick.standard(targets)
-        learners = max(1, self.config.num_learners)
+        """Train the critic on targets from the parameters it had."""
+        critic = self.learning.critic
+        self.normalizer.update(targets)
         results = self._update(
-            batches_with(recordings, {Columns.VALUE_TARGETS: standard}, learners),
+            recordings,
+            {Columns.VALUE_TARGETS: self.normalizer.normalize(targets)},
             module_id=CRITIC,
             num_epochs=critic.epochs,
             minibatches=critic.minibatches,
             learning_rate=critic.learning_rate,
-            shuffle_seed=self._number(self.iteration),
         )
         self.metrics.aggregate(results, key=LEARNER_RESULTS)
 
     def _report(
-        self, figures: dict[str, float], began: float, rolled_out: float | None = None
+        self, metrics: dict[str, float], began: float, rolled_out: float | None = None
     ) -> None:
-        super()._report({**figures, **self._told}, began, rolled_out)
+        super()._report({**metrics, **self._critic_metrics}, began, rolled_out)
 
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
-        return {**super().get_state(components, **settings), YARDSTICK: self.yardstick}
+        return {**super().get_state(components, **settings), NORMALIZER: self.normalizer}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.yardstick = state.get(YARDSTICK, self.yardstick)
+        self.normalizer = state.get(NORMALIZER, self.normalizer)
 
 
-def _with_outlook(rollout: Rollout, judged: Floats, kept: NDArray[np.int64]) -> Rollout:
-    """The critic's judgement as the outlook, between kept decisions on straight lines in time."""
+def _with_outlook(rollout: Rollout, values: Floats, kept: NDArray[np.int64]) -> Rollout:
+    """The critic's values as the outlook, interpolated in time between kept decisions."""
     if not len(kept):
         return replace(rollout, outlook=np.zeros((len(rollout.time_s), 1)))
-    return replace(
-        rollout, outlook=np.interp(rollout.time_s, rollout.time_s[kept], judged)[:, None]
-    )
+    outlook = np.interp(rollout.time_s, rollout.time_s[kept], values)
+    return replace(rollout, outlook=outlook[:, None])

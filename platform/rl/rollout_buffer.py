@@ -1,34 +1,41 @@
-"""What many environments did side by side, and how an episode is cut from it."""
+"""Buffers that rollouts are recorded in: tables that double when they are full.
+
+`RolloutBuffer` records many environments that are stepped together. `CompiledBuffer` holds the
+tables of one episode that a compiled loop fills by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import njit_internal
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import Ragged, Recording
 
-# Observations and actions as trees: a table, or a mapping of names to trees.
+INITIAL_STEPS = 64  # of a RolloutBuffer
+INITIAL_DECISIONS = 256  # of a CompiledBuffer
+FULL = -1  # status of a compiled loop beside the simulator's: no space for another decision
+
+Tree = Any  # observations and actions: a table, or Mapping[str, Tree]
+Tape = TypeVar("Tape", bound=NamedTuple)
 
 
-Tree = Any  # a leaf, or Mapping[str, Tree]
-
-
-def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
-    """A tree of the same form, whose leaves are `function` of the leaves in that place."""
+def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """A tree of the same form, with `function` applied to the leaves at each place."""
     if not isinstance(tree, Mapping):
         return function(tree, *others)
     return {
-        name: mapped(function, branch, *(other[name] for other in others))
+        name: tree_map(function, branch, *(other[name] for other in others))
         for name, branch in tree.items()
     }
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
-    """From left to right."""
+    """Leaves from left to right."""
     if isinstance(tree, Mapping):
         for branch in tree.values():
             yield from leaves(branch)
@@ -36,96 +43,117 @@ def leaves(tree: Tree) -> Iterator[Any]:
         yield tree
 
 
-FIRST_ROOM = 64  # steps; it doubles when it is used up
-
-
 class Rows(NamedTuple):
-    """Which tables have a row for each of a number of things that changes, such as waiting jobs.
+    """Which tables have one row per item of a queue whose length changes, such as waiting jobs.
 
-    Rows in use come first. Only they are shown to the module, as many as the fullest environment
-    has, and only they are recorded.
+    Rows in use come first. Only they are passed to the module, up to the longest queue of the
+    batch, and only they are recorded.
     """
 
-    mask: str  # the observation's table that says which rows are in use: (rows,) bool
-    tables: frozenset[str]  # the observation's tables with such rows, the mask among them
-    actions: frozenset[str]  # the agents whose actions have such rows
+    mask: str  # observation table of rows in use: (rows,) bool
+    tables: frozenset[str]  # observation tables with such rows, including the mask
+    actions: frozenset[str]  # agents whose actions have such rows
 
 
 class RolloutBuffer:
-    """All environments side by side, in tables (S steps, B environments, ...) that grow."""
+    """Tables (S steps, B environments, ...) of environments that are stepped together."""
 
     def __init__(self, count: int, rows: Rows | None = None) -> None:
-        self.count, self.rows = count, rows
-        self.steps, self.room = 0, FIRST_ROOM
+        self.rows = rows
+        self.steps, self.capacity = 0, INITIAL_STEPS
         self.tables: dict[str, Tree] = {}
-        self.lengths = np.zeros(count, np.int64)  # what follows belongs to no episode
+        self.lengths = np.zeros(count, np.int64)  # of each episode; later steps are ignored
         self.ends_s = np.zeros(count)
-        self.last: dict[int, Tree] = {}  # of episodes that were cut off, what was seen then
-        self.figures: dict[int, Mapping[str, float]] = {}  # of those that are over
+        self.last: dict[int, Tree] = {}  # final observations of truncated episodes
+        self.figures: dict[int, Mapping[str, float]] = {}  # metrics of finished episodes
 
-    def see(self, observations: Tree, time_s: NDArray[np.float64]) -> Tree:
-        """What is decided on in the next step: a copy, since environments may write over theirs."""
-        if self.steps == self.room:
-            self.room = 2 * self.room
-            self.tables = mapped(lambda table: np.concatenate([table, table]), self.tables)
+    def add_observation(self, observations: Tree, time_s: NDArray[np.float64]) -> Tree:
+        """Copy the observations of the next step, since environments may overwrite theirs."""
+        if self.steps == self.capacity:
+            self.capacity = 2 * self.capacity
+            self.tables = tree_map(lambda table: np.concatenate([table, table]), self.tables)
         self._write(observations=observations, time_s=time_s)
-        return mapped(lambda table: table[self.steps], self.tables["observations"])
+        return tree_map(lambda table: table[self.steps], self.tables["observations"])
 
-    def note(self, **done: Tree) -> None:
-        """`actions`, `log_probability` and `reward` of that step, which is over with this."""
+    def add_step(self, **done: Tree) -> None:
+        """Write `actions`, `log_probability` and `reward` and complete the step."""
         self._write(**done)
         self.steps += 1
 
-    def _write(self, **shown: Tree) -> None:
-        for name, tree in shown.items():
-            if name not in self.tables:
-                self.tables[name] = mapped(lambda leaf: _room_for(leaf, self.room), tree)
-            for table, leaf in zip(leaves(self.tables[name]), leaves(tree), strict=True):
-                table[self.steps] = leaf
+    def add_truncation(self, index: int, observations: Tree) -> None:
+        """Keep the final observation of an episode that was truncated."""
+        self.last[index] = tree_map(lambda table: np.array(table[index : index + 1]), observations)
 
-    def cut_off(self, index: int, observations: Tree) -> None:
-        """Environment `index`'s episode ended before it was over; this is what came last."""
-        self.last[index] = mapped(lambda table: np.array(table[index : index + 1]), observations)
-
-    def cut(self, index: int, rng: np.random.Generator, keep: float) -> Recording:
-        """Environment `index`'s episode; a share `keep` of its decisions, drawn by `rng`."""
+    def extract(self, index: int, rng: np.random.Generator, keep: float) -> Recording:
+        """The episode of environment `index`, with a share `keep` of decisions drawn by `rng`."""
         length = self.lengths[index]
         kept = np.flatnonzero(rng.random(length) < keep)
-        # Copies, though a slice would do where all are kept: the film is much longer than that.
-        part = mapped(lambda table: table[kept, index], self.tables)
+        # Copies even where all are kept: a view would hold the whole buffer in memory.
+        part = tree_map(lambda table: table[kept, index], self.tables)
         observations, actions = part["observations"], part["actions"]
         last = self.last.get(index)
         if self.rows is not None:
-            last = last and _without_padding(last, last, self.rows.tables, self.rows.mask)
-            actions = _without_padding(actions, observations, self.rows.actions, self.rows.mask)
-            observations = _without_padding(
-                observations, observations, self.rows.tables, self.rows.mask
-            )
+            mask = self.rows.mask
+            last = last and _without_padding(last, last, self.rows.tables, mask)
+            actions = _without_padding(actions, observations, self.rows.actions, mask)
+            observations = _without_padding(observations, observations, self.rows.tables, mask)
         reward = self.tables["reward"][:length, index].astype(np.float64)
+        time_s = self.tables["time_s"][:length, index].astype(np.float64)
         return Recording(
             observations=observations,
             actions=actions,
             log_probability=part["log_probability"].astype(np.float64),
             kept=kept,
-            rollout=Rollout(
-                self.tables["time_s"][:length, index].astype(np.float64),
-                reward,
-                float(self.ends_s[index]),
-            ),
+            rollout=Rollout(time_s, reward, float(self.ends_s[index])),
             figures={"return": float(reward.sum()), **self.figures.get(index, {})},
             last=last,
         )
 
+    def _write(self, **shown: Tree) -> None:
+        for name, tree in shown.items():
+            if name not in self.tables:
+                self.tables[name] = tree_map(self._empty_table, tree)
+            for table, leaf in zip(leaves(self.tables[name]), leaves(tree), strict=True):
+                table[self.steps] = leaf
 
-def _room_for(leaf: Any, steps: int) -> NDArray[Any]:
-    table = np.asarray(leaf)
-    return np.empty((steps, *table.shape), table.dtype)
+    def _empty_table(self, leaf: Any) -> NDArray[Any]:
+        table = np.asarray(leaf)
+        return np.empty((self.capacity, *table.shape), table.dtype)
+
+
+class CompiledBuffer(Generic[Tape]):
+    """A named tuple of tables for compiled loops; its first table counts the rows in use.
+
+    The tables keep the length they grew to: allocating them anew took a quarter of a rollout.
+    """
+
+    def __init__(self, blank: Callable[[int], Tape]) -> None:
+        """`blank` makes empty tables for a number of decisions."""
+        self.tape = blank(INITIAL_DECISIONS)
+
+    def rewind(self) -> None:
+        """Start the next rollout."""
+        self.tape[0][:] = 0
+
+    def lengthen(self) -> None:
+        """Double the capacity and keep the contents."""
+        used, *tables = self.tape
+        longer = (np.concatenate([table, np.zeros_like(table)]) for table in tables)
+        self.tape = self.tape._make([used, *longer])
+
+
+@njit_internal
+def copy_rows(source: NDArray[Any], target: NDArray[Any], start: int, count: int) -> None:
+    """Cell by cell: assigning whole rows would allocate in compiled code."""
+    for i in range(count):
+        for j in range(source.shape[1]):
+            target[start + i, j] = source[i, j]
 
 
 def _without_padding(
     tree: Mapping[str, Any], observation: Mapping[str, Any], names: frozenset[str], mask: str
 ) -> dict[str, Any]:
-    """(K, rows, ...) tables of these names as ragged columns, the rest as it was."""
+    """(K, rows, ...) tables of these names as ragged columns, others unchanged."""
     used = observation[mask].astype(np.bool_)  # (K, rows)
     counts = used.sum(1)
     return {

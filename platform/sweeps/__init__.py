@@ -1,1 +1,1 @@
-"""Sweeps as data: a YAML file says what to search and how; Ray Tune does it."""
+"""Hyperparameter sweeps: a YAML file defines them, Ray Tune runs them."""

@@ -1,11 +1,11 @@
-"""A sweep file, read and checked whole before anything runs."""
+"""Reads a sweep file and checks all of it before anything runs."""
 
 from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
@@ -15,26 +15,21 @@ from loadmaster.platform.sweeps.space import (
     Dimension,
     Leaf,
     Space,
-    complaint,
     dimension,
+    first_error,
     in_words,
     is_distribution,
     leaves,
     not_a_distribution,
 )
 from loadmaster.platform.sweeps.space import Path as ConfigPath
-from loadmaster.platform.sweeps.yaml_with_lines import Document, Keys, read_document
 from loadmaster.platform.systems.registry import System, find_system
-
-if TYPE_CHECKING:
-    from loadmaster.platform.training.config import Recipe, TrainingConfig
-
-
-# Faults that no single key of a sweep file shows.
+from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.yaml_with_lines import Document, Keys, read_document
 
 
 def check_environment(document: Document, space: Space, recipe: Recipe) -> None:
-    """What only the system itself knows, such as whether a workload is there."""
+    """Apply the system's own checks, such as that a workload exists."""
     try:
         recipe.check(space.kind.model_validate(space.values()))
     except InputError as fault:
@@ -48,7 +43,7 @@ def check_environment(document: Document, space: Space, recipe: Recipe) -> None:
 
 
 def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> None:
-    """What is sound by itself, but not with the rest of the file."""
+    """Check settings against each other."""
     settings = sweep.settings
     asha, pbt = settings.scheduler.asha, settings.scheduler.pbt
     every = base.validation.every if settings.metric == "validation" else 1
@@ -75,8 +70,8 @@ def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> No
     if sweep.iterations % every:
         raise document.fault(
             given,
-            f"{sweep.iterations} is no multiple of validation.every, {every}: the end of a trial "
-            "would go unjudged",
+            f"{sweep.iterations} is no multiple of validation.every, {every}: a trial would end "
+            "without a validation",
         )
     if settings.searcher.optuna and importlib.util.find_spec("optuna") is None:
         raise document.fault(
@@ -106,7 +101,7 @@ def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> No
 def load_sweep(
     path: Path, assignments: Sequence[str] = (), trials: int | None = None, name: str | None = None
 ) -> Sweep:
-    """The sweep in a file; every fault names the line and the key.
+    """Read a sweep file; errors name its line and key.
 
     `assignments` (`a.b=c`) override its base; a searched setting that is assigned is fixed.
     """
@@ -143,11 +138,11 @@ def load_sweep(
 
 def _settings(document: Document) -> SweepSettings:
     for _ in leaves(SweepSettings, document.values, document.where):
-        pass  # an unknown key is told with the nearest name
-    if found := complaint(SweepSettings, document.values):
+        pass  # raises for an unknown key, with the nearest name
+    if found := first_error(SweepSettings, document.values):
         message = found.message
         if message == "Field required":
-            message = "missing; every sweep has one"
+            message = "missing; expected in every sweep"
         raise document.fault(found.path, message)
     return SweepSettings.model_validate(document.values)
 
@@ -158,7 +153,7 @@ def _system(document: Document, name: str) -> System:
     except InputError as fault:
         raise document.fault(("system",), str(fault)) from None
     if not system.recipe_at:
-        raise document.fault(("system",), f"{name!r} cannot be trained, so there is no sweep")
+        raise document.fault(("system",), f"{name!r} cannot be trained")
     return system
 
 
@@ -197,16 +192,16 @@ def _space(
 
 
 def _overlap(one: Leaf, other: Leaf) -> bool:
-    """Whether both would give the same setting a value."""
+    """Whether both set the same setting."""
     return any(
         all(a == b for a, b in zip(mine, theirs, strict=False))
-        for mine in _given(one)
-        for theirs in _given(other)
+        for mine in _settings_of(one)
+        for theirs in _settings_of(other)
     )
 
 
-def _given(leaf: Leaf) -> list[ConfigPath]:
-    """The settings that a leaf gives a value; a choice between mappings may give several."""
+def _settings_of(leaf: Leaf) -> list[ConfigPath]:
+    """The settings that a leaf sets; a choice between mappings may set several."""
     choices = leaf.value.get("choice") if is_distribution(leaf.value) else None
     if not isinstance(choices, list) or not all(isinstance(c, dict) and c for c in choices):
         return [leaf.path]

@@ -1,11 +1,11 @@
 """A sweep's folder.
 
-SWEEP/sweep.yaml    the file it was started from
-    sweep.json      the command, what it set on top, versions, machine
+SWEEP/sweep.yaml    a copy of the sweep file
+    sweep.json      command, --set, versions, machine
     tune/           Tune's state, and the trials' checkpoints and curves
     trials.csv      a row a trial
     best.yaml       the best configuration; `loadmaster train SYSTEM --config` takes it
-    ray.log         what Ray printed meanwhile
+    ray.log         what Ray printed
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ FILE, MANIFEST = "sweep.yaml", "sweep.json"
 
 
 class SweepFolder:
-    """Where a sweep keeps everything."""
+    """A sweep's files."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any], made: Sequence[Path] = ()) -> None:
         self.path, self.manifest = path, manifest
-        self._made = made  # folders above it that were not there before, innermost first
+        self._made = list(made)  # parent folders that were created for it, innermost first
 
     @classmethod
     def create(cls, path: Path, sweep: Sweep, provenance: Mapping[str, Any]) -> SweepFolder:
@@ -49,15 +49,14 @@ class SweepFolder:
         return cls(path, manifest, made)
 
     def discard(self) -> None:
-        """Of a sweep that was refused, or stopped, before it began: as if it had not been asked."""
-        if self.begun or self.trials_made:
-            return
-        shutil.rmtree(self.path, ignore_errors=True)
-        remove_empty_folders(list(self._made))
+        """Remove a sweep that failed or was stopped before its first trial."""
+        if not self.begun and not self.trials_made:
+            shutil.rmtree(self.path, ignore_errors=True)
+            remove_empty_folders(self._made)
 
     @classmethod
     def open(cls, path: Path) -> tuple[SweepFolder, Sweep]:
-        """An interrupted sweep, as it was started."""
+        """An interrupted sweep and its settings."""
         try:
             manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             name, assignments, trials = manifest["name"], manifest["set"], manifest["trials"]
@@ -67,7 +66,9 @@ class SweepFolder:
                 f"`loadmaster tune` made, with {MANIFEST}"
             ) from None
         except (ValueError, KeyError, TypeError):
-            raise InputError(f"{path / MANIFEST} is damaged; expected it as it was made") from None
+            raise InputError(
+                f"{path / MANIFEST} is damaged; expected the file that `loadmaster tune` wrote"
+            ) from None
         return cls(path, manifest), load_sweep(path / FILE, assignments, trials, name)
 
     @property
@@ -80,12 +81,12 @@ class SweepFolder:
 
     @property
     def begun(self) -> bool:
-        """Whether Tune has left a state to go on from."""
+        """Whether Tune has saved a state to resume from."""
         return any(self.tune.glob("experiment_state-*.json"))
 
     @property
     def trials_made(self) -> int:
-        """The highest number that a trial has had."""
+        """The highest number of a trial so far."""
         found = (re.fullmatch(r"trial-(\d+)", folder.name) for folder in self.tune.glob("trial-*"))
         return max((int(match[1]) for match in found if match), default=0)
 

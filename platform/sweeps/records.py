@@ -1,4 +1,4 @@
-"""What is known of a sweep's trials, and the files that say so."""
+"""Records of a sweep's trials, the files they are written to, and their display."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BEST, TRIALS = "best.yaml", "trials.csv"
 
 @dataclass(frozen=True)
 class Record:
-    """One trial, as far as it has come."""
+    """State and best value of one trial."""
 
     name: str
-    parameters: Mapping[str, Any]  # what was drawn, by the settings' names
+    parameters: Mapping[str, Any]  # drawn values, by setting
     iterations: int
-    value: float | None  # the best the metric has been; None before the first report
+    value: float | None  # best value of the metric; None before the first report
     state: str  # waiting, running, finished, stopped (early), diverged, failed
     seconds: float
     fault: str = ""  # why it failed
@@ -50,7 +50,7 @@ class Outcome:
     interrupted: bool
 
     def best(self, sweep: Sweep) -> Record | None:
-        """The trial that got furthest, if any was judged."""
+        """The trial with the best finite value, if any."""
         best: Record | None = None
         for record in self.records:
             if record.value is None or not math.isfinite(record.value):
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def record_of(trial: Any, sweep: Sweep) -> Record:
-    """What Tune knows of one of its trials."""
+    """Make a record of one of Tune's trials."""
     last: Mapping[str, Any] = trial.last_result or {}
     iterations = int(last.get("iteration", 0))
     value = trial.metric_analysis.get(sweep.metric, {}).get(sweep.settings.mode)
@@ -87,19 +87,19 @@ def record_of(trial: Any, sweep: Sweep) -> Record:
 
 
 def _trace(trial: Any) -> str:
-    """Of a failed trial: from this process, or from the folder of an earlier one."""
+    """Traceback of a failed trial, of this session or an earlier one."""
     here = Path(trial.error_file or "")
     return here.read_text(encoding="utf-8") if here.is_file() else trial.get_error() or ""
 
 
 def _last_line(trace: str) -> str:
-    """What a trace comes down to: its end, without the name of our own kind of error."""
+    """Last line of a traceback, without the name of InputError."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
     return lines[-1].removeprefix("loadmaster.envs.errors.InputError: ") if lines else "no trace"
 
 
 def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
-    """trials.csv: one row a trial."""
+    """Write trials.csv, one row a trial."""
     names = [dimension.name for dimension in sweep.space.dimensions]
     with atomic_text_file(folder / TRIALS) as file:
         table = csv.writer(file, lineterminator="\n")
@@ -112,13 +112,13 @@ def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
 
 
 def write_best(best: Record, outcome: Outcome, sweep: Sweep, folder: Path, command: str) -> None:
-    """best.yaml: a configuration that `loadmaster train` takes."""
+    """Write best.yaml, a configuration that `loadmaster train` takes."""
     path = folder / BEST
-    judged = sum(record.value is not None for record in outcome.records)
+    reported = sum(record.value is not None for record in outcome.records)
     config = sweep.space.config(best.parameters).model_dump(mode="json", exclude_unset=True)
     with atomic_text_file(path) as file:
         file.write(
-            f"# Purpose: {sweep.settings.purpose}: the best of {judged} trials, {best.name}\n"
+            f"# Purpose: {sweep.settings.purpose}: the best of {reported} trials, {best.name}\n"
             f"# Reached: {sweep.metric} {best.value:.6g} within {best.iterations} iterations\n"
             f"# Found:   {command}\n"
             f"# Command: loadmaster train {sweep.settings.system} --config {path}\n\n"
@@ -126,15 +126,12 @@ def write_best(best: Record, outcome: Outcome, sweep: Sweep, folder: Path, comma
         yaml.safe_dump(config, file, sort_keys=False)
 
 
-# Shows a sweep while it runs: a live table on a terminal, a line a report elsewhere.
-
-
 COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "diverged": "red"}
-PERIOD_S = 0.25  # between two looks of the live table
+PERIOD_S = 0.25  # between updates of the live table
 
 
 class TrialDisplay:
-    """What the person who started the sweep sees."""
+    """A live table of trials on a terminal, a line a report elsewhere."""
 
     def __init__(self, sweep: Sweep, console: Console) -> None:
         self.sweep, self.console = sweep, console
@@ -161,30 +158,28 @@ class TrialDisplay:
             self.live.stop()
 
     def update(self, records: Sequence[Record]) -> None:
-        """Show the trials as they are now."""
         if not self.live:
             for record in records:
-                if (
-                    line := _line(record, self.shown.get(record.name), self.sweep.metric)
-                ) is not None:
+                line = _line(record, self.shown.get(record.name), self.sweep.metric)
+                if line is not None:
                     self.console.print(line, soft_wrap=True, markup=False)
         self.shown = {record.name: record for record in records}
         if self.live and time.monotonic() - self.drawn_at > PERIOD_S:
             self._draw(records)
 
-    def say(self, text: str) -> None:
-        # As Text: markup=False would hold for the live table too, which is drawn anew below it.
+    def print(self, text: str) -> None:
+        # As Text: markup=False would apply to the live table too, which is redrawn below it.
         self.console.print(Text(text), soft_wrap=True)
 
     def _draw(self, records: Sequence[Record]) -> None:
         if self.live:
-            room = max(3, self.console.height - 5)
-            self.live.update(trial_table(self.sweep, records, room), refresh=True)
+            max_rows = max(3, self.console.height - 5)
+            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
             self.drawn_at = time.monotonic()
 
 
-def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None) -> Table:
-    """The trials as a table; with little room, those that run and the best of the others."""
+def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = None) -> Table:
+    """The trials as a table; at most `max_rows` rows, running ones and the best of the others."""
     names = [dimension.name for dimension in sweep.space.dimensions]
     table = Table("trial", *_short(names), "iteration", sweep.metric, "state", box=None)
     for column in table.columns[1:-1]:
@@ -194,7 +189,7 @@ def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None
         key=lambda record: _rank(sweep, record),
         default=None,
     )
-    for record in _chosen(sweep, records, room):
+    for record in _chosen(sweep, records, max_rows):
         colour = COLOURS.get(record.state, "dim")
         table.add_row(
             record.name,
@@ -210,35 +205,35 @@ def trial_table(sweep: Sweep, records: Sequence[Record], room: int | None = None
     return table
 
 
-def _chosen(sweep: Sweep, records: Sequence[Record], room: int | None) -> list[Record]:
-    if room is None or len(records) <= room:
+def _chosen(sweep: Sweep, records: Sequence[Record], max_rows: int | None) -> list[Record]:
+    if max_rows is None or len(records) <= max_rows:
         return list(records)
-    wanted = sorted(records, key=lambda r: (r.state != "running", *_rank(sweep, r)))[:room]
+    wanted = sorted(records, key=lambda r: (r.state != "running", *_rank(sweep, r)))[:max_rows]
     return [record for record in records if record in wanted]
 
 
 def _rank(sweep: Sweep, record: Record) -> tuple[bool, float]:
-    """Sorts the best first, and last those never judged."""
+    """Sort key: the best first, those without a value last."""
     sign = 1 if sweep.settings.mode == "min" else -1
     return (record.value is None, sign * (record.value or 0.0))
 
 
 def _short(names: Sequence[str]) -> list[str]:
-    """Names without their outermost group, where that leaves them different."""
+    """Names without their outermost group, if they stay distinct."""
     short = [name.split(".", 1)[-1] for name in names]
     return short if len(set(short)) == len(short) else list(names)
 
 
 def _line(record: Record, before: Record | None, metric: str) -> str | None:
-    """News of a trial, if there is any."""
-    told = (before.iterations, before.state) if before else (0, "waiting")
-    if record.state == "waiting" or (record.iterations, record.state) == told:
+    """A line on what changed in a trial, or None."""
+    shown = (before.iterations, before.state) if before else (0, "waiting")
+    if record.state == "waiting" or (record.iterations, record.state) == shown:
         return None
     if record.state == "running" and record.iterations == 0:
         parameters = ", ".join(f"{name}={in_words(v)}" for name, v in record.parameters.items())
         return f"{record.name}: started with {parameters}"
     parts = []
-    if record.iterations != told[0]:
+    if record.iterations != shown[0]:
         parts.append(f"iteration {record.iterations}")
         if record.value is not None:
             parts.append(f"{metric} {record.value:.5g} at best")

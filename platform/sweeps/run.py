@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
+import signal
 import sys
-from contextlib import ExitStack
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,23 +24,49 @@ from rich.console import Console
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in
 from loadmaster.platform.ray.session import ray_session
-from loadmaster.platform.sweeps.callbacks import Limits, Watch, environment_set, signals_restored
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, TrialDisplay, write_best, write_trials
+from loadmaster.platform.sweeps.records import (
+    Outcome,
+    Record,
+    TrialDisplay,
+    record_of,
+    write_best,
+    write_trials,
+)
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.trial import TRAINER, Trial, TrialPlan
 
-KEPT = 4  # checkpoints a trial
-RETRIES = 1  # of a trial that fails, from its last checkpoint: machines come and go
+CHECKPOINTS = 4  # kept per trial
+RETRIES = 1  # of a failed trial, from its last checkpoint
+ENVIRONMENT = {
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a sweep file start at the working directory
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a banner even with verbose=0
+}
+
+
+def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None) -> Outcome:
+    """Start Ray and the display, and run the sweep. Progress goes to stderr."""
+    with ExitStack() as stack:
+        advice = f"go on with: loadmaster tune --resume {folder.path}"
+        stack.enter_context(
+            cleanup_on_exit(folder, resumed, lambda: print(advice, file=sys.stderr))
+        )
+        stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
+        console = Console(file=stderr, highlight=False)
+        with console.status("starting Ray" if address is None else f"joining {address}"):
+            stack.enter_context(ray_session(address, math.ceil(sweep.needs["CPU"])))
+        if (lacking := shortage(sweep)) is not None:
+            if address is None:
+                raise InputError(f"{lacking}; expected a larger machine, or --address")
+            console.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
+        display = stack.enter_context(TrialDisplay(sweep, console))
+        return run_sweep(sweep, folder, display)
 
 
 def run_sweep(
     sweep: Sweep, folder: SweepFolder, display: TrialDisplay, trainer_at: str = TRAINER
 ) -> Outcome:
-    """All trials, or as far as they come before somebody stops them; Ray must be there.
-
-    A folder that holds the state of an interrupted sweep goes on from there.
-    """
+    """Run all trials on the current Ray, or continue the sweep whose state is in the folder."""
     plan = TrialPlan(
         system=sweep.system,
         space=sweep.space,
@@ -46,12 +79,12 @@ def run_sweep(
         tune.with_parameters(Trial, plan=plan),
         lambda drawn: tune.PlacementGroupFactory(plan.bundles(drawn)),
     )
-    scheduler = _scheduler(sweep)
-    watch = Watch(sweep, scheduler, display)
+    scheduler = scheduler_of(sweep)
+    monitor = TrialMonitor(sweep, scheduler, display)
     concurrent = sweep.settings.resources.concurrent
     numbers = count(folder.trials_made + 1)
-    with environment_set(), signals_restored():
-        # Not tune.Tuner: a restored one brings back yesterday's display and clock as pickles.
+    with _tune_environment(), _signals_restored():
+        # Not tune.Tuner: a restored one unpickles the display and clock of the earlier session.
         tune.run(
             trainable,
             name=folder.tune.name,
@@ -62,18 +95,20 @@ def run_sweep(
             metric=sweep.metric,
             mode=sweep.settings.mode,
             scheduler=scheduler,
-            search_alg=_searcher(sweep),
+            search_alg=_searcher_of(sweep),
             max_concurrent_trials=concurrent if sweep.settings.searcher.optuna else None,
-            stop=Limits(sweep),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=KEPT, checkpoint_frequency=1),
+            stop=StopConditions(sweep),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=CHECKPOINTS, checkpoint_frequency=1
+            ),
             max_failures=RETRIES,
             raise_on_failed_trial=False,
             reuse_actors=True,
             trial_dirname_creator=lambda trial: f"trial-{next(numbers):03d}",
-            callbacks=[watch],
+            callbacks=[monitor],
             verbose=0,
         )
-    outcome = Outcome(tuple(watch.records), watch.interrupted)
+    outcome = Outcome(tuple(monitor.records), monitor.interrupted)
     write_trials(outcome.records, sweep, folder.path)
     if best := outcome.best(sweep):
         write_best(best, outcome, sweep, folder.path, folder.command)
@@ -81,7 +116,7 @@ def run_sweep(
 
 
 def shortage(sweep: Sweep) -> str | None:
-    """What this Ray lacks for a single trial of the sweep, in words; None if one fits."""
+    """What this Ray lacks for a single trial; None if one fits."""
     have = ray.cluster_resources()
     for kind, need in sweep.needs.items():
         if need > have.get(kind, 0.0):
@@ -89,7 +124,82 @@ def shortage(sweep: Sweep) -> str | None:
     return None
 
 
-def _scheduler(sweep: Sweep) -> Any:
+class StopConditions(tune.Stopper):
+    """Ends a trial after its iterations, and the sweep by time or a reached value."""
+
+    def __init__(self, sweep: Sweep, clock: Callable[[], float] = time.monotonic) -> None:
+        stop = sweep.settings.stop
+        self.iterations, self.below = sweep.iterations, stop.validation_below
+        self.seconds = None if stop.minutes is None else 60 * stop.minutes
+        self.clock = clock
+        self.began: float | None = None
+        self.reached = False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if self.below is not None and result.get("validation", self.below) < self.below:
+            self.reached = True
+        return bool(result["iteration"] >= self.iterations)
+
+    def stop_all(self) -> bool:
+        if self.began is None:
+            self.began = self.clock()
+        late = self.seconds is not None and self.clock() - self.began >= self.seconds
+        return late or self.reached
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A resumed sweep has the whole time limit again."""
+        return {**self.__dict__, "began": None}
+
+
+class TrialMonitor(tune.Callback):
+    """Updates the display with the trials' records, and notices Ctrl-C."""
+
+    def __init__(self, sweep: Sweep, scheduler: Any, display: TrialDisplay) -> None:
+        self.sweep, self.scheduler, self.display = sweep, scheduler, display
+        self.records: list[Record] = []
+        self.interrupted = False
+
+    def setup(self, **info: Any) -> None:
+        """Wrap the SIGINT handler that Tune has just installed."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        stop: Any = signal.getsignal(signal.SIGINT)
+
+        def interrupt(number: int, frame: Any) -> None:
+            self.interrupted = True
+            self.display.print("stopping; Ctrl-C again to leave at once")
+            stop(number, frame)
+
+        signal.signal(signal.SIGINT, interrupt)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._update(trials)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        if not self.interrupted:  # Tune marks all trials as terminated
+            self._update(trials)
+
+    def _update(self, trials: list[Any]) -> None:
+        over = {record.name: record for record in self.records if record.over}
+        found = [over.get(Path(t.path).name) or record_of(t, self.sweep) for t in trials]
+        self.records = sorted(found, key=lambda record: record.name)
+        self.display.update(self.records)
+
+    def get_state(self) -> dict[str, Any] | None:
+        """ASHA's rungs, which Tune does not save: later trials are compared with them."""
+        if not isinstance(self.scheduler, ASHAScheduler):
+            return None
+        with tempfile.NamedTemporaryFile() as file:
+            self.scheduler.save(file.name)
+            return {"rungs": Path(file.name).read_bytes()}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        with tempfile.NamedTemporaryFile() as file:
+            Path(file.name).write_bytes(state["rungs"])
+            self.scheduler.restore(file.name)
+
+
+def scheduler_of(sweep: Sweep) -> Any:
     asha, pbt = sweep.settings.scheduler.asha, sweep.settings.scheduler.pbt
     if asha:
         return ASHAScheduler(
@@ -114,7 +224,7 @@ def _scheduler(sweep: Sweep) -> Any:
     return FIFOScheduler()
 
 
-def _searcher(sweep: Sweep) -> Any:
+def _searcher_of(sweep: Sweep) -> Any:
     searcher = sweep.settings.searcher
     if searcher.optuna is None:
         concurrent = sweep.settings.resources.concurrent or 0
@@ -126,25 +236,31 @@ def _searcher(sweep: Sweep) -> Any:
     return OptunaSearch(sampler=optuna.samplers.TPESampler(seed=searcher.seed))
 
 
-# A sweep's surroundings: Ray, its log and the display, each ended in its turn.
+@contextmanager
+def _tune_environment() -> Iterator[None]:
+    """Set what Tune reads from environment variables only."""
+    before = {name: os.environ.get(name) for name in ENVIRONMENT}
+    os.environ.update(ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
-def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None) -> Outcome:
-    """All trials, or as far as they come before somebody stops them. Progress goes to stderr."""
-    with ExitStack() as stack:
-        go_on = f"go on with: loadmaster tune --resume {folder.path}"
-        stack.enter_context(cleanup_on_exit(folder, resumed, lambda: print(go_on, file=sys.stderr)))
-        stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
-        console = Console(file=stderr, highlight=False)
-        with console.status("starting Ray" if address is None else f"joining {address}"):
-            stack.enter_context(ray_session(address, math.ceil(sweep.needs["CPU"])))
-            # Late: Tune takes seconds to import, and is to speak into the log from the start.
-            from loadmaster.platform.sweeps.records import TrialDisplay
-
-            lacking = shortage(sweep)
-        if lacking is not None:
-            if address is None:
-                raise InputError(f"{lacking}; expected a larger machine, or --address")
-            console.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
-        display = stack.enter_context(TrialDisplay(sweep, console))
-        return run_sweep(sweep, folder, display)
+@contextmanager
+def _signals_restored() -> Iterator[None]:
+    """Restore the signal handlers that Tune replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGUSR1)
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What a sweep file may say, apart from the system's own settings."""
+"""Settings of a sweep file, apart from those of the system."""
 
 from __future__ import annotations
 
@@ -21,83 +21,79 @@ from loadmaster.platform.systems.registry import System
 
 
 class Asha(Settings):
-    """Stops the worse trials early: at each rung only the best 1/reduction go on."""
+    """Early stopping: at each rung only the best 1/reduction continue."""
 
-    grace_iterations: PositiveInt  # the first rung: before it nobody is stopped
-    max_iterations: PositiveInt | None = None  # the last; as many as a trial has, unless given
+    grace_iterations: PositiveInt  # the first rung
+    max_iterations: PositiveInt | None = None  # the last rung; None: the trial's iterations
     reduction: float = Field(default=3.0, gt=1)
 
 
 class Pbt(Settings):
-    """Population-based training: now and then the worst go on from copies of the best."""
+    """Population-based training: the worst trials continue from copies of the best."""
 
     every_iterations: PositiveInt
-    quantile: float = Field(default=0.25, gt=0, le=0.5)  # the share that is replaced, and copied
-    resample: float = Field(default=0.25, ge=0, le=1)  # how often a setting is drawn afresh
+    quantile: float = Field(default=0.25, gt=0, le=0.5)  # share that is replaced
+    resample: float = Field(default=0.25, ge=0, le=1)  # probability that a setting is drawn anew
 
 
 class Scheduler(Settings):
-    """Who is stopped before the end. With neither, nobody."""
+    """Early stopping of trials; with neither, all run to the end."""
 
     asha: Asha | None = None
     pbt: Pbt | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _in_words(cls, given: Any) -> Any:
+    def _parse_word(cls, given: Any) -> Any:
         return {} if given in (None, "none", "fifo") else given
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_one(self) -> Self:
         if self.asha and self.pbt:
             raise ValueError("two schedulers; expected asha, pbt, or neither")
         return self
 
 
-class Random(Settings):
-    seed: NonNegativeInt = 0
-
-
-class Optuna(Settings):
+class Seeded(Settings):
     seed: NonNegativeInt = 0
 
 
 class Searcher(Settings):
-    """Who draws the values: at random, or Optuna, which learns from the trials before."""
+    """How values are drawn: at random, or by Optuna from earlier trials."""
 
-    random: Random | None = None
-    optuna: Optuna | None = None
+    random: Seeded | None = None
+    optuna: Seeded | None = None
 
     @model_validator(mode="before")
     @classmethod
-    def _in_words(cls, given: Any) -> Any:
+    def _parse_word(cls, given: Any) -> Any:
         return {given: {}} if isinstance(given, str) and given in cls.model_fields else given
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_one(self) -> Self:
         if self.random and self.optuna:
             raise ValueError("two searchers; expected random or optuna")
         return self
 
     @property
     def seed(self) -> int:
-        return (self.optuna or self.random or Random()).seed
+        return (self.optuna or self.random or Seeded()).seed
 
 
 class TrialResources(Settings):
-    """What Ray sets aside for a trial. Unless given: a CPU each for learner and rollout workers."""
+    """Resources of a trial. Default: a CPU each for the learner and every rollout worker."""
 
     cpus_per_trial: PositiveFloat | None = None
     gpus_per_trial: NonNegativeFloat | None = None
-    concurrent: PositiveInt | None = None  # trials at a time; as many as fit, unless given
+    concurrent: PositiveInt | None = None  # trials at a time; None: as many as fit
 
 
 class Stop(Settings):
-    """When it is enough."""
+    """Limits of a trial and of the sweep."""
 
     iterations: PositiveInt | None = None  # of a trial
-    minutes: PositiveFloat | None = None  # of the sweep, each time it is started
-    validation_below: float | None = None  # the sweep ends when a trial gets there
+    minutes: PositiveFloat | None = None  # of the sweep, per session
+    validation_below: float | None = None  # end the sweep once a trial is below
 
 
 class SweepSettings(Settings):
@@ -105,7 +101,7 @@ class SweepSettings(Settings):
 
     system: str
     purpose: str
-    base: dict[str, Any] = Field(default={})  # overrides of the system's defaults, for all trials
+    base: dict[str, Any] = Field(default={})  # overrides for all trials
     space: dict[str, Any]
     metric: str = "validation"
     mode: Literal["min", "max"] = "min"
@@ -119,24 +115,21 @@ class SweepSettings(Settings):
     @classmethod
     def _one_line(cls, purpose: str) -> str:
         if not purpose.strip() or "\n" in purpose.strip():
-            raise ValueError("expected one line that says what the sweep is for")
+            raise ValueError("expected one line on the purpose of the sweep")
         return purpose.strip()
-
-
-# A sweep that was read and found sound.
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep that is ready to run."""
+    """A sweep file that was read and checked."""
 
     name: str
     text: str  # of the file
     settings: SweepSettings
     system: System
     space: Space
-    assignments: tuple[str, ...]  # from the command line, on top of the file
-    iterations: int  # of a trial that nobody stops
+    assignments: tuple[str, ...]  # of --set, over the file
+    iterations: int  # of a trial that is not stopped early
 
     @property
     def metric(self) -> str:
@@ -144,7 +137,7 @@ class Sweep:
 
     @property
     def needs(self) -> dict[str, float]:
-        """What Ray must have for the largest trial."""
+        """Resources of the largest trial."""
         resources, most = self.settings.resources, self.space.most
         cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
         return {

@@ -1,10 +1,10 @@
-"""What a sweep searches: settings with a range to draw from, in plain words.
+"""The search space of a sweep: settings with a value or a distribution.
 
-training.clip: {uniform: [0.1, 0.3]}             any number between the two
-training.gradient_clip: {loguniform: [0.1, 10]}  each power of ten is as likely
+training.clip: {uniform: [0.1, 0.3]}             any number in the range
+training.gradient_clip: {loguniform: [0.1, 10]}  uniform in the logarithm
 rollouts.keep: {quniform: [0.2, 1.0, 0.2]}       a multiple of the third
 rollouts.per_sequence: {randint: [2, 8]}         a whole number, both ends included
-training.method: {choice: [ppo, reinforce]}      one of these, of any kind
+training.method: {choice: [ppo, reinforce]}      one of these, of any type
 training.epochs: 3                               fixed
 """
 
@@ -22,18 +22,14 @@ from pydantic import BaseModel, ValidationError
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.settings import over_defaults, record_in
-from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.run_folder import merged
-
-# A system's configuration seen as a tree of settings that a sweep may set or search.
-
+from loadmaster.platform.training.config import TrainingConfig, merged
 
 Path = tuple[str, ...]  # of a setting: ("training", "clip")
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A setting somebody gave a value."""
+    """A setting with a value or a distribution, and where it was given."""
 
     path: Path
     value: Any
@@ -51,32 +47,27 @@ def leaves(
     is_leaf: Callable[[Any], bool] = lambda value: False,
     path: Path = (),
 ) -> Iterator[Leaf]:
-    """Every value in the nested mapping, each checked to be a setting of `kind`.
+    """Every value in the nested mapping, checked to be a setting of `kind`.
 
-    A mapping is a group of settings where the tree has a group, unless `is_leaf` claims it.
+    A mapping is a group where `kind` has a group, unless `is_leaf` is true of it.
     """
     for key, value in values.items():
         leaf = Leaf((*path, key), value, where((*path, key)))
         if path and key not in kind.model_fields and is_leaf({key: value}):
-            yield Leaf(path, {key: value}, leaf.where)  # of the group itself, beside its members
+            yield Leaf(path, {key: value}, leaf.where)  # a distribution of the whole group
             continue
         if key not in kind.model_fields:
             group = f"setting of {'.'.join(path)}" if path else "setting"
             raise leaf.fault(str(unknown_name(group, key, kind.model_fields)))
-        inner = group_of(kind, key)
+        inner = record_in(kind.model_fields[key].annotation)  # an optional group is one too
         if inner is not None and isinstance(value, Mapping) and not is_leaf(value):
             yield from leaves(inner, value, where, is_leaf, leaf.path)
         else:
             yield leaf
 
 
-def group_of(kind: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """The settings below `key`, if it is a group of settings; an optional group is one too."""
-    return record_in(kind.model_fields[key].annotation)
-
-
 def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
-    """The mapping that has each value at its path; groups given as a whole join their parts."""
+    """A nested mapping with each value at its path."""
     tree: dict[str, Any] = {}
     for path, value in values:
         for key in reversed(path):
@@ -86,15 +77,15 @@ def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Complaint:
-    """What a configuration was refused for: the setting, as far as it is known, and why."""
+class FieldError:
+    """First error in a configuration: its setting and a message."""
 
     path: Path
     message: str
 
 
-def complaint(kind: type[BaseModel], values: Mapping[str, Any]) -> Complaint | None:
-    """The first thing wrong with a configuration; None if it is sound."""
+def first_error(kind: type[BaseModel], values: Mapping[str, Any]) -> FieldError | None:
+    """Validate a configuration; None if it is valid."""
     try:
         kind.model_validate(values)
     except ValidationError as fault:
@@ -104,17 +95,17 @@ def complaint(kind: type[BaseModel], values: Mapping[str, Any]) -> Complaint | N
             message = "expected a whole number: randint or choice"
         if first["type"] == "model_type":
             message = f"is a group of settings; expected one of them, or a mapping ({message})"
-        return Complaint(tuple(str(part) for part in first["loc"]), message)
+        return FieldError(tuple(str(part) for part in first["loc"]), message)
     return None
 
 
 KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
-DIGITS = 4  # of a drawn number: what best.yaml says is exactly what ran
+DIGITS = 4  # of drawn numbers, so that best.yaml has exactly the values used
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One searched setting."""
+    """One setting that is searched."""
 
     leaf: Leaf
     kind: str
@@ -129,7 +120,7 @@ class Dimension:
         return self.kind != "choice"
 
     def probes(self) -> tuple[Any, ...]:
-        """Values that must be sound for all to be: the choices, or the ends and one between."""
+        """Values to validate: the choices, or both ends and one between."""
         if not self.numeric:
             return self.arguments
         low, high = self.arguments[:2]
@@ -140,7 +131,7 @@ class Dimension:
         return (low, self.settle(low + 0.382 * (high - low)), high)
 
     def settle(self, drawn: Any) -> Any:
-        """The value to use: within the range, and with as many digits as a person reads."""
+        """The drawn value clipped to the range and rounded."""
         if not self.numeric:
             return drawn
         low, high = self.arguments[:2]
@@ -155,7 +146,7 @@ class Dimension:
         return min(max(float(f"{inside:.{DIGITS}g}"), low), high)
 
     def domain(self) -> Any:
-        """The same for Tune."""
+        """Ray Tune's distribution."""
         from ray import tune
 
         if self.kind == "choice":
@@ -168,14 +159,14 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """Configurations of one system: what is fixed, and what is drawn."""
+    """Configurations of one system: fixed settings and searched ones."""
 
     kind: type[TrainingConfig]
     fixed: tuple[Leaf, ...]
     dimensions: tuple[Dimension, ...]
 
     def settle(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Drawn values by the settings' names, as they are used."""
+        """Drawn values by setting, clipped and rounded."""
         return {d.name: d.settle(drawn[d.name]) for d in self.dimensions}
 
     def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
@@ -186,22 +177,22 @@ class Space:
         )
 
     def check(self) -> None:
-        """Refuse what would fail as a trial: alone, and each dimension together with each other."""
-        if found := complaint(self.kind, self.values()):
+        """Raise InputError for values that are invalid alone or with those of another dimension."""
+        if found := first_error(self.kind, self.values()):
             raise _nearest(self.fixed, found.path).fault(found.message)
         for dimension in self.dimensions:
             for value in dimension.probes():
-                if found := complaint(self.kind, self.values({dimension.leaf.path: value})):
+                if found := first_error(self.kind, self.values({dimension.leaf.path: value})):
                     raise dimension.leaf.fault(f"may become {in_words(value)}: {found.message}")
         for one, other in itertools.combinations(self.dimensions, 2):
             for a, b in itertools.product(one.probes(), other.probes()):
                 both = {one.leaf.path: a, other.leaf.path: b}
-                if found := complaint(self.kind, self.values(both)):
+                if found := first_error(self.kind, self.values(both)):
                     case = f"may become {in_words(b)} while {one.name} is {in_words(a)}"
                     raise other.leaf.fault(f"{case}: {found.message}")
 
     def most(self, path: Path) -> float:
-        """The highest a numeric setting may become."""
+        """Highest possible value of a numeric setting."""
         drawn: list[dict[Path, Any]] = [
             {d.leaf.path: v} for d in self.dimensions for v in d.probes()
         ]
@@ -214,7 +205,7 @@ class Space:
         return max(values)
 
     def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """What is fixed and what was drawn, as a tree."""
+        """Fixed and drawn values over the defaults, nested."""
         given = nested([*((leaf.path, leaf.value) for leaf in self.fixed), *drawn.items()])
         return over_defaults(self.kind(), given)
 
@@ -224,7 +215,7 @@ def is_distribution(value: Any) -> bool:
 
 
 def dimension(leaf: Leaf) -> Dimension:
-    """The range in a leaf that holds a distribution."""
+    """Parse the distribution of a leaf."""
     ((kind, arguments),) = leaf.value.items()
     if not isinstance(arguments, list) or not arguments:
         raise leaf.fault(f"{kind} takes a list; expected {_form(kind)}")
@@ -250,7 +241,7 @@ def dimension(leaf: Leaf) -> Dimension:
 
 
 def not_a_distribution(leaf: Leaf) -> Exception:
-    """The error for a mapping where a number was expected: most likely a misspelt word."""
+    """The error for a mapping where a value was expected: often a misspelt distribution."""
     word = next(iter(leaf.value), "")
     if len(leaf.value) == 1 and word not in KINDS:
         return leaf.fault(str(unknown_name("distribution", str(word), KINDS)))
@@ -258,7 +249,7 @@ def not_a_distribution(leaf: Leaf) -> Exception:
 
 
 def _nearest(fixed: tuple[Leaf, ...], path: Path) -> Leaf:
-    """The leaf a complaint is about: the one that shares most of its path."""
+    """The leaf that shares most of an error's path."""
 
     def shared(leaf: Leaf) -> int:
         pairs = zip(leaf.path, path, strict=False)
@@ -277,7 +268,7 @@ def _form(kind: str) -> str:
 
 
 def in_words(value: Any) -> str:
-    """A value as a person would write it in a sweep file."""
+    """A value as written in a sweep file."""
     if isinstance(value, float):
         return f"{value:.{DIGITS}g}"
     if isinstance(value, dict | list):

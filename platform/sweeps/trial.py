@@ -22,7 +22,7 @@ TRAINER = "loadmaster.platform.training.trainer:Trainer"
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What all trials of a sweep have in common; it travels to their processes."""
+    """What all trials of a sweep share; sent to their processes."""
 
     system: System
     space: Space
@@ -32,7 +32,7 @@ class TrialPlan:
     trainer_at: str = TRAINER  # "module:class", imported where the trial runs
 
     def bundles(self, drawn: Mapping[str, Any]) -> list[dict[str, float]]:
-        """What Ray sets aside: first for the learner's process, then one each rollout worker."""
+        """Resources to reserve: the learner's process first, then each rollout worker."""
         config = self.space.config(drawn)
         workers = config.rollouts.workers
         cpus, gpus = self.resources.cpus_per_trial, self.resources.gpus_per_trial
@@ -43,10 +43,9 @@ class TrialPlan:
 
 
 class Trial(tune.Trainable):
-    """Drives a Trainer from one judgement to the next, and reports each.
+    """Runs a Trainer from one validation to the next, and reports each.
 
-    A report is not an iteration: the metric comes with every validation only, and schedulers and
-    searchers can do nothing with a report that lacks it.
+    Schedulers and searchers need the metric in every report, and only validations have it.
     """
 
     def setup(self, config: dict[str, Any], plan: TrialPlan) -> None:
@@ -56,7 +55,7 @@ class Trial(tune.Trainable):
     def _build(self, drawn: Mapping[str, Any]) -> None:
         self.settings = self.plan.space.config(drawn)
         self.trainer = resolve(self.plan.trainer_at)(self.plan.system.recipe, self.settings)
-        # The learner would use every core of the machine, but other trials run beside it.
+        # By default the learner uses all cores, which other trials share.
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(max(1, int(self.plan.bundles(drawn)[0]["CPU"])))
 
@@ -71,7 +70,7 @@ class Trial(tune.Trainable):
             known = ", ".join(sorted(figures))
             raise InputError(f"metric {metric!r} is never reported; expected one of: {known}")
         figures = {**figures, "iteration": int(figures["iteration"])}
-        if not math.isfinite(figures[metric]):  # it has diverged, and will not come back
+        if not math.isfinite(figures[metric]):  # diverged
             worst = math.inf if self.plan.mode == "min" else -math.inf
             figures |= {metric: worst, "done": True}
         return figures
@@ -80,10 +79,9 @@ class Trial(tune.Trainable):
         self.trainer.save(Path(checkpoint_dir) / "trainer")
 
     def restore(self, saved: Any) -> None:
-        """From the checkpoint that Tune has on record, or the next that is left.
+        """Restore the checkpoint that Tune has on record, or the oldest that still exists.
 
-        A sweep that was killed, or a trial that copies another, may be behind the checkpoints:
-        those on record have then given way to newer ones.
+        After a kill, or when a trial copies another, the one on record may have been replaced.
         """
         on_record = Path(saved.checkpoint.path)
         if not on_record.exists() and (left := sorted(on_record.parent.glob("checkpoint_*"))):
@@ -94,7 +92,7 @@ class Trial(tune.Trainable):
         self.trainer.restore(Path(checkpoint_dir) / "trainer")
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """A new trial in the same process, which has everything imported and compiled."""
+        """Reuse the process, which has everything imported and compiled, for a new trial."""
         self.trainer.stop()
         self._build(new_config)
         return True

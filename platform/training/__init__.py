@@ -1,1 +1,1 @@
-"""What learns from rollouts."""
+"""Training runs: configuration, loop, trackers, files."""

@@ -1,10 +1,11 @@
-"""What a user may set about a training run; every system adds its environment and network."""
+"""Settings of a training run, and what training needs from a system."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,15 +18,21 @@ from pydantic import (
     model_validator,
 )
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
+
+# Settings that a resumed run may change. With other validation sequences its curve would break in
+# two; its network and its task define the run, and so does the policy it started from.
+MAY_CHANGE = ("training.", "rollouts.", "checkpoints.", "resources.", "validation.every")
+START, TAKE = "training.start", "training.take"
 
 
 class Schedule(Settings):
-    """A number that moves in a straight line from `first` to `last`, then stays."""
+    """A number that moves linearly from `first` to `last`, then stays."""
 
     first: NonNegativeFloat
     last: NonNegativeFloat
-    iterations: NonNegativeInt = 0  # how long it moves; 0: it is `last` from the start
+    iterations: NonNegativeInt = 0  # length of the ramp; 0: `last` from the start
 
     def at(self, iteration: int) -> float:
         """The value in iteration 0, 1, .."""
@@ -35,7 +42,7 @@ class Schedule(Settings):
 
 
 class Rollouts(Settings):
-    """Who rolls out, and how much in every iteration."""
+    """Rollout workers, and rollouts per iteration."""
 
     workers: NonNegativeInt = 2  # processes; 0: in the learner's own process
     sequences: PositiveInt = 4  # input sequences an iteration
@@ -44,27 +51,27 @@ class Rollouts(Settings):
 
 
 class Evolution(Settings):
-    """What is searched, and how widely, where the method is evolution."""
+    """The search over weights of method evolution."""
 
     weights: tuple[str, ...] = ("*",)  # names of tables of weights, * for any part of one
     population: int = Field(default=16, ge=4)  # candidates an iteration
-    spread: PositiveFloat = 0.1  # of the first ones, beside how large the weights of a table are
+    spread: PositiveFloat = 0.1  # initial, relative to the root mean square of a table's weights
 
 
 class Critic(Settings):
-    """A critic that sees what all agents see, where advantages are to come from one."""
+    """A critic that observes what all agents observe."""
 
-    kind: Literal["none", "v", "q"] = "none"  # judges the moment; q: and what everybody does
-    gamma: float = Field(default=0.99, gt=0, le=1)  # what a reward counts a decision later
-    gae_lambda: float = Field(default=0.95, ge=0, le=1)  # how far its errors are passed back
+    kind: Literal["none", "v", "q"] = "none"  # values the state; q: and all agents' actions
+    gamma: float = Field(default=0.99, gt=0, le=1)  # discount per decision
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)  # trace decay per decision
     learning_rate: PositiveFloat = 1e-3
     epochs: PositiveInt = 4  # passes over the rollouts
     minibatches: PositiveInt = 4  # per pass
     samples: PositiveInt = 8  # of the policy's actions whose mean q is the baseline (q)
-    shared_input: bool = False  # compared within a sequence, by memory_s and discount_per_s (v)
+    shared_input: bool = False  # compare within a sequence, by memory_s and discount_per_s (v)
 
     @model_validator(mode="after")
-    def _must_fit(self) -> Self:
+    def _check(self) -> Self:
         if self.shared_input and self.kind != "v":
             raise ValueError(f"shared_input=true needs kind=v; not {self.kind!r}")
         return self
@@ -74,12 +81,12 @@ class Learning(Settings):
     """How the policy is updated from the rollouts."""
 
     iterations: PositiveInt = 200
-    minutes: PositiveFloat | None = None  # the run ends after these, should they come first
-    start: str | None = None  # a policy to begin with: pretrained, a bundle's or run's folder
-    take: tuple[str, ...] = ()  # of it these tables of weights, * for any part of a name; (): all
+    minutes: PositiveFloat | None = None  # time limit beside `iterations`
+    start: str | None = None  # initial policy: pretrained, a bundle's or run's folder
+    take: tuple[str, ...] = ()  # tables of weights to take from it, * for any part; (): all
     method: Literal["ppo", "reinforce", "evolution"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
-    scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages have spread 1
+    scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages are normalised
     learning_rate: Schedule = Schedule(first=1e-3, last=1e-3)
     entropy: Schedule = Schedule(first=0.04, last=0.003, iterations=60)
     epochs: PositiveInt = 3  # passes over the rollouts (ppo)
@@ -87,31 +94,29 @@ class Learning(Settings):
     clip: PositiveFloat = 0.2  # of the probability ratio (ppo)
     stop_at_kl: PositiveFloat = 0.03  # no further pass once the policy has moved this far (ppo)
     gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
-    averaging: PositiveInt = 1  # iterations whose mean weights are judged and kept
-    discount_per_s: NonNegativeFloat = 0.0  # 0: a reward counts whenever it comes
-    memory_s: PositiveFloat | None = None  # how long a decision answers for what follows
-    differential: bool = False  # rewards less their mean rate: for streams without an end
+    averaging: PositiveInt = 1  # iterations whose mean weights are validated and saved
+    discount_per_s: NonNegativeFloat = 0.0  # 0: no discount
+    memory_s: PositiveFloat | None = None  # credit horizon of a decision; None: all that follows
+    differential: bool = False  # subtract the mean reward rate, for streams without an end
     critic: Critic = Critic()
     evolution: Evolution = Evolution()
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
 
     @property
     def passes(self) -> tuple[int, int]:
-        """(epochs, minibatches): REINFORCE is only right for the policy that acted, so one step."""
+        """(epochs, minibatches); REINFORCE is valid only for the policy that acted: one step."""
         return (1, 1) if self.method == "reinforce" else (self.epochs, self.minibatches)
 
 
 class Validation(Settings):
-    """How the run judges itself while it learns, on sequences it never learns from."""
+    """Validation during training, on sequences that are never trained on."""
 
     every: PositiveInt = 10  # iterations
     sequences: PositiveInt = 12
     first_seed: NonNegativeInt = 900_000_000  # training draws its seeds below this
 
 
-class Keeping(Settings):
-    """What a run leaves behind."""
-
+class CheckpointConfig(Settings):
     every: PositiveInt = 10  # iterations between checkpoints
     last: PositiveInt = 3  # how many to keep
 
@@ -121,43 +126,73 @@ class Resources(Settings):
 
 
 class TrainingConfig(Settings):
-    """Base of every system's configuration."""
+    """Base of every system's configuration; systems add environment and network."""
 
     seed: NonNegativeInt = 0
     rollouts: Rollouts = Rollouts()
     training: Learning = Learning()
     validation: Validation = Validation()
-    checkpoints: Keeping = Keeping()
+    checkpoints: CheckpointConfig = CheckpointConfig()
     resources: Resources = Resources()
-
-
-# What training must know of a system. The rest of this package knows no system.
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a system is trained."""
+    """How a system is trained. `config` is an instance of `config_class`."""
 
     system: str
     config_class: type[TrainingConfig]
-    metric: Callable[[Any], str]  # config -> what validation measures, in words; lower is better
-    algorithm: Callable[[Any], Any]  # config -> RLlib's AlgorithmConfig, ready to build
-    baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # the metric of each, on seeds
-    network: Callable[[Any], dict[str, Any]]  # config -> what a bundle says of the network
-    check: Callable[[Any], None]  # config -> an InputError for what cannot run, before it does
-    compile: Callable[[Any], None]  # once in this process, so that workers find it done
-
-
-# What heuristics reach on the sequences that a run judges itself by.
+    metric: Callable[[Any], str]  # config -> name of the validation metric; lower is better
+    algorithm: Callable[[Any], Any]  # config -> an InputDrivenConfig, ready to build
+    baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # config, seeds -> metric by name
+    network: Callable[[Any], dict[str, Any]]  # config -> the network's settings in a bundle
+    check: Callable[[Any], None]  # config -> InputError for what cannot run
+    compile: Callable[[Any], None]  # config -> compile once, so that workers load from the cache
 
 
 def mean_costs(
     names: Sequence[str], seeds: Sequence[int], cost: Callable[[str, int], float]
 ) -> dict[str, float]:
-    """Each one's mean cost of an episode; compiled episodes release the lock, so in threads."""
+    """Mean episode cost of each name, in threads: compiled episodes release the GIL."""
 
     def mean(name: str) -> float:
         return float(np.mean([cost(name, seed) for seed in seeds]))
 
     with ThreadPoolExecutor() as threads:
         return dict(zip(names, threads.map(mean, names), strict=True))
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`above` over `below`, branch by branch."""
+    whole = dict(below)
+    for name, value in above.items():
+        if isinstance(value, Mapping) and isinstance(whole.get(name), Mapping):
+            whole[name] = merged(whole[name], value)
+        else:
+            whole[name] = value
+    return whole
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """`{"a": {"b": 1}}` as `{"a.b": 1}`."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flattened(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Path) -> None:
+    """Raise InputError for a changed setting that a resumed run must keep."""
+    old, new = flattened(before.model_dump(mode="json")), flattened(after.model_dump(mode="json"))
+    for name in new | old:
+        if old.get(name) == new.get(name):
+            continue
+        if name in (START, TAKE) or not name.startswith(MAY_CHANGE):
+            raise InputError(
+                f"setting {name} is {old.get(name)!r} in {str(run)!r} and cannot become "
+                f"{new.get(name)!r}; expected a new run, which may start from this one's policy: "
+                f"--set {START}={run}"
+            )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -24,18 +25,24 @@ from loadmaster.platform.evaluation.chart_style import (
     STYLE,
     legend_beside,
 )
-from loadmaster.platform.training.broken_axis import fold_axis, fold_for
-from loadmaster.platform.training.history import Effort, History, common_metric, read_history
+from loadmaster.platform.training.history import (
+    Effort,
+    History,
+    axis_label,
+    common_metric,
+    read_history,
+)
 from loadmaster.platform.training.run_folder import RunFolder
-from loadmaster.platform.training.wording import with_unit
 
 MILLIONS_FROM = 2e6  # decisions
 LONGEST = 32  # letters of a name in the legend
+TRAINED_SHARE = 0.7  # of a curve's values, from the lowest, that are always shown
+CLIP_FROM = 3.0  # clip the axis if the whole range is so many times that of trained policies
 LEVEL: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (4, 3))}
 
 
 def draw_curve(run: RunFolder) -> Path:
-    """RUN/curve.png."""
+    """Draw RUN/curve.png."""
     history, path = read_history(run.path), run.path / "curve.png"
     with atomic_binary_file(path) as file:
         draw_curves([history], file)
@@ -48,8 +55,8 @@ def draw_curves(
     against: Effort = "decisions",
     kind: str = "png",
 ) -> None:
-    """Validation from untrained on, a dot where it was best; the best baselines as lines."""
-    metric = with_unit(common_metric(histories))
+    """Validation over effort, a dot at the best; best baselines as horizontal lines."""
+    metric = axis_label(common_metric(histories))
     scale, effort = _effort(histories, against)
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
@@ -57,10 +64,9 @@ def draw_curves(
         for history, style in zip(histories, _styles(), strict=False):
             _draw(axes, history, against, scale, style)
         levels = _draw_baselines(axes, histories)
-        fold = fold_for([history.values for history in histories], levels)
-        if fold is not None:
-            fold_axis(axes, fold)
-            metric += f"\n(squeezed above {fold.at:,g})"
+        if (limits := _clipped_range(histories, levels)) is not None:
+            axes.set_ylim(*limits)
+            metric += f"\n(not shown above {limits[1]:,.4g})"
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=against == "iterations"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
@@ -75,15 +81,31 @@ def draw_curves(
         figure.savefig(file, format=kind, dpi=DPI)
 
 
+def _clipped_range(
+    histories: Sequence[History], levels: Sequence[float]
+) -> tuple[float, float] | None:
+    """Range of the y axis where an untrained policy would flatten the trained ones, else None.
+
+    An untrained policy may be at 330 where trained ones are between 93 and 100.
+    """
+    values = [history.values for history in histories]
+    lowest = min(*levels, *(min(curve) for curve in values), np.inf)
+    trained = max(*levels, *(np.quantile(curve, TRAINED_SHARE) for curve in values), -np.inf)
+    height = 1.3 * (trained - lowest)
+    if not max(max(curve) for curve in values) - lowest > CLIP_FROM * height > 0:
+        return None
+    return float(lowest - 0.05 * height), float(lowest + height)
+
+
 def _styles() -> Iterator[dict[str, Any]]:
-    """Forty that can be told apart, and then those again."""
-    like_the_first, *others = PALETTE
-    each = product(DASHES, (NEWCOMER, *others, like_the_first))
+    """Forty distinguishable line styles, repeated."""
+    similar, *others = PALETTE  # similar to NEWCOMER, so it comes last
+    each = product(DASHES, (NEWCOMER, *others, similar))
     return ({"color": colour, "linestyle": dash} for dash, colour in cycle(each))
 
 
 def _effort(histories: Sequence[History], against: Effort) -> tuple[float, str]:
-    """What the x axis counts in, and says."""
+    """Unit and label of the x axis."""
     if against == "iterations":
         return 1.0, "iterations"
     if against == "minutes":
@@ -103,14 +125,14 @@ def _draw(axes: Axes, history: History, against: Effort, scale: float, style: An
 
 
 def _literal(name: str) -> str:
-    """Names are no formulas, and one that begins with _ is to be in the legend too."""
+    """Escape a name for matplotlib: no formulas, and a leading _ would hide it in the legend."""
     name = name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}"
     name = name.replace("$", r"\$")
     return f"\u200b{name}" if name.startswith("_") else name
 
 
 def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
-    """One line for all where they share it, else each run's in its colour; the levels."""
+    """Draw one line if all runs share the best baseline, else one a run; return the levels."""
     found: dict[tuple[str, float], list[tuple[str, str]]] = {}  # runs and their colours
     for history, style in zip(histories, _styles(), strict=False):
         if history.best_baseline is not None:
@@ -119,7 +141,7 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
     if len(found) == 1:
         ((name, value),) = found
         axes.axhline(value, color=INK, **LEVEL)
-        # Where the curves are not: left of one that crosses the line late, else right of all.
+        # Beside the curves: on the left if one crosses the line late, else on the right.
         left = any(
             h.points[len(h.points) // 2].validation > value > h.best.validation for h in histories
         )

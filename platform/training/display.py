@@ -1,10 +1,12 @@
-"""A run as it goes: a live panel on a terminal, a line now and then elsewhere."""
+"""Progress of a run on the console: a live panel on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -12,35 +14,69 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from loadmaster.platform.training.loop import Progress
-from loadmaster.platform.training.wording import percent, unit, word
+from loadmaster.platform.training.history import metric_label, percent_change, unit_suffix
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH, CURVE_WIDTH = 76, 40
-LINE_EVERY_S = 10.0  # where nobody watches a terminal
+LINE_EVERY_S = 10.0  # without a terminal
+
+
+@dataclass
+class Progress:
+    """The latest metrics of a run and its validations so far."""
+
+    metric: str
+    iterations: int  # total
+    began: float
+    ends: float = math.inf  # time limit, on the clock of `began`
+    workers: int = 0  # configured
+    sequences: int = 0  # validated on
+    first_iteration: int = 0  # of this session: a resumed run begins later
+    stopping: bool = False  # a stop was requested; the current iteration is finished first
+    ended: bool = False
+    updated: float = 0.0  # time of the latest metrics
+    baselines: Mapping[str, float] = field(default_factory=dict)  # the metric, same sequences
+    figures: dict[str, float] = field(default_factory=dict)
+    curve: list[tuple[int, float]] = field(default_factory=list)  # iteration, validation
+
+    def update(self, figures: Mapping[str, float]) -> None:
+        self.figures = {**self.figures, **figures}
+        self.updated = time.monotonic()
+        if "validation" in figures:
+            self.curve.append((int(figures["iteration"]), figures["validation"]))
+
+    @property
+    def best_baseline(self) -> tuple[str, float] | None:
+        return min(self.baselines.items(), key=lambda pair: pair[1], default=None)
+
+    @property
+    def best(self) -> tuple[int, float]:
+        return min(self.curve, key=lambda point: point[1])
 
 
 @contextmanager
 def display(console: Console, title: str) -> Iterator[Callable[[Progress], None]]:
-    """Gives a function to call whenever there is news."""
+    """Yields a function to call after every update."""
     if console.is_terminal:
         with _live(console, title) as show:
             yield show
         return
-    said = [-LINE_EVERY_S, -1]
+    printed_at, printed_validations = -LINE_EVERY_S, -1
 
-    def say(progress: Progress) -> None:
-        now, judged = time.monotonic(), len(progress.curve)
-        if progress.figures and (judged != said[1] or now - said[0] > LINE_EVERY_S):
-            said[:] = [now, judged]
+    def print_line(progress: Progress) -> None:
+        nonlocal printed_at, printed_validations
+        now, validations = time.monotonic(), len(progress.curve)
+        due = validations != printed_validations or now - printed_at > LINE_EVERY_S
+        if progress.figures and due:
+            printed_at, printed_validations = now, validations
             console.print(line(progress, now), soft_wrap=True, highlight=False)
 
-    yield say
+    yield print_line
 
 
 @contextmanager
 def _live(console: Console, title: str) -> Iterator[Callable[[Progress], None]]:
-    """A panel that is drawn anew four times a second: its clock runs, also in long iterations."""
+    """A panel redrawn four times a second, so that its clock runs during long iterations."""
     shown: list[Progress] = []
 
     def draw() -> RenderableType:
@@ -59,17 +95,13 @@ def line(progress: Progress, now: float) -> str:
     """One iteration in one line."""
     figures = progress.figures
     parts = [f"iteration {int(figures['iteration'])}/{progress.iterations}"]
+    if "decisions_per_s" in figures:
+        parts.append(f"{figures['decisions_per_s']:,.0f} decisions/s")
     if "return_mean" in figures:
-        parts += [
-            f"{figures['decisions_per_s']:,.0f} decisions/s",
-            f"return {figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}",
-            f"entropy {figures['entropy']:.2f}",
-        ]
+        parts.append(f"return {figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
+        parts.append(f"entropy {figures['entropy']:.2f}")
     if "cost_mean" in figures:
-        parts += [
-            f"{figures['decisions_per_s']:,.0f} decisions/s",
-            f"candidates {figures['cost_mean']:,.1f}, best {figures['cost_best']:,.1f}",
-        ]
+        parts.append(f"candidates {figures['cost_mean']:,.1f}, best {figures['cost_best']:,.1f}")
     if progress.curve:
         parts.append(against_baseline(progress))
     parts += [part for part in (missing_workers(progress), time_left(progress, now)) if part]
@@ -77,16 +109,17 @@ def line(progress: Progress, now: float) -> str:
 
 
 def against_baseline(progress: Progress) -> str:
+    """The latest validation beside the best baseline."""
     value = progress.curve[-1][1]
-    told = f"{word(progress.metric)} {value:.1f}{unit(progress.metric)}"
+    text = f"{metric_label(progress.metric)} {value:.1f}{unit_suffix(progress.metric)}"
     if progress.best_baseline is None:
-        return told
+        return text
     name, baseline = progress.best_baseline
-    return f"{told} ({name} {baseline:.1f}, {percent(value, baseline)})"
+    return f"{text} ({name} {baseline:.1f}, {percent_change(value, baseline)})"
 
 
 def missing_workers(progress: Progress) -> str:
-    """Of those that died and are not back yet."""
+    """Note on workers that died and are not replaced yet."""
     working = int(progress.figures.get("workers", progress.workers))
     if working >= progress.workers:
         return ""
@@ -102,8 +135,8 @@ def time_left(progress: Progress, now: float) -> str:
     done = iteration - progress.first_iteration
     if done <= 0:
         return ""
-    pace = (progress.noted - progress.began) / done
-    left = pace * (progress.iterations - iteration) - (now - progress.noted)
+    pace = (progress.updated - progress.began) / done
+    left = pace * (progress.iterations - iteration) - (now - progress.updated)
     return f"{clock(max(0.0, min(left, progress.ends - now)))} left"
 
 
@@ -137,18 +170,15 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
     table.add_row("iteration", iteration)
     if missing_workers(progress):
         table.add_row("workers", missing_workers(progress))
+    speed = f"{figures.get('decisions_per_s', 0):,.0f} decisions/s"
     if "return_mean" in figures:
-        table.add_row(
-            "rollouts",
-            f"{figures['decisions_per_s']:,.0f} decisions/s, "
-            f"{figures['decisions_in_all']:,.0f} in all",
-        )
+        table.add_row("rollouts", f"{speed}, {figures['decisions_in_all']:,.0f} in all")
         table.add_row("return", f"{figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
         table.add_row("entropy", f"{figures['entropy']:.2f}")
     if "cost_mean" in figures:
-        table.add_row("trials", f"{figures['decisions_per_s']:,.0f} decisions/s")
-        told = f"{figures['cost_mean']:,.1f} in the mean, {figures['cost_best']:,.1f} at best"
-        table.add_row("candidates", told)
+        table.add_row("trials", speed)
+        costs = f"{figures['cost_mean']:,.1f} in the mean, {figures['cost_best']:,.1f} at best"
+        table.add_row("candidates", costs)
     if progress.curve:
         table.add_row("validation", against_baseline(progress))
         values = [value for _, value in progress.curve]

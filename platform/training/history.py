@@ -1,4 +1,4 @@
-"""How a run's validation went: what its learning curve is drawn from."""
+"""A run's validations, read from its files, and labels of its metric."""
 
 from __future__ import annotations
 
@@ -12,44 +12,62 @@ from typing import Any, Literal, NamedTuple
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.training.run_folder import CONFIG, MANIFEST, METRICS, RunFolder
 
-Effort = Literal["iterations", "decisions", "minutes"]  # what learning may be held against
+Effort = Literal["iterations", "decisions", "minutes"]  # x axis of a learning curve
+LABELS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
+
+
+def metric_label(metric: str) -> str:
+    return LABELS.get(metric, metric.removesuffix("_s"))
+
+
+def unit_suffix(metric: str) -> str:
+    """Unit with a leading space; a metric whose name does not end in `_s` has none."""
+    return " s" if metric.endswith("_s") else ""
+
+
+def axis_label(metric: str) -> str:
+    return f"{metric_label(metric)},{unit_suffix(metric)}".rstrip(",")
+
+
+def percent_change(value: float, reference: float) -> str:
+    return f"{100 * (value / reference - 1):+.1f}%"
 
 
 class Point(NamedTuple):
-    """A validation, and what had gone into the policy by then."""
+    """One validation, and the training effort before it."""
 
     iterations: float
     decisions: float
-    minutes: float  # of rolling out and learning; validations do not count
+    minutes: float  # of rolling out and learning, without validations
     validation: float
 
 
 @dataclass(frozen=True)
 class History:
-    """A run, as far as it has come."""
+    """Validations of a run so far."""
 
     name: str
     folder: Path
-    metric: str | None  # None: the run has not said
+    metric: str | None  # None: not in the manifest yet
     iterations: int
     points: tuple[Point, ...]
     best_baseline: tuple[str, float] | None  # on the same sequences
 
     @property
     def values(self) -> list[float]:
-        """Every validation that is a number: a run may diverge."""
+        """Finite validations: a run may diverge."""
         return [point.validation for point in self.points if math.isfinite(point.validation)]
 
     @property
     def best(self) -> Point:
-        sound = (point for point in self.points if math.isfinite(point.validation))
-        return min(sound, key=lambda point: point.validation)
+        finite = (point for point in self.points if math.isfinite(point.validation))
+        return min(finite, key=lambda point: point.validation)
 
 
 def read_history(folder: Path, name: str | None = None) -> History:
-    """Of a run that has ended or goes on; the manifest and the metrics are enough."""
+    """Read a finished or running run; manifest.json and metrics.csv are enough."""
     if not (folder / MANIFEST).is_file() or not (
-        (folder / METRICS).is_file() or (folder / CONFIG).is_file()  # the first row is yet to come
+        (folder / METRICS).is_file() or (folder / CONFIG).is_file()  # no row was written yet
     ):
         raise InputError(
             f"{str(folder)!r} is not a run; expected a folder that `loadmaster train` made, "
@@ -89,14 +107,14 @@ def _best_baseline(manifest: Mapping[str, Any], folder: Path) -> tuple[str, floa
         known = [(name, float(value)) for name, value in manifest.get("baselines", {}).items()]
     except (AttributeError, TypeError, ValueError):
         raise InputError(
-            f"{folder / MANIFEST}: baselines are no figures; the run is damaged"
+            f"{folder / MANIFEST}: baselines are not numbers; the run is damaged"
         ) from None
-    sound = (pair for pair in known if math.isfinite(pair[1]))
-    return min(sound, key=lambda pair: pair[1], default=None)
+    finite = (pair for pair in known if math.isfinite(pair[1]))
+    return min(finite, key=lambda pair: pair[1], default=None)
 
 
 def read_histories(given: Sequence[str]) -> list[History]:
-    """Of runs given as RUN or NAME=RUN; folders that are called alike go by their paths."""
+    """Read runs given as RUN or NAME=RUN; folders with equal names are named by their paths."""
     named = [_name_and_folder(text) for text in given]
     by_folder = [name or folder.resolve().name for name, folder in named]
     alike = Counter(by_folder)
@@ -114,7 +132,7 @@ def read_histories(given: Sequence[str]) -> list[History]:
 
 def _name_and_folder(text: str) -> tuple[str | None, Path]:
     name, equals, folder = text.partition("=")
-    if not equals or Path(text).exists():  # a folder's own name may hold the sign
+    if not equals or Path(text).exists():  # a folder's name may contain '='
         return None, Path(text)
     if not name or not folder:
         raise InputError(f"{text!r} names no run; expected RUN or NAME=RUN")
@@ -122,7 +140,7 @@ def _name_and_folder(text: str) -> tuple[str | None, Path]:
 
 
 def common_metric(histories: Sequence[History]) -> str:
-    """What all of them measure; those that have not said are taken at the others' word."""
+    """The one metric of all runs; those without an entry are assumed to have it."""
     metrics = {history.metric for history in histories if history.metric is not None}
     if len(metrics) > 1:
         raise InputError(f"the runs measure {', '.join(sorted(metrics))}; expected one metric")

@@ -1,51 +1,32 @@
-"""A training run from its folder to its last iteration, in a way that survives being stopped."""
+"""A training run: Ray and the trainer are started, iterations run, and everything is saved.
+
+A run can be stopped or killed at any time and resumed from its last checkpoint.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+import ray
+from rich.console import Console
 
 from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import save_bundle
-from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in, reraise_sigint
+from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.display import Progress, display
 from loadmaster.platform.training.run_folder import RunFolder
-from loadmaster.platform.training.tracking import Tracker
+from loadmaster.platform.training.tracking import Tracker, trackers_for
 from loadmaster.platform.training.trainer import Trainer
-
-
-@dataclass
-class Progress:
-    """What a display needs: the latest figures, and the curve so far."""
-
-    metric: str
-    iterations: int  # in all
-    began: float
-    ends: float = math.inf  # when its minutes are over, on the clock of `began`
-    workers: int = 0  # that should roll out
-    sequences: int = 0  # validated on
-    first_iteration: int = 0  # of this session: a resumed run begins later
-    stopping: bool = False  # somebody asked for it; the iteration under way is finished first
-    ended: bool = False
-    noted: float = 0.0  # when the latest figures came
-    baselines: Mapping[str, float] = field(default_factory=dict)  # the metric, same sequences
-    figures: dict[str, float] = field(default_factory=dict)
-    curve: list[tuple[int, float]] = field(default_factory=list)  # iteration, validation
-
-    @property
-    def best_baseline(self) -> tuple[str, float] | None:
-        return min(self.baselines.items(), key=lambda pair: pair[1], default=None)
-
-    @property
-    def best(self) -> tuple[int, float]:
-        return min(self.curve, key=lambda point: point[1])
 
 
 @dataclass(frozen=True)
@@ -54,15 +35,147 @@ class Outcome:
     interrupted: bool
 
 
+def launch(
+    recipe: Recipe,
+    config: TrainingConfig,
+    folder: RunFolder,
+    resumed: bool,
+    address: str | None,
+    mlflow: str | None,
+) -> Outcome:
+    """Start Ray, trainer, trackers and display, and train. Progress goes to stderr."""
+    checkpoint = folder.latest_checkpoint() if resumed else None
+    workers = config.rollouts.workers
+    with ExitStack() as stack:
+        advice = f"Stopped at once. Go on: loadmaster train --resume {folder.path}"
+        stack.enter_context(cleanup_on_exit(folder, resumed, lambda: print(advice)))
+        stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
+        console = Console(file=stderr, highlight=False, markup=False)
+        with console.status("starting Ray" if address is None else f"joining {address}"):
+            stack.enter_context(ray_session(address, workers + 1))
+        if (cpus := ray.cluster_resources().get("CPU", 0)) < workers:
+            console.print(f"{workers} workers need a CPU each, the cluster has {cpus:.0f}: waiting")
+        with (
+            reraise_sigint(),
+            console.status(f"compiling (first time only), starting {workers} rollout workers"),
+        ):
+            trainer = Trainer(recipe, config, resumed)
+            stack.callback(trainer.stop)
+            if checkpoint is not None:
+                trainer.restore(checkpoint)
+                folder.resume(config, trainer.iteration)
+        after = trainer.iteration if resumed else None
+        trackers = trackers_for(folder, config, after, mlflow, console.print)
+        for tracker in trackers:
+            stack.callback(tracker.close)
+        title = f"training {recipe.system} in {folder.path}"
+        show = stack.enter_context(display(console, title))
+        return run(trainer, folder, trackers, show)
+
+
 def run(
     trainer: Trainer,
     folder: RunFolder,
     trackers: Sequence[Tracker],
     show: Callable[[Progress], None],
 ) -> Outcome:
-    """Train to the end, or until somebody asks to stop; either leaves a checkpoint."""
-    config = trainer.config
-    now, minutes = time.monotonic(), config.training.minutes
+    """Train to the end or until a stop is requested; both leave a checkpoint."""
+    config, progress = trainer.config, _initial_progress(trainer, folder)
+
+    def over() -> bool:
+        return trainer.iteration >= progress.iterations or time.monotonic() >= progress.ends
+
+    def log(figures: dict[str, float]) -> None:
+        progress.update(figures)
+        for tracker in trackers:
+            tracker.log(int(figures["iteration"]), figures)
+        show(progress)
+
+    with _stop_requests(progress):
+        show(progress)
+        progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
+        # Now, so that the curve can be drawn during the run.
+        folder.update_manifest(metric=progress.metric, baselines=dict(progress.baselines))
+        if not progress.curve:
+            log({"iteration": float(trainer.iteration), "validation": trainer.validate()})
+            save_policy(trainer, folder, progress)
+            checkpoint(trainer, folder)
+        saved, done = trainer.iteration, over()
+        while not done and not progress.stopping:
+            figures = trainer.step()
+            done = over()
+            if done and "validation" not in figures:
+                figures["validation"] = trainer.validate()
+            log(figures)
+            if "validation" in figures:
+                save_policy(trainer, folder, progress)
+            if trainer.iteration % config.checkpoints.every == 0:
+                checkpoint(trainer, folder)
+                saved = trainer.iteration
+        interrupted = progress.stopping and not done
+        if saved < trainer.iteration:
+            checkpoint(trainer, folder)
+        save_policy(trainer, folder, progress)
+        progress.ended = True
+        show(progress)
+    iteration, validation = progress.best
+    folder.update_manifest(
+        status="interrupted" if interrupted else "finished",
+        iterations=trainer.iteration,
+        decisions=trainer.decisions,
+        best={"iteration": iteration, "validation": validation},
+    )
+    return Outcome(progress, interrupted)
+
+
+def checkpoint(trainer: Trainer, folder: RunFolder) -> None:
+    """Write a checkpoint and remove the oldest beyond `checkpoints.last`."""
+    trainer.save(folder.checkpoint_of(trainer.iteration))
+    for old in folder.checkpoints()[: -trainer.config.checkpoints.last]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def save_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None:
+    """Save the policy as the bundle `last`, and as `best` if it validated best so far."""
+    manifest, config = folder.manifest, trainer.config
+    environment = getattr(config, "environment", None)
+    changed: dict[str, Any] = {}  # beside the environment's own defaults
+    if isinstance(environment, Settings):
+        changed = environment.model_dump(mode="json", exclude_defaults=True)
+    results: dict[str, Any] = {
+        "metric": progress.metric,
+        "validation": dict(progress.curve).get(trainer.iteration),
+        "validation_sequences": progress.sequences,
+    }
+    if progress.best_baseline is not None:
+        baseline, reached = progress.best_baseline
+        results |= {"best_baseline": baseline, "best_baseline_validation": reached}
+    is_best = progress.best[0] == trainer.iteration
+    for which in ("last", "best") if is_best else ("last",):
+        save_bundle(
+            folder.path / which,
+            name=folder.path.name,
+            system=trainer.recipe.system,
+            network=trainer.recipe.network(config),
+            weights=trainer.weights(),
+            trained={
+                "environment": changed,
+                "config": config.model_dump(mode="json"),
+                "seed": config.seed,
+                "iterations": trainer.iteration,
+                "decisions": trainer.decisions,
+                **{name: manifest.get(name) for name in ("command", "machine", "revision")},
+                "date": manifest.get("started"),
+            },
+            results=results,
+            replace=True,
+        )
+
+
+def _initial_progress(trainer: Trainer, folder: RunFolder) -> Progress:
+    """Progress before the first iteration, with the rows of a resumed run."""
+    config, now = trainer.config, time.monotonic()
+    minutes = config.training.minutes
     progress = Progress(
         metric=trainer.recipe.metric(config),
         iterations=config.training.iterations,
@@ -73,143 +186,23 @@ def run(
         first_iteration=trainer.iteration,
     )
     for row in folder.rows():
-        _note(progress, row)
-
-    def over() -> bool:
-        return trainer.iteration >= progress.iterations or time.monotonic() >= progress.ends
-
-    with _stop_requests(progress):
-        show(progress)
-        progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
-        _add_to_manifest(folder, _measured(progress))  # so that its curve can be drawn meanwhile
-        if not progress.curve:
-            first = {"iteration": float(trainer.iteration), "validation": trainer.validate()}
-            _log(trackers, progress, first)
-            keep_policy(trainer, folder, progress)
-            checkpoint(trainer, folder)  # from here on, a run that is killed can be resumed
-        show(progress)
-        saved, done = trainer.iteration, over()
-        while not done and not progress.stopping:
-            figures = trainer.step()
-            done = over()
-            if done and "validation" not in figures:
-                figures["validation"] = trainer.validate()
-            _log(trackers, progress, figures)
-            show(progress)
-            if "validation" in figures:
-                keep_policy(trainer, folder, progress)
-            if trainer.iteration % config.checkpoints.every == 0:
-                checkpoint(trainer, folder)
-                saved = trainer.iteration
-        interrupted = progress.stopping and not done
-        if saved < trainer.iteration:
-            checkpoint(trainer, folder)
-        keep_policy(trainer, folder, progress)
-        progress.ended = True
-        show(progress)
-    status = "interrupted" if interrupted else "finished"
-    _update_manifest(folder, status, trainer, progress)
-    return Outcome(progress, interrupted)
-
-
-def checkpoint(trainer: Trainer, folder: RunFolder) -> None:
-    trainer.save(folder.checkpoint_of(trainer.iteration))
-    for old in folder.checkpoints()[: -trainer.config.checkpoints.last]:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def keep_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None:
-    """The policy as a bundle: the latest, and where it is the best so far, that as well."""
-    _save(trainer, folder, progress, "last")
-    if progress.best[0] == trainer.iteration:
-        _save(trainer, folder, progress, "best")
-
-
-def _trained_on(config: TrainingConfig) -> dict[str, Any]:
-    """Beside the environment's own defaults, which need not be those a system is trained with."""
-    environment = getattr(config, "environment", None)
-    if not isinstance(environment, Settings):
-        return {}
-    return environment.model_dump(mode="json", exclude_defaults=True)
-
-
-def _save(trainer: Trainer, folder: RunFolder, progress: Progress, which: str) -> None:
-    manifest, config = folder.manifest, trainer.config
-    dumped = config.model_dump(mode="json")
-    found = dict(progress.curve).get(trainer.iteration)
-    results: dict[str, Any] = {
-        "metric": progress.metric,
-        "validation": found,
-        "validation_sequences": progress.sequences,
-    }
-    if progress.best_baseline is not None:
-        baseline, reached = progress.best_baseline
-        results |= {"best_baseline": baseline, "best_baseline_validation": reached}
-    save_bundle(
-        folder.path / which,
-        name=folder.path.name,
-        system=trainer.recipe.system,
-        network=trainer.recipe.network(config),
-        weights=trainer.weights(),
-        trained={
-            "environment": _trained_on(config),
-            "config": dumped,
-            "seed": config.seed,
-            "iterations": trainer.iteration,
-            "decisions": trainer.decisions,
-            **{name: manifest.get(name) for name in ("command", "machine", "revision")},
-            "date": manifest.get("started"),
-        },
-        results=results,
-        replace=True,
-    )
-
-
-def _note(progress: Progress, figures: Mapping[str, float]) -> None:
-    progress.figures = {**progress.figures, **figures}
-    progress.noted = time.monotonic()
-    if "validation" in figures:
-        progress.curve.append((int(figures["iteration"]), figures["validation"]))
-
-
-def _log(trackers: Sequence[Tracker], progress: Progress, figures: Mapping[str, float]) -> None:
-    _note(progress, figures)
-    for tracker in trackers:
-        tracker.log(int(figures["iteration"]), figures)
-
-
-def _update_manifest(folder: RunFolder, status: str, trainer: Trainer, progress: Progress) -> None:
-    iteration, value = progress.best
-    reached = {
-        "status": status,
-        "iterations": trainer.iteration,
-        "decisions": trainer.decisions,
-        "best": {"iteration": iteration, "validation": value},
-    }
-    _add_to_manifest(folder, reached | _measured(progress))
-
-
-def _measured(progress: Progress) -> dict[str, Any]:
-    return {"metric": progress.metric, "baselines": dict(progress.baselines)}
-
-
-def _add_to_manifest(folder: RunFolder, known: Mapping[str, Any]) -> None:
-    folder.write_manifest(json.loads(json.dumps({**folder.manifest, **known})))
+        progress.update(row)
+    return progress
 
 
 @contextmanager
 def _stop_requests(progress: Progress) -> Iterator[None]:
-    """The first Ctrl-C or TERM ends the run after its iteration; a second one ends it at once."""
+    """The first SIGINT or SIGTERM ends the run after its iteration, a second one at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals reach the main thread alone
+        yield  # only the main thread receives signals
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def stop(number: int, frame: Any) -> None:
         if progress.stopping:
             raise KeyboardInterrupt
         progress.stopping = True
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:

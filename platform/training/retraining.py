@@ -1,9 +1,9 @@
-"""A policy trained further on a workload that has changed: its settings, and its folder.
+"""Retraining of a policy on a changed workload: its configuration and its folder.
 
-FOLDER/request.json    what was asked for; the same request goes on where it was stopped
-       run/            a training run like any other
+FOLDER/request.json    the request; the same request continues where it was stopped
+       run/            a training run
        bundle/         the policy that validated best
-       verdict.json    it beside the one that serves; written last
+       verdict.json    its comparison with the serving policy; written last
 """
 
 from __future__ import annotations
@@ -17,32 +17,33 @@ from typing import Any
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import Manifest
-from loadmaster.platform.training.run_folder import MANIFEST, RunFolder, merged
+from loadmaster.platform.training.config import merged
+from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
 from loadmaster.serving.policies.comparison import BUNDLE, FILE, ComparisonResult, read_comparison
 
 REQUEST = "request.json"
-ITERATIONS, MINUTES = 200, 20.0  # at most, unless told
-SURROUNDINGS = ("checkpoints", "resources")  # of the run that made it, on another machine
+ITERATIONS, MINUTES = 200, 20.0  # limits unless given
+SURROUNDINGS = ("checkpoints", "resources")  # settings of the machine it was trained on
 
 
 def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The policy's own way of training, from where it stands; `given` goes over it."""
+    """The configuration the policy was trained with, starting from it; `given` overrides."""
     trained = manifest.trained.get("config")
     if isinstance(trained, Mapping):
         own = dict(trained)
-    else:  # a bundle that somebody else made
+    else:  # a bundle made by other software
         own = {"environment": manifest.trained.get("environment") or {}}
     for name in SURROUNDINGS:
         own.pop(name, None)
     own["network"] = manifest.network
     changed = {
-        "rollouts": {"workers": 0},  # asks for no CPU that the service may hold
+        "rollouts": {"workers": 0},  # the service may hold all CPUs
         "training": {
             "start": str(folder.absolute()),
             "take": [],
             "iterations": ITERATIONS,
             "minutes": MINUTES,
-            # It has learnt already: rates and entropy begin where they ended.
+            # Rates and entropy begin where their schedules ended.
             "learning_rate": {"iterations": 0},
             "entropy": {"iterations": 0},
         },
@@ -51,13 +52,13 @@ def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) 
 
 
 class RetrainingFolder:
-    """Of one retraining, begun or to begin."""
+    """The folder of one retraining."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.run, self.bundle = path, path / "run", path / BUNDLE
 
     def open(self, request: Mapping[str, Any]) -> None:
-        """Make it, or find that this very request was made before."""
+        """Create it, or check that it is of the same request."""
         known = self._read(REQUEST)
         if known is None:
             if self.path.exists() and any(self.path.iterdir()):
@@ -67,9 +68,9 @@ class RetrainingFolder:
                 )
             self.path.mkdir(parents=True, exist_ok=True)
             self._write(REQUEST, request)
-        elif known != (asked := json.loads(json.dumps(request))):
-            both = known.keys() | asked.keys()
-            changed = sorted(key for key in both if known.get(key) != asked.get(key))
+        elif known != (wanted := json.loads(json.dumps(request))):
+            both = known.keys() | wanted.keys()
+            changed = sorted(key for key in both if known.get(key) != wanted.get(key))
             raise InputError(
                 f"--output {str(self.path)!r} is another retraining, with other "
                 f"{', '.join(changed)}; expected the same request, or a new folder"
@@ -82,7 +83,7 @@ class RetrainingFolder:
 
     @property
     def can_resume(self) -> bool:
-        """A run that was killed before its first checkpoint cannot."""
+        """Whether the run has a checkpoint."""
         return self.run.exists() and bool(RunFolder(self.run).checkpoints())
 
     @property
@@ -90,7 +91,7 @@ class RetrainingFolder:
         return read_comparison(self.path) if (self.path / FILE).exists() else None
 
     def close(self, verdict: ComparisonResult) -> None:
-        """Nobody resumes it any more: its checkpoints, most of its size, can go."""
+        """Write the comparison and remove the checkpoints, most of the folder's size."""
         self._write(FILE, verdict.model_dump(mode="json"))
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
 

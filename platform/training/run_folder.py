@@ -1,18 +1,17 @@
-"""What a run leaves on disk, and how it is found again.
+"""A run's folder.
 
-RUN/config.yaml            what was set; `loadmaster train SYSTEM --config` takes it
-    manifest.json          versions, seed, command, git revision, machine, how far it got
+RUN/config.yaml            the configuration; `loadmaster train SYSTEM --config` takes it
+    manifest.json          versions, seed, command, git revision, machine, progress
     metrics.csv            a row an iteration
     tensorboard/           the same for TensorBoard
     curve.png              validation over decisions, drawn at the end
     checkpoints/iteration-000120/   RLlib's; of the last few
     best/, last/           bundles: the policy that validated best, and the latest
-    ray.log                what Ray printed meanwhile
+    ray.log                what Ray printed
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import datetime
 import json
@@ -32,45 +31,21 @@ import yaml
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
+from loadmaster.models.files import atomic_text_file, missing_folders, remove_empty_folders
 from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.config import merged as merged
+from loadmaster.platform.training.yaml_with_lines import read_document
 
-# Configurations from YAML files, and one laid over another.
+CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as fault:
-        raise InputError(f"cannot read {path}: {fault.strerror}; expected a YAML file") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text; expected a YAML file") from None
-    except yaml.YAMLError as fault:
-        mark = getattr(fault, "problem_mark", None)
-        where = f":{mark.line + 1}" if mark else ""
-        problem = getattr(fault, "problem", None) or "not YAML"
-        raise InputError(f"{path}{where}: {problem}") from None
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: a {type(values).__name__}; expected settings as key: value")
-    return values
-
-
-def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`above` laid over `below`, branch by branch."""
-    whole = dict(below)
-    for name, value in above.items():
-        if isinstance(value, Mapping) and isinstance(whole.get(name), Mapping):
-            whole[name] = merged(whole[name], value)
-        else:
-            whole[name] = value
-    return whole
-
-
-# Where a policy comes from: versions, command, revision and machine, for manifests.
+    """Values of a YAML file of settings."""
+    return read_document(path).values
 
 
 def provenance() -> dict[str, Any]:
+    """Versions, command, revision and machine, for manifests."""
     return {
         "loadmaster": version("loadmaster"),
         "versions": {name: version(name) for name in ("ray", "torch", "numpy", "numba")}
@@ -116,15 +91,12 @@ def machine() -> dict[str, Any]:
     }
 
 
-CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
-
-
 class RunFolder:
     """A run's files."""
 
     def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
-        self.path = path
-        self._made = made  # folders above it that were not there before, the nearest first
+        """`made`: parent folders that were created for it, the innermost first."""
+        self.path, self._made = path, list(made)
 
     @classmethod
     def create(cls, path: Path, config: TrainingConfig, manifest: Mapping[str, Any]) -> RunFolder:
@@ -132,7 +104,7 @@ class RunFolder:
             raise InputError(
                 f"{str(path)!r} exists already; expected a new folder, or --resume {path}"
             )
-        run = cls(path, [parent for parent in path.parents if not parent.exists()])
+        run = cls(path, missing_folders(path.parent))
         try:
             (path / "checkpoints").mkdir(parents=True)
         except OSError as fault:
@@ -145,13 +117,10 @@ class RunFolder:
         return run
 
     def discard(self) -> None:
-        """Of a run that was refused, or stopped, before it began: as if it had not been asked."""
-        if self.rows():
-            return
-        shutil.rmtree(self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another run may be in there
-            for folder in self._made:
-                folder.rmdir()
+        """Remove a run that failed or was stopped before its first validation."""
+        if not self.rows():
+            shutil.rmtree(self.path, ignore_errors=True)
+            remove_empty_folders(self._made)
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -181,8 +150,11 @@ class RunFolder:
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         self._write(MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
+    def update_manifest(self, **entries: Any) -> None:
+        self.write_manifest({**self.manifest, **entries})
+
     def checkpoints(self) -> list[Path]:
-        """Oldest first; those half written have other names."""
+        """Complete checkpoints, oldest first; partial ones have other names."""
         found = (self.path / "checkpoints").glob("iteration-*")
         return sorted(p for p in found if re.fullmatch(r"iteration-\d+", p.name) and p.is_dir())
 
@@ -190,8 +162,8 @@ class RunFolder:
         found = self.checkpoints()
         if not found:
             raise InputError(
-                f"{str(self.path)!r} has no checkpoint, so there is nothing to resume; "
-                "expected a run that came to its first"
+                f"{str(self.path)!r} has no checkpoint to resume from; "
+                "expected a run that wrote its first"
             )
         return found[-1]
 
@@ -199,30 +171,29 @@ class RunFolder:
         return self.path / "checkpoints" / f"iteration-{iteration:06d}"
 
     def rows(self) -> list[dict[str, float]]:
-        """Of metrics.csv: every figure that was measured, by iteration."""
+        """Rows of metrics.csv, without empty cells; a truncated last line is left out."""
         path = self.path / METRICS
         if not path.is_file():
             return []
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")  # a cut line is no row
+        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
         rows = csv.DictReader(whole.splitlines())
         try:
-            return [_figures(row) for row in rows]
+            return [_row(row) for row in rows]
         except ValueError:
             raise InputError(
                 f"{path}:{rows.line_num}: not a row of figures; the run is damaged"
             ) from None
 
-    def go_on(self, config: TrainingConfig, iteration: int) -> None:
-        """Resumed after `iteration`, maybe with other settings; the manifest remembers."""
+    def resume(self, config: TrainingConfig, iteration: int) -> None:
+        """Write the changed configuration and note that the run is resumed after `iteration`."""
         self.rewind(iteration)
         self.write_config(config)
-        manifest = self.manifest
         again = {"iteration": iteration, "command": command(), "started": now()}
-        resumed = [*manifest.get("resumed", []), again]
-        self.write_manifest({**manifest, "status": "running", "resumed": resumed})
+        resumed = [*self.manifest.get("resumed", []), again]
+        self.update_manifest(status="running", resumed=resumed)
 
     def rewind(self, iteration: int) -> list[dict[str, float]]:
-        """Drop the rows past a checkpoint: a killed run got further than it could save."""
+        """Drop the rows after a checkpoint, which a resumed run writes again."""
         kept = [row for row in self.rows() if row["iteration"] <= iteration]
         names = list(dict.fromkeys(name for row in kept for name in row))
         lines = [",".join(names)]
@@ -231,12 +202,11 @@ class RunFolder:
         return kept
 
     def _write(self, name: str, text: str) -> None:
-        scratch = self.path / f".{name}.{os.getpid()}.partial"
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(self.path / name)
+        with atomic_text_file(self.path / name) as file:
+            file.write(text)
 
 
-def _figures(row: Mapping[str, str]) -> dict[str, float]:
+def _row(row: Mapping[str, str]) -> dict[str, float]:
     figures = {name: float(value) for name, value in row.items() if name and value}
     if "iteration" not in figures:
         raise ValueError("a row without its iteration")
@@ -244,4 +214,5 @@ def _figures(row: Mapping[str, str]) -> dict[str, float]:
 
 
 def cell(value: float | None) -> str:
+    """A value as metrics.csv writes it."""
     return "" if value is None else f"{value:.10g}"

@@ -1,55 +1,57 @@
-"""One RLlib algorithm, driven an iteration at a time."""
+"""One RLlib algorithm, driven an iteration at a time, and the policy it starts from."""
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 import shutil
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.registry import find_network
+from loadmaster.platform.rl.algorithm import InputDriven
+from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.training.config import Recipe, TrainingConfig
-from loadmaster.platform.training.warm_start import starting_weights
 
-LEARNT = {  # our names for a learner's results
+LEARNER_METRICS = {  # our name, RLlib's
     "entropy": "entropy",
     "kl": "kl",
     "gradient_norm": "gradients_default_optimizer_global_norm",
 }
-NETWORK = "network."  # how a module calls the part of it that a bundle holds
+NETWORK = "network."  # prefix, in a module, of the weights that a bundle holds
 
 
 class Trainer:
-    """A run's learning, without its bookkeeping: what the training loop and a sweep both drive."""
+    """Training without files: driven by the training loop and by sweeps."""
 
     def __init__(self, recipe: Recipe, config: TrainingConfig, resumed: bool = False) -> None:
-        """`resumed`: a checkpoint follows, so nobody needs the policy in training.start."""
+        """`resumed`: a checkpoint follows, so training.start is not read."""
         self.recipe, self.config = recipe, config
         recipe.compile(config)
         start = None if resumed else starting_weights(recipe, config)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
         with quiet_rllib():
-            self.algorithm: Any = recipe.algorithm(config).build_algo()
+            self.algorithm: InputDriven = recipe.algorithm(config).build_algo()
         if start is not None:
             self._set_weights(start)
-        self.decisions = 0  # in all, over the whole run
+        self.decisions = 0  # over the whole run
         first = config.validation.first_seed
         self.validation_seeds = range(first, first + config.validation.sequences)
 
     @property
     def iteration(self) -> int:
-        """How many are done."""
+        """Number of iterations done."""
         return int(self.algorithm.iteration)
 
     def step(self) -> dict[str, float]:
-        """One iteration; its figures by name."""
+        """Run one iteration and return its metrics."""
         began = time.perf_counter()
         with quiet_rllib():
             result = self.algorithm.train()
@@ -62,7 +64,7 @@ class Trainer:
             "seconds": seconds,
             "decisions_in_all": float(self.decisions),
             "decisions_per_s": rolled["decisions"] / seconds,
-            **{name: float(learnt[key]) for name, key in LEARNT.items() if key in learnt},
+            **{name: float(learnt[key]) for name, key in LEARNER_METRICS.items() if key in learnt},
             **{name: float(value) for name, value in rolled.items()},
         }
         if self.iteration % self.config.validation.every == 0:
@@ -70,11 +72,11 @@ class Trainer:
         return figures
 
     def validate(self) -> float:
-        """The greedy policy's metric, as a mean over sequences it never learns from."""
-        return float(np.mean(self.algorithm.judge(self.validation_seeds)))
+        """Mean cost of the greedy policy on the validation sequences."""
+        return float(np.mean(self.algorithm.episode_costs(self.validation_seeds)))
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Of the policy to keep: the network's, by its own names."""
+        """The network's weights to save, by its own names."""
         return {
             name.removeprefix(NETWORK): torch.as_tensor(np.array(value))
             for name, value in self.algorithm.policy_weights().items()
@@ -86,7 +88,7 @@ class Trainer:
         self.algorithm.set_module_weights(named)
 
     def save(self, folder: Path) -> None:
-        """A checkpoint that is there whole or not at all."""
+        """Write a checkpoint atomically."""
         partial = folder.with_name(f".{folder.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         with quiet_rllib():
@@ -100,11 +102,11 @@ class Trainer:
             with quiet_rllib():
                 self.algorithm.restore_from_path(str(folder.resolve()))
             self.decisions = int((folder / "decisions").read_text())
-        except Exception as fault:  # a pickle that was cut can fail in any way
+        except Exception as fault:  # a truncated pickle can raise anything
             reason = f"{type(fault).__name__}: {fault}"[:200]
             raise InputError(
                 f"the checkpoint {folder} cannot be restored ({reason}); "
-                "expected a whole one: without this folder the one before it is taken"
+                "expected a whole one; remove this folder to use the one before it"
             ) from fault
 
     def stop(self) -> None:
@@ -113,11 +115,62 @@ class Trainer:
 
 
 class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)
-    """RLlib warns of its own future and of settings nobody set; a user can do nothing with it."""
+    """Silence RLlib's warnings of deprecations and defaults, which a user cannot act on."""
 
     def __enter__(self) -> None:
         super().__enter__()
         warnings.simplefilter("ignore")
-        logging.getLogger("ray.rllib").setLevel(logging.ERROR)
-        logging.getLogger("ray._common.deprecation").setLevel(logging.ERROR)
-        logging.getLogger("ray.tune").setLevel(logging.ERROR)
+        for name in ("ray.rllib", "ray._common.deprecation", "ray.tune"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
+    """Weights of the policy in training.start, or those of its tables that training.take names."""
+    start, patterns = config.training.start, config.training.take
+    if start is None:
+        if patterns:
+            raise InputError("training.take: there is no training.start to take weights from")
+        return None
+    bundle = find_policy(start).bundle
+    if bundle.system != recipe.system:
+        raise InputError(
+            f"training.start {start!r} is a policy of {bundle.system!r}; "
+            f"expected one of {recipe.system!r}"
+        )
+    if patterns:
+        taken = _matching(bundle.weights, patterns)
+        _check_shapes(taken, find_network(recipe.system).build(recipe.network(config)).state_dict())
+        return taken
+    network = {**recipe.network(recipe.config_class()), **bundle.network}
+    if network != recipe.network(config):
+        raise InputError(
+            f"training.start {start!r} has the network {network}; "
+            f"expected the configured one, {recipe.network(config)}"
+        )
+    return dict(bundle.weights)
+
+
+def _matching(
+    weights: Mapping[str, torch.Tensor], patterns: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """Tables whose names match a pattern, sorted by name."""
+    for pattern in patterns:
+        if not fnmatch.filter(weights, pattern):
+            known = ", ".join(sorted(weights))
+            raise InputError(f"training.take: no table is called {pattern}; expected {known}")
+    chosen = {name for pattern in patterns for name in fnmatch.filter(weights, pattern)}
+    return {name: weights[name] for name in sorted(chosen)}
+
+
+def _check_shapes(taken: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
+    for name, table in taken.items():
+        if name not in own:
+            raise InputError(
+                f"training.take: the network to train has no table {name}; "
+                "expected tables of both networks"
+            )
+        if own[name].shape != table.shape:
+            raise InputError(
+                f"training.take: {name} of training.start has the shape {tuple(table.shape)}; "
+                f"expected {tuple(own[name].shape)}, as in the network to train"
+            )

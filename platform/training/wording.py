@@ -1,24 +1,8 @@
-"""What validation measures, in words."""
+"""Former place of metric labels, now in `history`."""
 
-from __future__ import annotations
+from loadmaster.platform.training.history import axis_label as with_unit
+from loadmaster.platform.training.history import metric_label as word
+from loadmaster.platform.training.history import percent_change as percent
+from loadmaster.platform.training.history import unit_suffix as unit
 
-WORDS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
-
-
-def word(metric: str) -> str:
-    return WORDS.get(metric, metric.removesuffix("_s"))
-
-
-def unit(metric: str) -> str:
-    """With a space before it; a metric whose name does not end in `_s` has none."""
-    return " s" if metric.endswith("_s") else ""
-
-
-def with_unit(metric: str) -> str:
-    """As a heading."""
-    return f"{word(metric)},{unit(metric)}" if unit(metric) else word(metric)
-
-
-def percent(value: float, reference: float) -> str:
-    """`value` against `reference`."""
-    return f"{100 * (value / reference - 1):+.1f}%"
+__all__ = ["percent", "unit", "with_unit", "word"]

@@ -1,7 +1,6 @@
-"""`loadmaster train` as a user runs it: to the end, stopped, killed, and resumed.
+"""`loadmaster train` as a command: to the end, stopped, killed and resumed.
 
-Most of a short run is starting, on one core: commands that have nothing to do with each other run
-beside each other.
+Most of a short run is startup on one core, so independent commands run in parallel.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,8 @@ from loadmaster.platform.cli.main import main
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
 from tests.platform.training.event_files import scalars_in
+
+pytestmark = pytest.mark.slow
 
 COMMAND = [str(Path(sys.executable).with_name("loadmaster")), "train"]
 SETTINGS = {
@@ -85,11 +86,11 @@ class Command:
             time.sleep(0.02)
 
     def interrupt(self) -> None:
-        """As Ctrl-C does: the whole group hears it."""
+        """Send SIGINT to the whole group, as Ctrl-C does."""
         os.killpg(self._process.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """The driver alone, which gets no chance to tidy up."""
+        """Kill the driver alone, without cleanup."""
         self._process.kill()
 
     def done(self) -> Done:
@@ -118,7 +119,7 @@ def manifest_of(run: Path) -> dict[str, Any]:
     return found
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
@@ -140,19 +141,31 @@ class Finished(NamedTuple):
     bundles: dict[str, Bundle]
 
 
+class Stopped(NamedTuple):
+    done: Done
+    run: Path
+    iteration: int
+
+
+class Killed(NamedTuple):
+    processes: list[psutil.Process]
+    run: Path
+    iteration: int  # of its last checkpoint
+
+
 @pytest.fixture(scope="module")
 def whole(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Started:
-    """A run from start to finish, on a cluster that somebody else started."""
+    """A run from start to finish, on an existing cluster."""
     folder = tmp_path_factory.mktemp("train")
     arguments = [*settings(), *joined(), "--output", "whole", "--json"]
     return Started(Command(*arguments, cwd=folder), folder / "whole")
 
 
 @pytest.fixture(scope="module")
-def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[Done, Path, int]:
-    """The same run, on a Ray of its own, that somebody stops with Ctrl-C early on."""
+def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """The same run on its own Ray, stopped early with Ctrl-C."""
     folder = tmp_path_factory.mktemp("stopped")
-    # No checkpoint but those that a stop makes: whatever is done after it is done twice.
+    # Checkpoints only from stops, so that everything after one is repeated.
     command = Command(*settings(checkpoints__every=1000), "--output", "run", cwd=folder)
     run = folder / "run"
     command.wait_until(lambda: iteration_of(run) >= 2)
@@ -160,10 +173,12 @@ def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> tuple[D
     command.interrupt()
     done = command.done()
     assert alive(family) == []
-    return done, run, iteration_of(run)
+    return Stopped(done, run, iteration_of(run))
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(stopped: tuple[Done, Path, int]) -> None:
+def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(
+    stopped: Stopped,
+) -> None:
     done, run, reached = stopped
     assert done.code == 130
     assert "Stopped before the end. Go on: loadmaster train --resume run\n" in done.out
@@ -181,7 +196,7 @@ def finished(whole: Started) -> Finished:
     return Finished(done, run, rows_of(run), {one: load_bundle(run / one) for one in BUNDLES})
 
 
-def test_a_run_leaves_what_was_promised(finished: Finished) -> None:
+def test_files_of_a_run(finished: Finished) -> None:
     run, rows = finished.path, finished.rows
     assert {path.name for path in run.iterdir()} == {
         "config.yaml", "manifest.json", "metrics.csv", "tensorboard", "checkpoints", "best", "last",
@@ -190,8 +205,8 @@ def test_a_run_leaves_what_was_promised(finished: Finished) -> None:
     config = build_settings(DecimaTraining, read_config(run / "config.yaml"))
     assert (config.environment.jobs, config.rollouts.workers) == (3, 1)
     assert [row["iteration"] for row in rows] == [str(i) for i in range(LAST + 1)]
-    judged = [row["iteration"] for row in rows if row["validation"]]
-    assert judged == ["0", "4", "8", "12"]
+    validated = [row["iteration"] for row in rows if row["validation"]]
+    assert validated == ["0", "4", "8", "12"]
     assert scalars_in(run / "tensorboard")["validation"] == [
         (int(row["iteration"]), pytest.approx(float(row["validation"])))
         for row in rows
@@ -212,38 +227,35 @@ def test_a_run_leaves_what_was_promised(finished: Finished) -> None:
     assert {"seed", "machine", "revision", "started", "baselines"} <= set(manifest)
 
 
-def test_a_script_can_read_what_it_prints(finished: Finished) -> None:
+def test_json_output(finished: Finished) -> None:
     found = json.loads(finished.done.out)
     assert found["run"] == "whole"
     assert (found["interrupted"], found["iterations"]) == (False, LAST)
     assert found["untrained"] == pytest.approx(float(finished.rows[0]["validation"]))
 
 
-def test_nothing_of_ray_is_printed(finished: Finished) -> None:
+def test_stderr_has_progress_lines_only(finished: Finished) -> None:
     lines = finished.done.err.splitlines()
     assert [line for line in lines if not line.startswith("iteration ")] == []
     assert [line.split()[1] for line in lines] == ["0/12", "4/12", "8/12", "12/12"]
 
 
 @pytest.fixture(scope="module")
-def further(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """The finished run goes on. The cluster's token is where `ray start` leaves it, and nothing is
-    said about it elsewhere."""
+def continued(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """The finished run, continued. The cluster's token is only in the file of `ray start`."""
     home = tmp_path_factory.mktemp("home")
     (home / ".ray").mkdir()
     (home / ".ray" / "auth_token").write_text(os.environ["RAY_AUTH_TOKEN"])
-    told = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
-    env = {name: value for name, value in os.environ.items() if name not in told}
+    removed = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
+    env = {name: value for name, value in os.environ.items() if name not in removed}
     env |= {"HOME": str(home), "LOADMASTER_CACHE": str(cache_folder().parents[2])}
     more = ["--resume", "whole", "--set", f"training.iterations={LAST + 2}", *joined()]
     return Command(*more, cwd=finished.path.parent, env=env)
 
 
 @pytest.fixture(scope="module")
-def killed(
-    stopped: tuple[Done, Path, int], further: Command
-) -> tuple[list[psutil.Process], Path, int]:
-    """The stopped run, resumed and then killed at a point that no checkpoint knows."""
+def killed(stopped: Stopped, continued: Command) -> Killed:
+    """The stopped run, resumed and then killed after its last checkpoint."""
     _, run, reached = stopped
     command = Command("--resume", "run", cwd=run.parent)
     command.wait_until(lambda: iteration_of(run) >= reached + 2)
@@ -253,20 +265,20 @@ def killed(
     assert reached < iteration_of(run) < LAST
     assert manifest_of(run)["status"] == "running"
     assert len(family) > 4  # its Ray
-    return family, run, reached
+    return Killed(family, run, reached)
 
 
 @pytest.fixture(scope="module")
-def resumed(killed: tuple[list[psutil.Process], Path, int]) -> Started:
-    """The killed run, on its way to the end, now on a cluster that somebody else started."""
+def resumed(killed: Killed) -> Started:
+    """The killed run, resumed to the end on an existing cluster."""
     _, run, _ = killed
     return Started(Command("--resume", "run", *joined(), cwd=run.parent), run)
 
 
-def test_a_finished_run_may_go_further(
-    finished: Finished, further: Command, resumed: Started
+def test_finished_run_continues_with_more_iterations(
+    finished: Finished, continued: Command, resumed: Started
 ) -> None:
-    done = further.done()
+    done = continued.done()
     assert done.code == 0, done.err
     rows = rows_of(finished.path)
     assert rows[: LAST + 1] == finished.rows
@@ -275,7 +287,7 @@ def test_a_finished_run_may_go_further(
     assert manifest_of(finished.path)["iterations"] == LAST + 2
 
 
-def test_ctrl_c_before_anything_was_learnt_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_during_startup_leaves_no_files(tmp_path: Path) -> None:
     command = Command(*settings(), cwd=tmp_path)
     command.wait_until(lambda: (tmp_path / "runs").exists())
     time.sleep(1.0)  # Ray is starting
@@ -294,29 +306,29 @@ def check_refusal(address: str, done: Done, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_cluster_that_does_not_answer(resumed: Started, tmp_path: Path) -> None:
+def test_unreachable_cluster(resumed: Started, tmp_path: Path) -> None:
     address = "127.0.0.1:1"
     done = Command(*settings(), "--address", address, cwd=tmp_path).done()
     check_refusal(address, done, tmp_path)
 
 
 @pytest.mark.parametrize("address", ["nowhere.invalid:6379", "ray://127.0.0.1:1"])
-def test_an_address_of_no_cluster(
+def test_invalid_address(
     address: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """In this process, as if it had no Ray yet."""
+    """In this process, as if Ray was not initialised."""
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # which the command would leave behind
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")  # the command sets it otherwise
     monkeypatch.chdir(tmp_path)
     code = main(["train", *settings(), "--address", address])
     check_refusal(address, Done(code, *capfd.readouterr()), tmp_path)
 
 
-def test_killed_and_resumed_it_continues_the_same_curve(
-    killed: tuple[list[psutil.Process], Path, int], resumed: Started, finished: Finished
+def test_killed_and_resumed_run_equals_an_uninterrupted_one(
+    killed: Killed, resumed: Started, finished: Finished
 ) -> None:
     (_, _, reached), (command, run) = killed, resumed
     done = command.done()
@@ -333,17 +345,15 @@ def test_killed_and_resumed_it_continues_the_same_curve(
 
 @pytest.fixture(scope="session")
 def last_to_go() -> Iterator[list[psutil.Process]]:
-    """Processes that will end soon; looked at when all tests are done."""
+    """Processes that end soon; checked after all tests."""
     processes: list[psutil.Process] = []
     yield processes
     _, left = psutil.wait_procs(processes, timeout=PATIENCE_S)
-    assert alive(left) == [], "of the training that test_nothing_runs_on_after_a_kill killed"
+    assert alive(left) == [], "of the training that test_no_process_survives_a_kill killed"
 
 
-def test_nothing_runs_on_after_a_kill(
-    killed: tuple[list[psutil.Process], Path, int], last_to_go: list[psutil.Process]
-) -> None:
-    """Ray ends with its driver, however that ended; two of its agents take a minute to notice."""
+def test_no_process_survives_a_kill(killed: Killed, last_to_go: list[psutil.Process]) -> None:
+    """Ray ends with its driver; two of its agents take a minute."""
 
     def agents() -> list[psutil.Process]:
         return [process for process in alive(killed[0]) if is_agent(process)]

@@ -1,4 +1,4 @@
-"""The same game in RLlib's own multi-agent environment runner, as a yardstick for ours."""
+"""The vaults game in RLlib's own multi-agent environment runner, to compare speed with."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class StockVault(MultiAgentEnv):
 
     def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
         keys = {agent: np.array([key]) for agent, key in actions.items()}
-        seen, rewards, over, cut_off, _ = self.game.step(keys)
-        everybody = (*AGENTS, "__all__")
+        seen, rewards, terminated, truncated, _ = self.game.step(keys)
+        all_agents = (*AGENTS, "__all__")
         return (
             {agent: own[0] for agent, own in seen.items()},
             dict.fromkeys(AGENTS, float(rewards[0])),
-            dict.fromkeys(everybody, bool(over[0])),
-            dict.fromkeys(everybody, bool(cut_off[0])),
+            dict.fromkeys(all_agents, bool(terminated[0])),
+            dict.fromkeys(all_agents, bool(truncated[0])),
             {},
         )
 
 
 class Keyholder(TorchRLModule):
-    """One of the two, with the same scores; the distribution is RLlib's own."""
+    """One agent with the same scores; the distribution is RLlib's own."""
 
     def setup(self) -> None:
         self.scores = nn.Linear(SEEN, SYMBOLS)

@@ -1,4 +1,4 @@
-"""Two agents learn to open vaults together, from a critic that sees what both see."""
+"""MAPPO: two agents learn to open vaults together from a centralised critic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadmaster.platform.training.config import Critic, Learning, Recipe, Schedu
 from loadmaster.platform.training.trainer import Trainer, quiet_rllib
 from tests.learning.vaults import AGENTS, SEEDS, STEPS, Vaults, vaults_config, vaults_opened
 
-pytestmark = pytest.mark.usefixtures("ray_session")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 ITERATIONS = 30
 CLOCKS = ("seconds", "decisions_per_s", "workers")
@@ -51,29 +51,29 @@ def opened_after(iterations: int, how: Learning, agents: Sequence[str] = AGENTS)
     with built(how, agents=agents) as algorithm:
         for _ in range(iterations):
             algorithm.train()
-        return vaults_opened(algorithm.judge(SEEDS))
+        return vaults_opened(algorithm.episode_costs(SEEDS))
 
 
 @pytest.mark.parametrize("kind", ["v", "q"])
-def test_both_kinds_of_critic_teach_the_best_there_is(kind: Kind) -> None:
+def test_both_kinds_of_critic_reach_the_optimum(kind: Kind) -> None:
     assert opened_after(ITERATIONS, learning(kind)) > 0.99
 
 
-def test_a_critic_that_sees_one_agents_part_teaches_much_less() -> None:
-    """As learners do that know of nobody else: to them the toll is noise."""
+def test_critic_of_one_agent_learns_much_worse() -> None:
+    """To a critic that observes one agent the toll is noise."""
     assert opened_after(ITERATIONS, learning("v"), agents=AGENTS[:1]) < 0.7
 
 
-def test_without_a_critic_the_shared_input_teaches_agents_too() -> None:
+def test_agents_learn_without_a_critic_from_shared_input() -> None:
     assert opened_after(ITERATIONS // 2, learning("none")) > 0.99
 
 
-def test_a_critic_that_sees_half_may_compare_rollouts_of_one_sequence() -> None:
+def test_critic_of_one_agent_learns_with_shared_input() -> None:
     how = learning("v", shared_input=True)
     assert opened_after(ITERATIONS // 2, how, agents=AGENTS[:1]) > 0.99
 
 
-def test_the_critic_stays_with_the_learner() -> None:
+def test_critic_stays_with_the_learner() -> None:
     with built(learning("v")) as algorithm:
         assert not any("worth" in name for name in algorithm.module_weights())
         before = algorithm.learner_group.get_weights()[CRITIC]
@@ -81,41 +81,40 @@ def test_the_critic_stays_with_the_learner() -> None:
         after = algorithm.learner_group.get_weights()[CRITIC]
         assert any((before[name] != after[name]).any() for name in before)
         assert result["learners"][CRITIC]["loss"] > 0
-        assert result["rollouts"]["critic_explains"] < 0.5  # it had learnt nothing yet
+        assert result["rollouts"]["critic_explains"] < 0.5
         assert result["learners"]["default_policy"]["kl"] > 0
 
 
-class CutOff(Vaults):
-    """Games that are cut off, though they could go on."""
+class Truncated(Vaults):
+    """Games that are truncated instead of terminated."""
 
     def step(self, actions: Any) -> tuple[Any, ...]:
-        seen, rewards, over, cut_off, infos = super().step(actions)
-        return seen, rewards, cut_off, over, infos
+        seen, rewards, terminated, truncated, infos = super().step(actions)
+        return seen, rewards, truncated, terminated, infos
 
 
 @pytest.mark.parametrize("kind", ["v", "q"])
-def test_what_follows_a_game_that_was_cut_off_is_the_critics_to_say(kind: Kind) -> None:
+def test_truncated_games_are_bootstrapped_by_the_critic(kind: Kind) -> None:
     with built(learning(kind, samples=2)) as algorithm:
         for _ in range(2):
             algorithm.train()
         work = [RolloutSpec(seed, luck=seed, keep=0.5) for seed in range(4)]
         weights, runner = algorithm.module_weights(), algorithm.env_runner_group.local_env_runner
         whole = runner.sample(weights, work)
-        runner._engine = VectorEngine(lambda count, _: CutOff(count))
-        short = runner.sample(weights, work)
-        for over, cut_off in zip(
-            algorithm._judged(whole)[1], algorithm._judged(short)[1], strict=True
-        ):
-            assert cut_off[:-1] == pytest.approx(over[:-1])
-            assert over[-1] == 0
-            assert cut_off[-1] != 0
-        advantages = algorithm._advantages([short])
+        engine = VectorEngine(lambda count, _: Truncated(count))
+        short = engine.roll_out(runner.module, work)
+        values = (algorithm.critic_values(recordings)[1] for recordings in (whole, short))
+        for terminated, truncated in zip(*values, strict=True):
+            assert truncated[:-1] == pytest.approx(terminated[:-1])
+            assert terminated[-1] == 0
+            assert truncated[-1] != 0
+        advantages = algorithm.advantages([short])
         assert len(advantages) == sum(len(own.kept) for own in short) < 4 * STEPS
         assert float(advantages.std()) == pytest.approx(1, abs=1e-3)
 
 
-def test_what_the_critic_is_fitted_to_leaves_the_policy_alone() -> None:
-    """Adam goes on by its momentum wherever it is given a gradient, though it were 0."""
+def test_fitting_the_critic_leaves_the_policy_unchanged() -> None:
+    """Adam moves by its momentum even where the gradient is 0."""
     still = learning("v").model_copy(update={"learning_rate": Schedule(first=0, last=0)})
     with built(still) as algorithm:
         algorithm.train()
@@ -157,14 +156,12 @@ def config_of(kind: Kind, workers: int = 0) -> TrainingConfig:
 
 
 def row_of(trainer: Trainer) -> dict[str, float]:
-    """One more iteration, without what no two runs have in common."""
+    """Metrics of one more iteration, without clocks."""
     return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
 
 
 @pytest.mark.parametrize("kind", ["v", "q"])
-def test_a_seed_gives_the_same_rows_also_when_resumed_and_with_workers(
-    kind: Kind, tmp_path: Path
-) -> None:
+def test_rows_are_reproducible_when_resumed_and_with_workers(kind: Kind, tmp_path: Path) -> None:
     trainer = Trainer(RECIPE, config_of(kind))
     resumed = Trainer(RECIPE, config_of(kind, workers=2 if kind == "v" else 0), resumed=True)
     try:

@@ -1,9 +1,9 @@
-"""A game for two that can only be won together.
+"""A cooperative game of two agents, for tests of MAPPO.
 
-At every step each of two agents sees a symbol of its own and turns one of three keys. If both keys
-fit, a vault opens, and a step later it pays. Meanwhile a toll is due at every step, or is paid to
-them, by the marks the two bear in this game, and by nothing that anybody does. It is far larger
-than the vault's pay, and neither agent can tell it from its own mark: who sees both can.
+At every step each agent observes a symbol of its own and turns one of three keys. If both keys fit,
+a vault opens and pays a step later. A toll, positive or negative, is due at every step. It depends
+on the marks of both agents and on no action, is far larger than the pay, and is predictable only
+from both marks together.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ from loadmaster.platform.training.config import Learning, Rollouts
 AGENTS = ("left", "right")
 SYMBOLS, MARKS, STEPS, TOLL = 3, 3, 10, 4.0
 BEST = STEPS - 1  # vaults that can pay before the end
-SEEDS = range(100, 132)  # of episodes to judge on
-SEEN = SYMBOLS + MARKS + 2  # numbers an agent sees: also if a vault just opened, and the time
+SEEDS = range(100, 132)  # of evaluation episodes
+SEEN = (
+    SYMBOLS + MARKS + 2
+)  # numbers an agent observes: also whether a vault just opened, and the time
 
 
 def game_of(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -79,7 +81,7 @@ class Vaults:
 
 
 class Keyholders(TorchRLModule):
-    """Each agent scores its keys by what it sees itself."""
+    """Each agent scores its keys by its own observation."""
 
     def setup(self) -> None:
         self.network = nn.ModuleDict({agent: nn.Linear(SEEN, SYMBOLS) for agent in AGENTS})
@@ -106,8 +108,8 @@ class Keyholders(TorchRLModule):
         return {Columns.ACTION_LOGP: _at(logs, chosen), ENTROPY: -(logs.exp() * logs).sum(2)}
 
 
-class Onlooker(TorchRLModule):
-    """The critic. `model_config`: whether it `sees_actions`, and of which `agents` it knows."""
+class VaultCritic(TorchRLModule):
+    """The critic. `model_config`: whether it `sees_actions`, and which `agents` it observes."""
 
     def setup(self) -> None:
         self.agents = self.model_config["agents"]
@@ -118,11 +120,11 @@ class Onlooker(TorchRLModule):
         )
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
-        told = [batch[Columns.OBS][agent] for agent in self.agents]
+        inputs = [batch[Columns.OBS][agent] for agent in self.agents]
         if self.sees_actions:
             done = (batch[Columns.ACTIONS][agent] for agent in self.agents)
-            told += [nn.functional.one_hot(key, SYMBOLS).float() for key in done]
-        return {Columns.VF_PREDS: self.worth(torch.cat(told, 1)).squeeze(1)}
+            inputs += [nn.functional.one_hot(key, SYMBOLS).float() for key in done]
+        return {Columns.VF_PREDS: self.worth(torch.cat(inputs, 1)).squeeze(1)}
 
 
 def _by_agent(keys: Tensor) -> dict[str, Tensor]:
@@ -163,8 +165,8 @@ def vaults_config(
     config.input_driven(engine=make_engine, groups=groups, learning=learning)
     kind = learning.critic.kind
     seen = {"sees_actions": kind == "q", "agents": tuple(agents)}
-    onlooker = RLModuleSpec(module_class=Onlooker, model_config=seen)
-    return config.team(critic=None if kind == "none" else onlooker)
+    critic = RLModuleSpec(module_class=VaultCritic, model_config=seen)
+    return config.team(critic=None if kind == "none" else critic)
 
 
 def vaults_opened(costs: Sequence[float]) -> float:

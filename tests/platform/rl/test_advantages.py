@@ -1,4 +1,4 @@
-"""The input-dependent baseline: by hand, unbiased, and worth its rollouts."""
+"""Baselines, advantages and critic targets: by hand, unbiased, and with less variance."""
 
 from __future__ import annotations
 
@@ -13,15 +13,23 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.platform.rl.advantages import (
+    Decay,
     Rollout,
+    RunningNormalizer,
     bootstrapped_advantages,
-    differential_rewards,
+    explained_variance,
+    gae,
     group_advantages,
     group_baselines,
     returns_to_go,
+    segments_of,
+    with_differential_rewards,
 )
 from loadmaster.platform.rl.rollout import on_device, taken
 from loadmaster.platform.systems.decima.rollout import Recording, record_rollout
+
+ROLLOUT = Rollout(np.array([0.0, 2.0, 3.0, 7.0]), np.array([1.0, 2.0, 4.0, 8.0]), 10.0)
+ALL = np.arange(4)
 
 
 def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
@@ -31,67 +39,104 @@ def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
 def test_returns_by_hand() -> None:
     one = rollout([0, 2, 5], [-1, -2, -4], 8)
     assert returns_to_go(one).tolist() == [-7, -6, -4]
-    # Half a life of 1 s: 2^-t. From the end: -4; -2 - 4 / 8; -1 - 2.5 / 4.
-    halved = returns_to_go(one, discount_per_s=np.log(2))
-    assert halved == pytest.approx([-1.625, -2.5, -4])
+    # Half-life 1 s: 2^-t. From the end: -4; -2 - 4 / 8; -1 - 2.5 / 4.
+    assert returns_to_go(one, discount_per_s=np.log(2)) == pytest.approx([-1.625, -2.5, -4])
+    assert with_differential_rewards(one, rate=-1.0).reward.tolist() == [1, 1, -1]
 
 
-def test_differential_rewards_by_hand() -> None:
-    one = rollout([0, 2, 5], [-1, -2, -4], 8)
-    assert differential_rewards(one, rate=-1.0).tolist() == [1, 1, -1]
-
-
-def test_baselines_by_hand() -> None:
-    # What the second has left: -6 at 0, -4 at 4, 0 at 10; in between on straight lines.
+def test_group_baselines_by_hand() -> None:
+    # Return-to-go of the second: -6 at 0, -4 at 4, 0 at 10, interpolated linearly.
     group = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
     assert group_baselines(group)[0] == pytest.approx([-6, -5, -2])
-    # And the first: -3 at 0, -2 at 2, -1 at 7.
+    # And of the first: -3 at 0, -2 at 2, -1 at 7.
     assert group_baselines(group)[1] == pytest.approx([-3, -1.6])
     assert group_advantages(group)[1] == pytest.approx([-3, -2.4])
+    # Of several decisions at one time the first counts; after the end nothing is left.
+    group = [rollout([0, 0, 0], [0, 0, -3], 3), rollout([0, 1, 5], [-1, -1, 0], 6)]
+    assert group_baselines(group)[1] == pytest.approx([-3, -2, 0])
+    with pytest.raises(ValueError, match="group of 1"):
+        group_baselines(group[:1])
 
 
-def test_of_decisions_at_one_moment_the_first_counts() -> None:
-    group = [rollout([0, 0, 0], [0, 0, -3], 3), rollout([0, 1], [-1, -1], 2)]
-    assert group_baselines(group)[1] == pytest.approx([-3, -2])
-
-
-def test_after_the_end_nothing_is_left() -> None:
-    group = [rollout([0], [-1], 1), rollout([0, 5], [-5, -5], 10)]
-    assert group_baselines(group)[1] == pytest.approx([-1, 0])
-
-
-def test_one_alone_has_no_baseline() -> None:
-    with pytest.raises(ValueError, match="a group of 1"):
-        group_baselines([rollout([0], [-1], 1)])
-
-
-def test_with_endless_memory_and_no_outlook_nothing_is_bootstrapped() -> None:
+@pytest.mark.parametrize("discount", [0.0, 0.1])
+def test_bootstrapped_with_infinite_horizon_and_no_outlook_equals_group_advantages(
+    discount: float,
+) -> None:
     group = [rollout([0, 2, 7], [-1, -2, -1], 9), rollout([0, 4], [-2, -4], 10)]
-    for discount in (0.0, 0.1):
-        plain = group_advantages(group, discount)
-        for before, after in zip(
-            plain, bootstrapped_advantages([group], discount, memory_s=1e12), strict=True
-        ):
-            assert after == pytest.approx(before)
+    found = bootstrapped_advantages([group], discount, credit_horizon_s=1e12)
+    for expected, own in zip(group_advantages(group, discount), found, strict=True):
+        assert own == pytest.approx(expected)
 
 
-def test_short_memory_holds_a_decision_to_what_follows_at_once() -> None:
-    # Both pay 1 at every step but one pays 5 in its last: the first decisions are not to blame.
+def test_short_credit_horizon_charges_the_last_decision_only() -> None:
     steady, late = rollout([0, 10, 20], [-1, -1, -1], 30), rollout([0, 10, 20], [-1, -1, -5], 30)
-    _, advantage = bootstrapped_advantages([[steady, late]], 0.0, memory_s=0.1)
+    _, advantage = bootstrapped_advantages([[steady, late]], 0.0, credit_horizon_s=0.1)
     assert advantage == pytest.approx([0, 0, -4], abs=1e-9)
 
 
-def test_what_the_outlook_foresees_is_no_surprise() -> None:
-    """Each has work left that it must pay for; how much was settled before the first decision."""
+def test_outlook_explains_work_from_before_the_first_decision() -> None:
     group = [
         Rollout(np.array([0.0, 1.0]), np.array([-work, -work]), 2.0, np.array([[2 * work], [work]]))
         for work in (1.0, 2.0, 4.0)
     ]
-    for advantage in bootstrapped_advantages([group], 0.0, memory_s=100.0):
+    for advantage in bootstrapped_advantages([group], 0.0, credit_horizon_s=100.0):
         assert advantage == pytest.approx([0, 0], abs=1e-4)
     blind = [dataclasses.replace(each, outlook=None) for each in group]
-    assert abs(bootstrapped_advantages([blind], 0.0, memory_s=100.0)[2]).max() > 2
+    assert abs(bootstrapped_advantages([blind], 0.0, credit_horizon_s=100.0)[2]).max() > 2
+
+
+def test_gae_by_hand() -> None:
+    segments = segments_of(ROLLOUT, ALL, Decay(gamma=0.5, gae_lambda=0.5))
+    value = np.array([4.0, 2.0, 0.0, 6.0, 0.0])
+    # Errors: 1 + 1 - 4 = -2; 2 + 0 - 2 = 0; 4 + 3 - 0 = 7; 8 - 6 = 2. Each passes on a quarter.
+    assert gae(segments, value[:-1], value) == pytest.approx([-1.53125, 1.875, 7.5, 2])
+    # The last value counts where an episode was truncated.
+    segments = segments_of(ROLLOUT, ALL, Decay(gamma=0.5, gae_lambda=0.0))
+    truncated = np.array([0.0, 0.0, 0.0, 0.0, 6.0])
+    assert gae(segments, truncated[:-1], truncated) == pytest.approx([1, 2, 4, 11])
+    # Q: the TD target is r + gamma * the next state's mean; this state's mean is no part of it.
+    q, mean = np.ones(4), np.array([9.0, 2.0, 4.0, 6.0, 0.0])
+    assert q + gae(segments, q, mean) == pytest.approx([1 + 1, 2 + 2, 4 + 3, 8])
+
+
+@pytest.mark.parametrize("per_s", [0.0, 0.3])
+def test_gae_with_lambda_one_is_return_minus_value(per_s: float) -> None:
+    value = np.array([3.0, -1.0, 2.0, 5.0, 0.0])
+    found = gae(segments_of(ROLLOUT, ALL, Decay(per_s=per_s)), value[:-1], value)
+    assert found == pytest.approx(returns_to_go(ROLLOUT, per_s) - value[:-1])
+
+
+def test_segments_decay_by_time_and_join_decisions_that_were_not_kept() -> None:
+    segments = segments_of(ROLLOUT, ALL, Decay(per_s=0.1, credit_horizon_s=2.0))
+    assert segments.discount == pytest.approx(np.exp(-0.1 * np.array([2, 1, 4, 3])))
+    assert segments.trace == pytest.approx(np.exp(-np.array([2, 1, 4, 3]) / 2))
+    segments = segments_of(ROLLOUT, np.array([1, 2]), Decay(gamma=0.5, gae_lambda=0.8))
+    assert segments.reward == pytest.approx([2, 4 + 0.5 * 8])
+    assert segments.discount == pytest.approx([0.5, 0.25])
+    assert segments.trace == pytest.approx([0.8, 0.64])
+    # With exact values all errors are 0, whichever decisions are kept.
+    value = returns_to_go(Rollout(np.arange(4.0), ROLLOUT.reward, 4.0), -np.log(0.5))
+    for kept in (ALL, np.array([0, 3]), np.array([2]), np.array([], np.int64)):
+        segments = segments_of(ROLLOUT, kept, Decay(gamma=0.5, gae_lambda=0.9))
+        exact = value[kept]
+        assert gae(segments, exact, np.append(exact, 0.0)) == pytest.approx(0.0 * exact)
+
+
+def test_running_normalizer_follows_mean_and_std() -> None:
+    normalizer, rng = RunningNormalizer(), np.random.default_rng(0)
+    assert normalizer.denormalize(np.array([0.5], np.float32)) == pytest.approx([0.5])
+    for _ in range(60):
+        normalizer.update(500 + 20 * rng.standard_normal(2000))
+    assert normalizer.mean == pytest.approx(500, rel=1e-2)
+    assert normalizer.std == pytest.approx(20, rel=5e-2)
+    values = np.array([460.0, 500.0, 555.0])
+    assert normalizer.denormalize(normalizer.normalize(values)) == pytest.approx(values, rel=1e-5)
+
+
+def test_explained_variance() -> None:
+    target = [np.array([1.0, 2.0]), np.array([6.0])]
+    assert explained_variance(target, target) == pytest.approx(1)
+    assert explained_variance([np.zeros(2), np.zeros(1)], target) == pytest.approx(0)
 
 
 SETTINGS = DagSchedulingSettings(
@@ -103,8 +148,7 @@ GROUPS, SIZE = 150, 4
 def gradients(
     network: DecimaNetwork, recording: Recording, weightings: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """(weightings, weights) of sum(weighting * log-probability) by the last layers' weights:
-    REINFORCE's estimates."""
+    """(weightings, weights) REINFORCE's estimates for the weights of the last layers."""
     everything = torch.arange(len(recording.kept))
     tables = taken(on_device({"obs": recording.observations}, "cpu"), everything, "cpu")["obs"]
     actions = torch.as_tensor(recording.actions)
@@ -125,7 +169,10 @@ def gradients(
     return np.array(found)
 
 
-def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> None:
+@pytest.mark.slow
+def test_group_baseline_is_unbiased_and_reduces_variance(
+    record_property: pytest.RecordProperty,
+) -> None:
     torch.manual_seed(1)
     network, workload = DecimaNetwork(), load_workload(SETTINGS)
     groups = [
@@ -139,7 +186,7 @@ def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> 
     weightings = zip(
         [returns_to_go(each) for group in rollouts for each in group],
         [each for group in rollouts for each in group_advantages(group)],
-        bootstrapped_advantages(rollouts, 0.0, memory_s=30.0),
+        bootstrapped_advantages(rollouts, 0.0, credit_horizon_s=30.0),
         strict=True,
     )
     recordings = [recording for group in groups for recording in group]
@@ -157,6 +204,6 @@ def test_unbiased_and_far_less_noisy(record_property: pytest.RecordProperty) -> 
     print(f"and over variance with bootstrapped advantages, 30 s: another {further:.1f}")
     assert factor > 3
     assert further > 1
-    # A short memory may lean to one side, but not turn the gradient around.
+    # A short credit horizon may bias the gradient, but not turn it around.
     means = baseline.mean(axis=0), bootstrapped.mean(axis=0)
     assert float(np.dot(*means)) / (np.linalg.norm(means[0]) * np.linalg.norm(means[1])) > 0.5

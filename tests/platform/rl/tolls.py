@@ -1,7 +1,7 @@
-"""A small environment with an outside input, to learn in: which lane is open, and a toll.
+"""A toy environment with an outside input: which lane is open, and a toll.
 
-The toll is paid whatever one does and is far larger than what a wrong lane costs, so returns tell
-little of the policy unless rollouts that met the same tolls are compared.
+The toll is paid for any action and is far larger than the cost of a wrong lane, so returns depend
+little on the policy unless rollouts with the same tolls are compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from loadmaster.platform.rl.vector_rollout import VectorEngine
 from loadmaster.platform.training.config import Learning, Rollouts
 
 LANES, STEPS, HIGHEST_TOLL = 3, 8, 30.0
-SEEDS = range(100, 120)  # of episodes to judge on
+SEEDS = range(100, 120)  # of evaluation episodes
 
 
 class Tolls(gymnasium.Env[Any, Any]):
@@ -34,20 +34,20 @@ class Tolls(gymnasium.Env[Any, Any]):
         self.open = self.np_random.integers(LANES, size=STEPS + 1)
         self.tolls = self.np_random.uniform(0, HIGHEST_TOLL, STEPS)
         self.step_now = 0
-        return self._seen(), {}
+        return self._observe(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         wrong = float(action != self.open[self.step_now])
         reward = -self.tolls[self.step_now] - wrong
         self.step_now += 1
-        return self._seen(), reward, self.step_now == STEPS, False, {}
+        return self._observe(), reward, self.step_now == STEPS, False, {}
 
-    def _seen(self) -> Any:
+    def _observe(self) -> Any:
         return np.eye(LANES, dtype=np.float32)[self.open[self.step_now]]
 
 
 class LaneModule(TorchRLModule):
-    """Scores as a linear function of what is seen; the distribution is RLlib's own."""
+    """Linear scores of the observation; the distribution is RLlib's own."""
 
     def setup(self) -> None:
         self.score = torch.nn.Linear(LANES, LANES)
@@ -77,7 +77,7 @@ def tolls_config(learning: Learning, workers: int = 0) -> InputDrivenConfig:
 
 
 def excess(costs: list[float]) -> float:
-    """What wrong lanes cost, the tolls taken off: 0 is perfect, 2/3 a blind guess, per step."""
+    """Cost per step without the tolls: 0 is perfect, 2/3 a random policy."""
     paid = []
     for seed, cost in zip(SEEDS, costs, strict=True):
         env = Tolls()

@@ -1,4 +1,4 @@
-"""What tests of sweeps share: a system that learns in milliseconds, and files of its sweeps."""
+"""Fixtures: the system `example`, and sweep files of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def sweep_file(tmp_path: Path, example: None) -> Callable[[str], Path]:
-    """Writes a sweep file of the system `example`; what is given comes after three lines."""
+    """Writes a sweep file of the system `example`; the argument follows three lines."""
 
     def write(rest: str) -> Path:
         path = tmp_path / "hill.yaml"

@@ -1,4 +1,4 @@
-"""A system that learns in milliseconds: it walks down x^2, as its learning rate lets it."""
+"""A system that trains in milliseconds: gradient descent on x^2."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from loadmaster.platform.training.config import TrainingConfig
 class Hill(Settings):
     start: float = 10.0
     pause_s: float = 0.0  # an iteration
-    stumble_at: int | None = None  # the process dies there, once
-    folder: Path | None = None  # where it notes that it has
+    crash_at: int | None = None  # iteration in which the process exits, once
+    folder: Path | None = None  # for the mark that it has
     forbidden: bool = False
     name: str = "gentle"
     gait: Literal["walk", "run"] = "run"
     speed: PositiveInt = 1
 
     @model_validator(mode="after")
-    def _walk_slowly(self) -> Hill:
-        """Two settings that are sound alone and not together."""
+    def _check(self) -> Hill:
+        """Two settings that are valid alone and not together."""
         if self.gait == "walk" and self.speed > 1:
-            raise ValueError("nobody walks that fast; expected speed=1, or gait=run")
+            raise ValueError("gait=walk needs speed=1; expected that, or gait=run")
         return self
 
 
@@ -45,7 +45,7 @@ class ExampleTraining(TrainingConfig):
 
 
 class ExampleTrainer:
-    """The interface of Trainer, and nothing behind it but one number."""
+    """The interface of Trainer with one number as its state."""
 
     def __init__(self, recipe: SimpleNamespace, config: ExampleTraining) -> None:
         assert recipe is RECIPE
@@ -58,19 +58,19 @@ class ExampleTrainer:
     def step(self) -> dict[str, float]:
         time.sleep(self.config.environment.pause_s)
         self.iteration += 1
-        self._stumble()
+        self._crash_once()
         self.x -= 2 * self.config.training.learning_rate.at(self.iteration) * self.x
         figures = {"iteration": float(self.iteration), "return_mean": -(self.x**2)}
         if self.iteration % self.config.validation.every == 0:
             figures["validation"] = abs(self.x) if abs(self.x) < 1e6 else float("nan")
         return figures
 
-    def _stumble(self) -> None:
+    def _crash_once(self) -> None:
         hill = self.config.environment
-        if hill.stumble_at == self.iteration and hill.folder:
-            note = hill.folder / "stumbled"
-            if not note.exists():
-                note.touch()
+        if hill.crash_at == self.iteration and hill.folder:
+            mark = hill.folder / "crashed"
+            if not mark.exists():
+                mark.touch()
                 os._exit(1)
 
     def save(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tiny sweep of Decima, as it is shipped: real training, real checkpoints, in seconds."""
+"""The shipped tiny sweep of Decima, with real training and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from loadmaster.platform.systems.registry import find_system
 from loadmaster.platform.training.run_folder import read_config
 
 
-def test_the_tiny_sweep(
+@pytest.mark.slow
+def test_tiny_sweep_of_decima(
     root: Path,
     tmp_path: Path,
     ray_session: None,

@@ -1,4 +1,4 @@
-"""Sweeps in a Ray: early stopping, copies, faults, Ctrl-C, and what is left on disk."""
+"""Sweeps on Ray: schedulers, failures, Ctrl-C, and files."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.cli.tune import print_outcome
 from loadmaster.platform.sweeps import run
-from loadmaster.platform.sweeps.callbacks import Limits, Watch
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, trial_table
+from loadmaster.platform.sweeps.run import StopConditions, TrialMonitor, scheduler_of
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.training.run_folder import read_config
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+
+SweepFile = Callable[[str], Path]
+Capture = pytest.CaptureFixture[str]
 
 RATE = "training.learning_rate.last"
 QUICK = "base: {validation.every: 2, rollouts.workers: 0}\n"
@@ -59,30 +64,26 @@ def by_example(monkeypatch: pytest.MonkeyPatch, example: None) -> None:
     monkeypatch.setattr(run, "run_sweep", partial(run.run_sweep, trainer_at=TRAINER))
 
 
-def test_asha_finds_the_best(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
+def test_asha_stops_some_and_finds_the_best(
+    sweep_file: SweepFile, by_example: None, capfd: Capture
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "out"
     options = ["--trials", "5", "--set", "environment.start=20", "--output", str(out)]
     assert main(["tune", str(path), *options, "--json"]) == 0
-    shown, said = capfd.readouterr()
-    found = json.loads(shown)  # Tune held its tongue
+    shown, printed = capfd.readouterr()
+    found = json.loads(shown)  # Tune printed nothing
     assert (found["system"], found["folder"], found["interrupted"]) == ("example", str(out), False)
     trials, best = found["trials"], found["best"]
     assert [trial["name"] for trial in trials] == [f"trial-{n:03d}" for n in range(1, 6)]
-    # Some were not worth their eight iterations.
     assert {trial["state"] for trial in trials} == {"finished", "stopped"}
     # x shrinks by 1 - 2 rate an iteration: the nearer the rate is to a half, the better.
     rate = best["parameters"][RATE]
     assert rate == max(trial["parameters"][RATE] for trial in trials)
     assert best["value"] == pytest.approx(20 * (1 - 2 * rate) ** 8)
     assert (best["iterations"], best["state"]) == (8, "finished")
-    assert f"{best['name']}: started with {RATE}={rate:.4g}\n" in said
-    assert f"{best['name']}: finished\n" in said
+    assert f"{best['name']}: started with {RATE}={rate:.4g}\n" in printed
+    assert f"{best['name']}: finished\n" in printed
 
     with (out / "trials.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -97,24 +98,20 @@ def test_asha_finds_the_best(
     config = build_settings(ExampleTraining, read_config(out / "best.yaml"))
     assert config == load_sweep(path, ["environment.start=20"]).space.config({RATE: rate})
 
-    assert main(["tune", "--resume", str(out)]) == 0  # it is over: told again, nothing trained
+    assert main(["tune", "--resume", str(out)]) == 0  # finished: reported again, nothing trained
     shown = capfd.readouterr().out
     assert f"Best: {best['name']}, validation {best['value']:.5g}" in shown
     assert f"loadmaster train example --config {out / 'best.yaml'}" in shown
 
 
-def test_interrupted_and_resumed(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_interrupted_sweep_resumes(
+    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pressed, handler = threading.Event(), signal.getsignal(signal.SIGINT)
     update = TrialDisplay.update
 
     def update_and_press(display: TrialDisplay, records: Sequence[Record]) -> None:
-        """Ctrl-C, once, when two trials have been judged."""
+        """Ctrl-C, once, when two trials have reported."""
         update(display, records)
         if not pressed.is_set() and sum(record.iterations > 0 for record in records) >= 2:
             pressed.set()
@@ -124,10 +121,10 @@ def test_interrupted_and_resumed(
     path = sweep_file(ASHA.replace("rollouts", "environment.pause_s: 0.02, rollouts"))
     out = path.parent / "out"
     assert main(["tune", str(path), "--output", str(out), "--json"]) == 130
-    shown, said = capfd.readouterr()
+    shown, printed = capfd.readouterr()
     before = {trial["name"]: trial for trial in json.loads(shown)["trials"]}
-    assert "stopping; Ctrl-C again to leave at once\n" in said
-    assert f"go on with: loadmaster tune --resume {out}\n" in said
+    assert "stopping; Ctrl-C again to leave at once\n" in printed
+    assert f"go on with: loadmaster tune --resume {out}\n" in printed
     assert {"running", "waiting"} & {trial["state"] for trial in before.values()}
     assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
 
@@ -139,16 +136,12 @@ def test_interrupted_and_resumed(
     for name, trial in before.items():
         assert after[name]["parameters"] == trial["parameters"]
         if trial["state"] in ("finished", "stopped"):
-            assert after[name] == trial  # nobody ran twice
+            assert after[name] == trial  # no trial ran twice
     assert found["best"]["iterations"] == 8
 
 
-def test_what_ray_prints_goes_to_a_log(
-    sweep_file: Callable[[str], Path],
-    by_example: None,
-    ray_session: None,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_output_of_ray_goes_to_the_log(
+    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     quiet = run.run_sweep
 
@@ -159,11 +152,11 @@ def test_what_ray_prints_goes_to_a_log(
 
     monkeypatch.setattr(run, "run_sweep", chatty)
     out = sweep_file(ASHA).parent / "out"
-    told = ["--trials", "1", "--output", str(out), "--json"]
-    assert main(["tune", str(out.parent / "hill.yaml"), *told]) == 0
-    shown, said = capfd.readouterr()
+    options = ["--trials", "1", "--output", str(out), "--json"]
+    assert main(["tune", str(out.parent / "hill.yaml"), *options]) == 0
+    shown, printed = capfd.readouterr()
     assert [trial["name"] for trial in json.loads(shown)["trials"]] == ["trial-001"]
-    lines = said.splitlines()
+    lines = printed.splitlines()
     assert lines[0].startswith("trial-001: started with ")
     assert lines[-1] == "trial-001: finished"
     assert all(line.startswith("trial-001: ") for line in lines)
@@ -177,12 +170,8 @@ def test_what_ray_prints_goes_to_a_log(
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_stopped_at_once(
-    begun: bool,
-    sweep_file: Callable[[str], Path],
-    ray_session: None,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+def test_interrupt_removes_a_sweep_without_state(
+    begun: bool, sweep_file: SweepFile, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "new" / "folder" / "out"
@@ -201,8 +190,8 @@ def test_stopped_at_once(
     assert begun or list(path.parent.iterdir()) == [path]
 
 
-def test_a_fault_of_ours_says_where_to_look(
-    sweep_file: Callable[[str], Path], ray_session: None, monkeypatch: pytest.MonkeyPatch
+def test_unexpected_error_names_the_log(
+    sweep_file: SweepFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(sweep: Sweep, folder: SweepFolder, display: TrialDisplay) -> Outcome:
         raise ZeroDivisionError
@@ -214,32 +203,29 @@ def test_a_fault_of_ours_says_where_to_look(
     assert fault.value.__notes__ == [f"What Ray printed is in {path.parent / 'out' / 'ray.log'}"]
 
 
-def test_rungs_outlive_an_interruption(sweep_file: Callable[[str], Path]) -> None:
-    """A resumed ASHA judges by all trials; Tune alone would start with empty rungs."""
+def test_asha_rungs_survive_a_resume(sweep_file: SweepFile) -> None:
     sweep = load_sweep(sweep_file(ASHA))
-    first, second = run._scheduler(sweep), run._scheduler(sweep)
+    first, second = scheduler_of(sweep), scheduler_of(sweep)
     early, late = SimpleNamespace(trial_id="early"), SimpleNamespace(trial_id="late")
     for scheduler in (first, second):
         scheduler.set_search_properties("validation", "min")
     first.on_trial_add(None, early)
     reached = {"iteration": 2, "validation": 1.0}
     assert first.on_trial_result(None, early, reached) == "CONTINUE"
-    state = Watch(sweep, first, silent(sweep)).get_state()
+    state = TrialMonitor(sweep, first, silent(sweep)).get_state()
     assert state is not None
-    Watch(sweep, second, silent(sweep)).set_state(state)
+    TrialMonitor(sweep, second, silent(sweep)).set_state(state)
     second.on_trial_add(None, late)
     worse = {"iteration": 2, "validation": 5.0}
     assert second.on_trial_result(None, late, worse) == "STOP"
 
 
-def test_trials_that_die_fail_or_diverge(
-    sweep_file: Callable[[str], Path], ray_session: None, tmp_path: Path
-) -> None:
+def test_trials_that_crash_fail_or_diverge(sweep_file: SweepFile, tmp_path: Path) -> None:
     path = sweep_file(f"""
 base:
   validation.every: 1
   rollouts.workers: 0
-  environment: {{stumble_at: 3, folder: {tmp_path}}}
+  environment: {{crash_at: 3, folder: {tmp_path}}}
 space:
   training.learning_rate.last: {{choice: [0.1, 300, 0.2]}}
   environment.forbidden: {{choice: [true, false, false]}}
@@ -252,7 +238,7 @@ stop: {{iterations: 5}}
     for record in outcome.records:
         by_state.setdefault(record.state, []).append(record)
     assert set(by_state) == {"finished", "failed", "diverged"}
-    assert (tmp_path / "stumbled").exists()  # a process died, and its trial went on in another
+    assert (tmp_path / "crashed").exists()  # a process died, and its trial continued in another
     for record in by_state["failed"]:
         assert record.parameters["environment.forbidden"] is True
         assert record.fault == "this hill is closed; expected another"
@@ -267,7 +253,7 @@ stop: {{iterations: 5}}
         assert record.value == pytest.approx(10 * (1 - 2 * rate) ** 5)
 
 
-def test_pbt_copies_the_best(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+def test_pbt_copies_the_best_trial(sweep_file: SweepFile) -> None:
     path = sweep_file("""
 base: {validation.every: 1, rollouts.workers: 0}
 space: {training.learning_rate.last: {choice: [1e-5, 0.3]}}
@@ -284,7 +270,7 @@ stop: {iterations: 12}
 
 
 @pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
-def test_optuna_draws(sweep_file: Callable[[str], Path], ray_session: None) -> None:
+def test_optuna_draws_valid_values(sweep_file: SweepFile) -> None:
     path = sweep_file(f"""{QUICK}
 space:
   training.learning_rate: {{choice: [{{last: 0.1}}, {{first: 1, last: 0.3}}]}}
@@ -306,7 +292,7 @@ stop: {{iterations: 2}}
         assert config.training.epochs in (1, 2, 3)
 
 
-def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
+def test_stop_conditions(sweep_file: SweepFile) -> None:
     now = 100.0
     sweep = load_sweep(
         sweep_file(
@@ -314,7 +300,7 @@ def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
             "stop: {iterations: 20, minutes: 2, validation_below: 3}"
         )
     )
-    limits = Limits(sweep, clock=lambda: now)
+    limits = StopConditions(sweep, clock=lambda: now)
     assert not limits.stop_all()
     assert not limits("a", {"iteration": 19, "validation": 3.0})
     assert limits("a", {"iteration": 20, "validation": 4.0})
@@ -322,9 +308,9 @@ def test_limits_of_a_sweep(sweep_file: Callable[[str], Path]) -> None:
     assert not limits.stop_all()
     now += 2
     assert limits.stop_all()
-    afresh = Limits(sweep, clock=lambda: now)
+    afresh = StopConditions(sweep, clock=lambda: now)
     afresh.__dict__.update(limits.__getstate__())
-    assert not afresh.stop_all()  # resumed, it has its minutes anew
+    assert not afresh.stop_all()  # a resumed sweep has its minutes again
     afresh("b", {"iteration": 1, "validation": 2.9})
     assert afresh.stop_all()
 
@@ -333,30 +319,26 @@ def record(name: str, state: str, value: float | None = None, fault: str = "") -
     return Record(name, {RATE: 0.1}, 4, value, state, 1.0, fault)
 
 
-def test_nothing_but_failures(
-    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_outcome_without_a_finite_value(sweep_file: SweepFile, capsys: Capture) -> None:
     sweep = load_sweep(sweep_file(ASHA))
     failed = record("trial-001", "failed", fault="this hill is closed; expected another")
     diverged = record("trial-002", "diverged", math.inf)
     with pytest.raises(typer.Exit) as left:
         print_outcome(sweep, Outcome((failed, diverged), False), Path("out"), as_json=True)
     assert left.value.exit_code == 1
-    shown, said = capsys.readouterr()
+    shown, printed = capsys.readouterr()
     assert [trial["value"] for trial in json.loads(shown)["trials"]] == [None, None]
-    assert said == "no trial was judged; trial-001: this hill is closed; expected another\n"
+    assert "trial-001: this hill is closed" in printed
 
 
-def test_a_small_window_shows_what_runs_and_what_is_best(
-    sweep_file: Callable[[str], Path],
-) -> None:
+def test_small_terminal_shows_running_and_best_trials(sweep_file: SweepFile) -> None:
     sweep = load_sweep(sweep_file(ASHA))
     records = [record(f"trial-{n:03d}", "stopped", float(n)) for n in range(9, 0, -1)]
     records += [record("trial-010", "running"), record("trial-011", "waiting")]
     console = Console(file=StringIO(), width=80, force_terminal=True, height=8)
     with TrialDisplay(sweep, console) as display:
         display.update(records)
-        display.say("[all] stopping")
+        display.print("[all] stopping")
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
     assert "[all] stopping" in shown
@@ -366,9 +348,7 @@ def test_a_small_window_shows_what_runs_and_what_is_best(
     assert trial_table(sweep, records).row_count == 11
 
 
-def test_checking_runs_nothing(
-    sweep_file: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check_runs_nothing(sweep_file: SweepFile, capsys: Capture) -> None:
     path = sweep_file(ASHA)
     assert main(["tune", str(path), "--check", "--output", str(path.parent / "out")]) == 0
     shown = capsys.readouterr().out
@@ -399,10 +379,9 @@ def test_checking_runs_nothing(
 def test_bad_input(
     arguments: list[str],
     message: str,
-    sweep_file: Callable[[str], Path],
-    ray_session: None,
+    sweep_file: SweepFile,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capture,
 ) -> None:
     path = sweep_file(ASHA)
     monkeypatch.chdir(path.parent)

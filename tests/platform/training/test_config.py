@@ -1,7 +1,8 @@
-"""What a user may set about a run: schedules, methods, and settings given in part."""
+"""Training settings: schedules, methods, partly given groups, and what a resumed run may change."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings, over_defaults, parse_assignments
 from loadmaster.platform.systems.decima.training import DecimaTraining
-from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
+from loadmaster.platform.training.config import (
+    Learning,
+    Rollouts,
+    Schedule,
+    TrainingConfig,
+    check_same_run,
+)
 
 
 def from_assignments(*assignments: str) -> DecimaTraining:
@@ -18,13 +25,13 @@ def from_assignments(*assignments: str) -> DecimaTraining:
     return build_settings(DecimaTraining, values)
 
 
-def test_a_schedule_moves_in_a_straight_line_and_stays() -> None:
+def test_schedule_is_linear_then_constant() -> None:
     falling = Schedule(first=1.0, last=0.2, iterations=4)
     assert [falling.at(i) for i in range(7)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
     assert Schedule(first=5, last=2).at(0) == 2
 
 
-def test_reinforce_takes_one_step_on_everything() -> None:
+def test_reinforce_takes_one_step() -> None:
     learning = build_settings(Learning, {"method": "reinforce", "epochs": 3, "minibatches": 2})
     assert learning.passes == (1, 1)
     assert learning.model_copy(update={"method": "ppo"}).passes == (3, 2)
@@ -48,14 +55,14 @@ def test_reinforce_takes_one_step_on_everything() -> None:
         ("training.learning_rate.first=.inf", "setting training.learning_rate.first: "),
     ],
 )
-def test_a_wrong_setting_is_named(assignment: str, complaint: str) -> None:
+def test_invalid_setting_is_named(assignment: str, complaint: str) -> None:
     with pytest.raises(InputError) as refused:
         from_assignments(assignment)
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
-def test_a_group_that_is_set_in_part_keeps_the_rest_of_its_default() -> None:
+def test_partly_given_group_keeps_its_other_defaults() -> None:
     default = DecimaTraining().training.entropy
     found = from_assignments("training.entropy.last=0.01", "training.learning_rate.last=5e-4")
     assert found.training.entropy == default.model_copy(update={"last": 0.01})
@@ -66,17 +73,46 @@ def test_a_group_that_is_set_in_part_keeps_the_rest_of_its_default() -> None:
         from_assignments("training.horizon.last=100")  # its default has no parts
 
 
-def test_records_are_frozen_and_written_values_read_back() -> None:
+def test_config_is_frozen_and_survives_a_round_trip() -> None:
     config = from_assignments("training.method=reinforce", "training.horizon={first: 1, last: 2}")
     assert build_settings(DecimaTraining, config.model_dump(mode="json")) == config
     with pytest.raises(ValueError, match="frozen"):
         config.seed = 3  # type: ignore[misc]
 
 
-def test_a_system_adds_its_own_and_may_change_defaults_but_no_names() -> None:
+def test_system_adds_groups_and_keeps_setting_names() -> None:
     shared: dict[str, Any] = TrainingConfig().model_dump()
     found = DecimaTraining().model_dump()
     assert set(found) == {*shared, "environment", "network"}
     for group in ("rollouts", "training"):
         assert set(found[group]) == set(shared[group])
     assert shared["rollouts"] == Rollouts().model_dump()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"training": {"iterations": 7, "entropy": {"first": 0.1, "last": 0.1}}},
+        {"rollouts": {"workers": 8, "per_sequence": 8}, "resources": {"gpus": 1}},
+        {"checkpoints": {"every": 1}, "validation": {"every": 1}},
+    ],
+)
+def test_resumed_run_may_change(changed: dict[str, object], tmp_path: Path) -> None:
+    check_same_run(DecimaTraining(), build_settings(DecimaTraining, changed), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "name"),
+    [
+        ({"seed": 4}, "seed"),
+        ({"environment": {"jobs": 9}}, "environment.jobs"),
+        ({"network": {"width": 16}}, "network.width"),
+        ({"validation": {"sequences": 3}}, "validation.sequences"),
+        ({"training": {"start": "elsewhere"}}, "training.start"),
+        ({"training": {"take": ["*"]}}, "training.take"),
+    ],
+)
+def test_resumed_run_must_keep(changed: dict[str, object], name: str, tmp_path: Path) -> None:
+    other = build_settings(DecimaTraining, changed)
+    with pytest.raises(InputError, match=rf"setting {name} "):
+        check_same_run(DecimaTraining(), other, tmp_path)

@@ -1,4 +1,4 @@
-"""The loop around a trainer: what it writes when, and how it stops. Ray is not needed for that."""
+"""The training loop with a fake trainer: what it writes, and how it stops."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.registry import find_network
 from loadmaster.platform.systems.decima.training import DecimaTraining
-from loadmaster.platform.training.loop import Outcome, Progress, run
+from loadmaster.platform.training.display import Progress
+from loadmaster.platform.training.loop import Outcome, run
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import CsvTracker
 
 VALIDATIONS = {0: 100.0, 4: 70.0, 8: 80.0, 10: 75.0}
 
 
-class PlannedTrainer:
-    """Learns what VALIDATIONS says, and does in iteration i what `during[i]` says."""
+class FakeTrainer:
+    """Returns VALIDATIONS, and calls `during[i]` in iteration i."""
 
     def __init__(self, config: DecimaTraining, during: dict[int, Callable[[], None]]) -> None:
         self.config, self.during = config, during
@@ -66,7 +67,7 @@ def config_of(**training: Any) -> DecimaTraining:
     )
 
 
-def train(folder: Path, trainer: PlannedTrainer) -> tuple[Outcome, RunFolder]:
+def train(folder: Path, trainer: FakeTrainer) -> tuple[Outcome, RunFolder]:
     if folder.exists():
         where = RunFolder.open(folder)
     else:
@@ -87,8 +88,8 @@ def checkpoints(folder: RunFolder) -> list[int]:
     return [int(path.name.removeprefix("iteration-")) for path in folder.checkpoints()]
 
 
-def test_from_the_first_validation_to_the_last(tmp_path: Path) -> None:
-    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), {}))
+def test_whole_run(tmp_path: Path) -> None:
+    outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(), {}))
     assert not outcome.interrupted
     assert [row["iteration"] for row in folder.rows()] == list(range(11))
     assert validated(folder) == VALIDATIONS  # untrained, every fourth, and where it ended
@@ -105,23 +106,23 @@ def test_from_the_first_validation_to_the_last(tmp_path: Path) -> None:
     assert folder.manifest["decisions"] == 100
 
 
-def test_what_is_measured_is_known_while_it_runs(tmp_path: Path) -> None:
+def test_manifest_has_metric_and_baselines_during_the_run(tmp_path: Path) -> None:
     known: list[dict[str, Any]] = []
 
     def look() -> None:
         known.append(RunFolder.open(tmp_path / "run").manifest)
 
-    train(tmp_path / "run", PlannedTrainer(config_of(), {1: look}))
+    train(tmp_path / "run", FakeTrainer(config_of(), {1: look}))
     assert known[0]["metric"] == "jct_s"
     assert known[0]["baselines"] == {"fair": 90.0, "fifo": 95.0}
     assert known[0]["command"] == "..."
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_request_ends_the_iteration_first(number: int, tmp_path: Path) -> None:
+def test_stop_request_finishes_the_iteration(number: int, tmp_path: Path) -> None:
     before = signal.getsignal(number)
     during = {5: lambda: signal.raise_signal(number)}
-    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), during))
+    outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(), during))
     assert outcome.interrupted
     assert [row["iteration"] for row in folder.rows()][-1] == 5
     assert checkpoints(folder) == [3, 5]
@@ -130,28 +131,28 @@ def test_a_stop_request_ends_the_iteration_first(number: int, tmp_path: Path) ->
     assert signal.getsignal(number) == before
 
 
-def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
+def test_second_stop_request_ends_at_once(tmp_path: Path) -> None:
     def twice() -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
 
-    trainer = PlannedTrainer(config_of(), {5: twice})
+    trainer = FakeTrainer(config_of(), {5: twice})
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", trainer)
     folder = RunFolder.open(tmp_path / "run")
     assert [row["iteration"] for row in folder.rows()][-1] == 4
-    assert checkpoints(folder) == [0, 3]  # what a resumed run begins with
+    assert checkpoints(folder) == [0, 3]  # where a resumed run starts
 
 
-def test_a_stop_request_in_the_last_iteration_comes_too_late(tmp_path: Path) -> None:
+def test_stop_request_in_the_last_iteration_is_ignored(tmp_path: Path) -> None:
     during = {10: lambda: signal.raise_signal(signal.SIGINT)}
-    outcome, folder = train(tmp_path / "run", PlannedTrainer(config_of(), during))
+    outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(), during))
     assert not outcome.interrupted
     assert folder.manifest["status"] == "finished"
 
 
-def test_a_request_before_the_first_iteration_leaves_a_run_to_resume(tmp_path: Path) -> None:
-    trainer = PlannedTrainer(config_of(), {})
+def test_stop_request_before_the_first_iteration_leaves_a_checkpoint(tmp_path: Path) -> None:
+    trainer = FakeTrainer(config_of(), {})
     trainer.recipe.baselines = lambda config, seeds: signal.raise_signal(signal.SIGINT) or {}
     outcome, folder = train(tmp_path / "run", trainer)
     assert outcome.interrupted
@@ -159,7 +160,7 @@ def test_a_request_before_the_first_iteration_leaves_a_run_to_resume(tmp_path: P
     assert "best_baseline" not in load_bundle(folder.path / "best").results
 
 
-def test_the_minutes_may_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_limit_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from loadmaster.platform.training import loop
 
     clock = [50.0]
@@ -168,16 +169,16 @@ def test_the_minutes_may_end_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def long() -> None:
         clock[0] += 61.0
 
-    trainer = PlannedTrainer(config_of(minutes=1), {8: long})
+    trainer = FakeTrainer(config_of(minutes=1), {8: long})
     outcome, folder = train(tmp_path / "run", trainer)
     assert not outcome.interrupted
     assert folder.rows()[-1]["iteration"] == 8
     assert folder.manifest["status"] == "finished"
 
 
-def test_a_resumed_run_goes_on_with_its_curve(tmp_path: Path) -> None:
-    train(tmp_path / "run", PlannedTrainer(config_of(iterations=4), {}))
-    again = PlannedTrainer(config_of(), {})
+def test_resumed_run_continues_its_curve(tmp_path: Path) -> None:
+    train(tmp_path / "run", FakeTrainer(config_of(iterations=4), {}))
+    again = FakeTrainer(config_of(), {})
     again.iteration, again.decisions = 4, 40
     outcome, folder = train(tmp_path / "run", again)
     assert outcome.progress.first_iteration == 4

@@ -1,7 +1,8 @@
-"""YAML that knows where it was written, so that a fault names the file, the line and the key."""
+"""YAML files read with the line of every key, so that an error names file, line and key."""
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,11 @@ from loadmaster.envs.errors import InputError
 
 Keys = tuple[str | int, ...]  # from the top: ("space", "training", "clip"); numbers within lists
 
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+
 
 class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as the number it is meant to be; YAML 1.1 wants 1.0e-3."""
+    """Reads 1e-3 as a number; YAML 1.1 requires 1.0e-3."""
 
 
 _Loader.add_implicit_resolver(
@@ -25,14 +28,11 @@ _Loader.add_implicit_resolver(
 )
 
 
-_PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-
-
 @dataclass
 class Document:
-    """A file's contents as plain values, and the line of every key.
+    """A file's mapping as plain values, and the line of every key.
 
-    `a.b: 1` and `a: {b: 1}` are the same; either way the value is found under ("a", "b").
+    `a.b: 1` and `a: {b: 1}` are the same; both are found under ("a", "b").
     """
 
     name: str  # as the user gave it
@@ -55,46 +55,60 @@ def dotted(keys: Keys) -> str:
 
 
 def read_document(path: Path) -> Document:
-    """The mapping in a YAML file."""
+    """Read the mapping in a YAML file; an empty file is an empty mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text; expected a YAML file") from None
     except OSError as fault:
         raise InputError(f"{path}: {fault.strerror}; expected a YAML file") from None
-    document = Document(str(path), text)
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, name: str) -> Document:
+    """Parse the mapping in a YAML text; `name` stands for it in errors."""
+    document = Document(name, text)
     try:
         node = yaml.compose(text, Loader=_Loader)
-        if not isinstance(node, yaml.MappingNode):
-            raise InputError(f"{path}:1: expected keys and values, such as `system: decima`")
-        document.values = _Reading(document).mapping(node, ())
+        if node is not None and not isinstance(node, yaml.MappingNode):
+            raise InputError(f"{name}:1: expected keys and values, such as `seed: 3`")
+        if node is not None:
+            document.values = _Reader(document).mapping(node, ())
     except yaml.MarkedYAMLError as fault:
         mark = fault.problem_mark or fault.context_mark
         line = mark.line + 1 if mark else 1
-        raise InputError(f"{path}:{line}: not YAML: {fault.problem or fault.context}") from None
+        raise InputError(f"{name}:{line}: not YAML: {fault.problem or fault.context}") from None
     except yaml.reader.ReaderError as fault:
         line = text.count("\n", 0, fault.position) + 1
-        character = f"the character #{fault.character:04x}"
-        raise InputError(f"{path}:{line}: not YAML: {character} may not be in it") from None
+        character = f"character #{fault.character:04x} is not allowed"
+        raise InputError(f"{name}:{line}: not YAML: {character}") from None
     except RecursionError:
-        raise InputError(f"{path}:1: nested too deeply") from None
+        raise InputError(f"{name}:1: nested too deeply") from None
     return document
 
 
-class _Reading:
-    """From nodes to plain values, noting lines on the way."""
+class _Reader:
+    """Converts nodes to plain values and notes lines."""
 
     def __init__(self, document: Document) -> None:
         self.document = document
-        self.seen: set[int] = set()
-        self.latest: dict[Keys, int] = {}  # where a document has the line of the first
+        self.values: dict[int, Any] = {}  # by node, for aliases
+        self.open: set[int] = set()  # nodes that are being converted
+        self.latest: dict[Keys, int] = {}  # `document.lines` has the first line of a key
         self.constructor = yaml.constructor.SafeConstructor()
 
     def value(self, node: yaml.Node, keys: Keys) -> Any:
-        if id(node) in self.seen:  # which also keeps a value from holding itself
-            raise self.document.fault(keys, "aliases (*name) are not read; write the value out")
-        self.seen.add(id(node))
-        if isinstance(node, yaml.CollectionNode) and node.tag not in _PLAIN:
+        if id(node) in self.open:
+            raise self.document.fault(keys, "the value contains itself")
+        if id(node) not in self.values:
+            self.open.add(id(node))
+            self.values[id(node)] = self._convert(node, keys)
+            self.open.remove(id(node))
+            return self.values[id(node)]
+        return copy.deepcopy(self.values[id(node)])
+
+    def _convert(self, node: yaml.Node, keys: Keys) -> Any:
+        if isinstance(node, yaml.CollectionNode) and node.tag not in _COLLECTIONS:
             raise self.document.fault(keys, f"cannot read the tag {node.tag!r}")
         if isinstance(node, yaml.MappingNode):
             return self.mapping(node, keys)
@@ -120,33 +134,33 @@ class _Reading:
             branch, path = found, keys
             for part in outer:
                 path = (*path, part)
-                self._note(path, line)
+                self._note_line(path, line)
                 branch = branch.setdefault(part, {})
                 if not isinstance(branch, dict):
-                    raise self._twice(path)
+                    raise self._duplicate(path)
             path = (*path, last)
-            self._note(path, line)
+            self._note_line(path, line)
             if key_node.value in literal:
-                raise self._twice(path)
+                raise self._duplicate(path)
             literal.add(key_node.value)
             self._merge(branch, last, self.value(value_node, path), path)
         return found
 
     def _merge(self, into: dict[str, Any], key: str, value: Any, keys: Keys) -> None:
-        """`a.b: 1` and `a: {c: 2}` may stand side by side, but no value may be given twice."""
+        """Join `a.b: 1` and `a: {c: 2}`; a value given twice is an error."""
         if key not in into:
             into[key] = value
             return
         if not (isinstance(into[key], dict) and isinstance(value, dict)):
-            raise self._twice(keys)
+            raise self._duplicate(keys)
         for inner, inner_value in value.items():
             self._merge(into[key], inner, inner_value, (*keys, inner))
 
-    def _note(self, keys: Keys, line: int) -> None:
+    def _note_line(self, keys: Keys, line: int) -> None:
         self.latest[keys] = line
         self.document.lines.setdefault(keys, line)
 
-    def _twice(self, keys: Keys) -> InputError:
+    def _duplicate(self, keys: Keys) -> InputError:
         first, again = self.document.lines[keys], self.latest[keys]
         return InputError(
             f"{self.document.name}:{again}: {dotted(keys)}: given twice, first on line {first}"

@@ -1,0 +1,133 @@
+"""Learning from groups that share an input, by gradient and by evolution, in a toy environment."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
+from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
+from loadmaster.platform.rl.rollout import EpisodeScore
+from loadmaster.platform.rl.vector_rollout import VectorEngine
+from loadmaster.platform.training.config import Evolution, Learning, Schedule
+from tests.platform.rl.tolls import SEEDS, excess, make_envs, tolls_config
+
+STEEP = np.logspace(0, 3, 10)
+GRADIENT = Learning(
+    learning_rate=Schedule(first=0.05, last=0.05),
+    entropy=Schedule(first=0, last=0),
+    gradient_clip=10,
+)
+EVOLUTION = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
+
+
+@contextmanager
+def built(config: InputDrivenConfig) -> Iterator[InputDriven]:
+    algorithm = config.build_algo()
+    try:
+        yield algorithm
+    finally:
+        algorithm.stop()
+
+
+def train(learning: Learning, iterations: int) -> float:
+    with built(tolls_config(learning)) as algorithm:
+        for _ in range(iterations):
+            algorithm.train()
+        return excess(algorithm.episode_costs(SEEDS))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+@pytest.mark.parametrize("method", ["ppo", "reinforce"])
+def test_gradient_methods_learn(method: str) -> None:
+    assert train(GRADIENT.model_copy(update={"method": method}), 25) < 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_baseline_without_shared_input_learns_worse() -> None:
+    shared = GRADIENT.model_copy(update={"method": "reinforce"})
+    assert train(shared, 16) < 0.5 * train(shared.model_copy(update={"baseline": "time"}), 16)
+
+
+class NegatedCost(VectorEngine):
+    """Reports the negated loss as the cost."""
+
+    def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
+        return [each._replace(cost=-each.loss) for each in super().judge(module, seeds)]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_evolution_minimises_the_loss_and_reports_the_cost() -> None:
+    config = tolls_config(EVOLUTION).input_driven(engine=lambda: NegatedCost(make_envs))
+    with built(config) as algorithm:
+        before = excess([-cost for cost in algorithm.episode_costs(SEEDS)])
+        found = algorithm.train()[ROLLOUTS]
+        assert found["cost_best"] < found["cost_mean"] < 0
+        for _ in range(29):
+            algorithm.train()
+        assert excess([-cost for cost in algorithm.episode_costs(SEEDS)]) < 0.2 * before
+
+
+def search_ellipsoid(
+    generations: int, noise: float = 0.0, pickle_every: int = 1000
+) -> tuple[float, WeightSearch]:
+    """Distance from the optimum of an ellipsoid with a condition number of 1000."""
+    search = WeightSearch({"x": np.full(10, 3.0)}, ["*"], spread=1 / 3, population=12)
+    for generation in range(generations):
+        if generation % pickle_every == pickle_every - 1:
+            search = pickle.loads(pickle.dumps(search))
+        rng = np.random.default_rng(generation)
+        points = search.ask(rng)
+        costs = [(STEEP * search.weights_at(point)["x"] ** 2).sum() for point in points]
+        search.tell(points, np.array(costs) + noise * rng.standard_normal(len(points)))
+    return float(np.sqrt((STEEP * search.mean_weights()["x"] ** 2).sum())), search
+
+
+def test_search_adapts_to_an_ellipsoid() -> None:
+    assert search_ellipsoid(300)[0] < 1e-4
+    assert search_ellipsoid(300, noise=1.0)[0] < 3.0  # from 127
+
+
+def test_pickled_search_continues_exactly() -> None:
+    (_, plain), (_, restored) = search_ellipsoid(40), search_ellipsoid(40, pickle_every=7)
+    assert plain.spread == restored.spread
+    assert np.array_equal(plain.mean_weights()["x"], restored.mean_weights()["x"])
+
+
+def test_search_changes_named_weights_in_units_of_their_size() -> None:
+    weights = {
+        "body.weight": np.ones((2, 2), np.float32),
+        "head.weight": np.full((1, 3), 10, np.float32),
+        "head.bias": np.zeros(1, np.float32),
+    }
+    search = WeightSearch(weights, ["head.*"], spread=0.1, population=6)
+    points = search.ask(np.random.default_rng(1))
+    assert [point.shape for point in points] == [(4,)] * 6
+    for point in points:
+        candidate = search.weights_at(point)
+        assert np.array_equal(candidate["body.weight"], weights["body.weight"])
+        assert candidate["head.weight"] == pytest.approx(10 + 10 * point[None, :3], rel=1e-5)
+        assert candidate["head.bias"] == pytest.approx(point[3:], rel=1e-5)
+        assert candidate["head.bias"].dtype == np.float32
+    assert np.array_equal(search.mean_weights()["head.weight"], weights["head.weight"])
+    single = WeightSearch(weights, ["head.bias"], spread=0.1, population=4)
+    assert len(single.ask(np.random.default_rng(1))) == 4
+
+
+def test_search_without_matching_weights_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"tail\.\*.* head\.bias"):
+        WeightSearch({"head.bias": np.zeros(1)}, ["tail.*"], 0.1, 6)
+
+
+def test_relative_costs_weigh_sequences_equally() -> None:
+    costs = np.array([[1.0, 1.0, 900.0], [2.0, 2.0, 500.0]])
+    assert relative_costs(costs).tolist() == pytest.approx([-1 / 3, 1 / 3])

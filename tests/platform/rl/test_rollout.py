@@ -1,0 +1,244 @@
+"""Batches of ragged columns, and rollouts of vector environments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from ray.rllib.core.columns import Columns
+
+from loadmaster.models.keyed_random import RNG_KEY, standard_normal
+from loadmaster.platform.rl.rollout import (
+    Ragged,
+    Recording,
+    RolloutSpec,
+    concatenated,
+    normalised,
+    on_device,
+    taken,
+)
+from loadmaster.platform.rl.rollout_buffer import Rows
+from loadmaster.platform.rl.vector_rollout import VectorEngine
+from tests.learning.vaults import STEPS as GAME_STEPS
+from tests.learning.vaults import keyholders
+from tests.learning.vaults import make_engine as vaults_engine
+from tests.platform.rl.tolls import STEPS, LaneModule, Tolls, make_engine
+
+QUEUE, MACHINES = 6, 2
+ROWS = Rows("mask", frozenset({"jobs", "mask"}), frozenset({"order", "place"}))
+
+
+def ragged(rows: list[list[int]], spare: int = 0) -> Ragged:
+    flat = np.array([item for row in rows for item in row], np.float32)
+    return Ragged(flat, np.array([len(row) for row in rows], np.int64), spare)
+
+
+def test_minibatch_pads_rows_to_its_own_longest_and_spare_places() -> None:
+    column = on_device({"x": ragged([[1], [2, 3, 4], [], [5, 6]])}, "cpu")
+    assert taken(column, torch.tensor([3, 0]), "cpu")["x"].tolist() == [[5, 6], [1, 0]]
+    assert taken(column, torch.tensor([2]), "cpu")["x"].shape == (1, 0)
+    spare = on_device({"x": ragged([[1], [2, 3]], spare=1)}, "cpu")
+    assert taken(spare, torch.tensor([0, 1]), "cpu")["x"].tolist() == [[1, 0, 0], [2, 3, 0]]
+
+
+def test_trees_of_columns_are_concatenated_branch_by_branch() -> None:
+    first = {"obs": {"r": ragged([[1]]), "d": np.array([[7.0]])}, "a": np.array([0])}
+    second = {"obs": {"r": ragged([[2, 3]]), "d": np.array([[8.0]])}, "a": np.array([1])}
+    rows = taken(on_device(concatenated([first, second]), "cpu"), torch.tensor([1, 0]), "cpu")
+    assert rows["obs"]["r"].tolist() == [[2, 3], [1, 0]]
+    assert rows["obs"]["d"].tolist() == [[8], [7]]
+    assert rows["a"].tolist() == [1, 0]
+
+
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8), st.data())
+def test_every_ragged_row_keeps_its_items(rows: list[list[int]], data: st.DataObject) -> None:
+    chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
+    padded = taken(on_device({"x": ragged(rows)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
+    longest = max(len(rows[row]) for row in chosen)
+    assert padded.tolist() == [rows[r] + [0] * (longest - len(rows[r])) for r in chosen]
+
+
+@pytest.mark.parametrize(("per_group", "ratio"), [(False, 16.3299 / 1.2472), (True, 1.0)])
+def test_advantages_normalised_over_all_or_per_group(per_group: bool, ratio: float) -> None:
+    light, heavy = [np.array([1.0, -1.0]), np.array([2.0])], [np.array([30.0, -10.0, 10.0])]
+    found = normalised([light, heavy], per_group)
+    assert found.mean() == pytest.approx(0, abs=1e-6)
+    assert found.std() == pytest.approx(1, abs=1e-6)
+    assert found[3:].std() / found[:3].std() == pytest.approx(ratio, rel=1e-3)
+
+
+def test_vector_engine_records_whole_episodes() -> None:
+    module = LaneModule(
+        observation_space=Tolls.observation_space,
+        action_space=Tolls.action_space,
+        model_config={},
+    )
+    specs = [RolloutSpec(7, luck=1), RolloutSpec(7, luck=3), RolloutSpec(8, luck=2, keep=0.5)]
+    first, second, third = make_engine().roll_out(module, specs)
+    assert first.decisions == second.decisions == STEPS
+    assert first.rollout.end_s == STEPS
+    assert isinstance(first.observations, np.ndarray)
+    assert isinstance(second.observations, np.ndarray)
+    assert np.array_equal(first.observations, second.observations)  # the same input
+    assert len(third.kept) < STEPS
+    env = Tolls()
+    env.reset(seed=7)
+    rewards = -env.tolls - (first.actions != env.open[:STEPS])
+    assert first.rollout.reward == pytest.approx(rewards)
+
+
+class Queues:
+    """Job i of an episode's queue is the number i + 1; every step removes the last.
+
+    The seed is the queue's length. Episodes of odd seeds are truncated with one job left.
+    Observations are overwritten in place, as environments may do.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.view = {
+            "jobs": np.zeros((num_envs, QUEUE, 1), np.float32),
+            "mask": np.zeros((num_envs, QUEUE), np.bool_),
+            "machines": np.ones((num_envs, MACHINES), np.float32),
+        }
+
+    def reset(self, *, seed: Sequence[int]) -> tuple[Any, dict[str, Any]]:
+        self.seeds = np.array(seed)
+        self.left = self.seeds.copy()
+        return self._observe(), {"time_s": np.zeros(self.num_envs)}
+
+    def step(self, actions: dict[str, Any]) -> tuple[Any, ...]:
+        assert actions["order"].shape == (self.num_envs, QUEUE)
+        assert actions["place"].shape == (self.num_envs, QUEUE, MACHINES)
+        assert actions["pace"].shape == (self.num_envs,)
+        self.left = np.maximum(self.left - 1, 0)
+        odd = self.seeds % 2 == 1
+        passed = 10.0 * (self.seeds - self.left)
+        terminated, truncated = ~odd & (self.left == 0), odd & (self.left <= 1)
+        return self._observe(), -passed, terminated, truncated, {"time_s": passed}
+
+    def _observe(self) -> Any:
+        numbers = np.arange(1, QUEUE + 1)
+        self.view["mask"][:] = numbers <= self.left[:, None]
+        self.view["jobs"][..., 0] = np.where(self.view["mask"], numbers, 0)
+        return self.view
+
+    def close(self) -> None:
+        pass
+
+
+class RandomModule:
+    """Samples by each environment's RNG key, and records the shapes of its batches."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward_exploration(self, batch: dict[str, Any]) -> dict[str, Any]:
+        jobs, key = batch[Columns.OBS]["jobs"], batch[RNG_KEY]
+        self.shapes.append(tuple(jobs.shape[:2]))
+        order = standard_normal(key, jobs.shape[1:2])
+        place = standard_normal(key, (jobs.shape[1], MACHINES), stream=1)
+        pace = standard_normal(key, stream=2)
+        return {
+            Columns.ACTIONS: {"order": order, "place": place, "pace": pace},
+            Columns.ACTION_LOGP: torch.stack([order[:, 0], pace, pace], dim=1),
+        }
+
+
+def queues_engine() -> VectorEngine:
+    def outcome(envs: Queues, index: int) -> dict[str, float]:
+        return {"left": float(envs.left[index])}
+
+    return VectorEngine(lambda count, _: Queues(count), outcome=outcome, rows=ROWS)
+
+
+def roll_out(*specs: RolloutSpec, module: RandomModule | None = None) -> list[Recording]:
+    return queues_engine().roll_out(module or RandomModule(), specs)
+
+
+def assert_same(one: Recording, other: Recording) -> None:
+    for name, column in {**one.observations, **one.actions}.items():
+        twin = {**other.observations, **other.actions}[name]
+        if isinstance(column, Ragged):
+            assert np.array_equal(column.counts, twin.counts)
+            column, twin = column.items, twin.items
+        assert np.array_equal(column, twin), name
+    assert np.array_equal(one.log_probability, other.log_probability)
+    assert np.array_equal(one.rollout.reward, other.rollout.reward)
+
+
+def test_rollout_does_not_depend_on_its_batch() -> None:
+    specs = [RolloutSpec(4, luck=11), RolloutSpec(2, luck=12), RolloutSpec(6, luck=13)]
+    together = roll_out(*specs)
+    for spec, beside in zip(specs, together, strict=True):
+        assert_same(*roll_out(spec), beside)
+    (other,) = roll_out(RolloutSpec(4, luck=12))
+    assert not np.array_equal(other.log_probability, together[0].log_probability)
+
+
+def test_module_gets_running_episodes_and_rows_in_use_only() -> None:
+    module = RandomModule()
+    roll_out(RolloutSpec(2, luck=1), RolloutSpec(4, luck=2), module=module)
+    assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
+
+
+def test_short_queues_are_batched_apart_from_long_ones() -> None:
+    module = RandomModule()
+    specs = [RolloutSpec(4 if seed % 8 == 0 else 2, luck=seed) for seed in range(64)]
+    found = roll_out(*specs, module=module)
+    assert module.shapes[:2] == [(32, 2), (32, 4)]
+    for place in (0, 1, 63):
+        assert_same(*roll_out(specs[place]), found[place])
+
+
+def test_rows_in_use_only_are_recorded() -> None:
+    first, second = roll_out(RolloutSpec(2, luck=1), RolloutSpec(4, luck=2))
+    seen, actions = second.observations, second.actions
+    assert isinstance(seen, dict)
+    assert isinstance(actions, dict)
+    assert seen["jobs"].counts.tolist() == actions["place"].counts.tolist() == [4, 3, 2, 1]
+    assert seen["jobs"].items[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
+    assert seen["mask"].items.all()
+    assert seen["machines"].shape == (4, MACHINES)
+    assert actions["place"].items.shape == (10, MACHINES)
+    assert actions["pace"].shape == (4,)
+    assert second.log_probability.shape == (4, 3)
+    assert second.log_probability[:, 0] == pytest.approx(actions["order"].items[[0, 4, 7, 9]])
+    assert first.decisions == 2
+    assert first.rollout.time_s.tolist() == [0, 10]
+    assert (first.rollout.end_s, second.rollout.end_s) == (20, 40)
+    assert second.figures == {"return": -100.0, "left": 0.0}
+    assert first.last is None
+
+
+def test_truncated_episode_has_its_final_observation() -> None:
+    (truncated,) = roll_out(RolloutSpec(3, luck=1))
+    assert truncated.decisions == 2
+    assert isinstance(truncated.last, dict)
+    assert truncated.last["jobs"].items.tolist() == [[1]]
+    assert truncated.last["machines"].shape == (1, MACHINES)
+    assert truncated.figures["left"] == 1
+
+
+def test_buffer_grows_with_long_episodes() -> None:
+    class Long(Queues):
+        def _observe(self) -> Any:
+            self.view["mask"][:, 0] = True
+            self.view["jobs"][:, 0, 0] = self.left
+            return self.view
+
+    (found,) = VectorEngine(lambda count, _: Long(count), rows=ROWS).roll_out(
+        RandomModule(), [RolloutSpec(200, luck=1)]
+    )
+    assert isinstance(found.observations, dict)
+    assert found.observations["jobs"].items[:, 0].tolist() == list(range(200, 0, -1))
+
+
+def test_two_agents_without_rows_record_a_log_probability_each() -> None:
+    (found,) = vaults_engine().roll_out(keyholders(), [RolloutSpec(3, luck=3)])
+    assert found.log_probability.shape == (GAME_STEPS, 2)

@@ -1,0 +1,83 @@
+"""YAML files of settings: values, and errors that name file, line and key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.training.config import merged
+from loadmaster.platform.training.yaml_with_lines import parse_document, read_document
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("# mine\nseed: 3\ntraining:\n  clip: 5\n", {"seed": 3, "training": {"clip": 5}}),
+        ("# nothing but a comment\n", {}),
+        ("a.b: 1\na: {c: 2}\n", {"a": {"b": 1, "c": 2}}),
+        ("a: &one {b: 1}\nc: *one\nc.d: 2\n", {"a": {"b": 1}, "c": {"b": 1, "d": 2}}),
+        (
+            "a: [1e-5, 1E3, 2.5e-3, -1e2, 3, 0.1, 1_000, e5]\n",
+            {"a": [1e-5, 1000.0, 0.0025, -100.0, 3, 0.1, 1000, "e5"]},
+        ),
+    ],
+)
+def test_values(text: str, values: object, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(text)
+    assert read_document(tmp_path / "mine.yaml").values == values
+
+
+def test_lines_of_keys() -> None:
+    document = parse_document("a:\n  b: 1\nc.d:\n  - 2\n  - 3\n", "x.yaml")
+    assert document.where(("a", "b")) == "x.yaml:2"
+    assert document.where(("c", "d", 1)) == "x.yaml:5"
+    assert document.where(("a", "unknown")) == "x.yaml:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("system: decima\nspace: {a: [1\n", 3, "not YAML"),
+        ("system: decima\n\tspace: 1\n", 2, "found character"),
+        ("system: decima\nspace: !tuple [1]\n", 2, "cannot read the tag"),
+        ("system: decima\nspace: !odd 1\n", 2, "could not determine"),
+        ("seed: !!python/object/apply:os.getcwd []\n", 1, "cannot read the tag"),
+        ("system: decima\nspace: \x07\n", 2, "#0007"),
+        ("system: decima\n---\nspace: 1\n", 2, "another document"),
+        ("system: decima\nspace: 2026-02-30\n", 2, "cannot read"),
+        ("system: decima\n[1, 2]: 3\n", 2, "a word as the key"),
+        ("a: 1\na: 2\n", 2, "first on line 1"),
+        ("a: &one {b: *one}\n", 1, "contains itself"),
+        ("- system\n", 1, "keys and values"),
+        ("just words\n", 1, "keys and values"),
+        ("a: " + "[" * 5000, 1, "nested too deeply"),
+    ],
+)
+def test_errors_name_file_and_line(text: str, line: int, message: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"mine.yaml:{line}: ")) as caught:
+        parse_document(text, "mine.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8")],
+)
+def test_unreadable_file(name: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"purpose: caf\xe9\n")
+    with pytest.raises(InputError, match=message):
+        read_document(tmp_path / name)
+
+
+def test_merged_trees() -> None:
+    below = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert merged(below, {"a": {"c": {"d": 4, "f": 5}}}) == {
+        "a": {"b": 1, "c": {"d": 4, "f": 5}},
+        "e": 3,
+    }
+    assert merged(below, {"a": 7, "e": {"g": 8}}) == {"a": 7, "e": {"g": 8}}
+    assert below == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}  # unchanged
