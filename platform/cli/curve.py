@@ -1,4 +1,4 @@
-"""`loadmaster curve`: the learning curves of runs in one picture."""
+"""`loadmaster curve`: learning curves of runs in one picture."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from loadmaster.platform.cli.options import AsJson
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.history import History
@@ -19,17 +21,17 @@ def curve(
     ],
     against: Annotated[
         Literal["iterations", "decisions", "minutes"],
-        typer.Option(help="What learning is held against: the x axis."),
+        typer.Option(help="The x axis."),
     ] = "decisions",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
     ] = Path("curves.png"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw the learning curves of runs in one picture.
 
-    Takes runs that have ended, were stopped, or still go on. Of a run that is to be kept for its
-    curve alone, manifest.json and metrics.csv are enough.
+    Runs may have ended, been stopped or still be running. Of a run, only manifest.json and
+    metrics.csv are read.
 
     Example:
 

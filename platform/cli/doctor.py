@@ -1,4 +1,4 @@
-"""`loadmaster doctor`: what is installed, what it sees, and what to do about what is wrong."""
+"""`loadmaster doctor`: check the installation."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from typing import Annotated
 
 import typer
 
+from loadmaster.platform.cli.options import AsJson
+
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
     ray: Annotated[
-        bool, typer.Option("--ray", help="Also connect to Ray, or start it, and ask what it sees.")
+        bool,
+        typer.Option("--ray", help="Also connect to Ray, or start it, and list its resources."),
     ] = False,
 ) -> None:
     """Check this installation, with a remedy for each fault.
@@ -40,7 +43,7 @@ def doctor(
         table = Table("check", "", "finding", box=None, header_style="dim")
         colours = {"ok": "green", "warn": "yellow", "fail": "red"}
         checks = []
-        with console.status("looking around"):
+        with console.status("checking"):
             for check in examine(start_ray=ray):
                 checks.append(check)
                 remedy = f"\n-> {check.remedy}" if check.remedy else ""

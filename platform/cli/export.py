@@ -1,4 +1,4 @@
-"""`loadmaster export`: a run's policy as a bundle to keep, share or serve."""
+"""`loadmaster export`: save a run's policy as a bundle."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from loadmaster.platform.cli.options import AsJson
 
 
 def export(
@@ -17,21 +19,21 @@ def export(
         typer.Option(help="The policy that validated best, or the latest."),
     ] = "best",
     name: Annotated[
-        str | None, typer.Option(help="What it is called. [default: as its new folder]")
+        str | None, typer.Option(help="Name of the bundle. [default: the folder's name]")
     ] = None,
     evaluation: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="SUMMARY.json",
-            help="What evaluate wrote about this policy, for the model card; may be repeated.",
+            help="Results of evaluate for the model card; may be repeated.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Save a run's policy as a bundle of its own.
 
-    A bundle is a folder with the weights (safetensors), a manifest (JSON) and a model card. It
-    runs no code when it is loaded, so it can be given to others.
+    A bundle is a folder with the weights (safetensors), a manifest (JSON) and a model card.
+    Loading it runs no code, so it is safe to share.
 
     Example:
 
@@ -57,8 +59,8 @@ def export(
         return
     print(f"{manifest.name}, a policy of {manifest.system}, trained on {made.trained_on}")
     figures = {key: value for key, value in manifest.results.items() if key != "evaluations"}
-    for words, text in facts({"iterations": manifest.trained.get("iterations"), **figures}):
-        print(f"  {words}: {text}")
+    for label, text in facts({"iterations": manifest.trained.get("iterations"), **figures}):
+        print(f"  {label}: {text}")
     for setting, metric, mean, baseline, _, difference, _ in evaluations(manifest.results):
         print(f"  {setting}: {metric} {mean}; against {baseline} {difference}")
     print(f"Bundle: {bundle}; its model card is {bundle / 'README.md'}")

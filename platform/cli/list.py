@@ -1,11 +1,11 @@
-"""`loadmaster list`: what there is to work with."""
+"""`loadmaster list`: systems, environments and policies of this installation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import typer
+from loadmaster.platform.cli.options import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +19,7 @@ class Row(NamedTuple):
 
 
 def list_everything(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List systems, environments and policies.
 
@@ -38,7 +38,7 @@ def list_everything(
 
 
 def listing() -> dict[str, Any]:
-    """Everything there is, in the shape that scripts rely on."""
+    """Systems, environments and pretrained policies as JSON; keys are stable."""
     from loadmaster.envs.registry import environments
     from loadmaster.models.manifest import pretrained_policies
     from loadmaster.platform.systems.bundle_ref import pretrained
@@ -103,7 +103,7 @@ def _table(heading: str, rows: Iterable[Named]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(heading, "what it is", box=None, header_style="dim")
+    table = Table(heading, "summary", box=None, header_style="dim")
     for row in rows:
         table.add_row(row.name, escape(row.summary))
     table.add_row()
