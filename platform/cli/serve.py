@@ -138,8 +138,8 @@ def try_systems(settings: ServeSettings) -> list[str]:
             typer.echo(f"\n{system}, decision about its example:")
             for line in decision_lines(decision):
                 typer.echo(f"  {line}")
-            if fault := decision_fault(decision, one.deadline_ms):
-                faults.append(f"{system} {fault}")
+            if wrong := decision_fault(decision, one.deadline_ms):
+                faults.append(f"{system} {wrong}")
     return faults
 
 
