@@ -40,7 +40,7 @@ COMMANDS = {
     ),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "retrain": Command(
-        "retrain", "retrain", "Train a bundle further on a changed workload, and compare the two."
+        "retrain", "retrain", "Train a bundle further on a changed workload, and compare."
     ),
     "submit": Command("jobs", "submit", "Run a command as a job on a Ray cluster."),
     "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),

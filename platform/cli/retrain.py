@@ -40,7 +40,7 @@ def retrain(
     address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a bundle further on a changed workload, and compare the two.
+    """Train a bundle further on a changed workload, and compare.
 
     Trains with the settings of the bundle, changed by --set, and compares the best policy found
     with the serving one on sequences that neither was trained on. Writes a bundle and
