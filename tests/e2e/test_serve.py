@@ -23,7 +23,7 @@ import yaml
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.settings import GATEWAY, ServeSettings
 from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
 from tests.serving.live import free_port
@@ -199,7 +199,7 @@ def needs_ray_token(address: str, port: int) -> bool:
         try:
             call(b"", timeout=10.0)
         except grpc.RpcError as error:
-            return error.code() == grpc.StatusCode.UNAUTHENTICATED
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
     return False
 
 
@@ -223,7 +223,7 @@ def test_config_file_works_with_serve_deploy(config: Path) -> None:
     from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as built_by
     from ray.serve.schema import ServeDeploySchema
 
-    from loadmaster.serving.app import GATEWAY, build
+    from loadmaster.serving.app import build
 
     content: Any = yaml.safe_load(config.read_text())
     (application,) = ServeDeploySchema.model_validate(content).applications

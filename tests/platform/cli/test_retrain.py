@@ -20,7 +20,7 @@ from tests.bundles import make_bundle
 
 pytestmark = pytest.mark.slow
 TOY = {"workload": "toy", "jobs": 5, "executors": 3}
-QUICK = {
+QUICK: dict[str, Any] = {
     "rollouts.sequences": 2,
     "rollouts.per_sequence": 4,
     "validation.sequences": 6,
