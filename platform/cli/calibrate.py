@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -36,10 +39,6 @@ def calibrate(
 
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
     """
-    import json
-    from dataclasses import asdict
-    from functools import partial
-
     from rich.console import Console
     from rich.progress import Progress
 

@@ -133,23 +133,12 @@ def _episode_progress(
     console: Console, total: int, cold: bool, line: str
 ) -> Iterator[Callable[[], None]]:
     """Show a transient progress bar on a terminal, one line elsewhere."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import MofNCompleteColumn, Progress
 
     silent = not console.is_terminal
     if silent and cold:  # else the line follows the first episode, which may raise InputError
         console.print("compiling, first time only; then", line, soft_wrap=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
+    columns = (*Progress.get_default_columns(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=silent) as progress:
         doing = "compiling, first time only" if cold else "running episodes"
         task = progress.add_task(doing, total=total)

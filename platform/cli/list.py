@@ -1,9 +1,13 @@
-"""`loadmaster list`: systems, environments and policies of this installation."""
+"""`loadmaster list` and `loadmaster doctor`: contents and state of this installation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
 
 from loadmaster.platform.cli.options import AsJson
 
@@ -30,8 +34,6 @@ def list_everything(
         loadmaster list --json
     """
     if as_json:
-        import json
-
         print(json.dumps(listing(), indent=2))
     else:
         _print_tables()
@@ -108,3 +110,45 @@ def _table(heading: str, rows: Iterable[Named]) -> Table:
         table.add_row(row.name, escape(row.summary))
     table.add_row()
     return table
+
+
+def doctor(
+    as_json: AsJson = False,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Also connect to Ray, or start it, and list its resources."),
+    ] = False,
+) -> None:
+    """Check this installation, with a remedy for each fault.
+
+    The exit code is 1 if a check fails; warnings do not count.
+
+    Example:
+
+        loadmaster doctor
+
+        loadmaster doctor --ray --json
+    """
+    from loadmaster.platform.ray.health import examine
+
+    if as_json:
+        checks = list(examine(start_ray=ray))
+        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        console = Console(highlight=False)
+        table = Table("check", "", "finding", box=None, header_style="dim")
+        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        checks = []
+        with console.status("checking"):
+            for check in examine(start_ray=ray):
+                checks.append(check)
+                remedy = f"\n-> {check.remedy}" if check.remedy else ""
+                mark = f"[{colours[check.status]}]{check.status}[/]"
+                table.add_row(check.name, mark, escape(check.detail + remedy))
+        console.print(table)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)

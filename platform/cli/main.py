@@ -29,8 +29,8 @@ COMMANDS = {
     "list": Command("list", "list_everything", "List systems, environments and policies."),
     "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
     "train": Command("train", "train", "Train a policy in parallel rollout workers on Ray."),
-    "curve": Command("curve", "curve", "Draw the learning curves of runs in one picture."),
-    "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
+    "curve": Command("runs", "curve", "Draw the learning curves of runs in one picture."),
+    "export": Command("runs", "export", "Save a run's policy as a bundle of its own."),
     "tune": Command("tune", "tune", "Search a system's settings with a sweep file."),
     "serve": Command("serve", "serve", "Serve policies: decisions over HTTP, with reasons."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
@@ -45,7 +45,7 @@ COMMANDS = {
     "submit": Command("jobs", "submit", "Run a command as a job on a Ray cluster."),
     "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
-    "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
+    "doctor": Command("list", "doctor", "Check this installation, with a remedy for each fault."),
 }
 # Packages of the extras `train` and `serve`, by import name.
 SERVE_PACKAGES = ("aiohttp", "fastapi", "starlette", "uvicorn")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,8 +65,6 @@ def serve(
 
 
 def _run(arguments: dict[str, Any], only_try: bool) -> None:
-    import os
-
     from loadmaster.envs.settings import build_settings
     from loadmaster.platform.ray.serve_session import (
         check_reachability,

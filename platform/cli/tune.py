@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+import math
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -49,8 +54,6 @@ def tune(
 
         loadmaster tune --resume sweeps/decima-asha-20260301-120000
     """
-    import datetime
-
     set_ray_env(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.sweeps.file import load_sweep
@@ -82,8 +85,6 @@ def tune(
 
 
 def print_plan(sweep: Sweep, as_json: bool) -> None:
-    import json
-
     searched = [dimension.name for dimension in sweep.space.dimensions]
     if as_json:
         found = {
@@ -104,8 +105,6 @@ def print_plan(sweep: Sweep, as_json: bool) -> None:
 
 def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -> None:
     """Print the result and the next command; raise the exit code."""
-    import json
-    import sys
 
     from rich.console import Console
 
@@ -145,9 +144,6 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
 
 
 def _as_json(record: Record) -> dict[str, Any]:
-    import math
-    from dataclasses import asdict
-
     found = asdict(record)
     if record.value is not None and not math.isfinite(record.value):
         found["value"] = None

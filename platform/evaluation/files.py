@@ -15,7 +15,7 @@ from loadmaster.models.files import missing_folders, remove_empty_folders
 from loadmaster.platform.evaluation.adapters import learned_records
 from loadmaster.platform.evaluation.comparison import Comparison, interval_ends, rounded
 from loadmaster.platform.evaluation.run import Episodes
-from loadmaster.platform.evaluation.statistics import Difference, Summary
+from loadmaster.platform.evaluation.statistics import Difference, Interval, Summary
 
 if TYPE_CHECKING:  # slow to import, and needed by the tables only
     import pandas as pd
@@ -95,28 +95,20 @@ def summary_table(comparison: Comparison) -> pd.DataFrame:
     rows = []
     for policy, summaries in comparison.summaries.items():
         for metric, summary in zip(comparison.metrics, summaries, strict=True):
-            row = {
-                "policy": policy,
-                "metric": metric.name,
-                "unit": metric.unit,
-                "mean": summary.mean,
-                "iqm": summary.iqm,
-                "ci95_low": summary.interval.low,
-                "ci95_high": summary.interval.high,
-            }
+            row: dict[str, Any] = {"policy": policy, "metric": metric.name, "unit": metric.unit}
+            row |= {"mean": summary.mean, "iqm": summary.iqm, **_ci95("", summary.interval)}
             reference = comparison.best_baseline
             if reference is not None and policy != reference:
                 difference = comparison.difference(policy, reference, metric)
-                row |= {
-                    "difference": difference.mean,
-                    "difference_ci95_low": difference.interval.low,
-                    "difference_ci95_high": difference.interval.high,
-                    "difference_percent": difference.percent,
-                    "difference_percent_ci95_low": difference.percent_interval.low,
-                    "difference_percent_ci95_high": difference.percent_interval.high,
-                }
+                row |= {"difference": difference.mean, **_ci95("difference_", difference.interval)}
+                row["difference_percent"] = difference.percent
+                row |= _ci95("difference_percent_", difference.percent_interval)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _ci95(prefix: str, interval: Interval) -> dict[str, Any]:
+    return {f"{prefix}ci95_low": interval.low, f"{prefix}ci95_high": interval.high}
 
 
 def write_everything(

@@ -18,7 +18,7 @@ from loadmaster.platform.replay.adapters import (
     Outcome,
     ReplayAdapter,
     find_replay_adapter,
-    jobs_seen,
+    jobs_arrived,
     makespan_s,
     mean_jct_s,
     summary_line,
@@ -92,7 +92,7 @@ def _check(adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequen
 def _page_data(
     adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
 ) -> dict[str, Any]:
-    first, jobs = results[0], jobs_seen(results)
+    first, jobs = results[0], jobs_arrived(results)
     return {
         "unit": adapter.unit(results)._asdict(),
         **adapter.cluster_data(results),

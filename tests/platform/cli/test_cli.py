@@ -23,6 +23,8 @@ from loadmaster.platform.ray import health
 from loadmaster.platform.systems import registry as systems
 from tests.bundles import make_run
 
+Captured = pytest.CaptureFixture[str]
+
 COMMAND = [sys.executable, "-m", "loadmaster.platform.cli.main"]
 HEAVY = {"numpy", "numba", "torch", "ray", "pandas", "matplotlib", "gymnasium"}
 
@@ -58,7 +60,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command(name: str, capsys: Captured) -> None:
     assert cli.main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"Usage: loadmaster {name}" in shown
@@ -68,13 +70,13 @@ def test_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert imported_by(name, "--help") & {"torch", "ray", "numba"} == set()
 
 
-def test_help_is_shown_without_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_shown_without_arguments(capsys: Captured) -> None:
     assert cli.main([]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown and command.summary in shown for name, command in cli.COMMANDS.items())
 
 
-def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: Captured) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("loadmaster 0.")
 
@@ -91,9 +93,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate"], "SYSTEM_OR_ENVIRONMENT"),
     ],
 )
-def test_misuse_is_one_line(
-    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_line(arguments: list[str], words: str, capsys: Captured) -> None:
     assert cli.main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -111,7 +111,7 @@ def run_failing(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], Any]) -> int
 
 
 def test_user_errors_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
 ) -> None:
     def bad_input() -> None:
         raise InputError("seeds is -1;\nexpected 1 or more")
@@ -191,7 +191,7 @@ def test_commands_that_need_no_ray(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_as_json(capsys: Captured) -> None:
     assert cli.main(["list", "--json"]) == 0
     listing = json.loads(capsys.readouterr().out)
     assert set(listing) == {"systems", "environments", "pretrained"}
@@ -206,7 +206,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"pai-like", "toy"} <= set(second["workloads"])
 
 
-def test_list_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_as_tables(capsys: Captured) -> None:
     assert cli.main(["list"]) == 0
     shown = capsys.readouterr().out
     for spec in environments().values():
@@ -247,7 +247,7 @@ def find(name: str) -> health.Check:
 
 @pytest.mark.slow
 def test_doctor_on_traces(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured
 ) -> None:
     monkeypatch.setenv("LOADMASTER_DATA", str(tmp_path / "nowhere"))
     assert cli.main(["doctor"]) == 1

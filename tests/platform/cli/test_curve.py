@@ -12,13 +12,15 @@ import pytest
 from loadmaster.platform.cli.main import main
 from tests.platform.training.made_runs import make_run
 
+Captured = pytest.CaptureFixture[str]
+
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_picture_and_table(capsys: pytest.CaptureFixture[str]) -> None:
+def test_picture_and_table(capsys: Captured) -> None:
     make_run(Path("runs/one"), 330.0, 60.0, 45.0)
     make_run(Path("runs/two"), 1080.0, 70.0)
     assert main(["curve", "runs/one", "[b]two=runs/two"]) == 0
@@ -32,7 +34,7 @@ def test_picture_and_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(capsys: Captured) -> None:
     make_run(Path("one"), math.nan, 60.0)
     make_run(Path("two"), 80.0, metric=None)
     options = ["--against", "minutes", "-o", "both.svg", "--json"]
@@ -73,7 +75,7 @@ def test_file_name_chooses_the_format(ending: str, begins: bytes) -> None:
     assert sorted(path.name for path in Path().iterdir()) == [picture.name, "one"]
 
 
-def test_different_baselines_are_mentioned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_baselines_are_mentioned(capsys: Captured) -> None:
     make_run(Path("one"), 80.0)
     make_run(Path("two"), 80.0, baselines={"fair": 70.0})
     make_run(Path("three"), 80.0, baselines={})
@@ -98,7 +100,7 @@ def test_different_baselines_are_mentioned(capsys: pytest.CaptureFixture[str]) -
         (["broken"], "metrics.csv:2: "),
     ],
 )
-def test_bad_input(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(arguments: list[str], message: str, capsys: Captured) -> None:
     make_run(Path("one"), 80.0)
     make_run(Path("new"))
     make_run(Path("other"), 80.0, metric="makespan_s")

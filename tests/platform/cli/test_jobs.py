@@ -14,6 +14,8 @@ from loadmaster.serving.jobs import client
 from loadmaster.serving.jobs.client import Jobs
 from tests.serving.jobs.dashboard import Dashboard, running
 
+Captured = pytest.CaptureFixture[str]
+
 RUNNING = "loadmaster-train-decima-20261115-171200-ab12"
 FAILED = "loadmaster-train-das-20261115-171300-cd34"
 
@@ -56,9 +58,7 @@ def ends(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> Ends:
     return arrange
 
 
-def test_submit_follows_the_logs(
-    dashboard: Dashboard, ends: Ends, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_follows_the_logs(dashboard: Dashboard, ends: Ends, capsys: Captured) -> None:
     ends("SUCCEEDED", driver_exit_code=0)
     assert cli.main(["submit", "--name", "mine", "--", "train", "decima", "--workers", "8"]) == 0
     (request,) = dashboard.submitted
@@ -71,7 +71,7 @@ def test_submit_follows_the_logs(
     assert shown.err == ""
 
 
-def test_submit_prints_json(ends: Ends, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_prints_json(ends: Ends, capsys: Captured) -> None:
     ends("SUCCEEDED", driver_exit_code=0)
     assert cli.main(["submit", "--json", "--storage", "/mnt", "--", "list", "--json"]) == 0
     shown = capsys.readouterr()
@@ -82,9 +82,7 @@ def test_submit_prints_json(ends: Ends, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_submit_without_waiting(
-    as_json: bool, dashboard: Dashboard, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_submit_without_waiting(as_json: bool, dashboard: Dashboard, capsys: Captured) -> None:
     assert cli.main(["submit", "--no-wait", *["--json"] * as_json, "--", "list"]) == 0
     job, shown = dashboard.submitted[0]["submission_id"], capsys.readouterr().out
     if as_json:
@@ -107,7 +105,7 @@ def test_unsuccessful_job_exits_with_1(
     words: str,
     dashboard: Dashboard,
     ends: Ends,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
 ) -> None:
     ends(status, **details)
     assert cli.main(["submit", "--", "list"]) == 1
@@ -116,7 +114,7 @@ def test_unsuccessful_job_exits_with_1(
 
 
 def test_ctrl_c_leaves_the_job_running(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     def interrupted(self: Jobs, job: str) -> Iterator[str]:
         yield "iteration 1/3\n"
@@ -156,7 +154,7 @@ def test_ctrl_c_leaves_the_job_running(
     ],
 )
 def test_misuse_is_one_line(
-    arguments: list[str], words: str, dashboard: Dashboard, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, dashboard: Dashboard, capsys: Captured
 ) -> None:
     assert cli.main(arguments) == 2
     shown = capsys.readouterr()
@@ -168,14 +166,14 @@ def test_misuse_is_one_line(
 
 
 def test_wrong_token_is_bad_input(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "other")
     assert cli.main(["jobs", "list"]) == 2
     assert "refuses the token" in capsys.readouterr().err
 
 
-def test_list_prints_a_table(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_a_table(dashboard: Dashboard, capsys: Captured) -> None:
     assert cli.main(["jobs", "list"]) == 0
     header, failed, runs = capsys.readouterr().out.splitlines()
     assert header.split() == ["job", "status", "submitted", "took", "command"]
@@ -185,7 +183,7 @@ def test_list_prints_a_table(dashboard: Dashboard, capsys: pytest.CaptureFixture
     assert runs.rstrip().endswith("train decima --workers 8")
 
 
-def test_list_prints_json(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_prints_json(dashboard: Dashboard, capsys: Captured) -> None:
     assert cli.main(["jobs", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["address"] == dashboard.address
@@ -196,20 +194,20 @@ def test_list_prints_json(dashboard: Dashboard, capsys: pytest.CaptureFixture[st
     }  # fmt: skip
 
 
-def test_empty_list_is_mentioned(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_empty_list_is_mentioned(dashboard: Dashboard, capsys: Captured) -> None:
     dashboard.jobs.clear()
     assert cli.main(["jobs", "list"]) == 0
     assert capsys.readouterr().out.startswith(f"No jobs of loadmaster's at {dashboard.address}.")
 
 
-def test_logs_are_printed(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_are_printed(dashboard: Dashboard, capsys: Captured) -> None:
     assert cli.main(["jobs", "logs", "ab12"]) == 0
     assert capsys.readouterr().out == "one\ntwo\nthree\n"
     assert cli.main(["jobs", "logs", "ab12", "--lines", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["logs"] == ["two", "three"]
 
 
-def test_logs_are_followed(ends: Ends, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_are_followed(ends: Ends, capsys: Captured) -> None:
     ends("FAILED", driver_exit_code=1)
     assert cli.main(["jobs", "logs", "ab12", "--follow"]) == 1
     shown = capsys.readouterr()
@@ -217,7 +215,7 @@ def test_logs_are_followed(ends: Ends, capsys: pytest.CaptureFixture[str]) -> No
     assert shown.err == f"error: job {RUNNING} failed (exit code 1)\n"
 
 
-def test_stop_ends_the_job(dashboard: Dashboard, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stop_ends_the_job(dashboard: Dashboard, capsys: Captured) -> None:
     assert cli.main(["jobs", "stop", "ab12"]) == 0
     assert (
         capsys.readouterr().out

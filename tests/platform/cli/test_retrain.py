@@ -18,6 +18,8 @@ from loadmaster.platform.training.retraining import finetune_config
 from loadmaster.serving.policies.comparison import read_comparison
 from tests.bundles import make_bundle
 
+Captured = pytest.CaptureFixture[str]
+
 pytestmark = pytest.mark.slow
 TOY = {"workload": "toy", "jobs": 5, "executors": 3}
 QUICK: dict[str, Any] = {
@@ -77,7 +79,7 @@ def test_result_shows_the_improvement(retrained: Path) -> None:
 
 
 def test_result_equals_that_of_evaluate(
-    retrained: Path, bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    retrained: Path, bad: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     result = read_comparison(retrained)
     given = [part for name, value in TOY.items() for part in ("--set", f"{name}={value}")]
@@ -94,7 +96,7 @@ def test_result_equals_that_of_evaluate(
 
 
 def test_second_call_prints_the_result_only(
-    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(launching, "launch", lambda *_: pytest.fail("trained again"))
     before = {path: path.stat().st_mtime_ns for path in retrained.rglob("*")}
@@ -160,11 +162,7 @@ def test_killed_before_the_first_checkpoint_starts_anew(
     ],
 )
 def test_misuse_is_one_line(
-    changed: dict[str, str],
-    words: str,
-    retrained: Path,
-    bad: Path,
-    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, str], words: str, retrained: Path, bad: Path, capsys: Captured
 ) -> None:
     given = [part for pair in changed.items() for part in pair]
     assert cli.main([*arguments(bad, retrained), *given]) == 2
@@ -173,9 +171,7 @@ def test_misuse_is_one_line(
     assert shown.count("\n") == 1
 
 
-def test_folder_with_other_files_is_bad_input(
-    bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_with_other_files_is_bad_input(bad: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert cli.main(arguments(bad, tmp_path)) == 2
     assert "holds something else" in capsys.readouterr().err

@@ -16,6 +16,8 @@ from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.client.fake_service import DECISION, answer, fake_service
 
+Captured = pytest.CaptureFixture[str]
+
 TOKEN = "0123456789abcdef-secret"
 
 
@@ -27,7 +29,7 @@ def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
 def test_token_file_open_to_others_is_warned_of(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, warns: bool
+    tmp_path: Path, capsys: Captured, mode: int, warns: bool
 ) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"read {TOKEN}\n")
@@ -41,7 +43,7 @@ def test_token_file_open_to_others_is_warned_of(
     assert TOKEN not in shown.out + shown.err
 
 
-def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
     command.print_endpoints(toy_settings(tmp_path))
     assert "No tokens are set" in capsys.readouterr().out
 
@@ -74,10 +76,7 @@ def test_try_reports_decisions_not_of_the_policy(
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
 def test_try_exits_with_1_and_one_line(
-    faults: list[str],
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     for name in ("terminable", "until_stopped", "serving"):
         monkeypatch.setattr(serve_session, name, lambda *_: nullcontext())

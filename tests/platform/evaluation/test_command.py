@@ -14,14 +14,14 @@ from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts, files, run
 from tests.platform.evaluation.machine import METRICS, compared, machine_episode, machine_jobs
 
+Captured = pytest.CaptureFixture[str]
+
 PNGS = {"summary.png", "jct_distribution.png", "jobs_in_system.png", "slowdown_by_size.png"}
 TABLES = {"episodes.csv", "jobs.csv", "summary.csv", "summary.json"}
 
 
 @pytest.mark.slow
-def test_evaluate_prints_a_table_and_writes_everything(
-    machine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_prints_a_table_and_writes_everything(machine: Path, capsys: Captured) -> None:
     assert main(["evaluate", "machine", "--against", "all", "--seeds", "6"]) == 0
     shown = capsys.readouterr()
     assert "shortest is best" in shown.out
@@ -38,7 +38,7 @@ def test_evaluate_prints_a_table_and_writes_everything(
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_json_is_printed_and_written(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_printed_and_written(machine: Path, capsys: Captured) -> None:
     arguments = ["--seeds", "6", "--first-seed", "3", "--workload", "rush", "--set", "jobs=5"]
     assert main(["evaluate", "machine", *arguments, "--output", "out", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -173,7 +173,7 @@ def test_charts_of_degenerate_results(tmp_path: Path) -> None:
 def test_bad_input(
     machine: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
     arguments: list[str],
     message: str,
 ) -> None:

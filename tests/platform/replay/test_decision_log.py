@@ -17,6 +17,8 @@ from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, writ
 from loadmaster.serving.timestamps import iso, parse_timestamp
 from tests.serving import toy
 
+Captured = pytest.CaptureFixture[str]
+
 NOW = 1_800_000_000.0
 
 
@@ -60,16 +62,12 @@ def write(folder: Path, *rows: DecisionRow) -> Path:
     return folder / "log"
 
 
-def replay(
-    log: Path, capsys: pytest.CaptureFixture[str], *options: str
-) -> tuple[int, dict[str, Any]]:
+def replay(log: Path, capsys: Captured, *options: str) -> tuple[int, dict[str, Any]]:
     code = main(["replay", "--log", str(log), "--json", *options])
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_same_version_decides_the_same(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_same_version_decides_the_same(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(
         tmp_path,
         row(0, 25, 3, shipped),
@@ -92,7 +90,7 @@ def test_same_version_decides_the_same(
 
 
 def test_same_version_with_another_decision_exits_with_1(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     rows = [row(n, 25, 3 if n < 4 else 4, shipped) for n in range(12)]
     broken = made(tmp_path / "pretrained" / "toy-broken", does="raises")
@@ -129,7 +127,7 @@ def test_same_version_with_another_decision_exits_with_1(
 
 
 def test_another_bundle_may_decide_otherwise(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     other = made(tmp_path / "mine", extra=1)
     most = row(2, 10 * toy.MOST, toy.MOST, shipped)  # which neither exceeds
@@ -143,9 +141,7 @@ def test_another_bundle_may_decide_otherwise(
     assert (code, record["identical"]) == (0, 2)
 
 
-def test_shadow_decision_is_replayed(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shadow_decision_is_replayed(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     shadow = {"decision": {"replicas": 9}, "policy": {"name": "toy-one", "version": shipped}}
     fallback = {"mode": "shadow", "source": "fallback", "cause": "shadow", "policy": "hold"}
     log = write(tmp_path, row(0, 25, 3, "", shadow=json.dumps(shadow), **fallback))
@@ -156,7 +152,7 @@ def test_shadow_decision_is_replayed(
 
 
 def test_rows_that_cannot_be_replayed_are_counted_by_reason(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     log = write(
         tmp_path,
@@ -196,17 +192,13 @@ def test_rows_that_cannot_be_replayed_are_counted_by_reason(
     assert f"11 not replayable:\n  2: {lost}" in capsys.readouterr().out
 
 
-def test_since_and_until_limit_the_rows(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_since_and_until_limit_the_rows(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(tmp_path, *(row(n, 25, 3, shipped) for n in range(10)))
     bounds = ("--since", "2027-01-15T08:02", "--until", "2027-01-15T09:05+01:00")
     assert replay(log, capsys, *bounds)[1]["replayed"] == 3
 
 
-def test_damaged_file_is_warned_of(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_file_is_warned_of(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
     (log / "decisions-broken.parquet").write_text("no")
     assert main(["replay", "--log", str(log)]) == 0
@@ -241,11 +233,7 @@ def test_damaged_file_is_warned_of(
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str],
-    words: str,
-    shipped: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], words: str, shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
     made(tmp_path / "damaged")
