@@ -67,7 +67,7 @@ def summary_line(
         else f"the average job in {mean:,.{0 if plain else 1}f}{space}{unit.name}{suffix}"
         for mean, suffix in zip(means, beside or [""] * len(results), strict=True)
     ]
-    jobs = counted(jobs_arrived(results), "job")
+    jobs = count(jobs_arrived(results), "job")
     if len(results) == 1:
         return f"{names[0]} finishes {outcomes[0]}, of {jobs}"
     if len(known) == len(means):
@@ -81,7 +81,7 @@ def unfinished_note(results: Sequence[Outcome], unit: Unit = SECOND) -> str:
     left = [int(np.isnan(result.completion_s[:arrived]).sum()) for result in results]
     if not any(left):
         return ""
-    parts = [f"{counted(n, 'job')} under {r.policy}" for n, r in zip(left, results, strict=True)]
+    parts = [f"{count(n, 'job')} under {r.policy}" for n, r in zip(left, results, strict=True)]
     end = max(result.end_s for result in results) / unit.seconds
     return f"Unfinished when the episode ends at {end:,.0f} {unit.name}: {', '.join(parts)}."
 
@@ -103,7 +103,7 @@ def jobs_arrived(results: Sequence[Outcome]) -> int:
     return int(np.searchsorted(results[0].arrival_s, end_s, side="right"))
 
 
-def counted(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
     """A number with its noun: "1 job", "2,000 jobs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 

@@ -22,6 +22,7 @@ from loadmaster.platform.cli import main as cli
 from loadmaster.platform.ray import health
 from loadmaster.platform.systems import registry as systems
 from tests.bundles import make_run
+from tests.serving.live import free_port
 
 Captured = pytest.CaptureFixture[str]
 
@@ -162,7 +163,7 @@ def run_without_extras(folder: Path, *arguments: str) -> subprocess.CompletedPro
         (["train", "decima"], "train"),
         (["retrain", "decima", "--from", "decima-batch", "--output", "out"], "train"),
         (["submit", "--", "list"], "train"),
-        (["serve", "--port", "0"], "serve"),
+        (["serve", "--port", str(free_port())], "serve"),
     ],
 )
 def test_command_without_ray_names_the_extra(
