@@ -1,13 +1,16 @@
-"""`loadmaster calibrate`: find the parameters that make a heuristic the best it can be."""
+"""`loadmaster calibrate`: tune the parameters of heuristics."""
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loadmaster.platform.cli.options import Assignments, Workers, WorkloadName, values_from
+from loadmaster.platform.cli.options import AsJson, Assignments, Workers, WorkloadName
 
 
 def calibrate(
@@ -16,30 +19,26 @@ def calibrate(
         list[str] | None,
         typer.Option(metavar="NAME", help="A baseline to tune; may be repeated. [default: all]"),
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="How many job sequences.")] = 16,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Number of job sequences.")] = 16,
     workload: WorkloadName = None,
     assignments: Assignments = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Where to keep the result. [default: the shipped file]"),
+        typer.Option(metavar="FILE", help="Where to write the result. [default: the shipped file]"),
     ] = None,
     workers: Workers = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tune the baselines that have parameters.
 
-    Tries every parametrisation on job sequences that no evaluation uses, and keeps the best one
-    for this workload, kind of arrivals and load. Without --output it goes into the file that
-    Loadmaster ships; with it, use it by --set calibration=FILE.
+    Tries every parametrisation on job sequences that no evaluation uses, and writes the best one
+    for this workload, arrival process and load. Without --output it goes to the file that
+    Loadmaster ships; a file of --output is used by --set calibration=FILE.
 
     Example:
 
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
     """
-    import json
-    from dataclasses import asdict
-    from functools import partial
-
     from rich.console import Console
     from rich.progress import Progress
 
@@ -50,10 +49,10 @@ def calibrate(
     from loadmaster.platform.evaluation import calibration, run
     from loadmaster.platform.evaluation.adapters import find_adapter
 
-    subject = find_adapter(environment)
-    if subject.environment != "dag_scheduling":
+    adapter = find_adapter(environment)
+    if adapter.environment != "dag_scheduling":
         raise InputError(
-            f"no baseline of {subject.environment} has parameters; expected dag_scheduling"
+            f"no baseline of {adapter.environment} has parameters; expected dag_scheduling"
         )
     tunable = [name for name, baseline in BASELINES.items() if baseline.calibrated]
     for name in policy or []:
@@ -62,7 +61,7 @@ def calibrate(
     chosen = policy or tunable
     run.choose_seeds(0, seeds)
     threads = run.choose_workers(workers)
-    settings = subject.settings(values_from(assignments or [], workload))
+    settings = run.choose_settings(adapter, assignments, workload)
     path = output or SHIPPED
     console = Console(stderr=True, highlight=False)
     results = []

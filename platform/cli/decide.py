@@ -1,4 +1,4 @@
-"""`loadmaster decide`: one decision of a running service, from the shell."""
+"""`loadmaster decide` and `loadmaster state`: one decision of a service, and example states."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from typing import IO, Annotated, Any
 
 import typer
 
+from loadmaster.platform.cli.options import SystemName
 from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
 from loadmaster.serving.client.base import URL
 from loadmaster.serving.client.calls import Mode
 from loadmaster.serving.client.errors import one_line
 
-MOST_BYTES = 32 * 2**20  # of a state: the largest cluster's takes a few MB
+MOST_BYTES = 32 * 2**20  # of a state; those of the largest clusters take a few MB
 MOST_TOKEN_BYTES = 4096
 SHOWN_CHOICES = 5
-BAD_INPUT = (400, 404, 413, 415, 422)  # refusals whose cause is what was sent
+BAD_INPUT = (400, 404, 413, 415, 422)  # status codes that mean exit code 2
 
 
 def decide(
-    system: Annotated[str, typer.Argument(metavar="SYSTEM", help="See loadmaster list.")],
+    system: SystemName,
     state: Annotated[
         str, typer.Argument(metavar="STATE.json", help="The state as JSON; - reads it from stdin.")
     ],
-    url: Annotated[str, typer.Option(metavar="URL", help="Where the service is.")] = URL,
+    url: Annotated[str, typer.Option(metavar="URL", help="Address of the service.")] = URL,
     token_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Holds the token. [default: the environment's LOADMASTER_TOKEN]"
+            metavar="FILE", help="File with the token. [default: variable LOADMASTER_TOKEN]"
         ),
     ] = None,
     shadow: Annotated[
-        bool, typer.Option("--shadow", help="Let the rule decide, and see what the policy would.")
+        bool, typer.Option("--shadow", help="Let the rule decide and show the policy's decision.")
     ] = False,
     deadline: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long to wait for an answer.")
+        float, typer.Option(metavar="SECONDS", help="Timeout of the request.")
     ] = 5.0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole answer as JSON.")
+        bool, typer.Option("--json", help="Print the whole response as JSON.")
     ] = False,
 ) -> None:
-    """Ask a running service for one decision.
+    """Request one decision from a running service.
 
-    Shows what it decided, who did (the policy or the rule that stands in for it), why, and what
-    else was weighed. Exit codes: 0 decided, 1 the service refused or cannot be reached, 2 bad
-    input.
+    Prints the decision, its source (the policy or the fallback rule), the reason and the
+    alternatives. Exit codes: 0 decided, 1 the service failed or cannot be reached, 2 bad input.
 
     Example:
 
@@ -77,12 +77,12 @@ def decide(
     if as_json:
         print(json.dumps(original, indent=2))
         return
-    for line in described(decision):
+    for line in decision_lines(decision):
         print(line)
 
 
-def described(decision: Decision) -> Iterator[str]:
-    """For people: a line for each part that there is."""
+def decision_lines(decision: Decision) -> Iterator[str]:
+    """Lines of text for a terminal, one for each part of the decision."""
     by = f"{decision.source}, {decision.policy.name} {decision.policy.version}".rstrip()
     cause = f" ({decision.cause})" if decision.cause else ""
     rows = [
@@ -99,7 +99,7 @@ def described(decision: Decision) -> Iterator[str]:
         rows += [(kind, choice) for choice in _choices(choices[:SHOWN_CHOICES])]
     width = max(len(one_line(name)) for name, _ in rows)
     for name, text in rows:
-        # Whatever a service answers, it does not get to move the terminal's cursor.
+        # Control characters of a response must not reach the terminal.
         yield f"{one_line(name):{width}}  {_printable(text)}"
 
 
@@ -125,7 +125,7 @@ def _read_state(name: str) -> dict[str, Any]:
     where = "stdin" if name == "-" else repr(name)
     data = _read_bounded(sys.stdin.buffer if name == "-" else name, where, MOST_BYTES)
     try:
-        content = json.loads(data, parse_constant=_no_number)
+        content = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as fault:
         raise InputError(
             f"{where} is not JSON: {fault}; expected a state, see state --help"
@@ -149,7 +149,7 @@ def _read_bounded(source: str | IO[bytes], where: str, most: int) -> bytes:
     from loadmaster.envs.errors import InputError
 
     if isinstance(source, str):
-        with open(source, "rb") as file:  # what cannot be opened is told by the command line
+        with open(source, "rb") as file:  # main() reports an OSError in one line
             return _read_bounded(file, where, most)
     data = source.read(most + 1)
     if len(data) > most:
@@ -157,5 +157,46 @@ def _read_bounded(source: str | IO[bytes], where: str, most: int) -> bytes:
     return data
 
 
-def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number there")
+def _reject_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no number in JSON")
+
+
+def state(
+    system: SystemName,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Name of the example: small, large, ...")
+    ] = "small",
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of states instead.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
+    ] = None,
+) -> None:
+    """Print an example of the state that a system decides about.
+
+    Needs no service. The output is JSON that `loadmaster decide` takes, as it is or edited.
+
+    Example:
+
+        loadmaster state decima -o state.json
+
+        loadmaster decide decima state.json
+    """
+    from loadmaster.envs.errors import unknown_name
+    from loadmaster.models.files import atomic_text_file
+    from loadmaster.serving.system import find_endpoint
+
+    endpoint = find_endpoint(system)
+    if schema:
+        text = json.dumps(endpoint.state.model_json_schema(), indent=2)
+    else:
+        examples = endpoint.examples()
+        if name not in examples:
+            raise unknown_name("example", name, examples)
+        text = examples[name].model_dump_json(indent=2)
+    if output is None:
+        sys.stdout.write(text + "\n")
+        return
+    with atomic_text_file(output) as file:
+        file.write(text + "\n")

@@ -1,21 +1,148 @@
-"""`loadmaster jobs`: the jobs that were submitted to a cluster."""
+"""`loadmaster submit` and `loadmaster jobs`: commands as jobs on a Ray cluster."""
 
 from __future__ import annotations
 
 import datetime
 import json
-from typing import TYPE_CHECKING, Annotated, Literal
+import sys
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from loadmaster.platform.cli.submit import Address
-from loadmaster.platform.cli.submit import follow as follow_job
+from loadmaster.platform.cli.options import INTERRUPTED, AsJson
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.serving.jobs.client import Jobs
     from loadmaster.serving.jobs.job import Job
 
-STOPPING_S = 20.0  # how long a job may take to end: Ray kills one that does not within a few
+NOT_AS_A_JOB = ("submit", "jobs")
+STOPPING_S = 20.0  # wait for a job to end; Ray kills it after a few seconds
+
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, else "
+        "http://127.0.0.1:8265]",
+    ),
+]
+
+
+def submit(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")
+    ],
+    address: Address = None,
+    name: Annotated[
+        str | None, typer.Option(help="Part of the job's id. [default: from the command]")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Absolute path on the cluster, shared by its machines, for the job's working "
+            "folder. [default: loadmaster-jobs in the home folder there]",
+        ),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A variable for the job; may be repeated."),
+    ] = None,
+    cpus: Annotated[
+        float, typer.Option(metavar="N", help="CPUs for the command itself, without its workers.")
+    ] = 0,
+    gpus: Annotated[float, typer.Option(metavar="N", help="GPUs for the command itself.")] = 0,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Follow the job to its end, or only submit it.")
+    ] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON for scripts; logs then go to stderr.")
+    ] = False,
+) -> None:
+    """Run a command as a job on a Ray cluster.
+
+    Uploads this installation as a wheel; the libraries it needs must be on the cluster. Ctrl-C
+    leaves the job running and prints how to stop it. The token of a cluster is read from
+    RAY_AUTH_TOKEN or ~/.ray/auth_token. Exit codes: 0 done, 1 the job failed or was stopped,
+    2 bad input, 130 no longer followed.
+
+    Example:
+
+        loadmaster submit -- train das --set rollouts.workers=64
+
+        loadmaster submit --address http://head:8265 --storage /mnt/runs -- train decima
+
+        loadmaster submit --no-wait --json -- tune /mnt/sweeps/asha.yaml
+    """
+    check_command(command)
+    variables = given_variables(env or [])
+    from loadmaster.serving.jobs.client import Jobs
+
+    jobs = Jobs(address)
+    job = jobs.submit(command, name=name, storage=storage, env=variables, cpus=cpus, gpus=gpus)
+    folder = jobs.get(job).folder
+    if not wait:
+        if as_json:
+            print(json.dumps({"job": job, "address": jobs.address, "folder": folder}, indent=2))
+        else:
+            print(f"Job: {job}, in {folder} on the cluster")
+            print(f"Logs: loadmaster jobs logs {job} --follow")
+        return
+    print(f"Job: {job}, in {folder} on the cluster", file=_log_stream(as_json), flush=True)
+    follow_logs(jobs, job, as_json)
+
+
+def follow_logs(jobs: Jobs, job: str, as_json: bool) -> None:
+    """Print the logs until the job ends; exit with 1 if it failed or was stopped."""
+    try:
+        for text in jobs.follow(job):
+            print(text, end="", file=_log_stream(as_json), flush=True)
+    except KeyboardInterrupt:
+        print(
+            f"{job} is still running. Its logs: loadmaster jobs logs {job} --follow; "
+            f"to stop it: loadmaster jobs stop {job}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    ended = jobs.get(job)
+    if as_json:
+        record = {"job": job, "status": ended.status, "exit_code": ended.exit_code}
+        print(json.dumps({**record, "folder": ended.folder}, indent=2))
+    if ended.status == "succeeded":
+        return
+    why = "" if ended.exit_code is not None else ": " + " ".join(ended.last_lines(3))
+    print(f"error: job {job} {ended.ending}{why}", file=sys.stderr)
+    raise typer.Exit(1)
+
+
+def _log_stream(as_json: bool) -> TextIO:
+    return sys.stderr if as_json else sys.stdout
+
+
+def check_command(command: list[str]) -> None:
+    """Parse the command here: on the cluster a fault would show half a minute later."""
+    from loadmaster.envs.errors import InputError, unknown_name
+    from loadmaster.platform.cli.main import COMMANDS, load_command
+
+    verb, *arguments = command
+    known = [each for each in COMMANDS if each not in NOT_AS_A_JOB]
+    if verb in NOT_AS_A_JOB:
+        raise InputError(f"{verb!r} is no command for a job; expected one as `train decima`")
+    if verb not in known:
+        raise unknown_name("command", verb, known)
+    load_command(verb).make_context(verb, arguments)
+
+
+def given_variables(assignments: list[str]) -> dict[str, str]:
+    from loadmaster.envs.errors import InputError
+
+    variables = {}
+    for text in assignments:
+        name, sign, value = text.partition("=")
+        if not sign or not name:
+            raise InputError(f"--env {text!r}; expected NAME=VALUE")
+        variables[name] = value
+    return variables
 
 
 def jobs(
@@ -25,21 +152,21 @@ def jobs(
     ],
     job: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="Its id, or a part of it that no other has."),
+        typer.Argument(metavar="JOB", help="Its id, or a unique part of it."),
     ] = None,
     address: Address = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Show what it writes until it ends.")
+        bool, typer.Option("--follow", "-f", help="Print the logs until the job ends.")
     ] = False,
     lines: Annotated[
         int | None, typer.Option(metavar="N", help="Only the last lines. [default: all]")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the jobs of a cluster, show their logs, stop them.
 
-    A stopped training run has saved its last checkpoints; `loadmaster submit -- train --resume`
-    with the run's absolute path goes on with it.
+    A stopped training run keeps its checkpoints; `loadmaster submit -- train --resume` with the
+    run's absolute path continues it.
 
     Example:
 
@@ -59,14 +186,14 @@ def jobs(
         show_list(cluster.list(), cluster.address, as_json)
         return
     if job is None:
-        raise InputError(f"which job? expected `jobs {action} JOB`; `jobs list` has their ids")
+        raise InputError(f"no job given; expected `jobs {action} JOB`, see `jobs list`")
     if lines is not None and lines < 1:
         raise InputError(f"--lines is {lines}; expected 1 or more")
     found = cluster.find(job)
     if action == "stop":
         stop(cluster, found, as_json)
     elif follow:
-        follow_job(cluster, found.id, as_json)
+        follow_logs(cluster, found.id, as_json)
     else:
         written = cluster.logs(found.id).splitlines()
         shown = written if lines is None else written[-lines:]
@@ -78,7 +205,7 @@ def jobs(
 
 
 def stop(cluster: Jobs, job: Job, as_json: bool) -> None:
-    """Also of a job that had ended: what was asked for is the case."""
+    """Stop a job; one that has ended already is no error."""
     was_running = cluster.stop(job.id) if not job.ended else False
     ended = cluster.wait(job.id, STOPPING_S)
     if as_json:
@@ -116,12 +243,12 @@ def show_list(found: list[Job], address: str, as_json: bool) -> None:
     table.columns[-1].no_wrap = True
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 200  # nobody's terminal: ids stay whole
+        console.width = 200  # keeps ids on one line
     console.print(table)
 
 
 def as_record(job: Job) -> dict[str, object]:
-    """Without Ray's message, which may hold pages of logs."""
+    """JSON record of a job, without Ray's message, which may hold pages of logs."""
     return {
         "job": job.id,
         "status": job.status,

@@ -1,11 +1,15 @@
-"""`loadmaster list`: what there is to work with."""
+"""`loadmaster list` and `loadmaster doctor`: contents and state of this installation."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+
+from loadmaster.platform.cli.options import AsJson
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +23,7 @@ class Row(NamedTuple):
 
 
 def list_everything(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List systems, environments and policies.
 
@@ -30,15 +34,13 @@ def list_everything(
         loadmaster list --json
     """
     if as_json:
-        import json
-
         print(json.dumps(listing(), indent=2))
     else:
         _print_tables()
 
 
 def listing() -> dict[str, Any]:
-    """Everything there is, in the shape that scripts rely on."""
+    """Systems, environments and pretrained policies as JSON; keys are stable."""
     from loadmaster.envs.registry import environments
     from loadmaster.models.manifest import pretrained_policies
     from loadmaster.platform.systems.bundle_ref import pretrained
@@ -103,8 +105,50 @@ def _table(heading: str, rows: Iterable[Named]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(heading, "what it is", box=None, header_style="dim")
+    table = Table(heading, "summary", box=None, header_style="dim")
     for row in rows:
         table.add_row(row.name, escape(row.summary))
     table.add_row()
     return table
+
+
+def doctor(
+    as_json: AsJson = False,
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Also connect to Ray, or start it, and list its resources."),
+    ] = False,
+) -> None:
+    """Check this installation, with a remedy for each fault.
+
+    The exit code is 1 if a check fails; warnings do not count.
+
+    Example:
+
+        loadmaster doctor
+
+        loadmaster doctor --ray --json
+    """
+    from loadmaster.platform.ray.health import examine
+
+    if as_json:
+        checks = list(examine(start_ray=ray))
+        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+    else:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        console = Console(highlight=False)
+        table = Table("check", "", "finding", box=None, header_style="dim")
+        colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+        checks = []
+        with console.status("checking"):
+            for check in examine(start_ray=ray):
+                checks.append(check)
+                remedy = f"\n-> {check.remedy}" if check.remedy else ""
+                mark = f"[{colours[check.status]}]{check.status}[/]"
+                table.add_row(check.name, mark, escape(check.detail + remedy))
+        console.print(table)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)

@@ -1,8 +1,7 @@
-"""The command line, `loadmaster COMMAND`: the frame that every command stands in.
+"""The command line, `loadmaster COMMAND`.
 
-A command lives in a module of its own and is imported when it is called, so that `--help` stays
-quick. Whatever a user can get wrong ends here as one line on stderr and an exit code:
-0 done, 1 something was found wrong, 2 bad input, 130 interrupted.
+A command's module is imported when it is called, so that `--help` is quick. Bad input ends here as
+one line on stderr and an exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 
 
 class Command(NamedTuple):
-    """Where a command is found; the summary is its docstring's first line (a test compares)."""
+    """Module and function of a command; the summary is the docstring's first line."""
 
     module: str
     function: str
@@ -30,28 +29,37 @@ COMMANDS = {
     "list": Command("list", "list_everything", "List systems, environments and policies."),
     "evaluate": Command("evaluate", "evaluate", "Compare policies on the same job sequences."),
     "train": Command("train", "train", "Train a policy in parallel rollout workers on Ray."),
-    "curve": Command("curve", "curve", "Draw the learning curves of runs in one picture."),
-    "export": Command("export", "export", "Save a run's policy as a bundle of its own."),
-    "tune": Command("tune", "tune", "Search a system's settings, as a sweep file says."),
+    "curve": Command("runs", "curve", "Draw the learning curves of runs in one picture."),
+    "export": Command("runs", "export", "Save a run's policy as a bundle of its own."),
+    "tune": Command("tune", "tune", "Search a system's settings with a sweep file."),
     "serve": Command("serve", "serve", "Serve policies: decisions over HTTP, with reasons."),
     "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
-    "decide": Command("decide", "decide", "Ask a running service for one decision."),
+    "decide": Command("decide", "decide", "Request one decision from a running service."),
     "state": Command(
-        "state", "state", "Print an example of the state that a system decides about."
+        "decide", "state", "Print an example of the state that a system decides about."
     ),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "retrain": Command(
-        "retrain", "retrain", "Train a bundle further on a changed workload, and judge it."
+        "retrain", "retrain", "Train a bundle further on a changed workload, and compare."
     ),
-    "submit": Command("submit", "submit", "Run a command as a job on a Ray cluster."),
+    "submit": Command("jobs", "submit", "Run a command as a job on a Ray cluster."),
     "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
-    "doctor": Command("doctor", "doctor", "Check this installation, with a remedy for each fault."),
+    "doctor": Command("list", "doctor", "Check this installation, with a remedy for each fault."),
+}
+# Packages of the extras `train` and `serve`, by import name.
+SERVE_PACKAGES = ("aiohttp", "fastapi", "starlette", "uvicorn")
+OPTIONAL_PACKAGES = {
+    "ray": "Ray",
+    "cma": "cma",
+    "requests": "requests",
+    "tensorboardX": "tensorboardX",
+    **{name: name for name in SERVE_PACKAGES},
 }
 
 
 class LazyGroup(TyperGroup):
-    """Shows every command from the table above; imports the one that is called."""
+    """Lists the commands of the table above; imports the one that is called."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -97,7 +105,7 @@ def loadmaster(
         ),
     ] = False,
 ) -> None:
-    """Train, judge and serve learned schedulers and autoscalers.
+    """Train, evaluate and serve learned schedulers and autoscalers.
 
     Example:
 
@@ -106,7 +114,7 @@ def loadmaster(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         group = typer.main.get_command(app)
@@ -114,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = 130
     except Exception as fault:
-        line = _one_line(fault)
+        line = _one_line(fault, given[0] if given else "")
         if line is None or os.environ.get("LOADMASTER_TRACEBACK"):
             raise
         print(f"error: {line}", file=sys.stderr)
@@ -124,13 +132,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _one_line(fault: Exception) -> str | None:
-    """What to tell the user; None if the fault is ours, which deserves its traceback."""
-    # Imported late: it brings numpy along, and without a fault nobody needs it.
-    from loadmaster.envs.errors import InputError
+def _one_line(fault: Exception, command: str) -> str | None:
+    """The message for the user; None for a bug, which keeps its traceback."""
+    from loadmaster.envs.errors import InputError  # late: it imports numpy
 
     if isinstance(fault, InputError):
         text = str(fault)
+    elif isinstance(fault, ModuleNotFoundError):
+        package = (fault.name or "").partition(".")[0]
+        if package not in OPTIONAL_PACKAGES:
+            return None
+        extra = "serve" if command == "serve" or package in SERVE_PACKAGES else "train"
+        name = OPTIONAL_PACKAGES[package]
+        text = f"`loadmaster {command}` needs {name}; expected pip install 'loadmaster[{extra}]'"
     elif isinstance(fault, typer.TyperException):  # an unknown command or option, a wrong type
         text = fault.format_message()
     elif isinstance(fault, OSError) and fault.filename is not None:

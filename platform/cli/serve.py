@@ -1,13 +1,17 @@
-"""`loadmaster serve`: trained policies behind HTTP."""
+"""`loadmaster serve`: decisions of trained policies over HTTP."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadmaster.platform.cli.options import Assignments
+
 if TYPE_CHECKING:
+    from loadmaster.serving.client import Decision
     from loadmaster.serving.settings import ServeSettings
 
 
@@ -23,30 +27,29 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="Settings in YAML: see docs/serving.md.")
     ] = None,
     host: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Listen here. [default: 127.0.0.1]")
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]"),
     ] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="And here. [default: 8700]")] = None,
+    port: Annotated[int | None, typer.Option(metavar="N", help="Port. [default: 8700]")] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Who may ask: lines `read TOKEN` or `admin TOKEN`."),
+        typer.Option(metavar="FILE", help="Access tokens: lines `read TOKEN` or `admin TOKEN`."),
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where state and logs are kept across restarts."),
+        typer.Option(metavar="DIR", help="For state and logs, kept across restarts."),
     ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
-    ] = None,
+    assignments: Assignments = None,
     only_try: Annotated[
         bool,
-        typer.Option("--try", help="Ask every system for one decision, print it, and stop."),
+        typer.Option("--try", help="Print one decision of every system, and stop."),
     ] = False,
 ) -> None:
     """Serve policies: decisions over HTTP, with reasons.
 
-    Without arguments the pretrained policies of every system are served on this machine alone.
-    Stop it with Ctrl-C.
+    Without arguments the pretrained policies of every system are served to this machine alone.
+    Stop it with Ctrl-C. With --try, the exit code is 1 if a decision was not made by the policy
+    within the deadline.
 
     Example:
 
@@ -62,8 +65,6 @@ def serve(
 
 
 def _run(arguments: dict[str, Any], only_try: bool) -> None:
-    import os
-
     from loadmaster.envs.settings import build_settings
     from loadmaster.platform.ray.serve_session import (
         check_reachability,
@@ -81,18 +82,23 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
     set_ray_env(None)
     set_serve_env()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
-    # Ray takes SIGTERM for itself when it starts: whoever wants it has to come after.
+    faults: list[str] = []
+    # Ray replaces the SIGTERM handler when it starts, so until_stopped() comes after it.
     with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
         if wait_until_ready(settings, stopped):
-            _tell(settings)
+            print_endpoints(settings)
             if only_try:
-                _ask_each(settings)
+                faults = try_systems(settings)
             else:
                 stopped.wait()
     typer.echo("stopped")
+    if faults:
+        typer.echo(f"error: {'; '.join(faults)}", err=True)
+        raise typer.Exit(1)
 
 
-def _tell(settings: ServeSettings) -> None:
+def print_endpoints(settings: ServeSettings) -> None:
+    """Print each system's bundle, deadline and rule, the addresses, and who has access."""
     from loadmaster.platform.ray.serve_session import base_url
     from loadmaster.serving.http.auth import exposure
     from loadmaster.serving.policies.store import resolve_bundle
@@ -101,32 +107,46 @@ def _tell(settings: ServeSettings) -> None:
     url = base_url(settings)
     for name, one in settings.systems.items():
         endpoint = find_endpoint(name, one.endpoint)
-        served = resolve_bundle(one.bundle or endpoint.pretrained).name
+        bundle = resolve_bundle(one.bundle or endpoint.pretrained).name
         typer.echo(
-            f"{name}: {served}, within {one.deadline_ms:g} ms, else {one.rule or endpoint.rules[0]}"
+            f"{name}: {bundle}, within {one.deadline_ms:g} ms, else {one.rule or endpoint.rules[0]}"
         )
     typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
     if settings.tokens is None and settings.is_private:
-        typer.echo("No tokens are set: only this machine can ask.")
+        typer.echo("No tokens are set: only this machine has access.")
     if settings.tokens is not None and (warning := exposure(settings.tokens)) is not None:
         typer.echo(f"warning: {warning}", err=True)
     first = next(iter(settings.systems))
     typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")
 
 
-def _ask_each(settings: ServeSettings) -> None:
-    """One decision of every system, about its own example."""
-    from loadmaster.envs.errors import InputError
-    from loadmaster.platform.cli.decide import described
+def try_systems(settings: ServeSettings) -> list[str]:
+    """Request one decision from every system about its example; return the faults."""
+    from loadmaster.platform.cli.decide import decision_lines
     from loadmaster.platform.ray.serve_session import base_url
     from loadmaster.serving.client import Client, ServiceError
 
+    faults = []
     with Client(base_url(settings), deadline_s=30.0) as client:
-        for system in settings.systems:
+        for system, one in settings.systems.items():
             try:
                 decision = client.decide(system, client.example(system, "small"))
             except ServiceError as fault:
-                raise InputError(f"{system} does not decide: {fault}") from None
-            typer.echo(f"\n{system}, asked about its example:")
-            for line in described(decision):
+                faults.append(f"{system} does not decide: {fault}")
+                continue
+            typer.echo(f"\n{system}, decision about its example:")
+            for line in decision_lines(decision):
                 typer.echo(f"  {line}")
+            if wrong := decision_fault(decision, one.deadline_ms):
+                faults.append(f"{system} {wrong}")
+    return faults
+
+
+def decision_fault(decision: Decision, deadline_ms: float) -> str | None:
+    """Why a decision is not one of the policy within the deadline; None if it is."""
+    if decision.source != "policy":
+        cause = f" ({decision.cause})" if decision.cause else ""
+        return f"was decided by the {decision.source}{cause}; expected the policy"
+    if decision.latency_ms > deadline_ms:
+        return f"took {decision.latency_ms:.1f} ms; expected at most {deadline_ms:g} ms"
+    return None

@@ -1,4 +1,4 @@
-"""`loadmaster train`: a policy learns, in parallel rollout workers."""
+"""`loadmaster train`: train a policy on Ray."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress
 from loadmaster.platform.ray.session import set_ray_env
-
-INTERRUPTED = 130  # as a shell says of a command that Ctrl-C ended
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.config import Recipe, TrainingConfig
@@ -26,7 +24,7 @@ def train(
         str | None, typer.Argument(metavar="SYSTEM", help="What to train; see loadmaster list.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings in YAML, under those of --set.")
+        Path | None, typer.Option(metavar="FILE", help="Settings in YAML; --set overrides them.")
     ] = None,
     assignments: Assignments = None,
     workers: Annotated[
@@ -35,15 +33,9 @@ def train(
     gpus: Annotated[
         int | None, typer.Option(metavar="N", help="GPUs for the learner (resources.gpus).")
     ] = None,
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="A running Ray cluster: auto, or host:port. [default: the one whose job it is, "
-            "else a Ray of its own]"
-        ),
-    ] = None,
+    address: RayAddress = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Go on with a run that was stopped.")
+        Path | None, typer.Option(metavar="RUN", help="Continue a stopped run.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The run's folder. [default: runs/...]")
@@ -51,13 +43,13 @@ def train(
     mlflow: Annotated[
         str | None, typer.Option(metavar="URI", help="Also track the run in MLflow there.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a policy in parallel rollout workers on Ray.
 
-    Leaves a run folder: config, metrics (CSV and TensorBoard), checkpoints, and the best policy
-    as a bundle. Ctrl-C ends the iteration, saves a checkpoint and says how to go on; again, it
-    stops at once. Exit codes: 0 trained to the end, 2 bad input, 130 stopped before the end.
+    Writes a run folder: config, metrics (CSV and TensorBoard), checkpoints, and the best policy
+    as a bundle. Ctrl-C ends the iteration, saves a checkpoint and prints the command to resume; a
+    second Ctrl-C stops at once. Exit codes: 0 trained to the end, 2 bad input, 130 stopped early.
 
     Example:
 
@@ -76,8 +68,7 @@ def train(
     if mlflow is not None:
         mlflow_client()
     if resume is not None:
-        refused = {"--config": config, "--output": output}
-        for option, value in refused.items():
+        for option, value in (("--config", config), ("--output", output)):
             if value is not None:
                 raise InputError(f"{option} and --resume exclude each other; a run keeps its own")
         folder = RunFolder.open(resume)
@@ -105,7 +96,7 @@ def train(
 def given_values(
     config: Path | None, assignments: list[str], workers: int | None, gpus: int | None
 ) -> dict[str, Any]:
-    """--config, then --set over it, then the two options that have names of their own."""
+    """Merge --config, --set, --workers and --gpus; the later one wins."""
     from loadmaster.envs.settings import parse_assignments
     from loadmaster.platform.training.run_folder import merged, read_config
 
@@ -137,7 +128,7 @@ def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
     from loadmaster.platform.training.warm_start import starting_weights
 
     settings = built(recipe, values)
-    starting_weights(recipe, settings)  # refused before Ray starts
+    starting_weights(recipe, settings)  # a fault is raised before Ray starts
     return settings
 
 
@@ -148,7 +139,7 @@ def resumed_config(
     workers: int | None,
     gpus: int | None,
 ) -> TrainingConfig:
-    """The run's own config; what is set now goes over it (more iterations, other workers)."""
+    """The run's config with what is set now, such as more iterations or other workers."""
     from loadmaster.platform.training.run_folder import merged
     from loadmaster.platform.training.tracking import check_same_run
 

@@ -1,13 +1,18 @@
-"""`loadmaster tune`: search a system's settings, as a sweep file says."""
+"""`loadmaster tune`: search a system's settings with a sweep file."""
 
 from __future__ import annotations
 
+import datetime
+import json
+import math
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -21,27 +26,24 @@ def tune(
         typer.Argument(metavar="FILE", help="A sweep: tune_configs/<system>/<name>.yaml."),
     ] = None,
     trials: Annotated[
-        int | None, typer.Option(metavar="N", help="How many. [default: the file's]")
+        int | None, typer.Option(metavar="N", help="Number of trials. [default: the file's]")
     ] = None,
     assignments: Assignments = None,
-    address: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="A running Ray cluster. [default: start one here]"),
-    ] = None,
+    address: RayAddress = None,
     resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Go on with an interrupted sweep.")
+        Path | None, typer.Option(metavar="FOLDER", help="Continue an interrupted sweep.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="For results. [default: sweeps/...]")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the file; run nothing.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Search a system's settings, as a sweep file says.
+    """Search a system's settings with a sweep file.
 
-    Trains many trials side by side on Ray, stops the bad ones early, and writes the best
+    Trains many trials in parallel on Ray, stops the bad ones early, and writes the best
     configuration as best.yaml, which `loadmaster train SYSTEM --config` takes. Ctrl-C leaves a
-    sweep that --resume continues. --set changes what all trials share; a searched setting that
+    sweep that --resume continues. --set changes settings of all trials; a searched setting that
     is set is no longer searched.
 
     Example:
@@ -52,8 +54,6 @@ def tune(
 
         loadmaster tune --resume sweeps/decima-asha-20260301-120000
     """
-    import datetime
-
     set_ray_env(address)
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.sweeps.file import load_sweep
@@ -68,7 +68,7 @@ def tune(
         path = folder.path
     else:
         if file is None:
-            raise InputError("which sweep? expected FILE, or --resume FOLDER")
+            raise InputError("no sweep given; expected FILE, or --resume FOLDER")
         sweep = load_sweep(file, assignments or [], trials)
         now = datetime.datetime.now()
         path = output or Path("sweeps") / f"{sweep.name}-{now:%Y%m%d-%H%M%S}"
@@ -85,8 +85,6 @@ def tune(
 
 
 def print_plan(sweep: Sweep, as_json: bool) -> None:
-    import json
-
     searched = [dimension.name for dimension in sweep.space.dimensions]
     if as_json:
         found = {
@@ -106,9 +104,7 @@ def print_plan(sweep: Sweep, as_json: bool) -> None:
 
 
 def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -> None:
-    """The result on stdout, what to do next, and the exit code."""
-    import json
-    import sys
+    """Print the result and the next command; raise the exit code."""
 
     from rich.console import Console
 
@@ -139,7 +135,7 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
         print(f"Trials and state: {folder}")
     if outcome.interrupted:
         print(f"go on with: loadmaster tune --resume {folder}", file=sys.stderr)
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
     if best is None:
         failed = next((record for record in outcome.records if record.fault), None)
         reason = f"; {failed.name}: {failed.fault}" if failed else ""
@@ -148,9 +144,6 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
 
 
 def _as_json(record: Record) -> dict[str, Any]:
-    import math
-    from dataclasses import asdict
-
     found = asdict(record)
     if record.value is not None and not math.isfinite(record.value):
         found["value"] = None

@@ -1,0 +1,1 @@
+"""Comparison of policies on the same seeds: figures, tables and charts."""

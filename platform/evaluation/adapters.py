@@ -1,11 +1,11 @@
-"""What evaluation must know of an environment. The rest of this package knows no environment."""
+"""The interface between evaluation and an environment, and the learned policies that run in it."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -16,15 +16,18 @@ from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.registry import environments
 from loadmaster.envs.settings import Settings
-from loadmaster.platform.systems.registry import systems
+from loadmaster.models import manifest
+from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
+from loadmaster.platform.systems.registry import BUILT_IN, System, systems
 
 JobColumns = Mapping[str, NDArray[Any]]  # arrival_s, completion_s, jct_s, work_s, slowdown, ...
-NAME_MAX = 100  # of a folder; a longer one is cut, and told apart by a digest
+Learned = Mapping[str, BundleRef]  # by the policy's name in this evaluation, in the order given
+NAME_MAX = 100  # characters of a folder name; a longer name is cut and gets a digest
 
 
 @dataclass(frozen=True)
 class JobLabels:
-    """What two of the columns of jobs mean, as charts say it."""
+    """Axis labels for two columns of the job table."""
 
     work: str = "job's work, s"  # work_s
     slowdown: str = "JCT / least possible"
@@ -36,14 +39,14 @@ class EvaluationSetup:
 
     settings: Settings
     workload: str
-    conditions: str  # in words, for titles: "20 jobs at once, 50 executors"
+    conditions: str  # for titles: "20 jobs at once, 50 executors"
     metrics: tuple[Metric, ...]  # the primary one first
-    run: Callable[[str, int], Any]  # policy, seed -> an episode's result; called from threads
-    job_columns: Callable[[Any], JobColumns] | None = None  # None: it has no jobs to list
+    run: Callable[[str, int], Any]  # baseline, seed -> an episode's result; called from threads
+    job_columns: Callable[[Any], JobColumns] | None = None  # None: results have no jobs
     job_words: JobLabels = JobLabels()
-    notes: tuple[str, ...] = ()  # what a reader of the figures should know of the workload
-    oracles: frozenset[str] = frozenset()  # baselines that know what no scheduler here can know
-    parameters: Mapping[str, str] = field(default_factory=dict)  # of tuned policies, in words
+    notes: tuple[str, ...] = ()  # lines about the workload, printed below the table
+    oracles: frozenset[str] = frozenset()  # baselines that see hidden state such as durations
+    parameters: Mapping[str, str] = field(default_factory=dict)  # tuned baseline -> description
     bank: Any = None  # the loaded workload, as learned policies of the environment take it
 
 
@@ -53,43 +56,123 @@ class EnvironmentAdapter:
 
     environment: str
     baselines: tuple[str, ...]
-    settings: Callable[[Mapping[str, Any]], Any]  # what a user set -> settings, or an InputError
-    folder_name: Callable[[Any], str]  # settings -> where results go unless told
-    prepare: Callable[[Any], EvaluationSetup]  # settings -> a trial
-    references: tuple[str, ...] = ()  # may be compared, but are no baselines: the optimum
-    families: Mapping[str, str] = field(default_factory=dict)  # baseline -> what it is a variant of
+    settings: Callable[[Mapping[str, Any]], Any]  # raises InputError
+    folder_name: Callable[[Any], str]  # settings -> name of the default output folder
+    prepare: Callable[[Any], EvaluationSetup]  # settings -> setup
+    references: tuple[str, ...] = ()  # compared on request only, never as a baseline: the optimum
+    families: Mapping[str, str] = field(default_factory=dict)  # baseline -> the family it varies
     choice: str = "option"  # what a learned policy chooses from, in the singular
     is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles
 
 
 def find_adapter(name: str) -> EnvironmentAdapter:
-    """The environment of that name or Gymnasium id, or a system's; the nearest name if neither."""
-    known = environments()
-    for spec in known.values():
-        if name == spec.gym_id:
-            name = spec.name
-    trained = systems()
+    """Find an environment's adapter by environment name, Gymnasium id or system name."""
+    known, trained = environments(), systems()
+    name = next((spec.name for spec in known.values() if spec.gym_id == name), name)
     if name in trained:
         if not trained[name].available:
             raise InputError(f"system {name!r} {trained[name].summary}")
         name = trained[name].environment
     if name not in known:
         raise unknown_name("system or environment", name, (*trained, *known))
-    # Each environment has a module here of its own name; it is imported when it is asked for.
-    system = next(one.name for one in trained.values() if one.environment == name)
-    module = importlib.import_module(f"loadmaster.platform.systems.{system}.evaluation")
-    return cast(EnvironmentAdapter, module.subject())
+    return cast(EnvironmentAdapter, system_module(name, "evaluation").subject())
+
+
+def system_module(environment: str, name: str) -> Any:
+    """Import the module `name` of the built-in system that acts in the environment."""
+    system = next((one.name for one in BUILT_IN if one.environment == environment), None)
+    if system is None:
+        expected = " or ".join(sorted(one.environment for one in BUILT_IN))
+        raise InputError(f"{environment} has no {name}; expected {expected}")
+    return importlib.import_module(f"loadmaster.platform.systems.{system}.{name}")
 
 
 def loop_is_compiled(environment: str) -> bool:
-    """The loop over an episode is compiled last: what it calls is in the cache as well."""
+    """Whether the episode loop, which compiles last, is in numba's cache."""
     return any(cache_folder().glob(f"{environment}_*/rollout.run-*.nbi"))
 
 
 def joined_name(parts: Sequence[str]) -> str:
-    """A folder's name; parts that differ give names that differ."""
+    """Join parts to a folder name; a digest keeps long names distinct."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
     if len(name) > NAME_MAX:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]
         name = f"{name[:NAME_MAX]}-{digest}"
     return name
+
+
+def choose_learned(
+    adapter: EnvironmentAdapter, wanted: Sequence[str], system: System | None, settings: Any
+) -> tuple[list[str], Learned]:
+    """Resolve `wanted` to policy names, and to the bundles behind those that are learned.
+
+    Where nothing is wanted and a system is evaluated, its best fitting pretrained policy is used.
+    """
+    built_in = (*adapter.baselines, *adapter.references)
+    names: list[str] = []
+    learned: dict[str, BundleRef] = {}
+    for spec in wanted:
+        if spec in built_in:
+            names.append(spec)
+            continue
+        bundle = find_policy(spec, built_in)
+        _check_belongs(bundle, adapter.environment, system)
+        if any(bundle.folder.samefile(other.folder) for other in learned.values()):
+            continue
+        name = _distinct(bundle.manifest.name, (*built_in, *learned))
+        names.append(name)
+        learned[name] = bundle
+    if system is not None and not wanted:
+        bundle = best_pretrained(system, settings)
+        name = _distinct(bundle.manifest.name, built_in)
+        return [name], {name: bundle}
+    return names, learned
+
+
+def _check_belongs(bundle: BundleRef, environment: str, system: System | None) -> None:
+    if system is not None and bundle.system.name != system.name:
+        raise InputError(
+            f"{bundle.folder} is a policy of the system {bundle.system.name!r}; "
+            f"expected one of {system.name!r}"
+        )
+    if bundle.system.environment != environment:
+        raise InputError(
+            f"{bundle.folder} decides in {bundle.system.environment!r}; "
+            f"expected a policy for {environment!r}"
+        )
+
+
+def _distinct(name: str, taken: Iterable[str]) -> str:
+    """The name, with a number appended where it is taken."""
+    others, number, chosen = set(taken), 1, name
+    while chosen in others:
+        number += 1
+        chosen = f"{name}-{number}"
+    return chosen
+
+
+def learned_notes(learned: Learned) -> tuple[str, ...]:
+    """One line per learned policy: its origin and what it was trained on."""
+    return tuple(
+        f"{name}: {'pretrained' if _is_pretrained(bundle) else f'from {bundle.folder}'}, "
+        f"trained on {bundle.trained_on}"
+        for name, bundle in learned.items()
+    )
+
+
+def learned_records(learned: Learned) -> dict[str, dict[str, Any]]:
+    """JSON records that identify the weights; a pretrained bundle's folder is its name alone."""
+    return {
+        name: {
+            "system": bundle.system.name,
+            "bundle": bundle.manifest.name,
+            "folder": bundle.folder.name if _is_pretrained(bundle) else str(bundle.folder),
+            "sha256": bundle.manifest.sha256,
+            "trained_on": bundle.trained_on,
+        }
+        for name, bundle in learned.items()
+    }
+
+
+def _is_pretrained(bundle: BundleRef) -> bool:
+    return bundle.folder.parent == manifest.pretrained_folder()

@@ -1,7 +1,7 @@
-"""Tunes the parameters of heuristics: the comparison is only fair against well-tuned opponents.
+"""Tune the parameters of the dag_scheduling heuristics.
 
-Every candidate is tried on a few job sequences, the best quarter of them on all. The sequences are
-not those of an evaluation, which counts its seeds from 0.
+Every candidate runs on a quarter of the job sequences, the best quarter of the candidates on all.
+The seeds start at FIRST_SEED; those of an evaluation start at 0.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from loadmaster.envs.dag_scheduling.rollout import episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 
 FIRST_SEED = 1_000_000
-QUICK_SHARE = 4  # the first pass uses one sequence in four
-FINALIST_SHARE = 4  # and one candidate in four goes on to the rest
+QUICK_SHARE = 4  # the first pass runs one sequence in four
+FINALIST_SHARE = 4  # the second pass runs one candidate in four
 
 Scored = tuple[float, Baseline]
 
 
 def candidates(name: str) -> list[Baseline]:
-    """Every parametrisation that is tried: alpha in -2, -1.9 .. 2, and the other two."""
+    """Grid of alpha in -2, -1.9 .. 2, threshold and release."""
     baseline = BASELINES[name]
     alphas = np.round(np.arange(-2, 2.05, 0.1), 1).tolist()
     troublesome = baseline.rule == TROUBLESOME
@@ -39,7 +39,7 @@ def candidates(name: str) -> list[Baseline]:
 
 
 def episodes_needed(name: str, seeds: int) -> int:
-    """How many episodes `calibrate` will run."""
+    """Number of episodes that `calibrate` runs."""
     tried = len(candidates(name))
     return tried * _quick(seeds) + _finalists(tried) * (seeds - _quick(seeds))
 
@@ -52,7 +52,7 @@ def calibrate(
     workers: int,
     on_episode: Callable[[], None],
 ) -> tuple[Calibration, list[Scored]]:
-    """The best parameters, and every finalist with its mean cost in s, best first."""
+    """Return the best parameters, and all finalists with their mean cost in s, best first."""
 
     def cost(baseline: Baseline, seed: int) -> float:
         state = run_baseline(initial_state(settings, workload, seed), workload.bank, baseline)
@@ -69,15 +69,15 @@ def calibrate(
                 on_episode()
         return [flat[i : i + len(chosen)] for i in range(0, len(flat), len(chosen))]
 
-    everyone = candidates(name)
+    grid = candidates(name)
     sequences = range(FIRST_SEED, FIRST_SEED + seeds)
     quick, rest = sequences[: _quick(seeds)], sequences[_quick(seeds) :]
-    first = costs(everyone, quick)
-    order = sorted(range(len(everyone)), key=lambda i: float(np.mean(first[i])))
-    finalists = order[: _finalists(len(everyone))]
-    second = costs([everyone[i] for i in finalists], rest) if rest else [[] for _ in finalists]
+    first = costs(grid, quick)
+    order = sorted(range(len(grid)), key=lambda i: float(np.mean(first[i])))
+    finalists = order[: _finalists(len(grid))]
+    second = costs([grid[i] for i in finalists], rest) if rest else [[] for _ in finalists]
     scored = [
-        (float(np.mean(first[i] + more)), everyone[i])
+        (float(np.mean(first[i] + more)), grid[i])
         for i, more in zip(finalists, second, strict=True)
     ]
     scored.sort(key=lambda pair: pair[0])

@@ -1,44 +1,51 @@
-"""Charts of a comparison, as PNG. Drawn without a display and without global state."""
+"""Charts of a comparison as PNG, drawn without a display and without global state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from loadmaster.platform.evaluation.chart_style import (
     BESIDE,
+    DASHES,
     DPI,
     FAINT,
     HALO,
     INK,
+    NEWCOMER,
+    PALETTE,
     QUIET,
     STYLE,
-    capitalised,
-    colour_of,
     legend_beside,
-    line_style,
-    new_figure,
     plain_log,
-    short,
 )
-from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.formatting import decimals, figure_text, marked
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
+from loadmaster.platform.evaluation.report import (
+    ORACLE,
+    decimals,
+    few_seeds_note,
+    figure_text,
+    marked,
+    title,
+)
 
-SIZE_BINS = 8  # of jobs by work, equally full
+SIZE_BINS = 8  # quantiles of work
 TIME_POINTS = 400
 PERCENT_TICKS = (-80, -50, -20, 0, 10, 20, 50, 200, 1000, 5000, 20_000)
 
 
 def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) -> None:
-    """Every chart that applies; the ones about jobs need a table of jobs."""
+    """Draw every chart that applies; those of jobs need the job table."""
     charts: dict[str, Callable[[], Figure]] = {"summary.png": lambda: draw_summary(comparison)}
     if jobs is not None:
         finished = jobs.dropna(subset=["jct_s"])
@@ -52,16 +59,18 @@ def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) ->
 
 
 def draw_summary(comparison: Comparison) -> Figure:
-    """The primary metric with its interval, and beside it the paired differences."""
+    """The primary metric with its interval, and the paired differences."""
     policies, metric = comparison.policies, comparison.primary
     panels = 2 if comparison.differences else 1
     size = (5.5 + 4.5 * (panels - 1), 1.9 + 0.42 * len(policies))
-    figure, axes = new_figure(comparison, f"{capitalised(metric.label)} by policy", size, panels)
+    figure, axes = _new_figure(
+        comparison, f"{metric.label[:1].upper()}{metric.label[1:]} by policy", size, panels
+    )
     digits = decimals(comparison.summaries[policy][0].mean for policy in policies)
     for row, policy in enumerate(policies):
         summary = comparison.summaries[policy][0]
         low, high = summary.interval.low, summary.interval.high
-        axes[0].barh(row, summary.mean, 0.62, color=colour_of(comparison, policy), alpha=0.85)
+        axes[0].barh(row, summary.mean, 0.62, color=_colour_of(comparison, policy), alpha=0.85)
         axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[HALO])
         end = np.nanmax([summary.mean, high, 0])
         axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **BESIDE)
@@ -89,7 +98,7 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
         if policy == comparison.best_baseline:
             axes.annotate("best baseline", (0, row), (6, 0), **BESIDE, color=QUIET)
             continue
-        difference, colour = comparison.differences[policy], colour_of(comparison, policy)
+        difference, colour = comparison.differences[policy], _colour_of(comparison, policy)
         ends = (difference.percent_interval.low, difference.percent_interval.high)
         axes.plot(ends, [row, row], color=colour, linewidth=2.5)
         axes.plot(difference.percent, row, "o", color=colour, markersize=6)
@@ -98,7 +107,7 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
         reach += [difference.percent, *ends]
     scale = ""
     if np.nanmax(np.abs(reach)) > 100:
-        # One hopeless policy must not squeeze the others into the axis.
+        # Keeps the small differences apart where one policy is far worse.
         axes.set_xscale("symlog", linthresh=20)
         axes.xaxis.set_major_locator(FixedLocator(PERCENT_TICKS))
         axes.xaxis.set_minor_locator(NullLocator())
@@ -110,15 +119,17 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
 
 
 def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
-    """Which share of all jobs had finished within a given time of their arrival."""
-    figure, (axes,) = new_figure(comparison, "Job completion time, all jobs of all seeds", (9, 5.2))
+    """Cumulative distribution of the job completion time, over all jobs of all seeds."""
+    figure, (axes,) = _new_figure(
+        comparison, "Job completion time, all jobs of all seeds", (9, 5.2)
+    )
     for policy in comparison.representatives:
         times = np.sort(jobs.loc[jobs["policy"] == policy, "jct_s"].to_numpy())
         if not len(times):
-            continue  # the horizon left it no finished job
+            continue  # no job finished before the horizon
         share = np.arange(1, len(times) + 1) / len(times)
-        label = f"{marked(comparison, policy)}  ({short(float(np.median(times)))} s)"
-        axes.step(times, share, where="post", label=label, **line_style(comparison, policy))
+        label = f"{marked(comparison, policy)}  ({_short(float(np.median(times)))} s)"
+        axes.step(times, share, where="post", label=label, **_line_style(comparison, policy))
     axes.set_xscale("log")
     plain_log(axes.xaxis, labels=9)
     axes.set_xlabel("job completion time, s (log scale)")
@@ -130,11 +141,11 @@ def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
 
 
 def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
-    """One panel per policy: its median and middle half by job size, the others behind in grey."""
+    """One panel per policy: median and quartiles by job size, the other policies in grey."""
     policies = comparison.representatives
     columns = min(4, len(policies))
     size = (max(6.5, 1 + 2.5 * columns), 2 + 2.4 * -(-len(policies) // columns))
-    figure, panels = new_figure(
+    figure, panels = _new_figure(
         comparison, "Slowdown by job size", size, columns, len(policies), share=True
     )
     curves = {p: _slowdown_curve(jobs[jobs["policy"] == p], _size_edges(jobs)) for p in policies}
@@ -142,32 +153,32 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         for other in policies:
             axes.plot(*curves[other][:2], color=FAINT, linewidth=1)
         work, median, low, high = curves[policy]
-        axes.fill_between(work, low, high, color=colour_of(comparison, policy), alpha=0.2, lw=0)
-        axes.plot(work, median, marker="o", markersize=3.5, **line_style(comparison, policy))
+        axes.fill_between(work, low, high, color=_colour_of(comparison, policy), alpha=0.2, lw=0)
+        axes.plot(work, median, marker="o", markersize=3.5, **_line_style(comparison, policy))
         axes.set_title(marked(comparison, policy), loc="left", fontsize=10)
         axes.set_xscale("log")
         axes.set_yscale("log")
         plain_log(axes.xaxis, labels=5)
         plain_log(axes.yaxis, labels=9)
-    words = comparison.trial.job_words
-    figure.supxlabel(f"{words.work} (log scale)", fontsize=10)
-    figure.supylabel(f"slowdown: {words.slowdown} (log scale)", fontsize=10)
+    labels = comparison.setup.job_words
+    figure.supxlabel(f"{labels.work} (log scale)", fontsize=10)
+    figure.supylabel(f"slowdown: {labels.slowdown} (log scale)", fontsize=10)
     return figure
 
 
 def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
-    """Jobs waiting or running over time: the mean over the episodes that are not cut off yet."""
-    figure, (axes,) = new_figure(comparison, "Jobs in system over time", (9, 5.2))
+    """Jobs waiting or running over time: mean over the episodes that have not reached a horizon."""
+    figure, (axes,) = _new_figure(comparison, "Jobs in system over time", (9, 5.2))
     cut = jobs[jobs["completion_s"].isna()].drop_duplicates(["policy", "seed"])["end_s"]
-    # Beyond the middle of the horizons too few episodes are left to speak for all.
+    # Beyond the median horizon too few episodes are left for a mean.
     last = float(cut.median() if len(cut) else jobs["completion_s"].max())
-    moments = np.linspace(0, last, TIME_POINTS)
+    times = np.linspace(0, last, TIME_POINTS)
     for policy in comparison.representatives:
         own = jobs[jobs["policy"] == policy]
-        curves = [_present(episode, moments) for _, episode in own.groupby("seed")]
+        curves = [_present(episode, times) for _, episode in own.groupby("seed")]
         present = np.nanmean(curves, axis=0)
-        label = f"{marked(comparison, policy)}  ({short(float(np.mean(present)))})"
-        axes.plot(moments, present, label=label, **line_style(comparison, policy))
+        label = f"{marked(comparison, policy)}  ({_short(float(np.mean(present)))})"
+        axes.plot(times, present, label=label, **_line_style(comparison, policy))
     axes.set_xlim(0, last)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
@@ -179,23 +190,23 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
 
 
 def _legend(comparison: Comparison, figure: str) -> str:
-    """A legend's heading; `figure` is what stands behind each name."""
+    """Heading of a legend whose labels show `figure` after each name."""
     some = len(comparison.representatives) < len(comparison.policies)
-    return f"policy ({figure})" + ("\nthe best of each kind" if some else "")
+    return f"policy ({figure})" + ("\nthe best of each family" if some else "")
 
 
-def _present(episode: pd.DataFrame, moments: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(moments,) jobs in system; nan once the horizon has cut the episode off."""
-    arrived = np.searchsorted(np.sort(episode["arrival_s"]), moments, side="right")
-    left = np.searchsorted(np.sort(episode["completion_s"].dropna()), moments, side="right")
+def _present(episode: pd.DataFrame, times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(times,) jobs in system; nan after the horizon of an episode that was cut off."""
+    arrived = np.searchsorted(np.sort(episode["arrival_s"]), times, side="right")
+    left = np.searchsorted(np.sort(episode["completion_s"].dropna()), times, side="right")
     present = (arrived - left).astype(np.float64)
     if episode["completion_s"].isna().any():
-        present[moments > episode["end_s"].iloc[0]] = np.nan
+        present[times > episode["end_s"].iloc[0]] = np.nan
     return present
 
 
 def _size_edges(jobs: pd.DataFrame) -> NDArray[np.float64]:
-    """(bins + 1,) edges in work that cut the jobs into equally full bins."""
+    """(bins + 1,) quantiles of the jobs' work."""
     edges = np.quantile(jobs["work_s"], np.linspace(0, 1, SIZE_BINS + 1))
     return np.unique(edges)
 
@@ -203,7 +214,7 @@ def _size_edges(jobs: pd.DataFrame) -> NDArray[np.float64]:
 def _slowdown_curve(
     jobs: pd.DataFrame, edges: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], ...]:
-    """Work, and the slowdown's median and quartiles, for every bin that holds a job."""
+    """Median work, and median and quartiles of the slowdown, for every non-empty bin."""
     number = np.clip(np.searchsorted(edges, jobs["work_s"], side="right") - 1, 0, len(edges) - 2)
     grouped = jobs.groupby(number)
     slowdown = grouped["slowdown"]
@@ -216,3 +227,58 @@ def _slowdown_curve(
             slowdown.quantile(0.75),
         )
     )
+
+
+def _new_figure(
+    comparison: Comparison,
+    heading: str,
+    size: tuple[float, float],
+    columns: int = 1,
+    panels: int | None = None,
+    share: bool = False,
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with heading and subtitle, and its panels row by row."""
+    count = panels or columns
+    rows = -(-count // columns)
+    headings_inches = 0.8 if comparison.few_seeds else 0.62
+    below_headings = (0.01, 0.01, 0.98, 0.99 - headings_inches / size[1])
+    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=below_headings))
+    figure.text(0.015, 1 - 0.1 / size[1], heading, va="top", fontsize=13, fontweight="bold")
+    subtitle = f"{title(comparison)}, the same for all"
+    if comparison.oracles:
+        subtitle += f"; {ORACLE} an oracle"
+    if comparison.few_seeds:
+        subtitle += f"\n{few_seeds_note(comparison)}"
+    figure.text(0.015, 1 - 0.36 / size[1], subtitle, va="top", fontsize=9.5, color=QUIET)
+    grid = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
+    axes = list(grid.flat)
+    for empty in axes[count:]:
+        empty.remove()
+    return figure, axes[:count]
+
+
+def _colour_of(comparison: Comparison, policy: str) -> str:
+    """Colour by family of baselines; the same in every chart and every run."""
+    if policy == OPTIMUM:
+        return INK
+    adapter = comparison.adapter
+    if policy not in adapter.baselines:
+        return NEWCOMER
+    families = list(dict.fromkeys(adapter.families.get(name, name) for name in adapter.baselines))
+    return PALETTE[families.index(adapter.families.get(policy, policy)) % len(PALETTE)]
+
+
+def _line_style(comparison: Comparison, policy: str) -> dict[str, Any]:
+    first = policy == comparison.policies[0]
+    learned = list(comparison.learned)
+    number = learned.index(policy) if policy in learned else 0
+    return {
+        "color": _colour_of(comparison, policy),
+        "linewidth": 2.6 if first else 1.6,
+        "linestyle": DASHES[number % len(DASHES)],
+    }
+
+
+def _short(value: float) -> str:
+    """Three digits, or all digits of a large number."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3g}"

@@ -1,20 +1,27 @@
-"""The verdict: every policy's figures, and how far each is from the best baseline."""
+"""Compare policies that ran the same seeds: figures, ranking and paired differences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
-from loadmaster.platform.evaluation.learned import as_records
-from loadmaster.platform.evaluation.run import Episodes
+from loadmaster.envs.settings import Settings
+from loadmaster.platform.evaluation.adapters import (
+    EnvironmentAdapter,
+    EvaluationSetup,
+    Learned,
+    choose_learned,
+    find_adapter,
+    learned_notes,
+)
+from loadmaster.platform.evaluation.run import Episodes, run_episodes
 from loadmaster.platform.evaluation.statistics import (
+    FEW_SEEDS,
     Difference,
     Interval,
     Summary,
@@ -23,6 +30,7 @@ from loadmaster.platform.evaluation.statistics import (
 )
 from loadmaster.platform.systems.bundle_ref import BundleRef
 from loadmaster.platform.systems.policies import Explanation
+from loadmaster.serving.policies.comparison import ComparisonResult, PolicyScore
 
 OPTIMUM = "optimal"
 MOST_LINES = 12  # in one chart
@@ -30,31 +38,27 @@ MOST_LINES = 12  # in one chart
 
 @dataclass(frozen=True)
 class Comparison:
-    """Policies best first, by the primary metric."""
+    """Results of all policies, best first by the primary metric."""
 
-    subject: EnvironmentAdapter
-    trial: EvaluationSetup
+    adapter: EnvironmentAdapter
+    setup: EvaluationSetup
     seeds: tuple[int, ...]
     values: dict[str, NDArray[np.float64]]  # policy -> (metrics, seeds)
     summaries: dict[str, tuple[Summary, ...]]  # policy -> one per metric
-    best_baseline: str | None  # of those that are no oracles; None: none took part
+    best_baseline: str | None  # oracles excluded; None: no baseline took part
     differences: dict[str, Difference]  # policy -> from the best baseline, primary metric
-    gaps: dict[str, Summary]  # policy -> percent away from the optimum; empty if it did not run
-    learned: Mapping[str, BundleRef] = field(default_factory=dict)  # the bundles among the policies
+    gaps: dict[str, Summary]  # policy -> percent above the optimum; empty if it did not run
+    notes: tuple[str, ...] = ()  # on the workload, on learned policies, warnings
+    learned: Learned = field(default_factory=dict)  # the bundles among the policies
     explanations: Mapping[str, Sequence[Explanation]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        return self.trial.metrics
+        return self.setup.metrics
 
     @property
     def primary(self) -> Metric:
-        return self.trial.metrics[0]
-
-    def difference(self, policy: str, reference: str, metric: Metric) -> Difference:
-        """Of any two that took part, in any metric, paired by seed."""
-        place = self.metrics.index(metric)
-        return paired_difference(self.values[policy][place], self.values[reference][place])
+        return self.setup.metrics[0]
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -62,27 +66,43 @@ class Comparison:
 
     @property
     def oracles(self) -> tuple[str, ...]:
-        """Those that know what no scheduler can know; nobody has to beat them."""
-        return tuple(policy for policy in self.values if policy in self.trial.oracles)
+        return tuple(policy for policy in self.values if policy in self.setup.oracles)
+
+    @property
+    def few_seeds(self) -> bool:
+        """Whether intervals rest on too few seeds to be reliable."""
+        return len(self.seeds) < FEW_SEEDS
 
     @property
     def representatives(self) -> tuple[str, ...]:
-        """The best of each family, where there are too many policies to draw a line for each."""
+        """The best policy of each family, where there are too many to draw a line for each."""
         if len(self.values) <= MOST_LINES:
             return self.policies
         first: dict[str, str] = {}
         for policy in self.values:
-            first.setdefault(self.subject.families.get(policy, policy), policy)
+            first.setdefault(self.adapter.families.get(policy, policy), policy)
         return tuple(first.values())
+
+    def difference(self, policy: str, reference: str, metric: Metric) -> Difference:
+        """Difference of any two policies in any metric, paired by seed."""
+        row = self.metrics.index(metric)
+        return paired_difference(self.values[policy][row], self.values[reference][row])
 
 
 def compare(
-    subject: EnvironmentAdapter, trial: EvaluationSetup, seeds: Sequence[int], episodes: Episodes
+    adapter: EnvironmentAdapter,
+    setup: EvaluationSetup,
+    seeds: Sequence[int],
+    episodes: Episodes,
+    *,
+    learned: Learned | None = None,
+    warnings: Sequence[str] = (),
+    explanations: Mapping[str, Sequence[Explanation]] | None = None,
 ) -> Comparison:
-    """Judge the episodes, one per policy and seed."""
-    sign = -1.0 if trial.metrics[0].better == "higher" else 1.0
+    """Rank the policies and compute their differences from the best baseline."""
+    sign = -1.0 if setup.metrics[0].better == "higher" else 1.0
     measured = {
-        policy: np.array([[metric.of(result) for result in results] for metric in trial.metrics])
+        policy: np.array([[metric.of(result) for result in results] for metric in setup.metrics])
         for policy, results in episodes.items()
     }
     summaries = {
@@ -94,9 +114,8 @@ def compare(
         return math.inf if math.isnan(mean) else sign * mean
 
     order = sorted(measured, key=rank)
-    rivals = set(subject.baselines) - trial.oracles
-    baselines = [policy for policy in order if policy in rivals]
-    best = baselines[0] if baselines else None
+    rivals = set(adapter.baselines) - setup.oracles
+    best = next((policy for policy in order if policy in rivals), None)
     differences, gaps = {}, {}
     for policy in order:
         if best is not None and policy != best:
@@ -105,104 +124,68 @@ def compare(
             optimum = measured[OPTIMUM][0]
             gaps[policy] = summarise(100 * sign * (measured[policy][0] - optimum) / np.abs(optimum))
     return Comparison(
-        subject=subject,
-        trial=trial,
+        adapter=adapter,
+        setup=setup,
         seeds=tuple(seeds),
         values={policy: measured[policy] for policy in order},
         summaries={policy: summaries[policy] for policy in order},
         best_baseline=best,
         differences=differences,
         gaps=gaps,
+        notes=(*setup.notes, *learned_notes(learned or {}), *warnings),
+        learned=learned or {},
+        explanations=explanations or {},
     )
 
 
-def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
-    """The comparison for scripts. Keys are added over time, never renamed."""
-    record: dict[str, Any] = {
-        "environment": comparison.subject.environment,
-        "workload": comparison.trial.workload,
-        "conditions": comparison.trial.conditions,
-        "seeds": list(comparison.seeds),
-        "settings": comparison.trial.settings.model_dump(mode="json"),
-        "metrics": {
-            metric.name: {"unit": metric.unit, "better": metric.better}
-            for metric in comparison.metrics
-        },
-        "policies": {
-            policy: {
-                metric.name: _summary(summary)
-                for metric, summary in zip(comparison.metrics, summaries, strict=True)
-            }
-            for policy, summaries in comparison.summaries.items()
-        },
-        **({"oracles": list(comparison.oracles)} if comparison.oracles else {}),
-        "best_baseline": comparison.best_baseline,
-        "differences": {
-            policy: {"metric": comparison.primary.name, **_difference(difference)}
-            for policy, difference in comparison.differences.items()
-        },
-    }
-    if comparison.gaps:
-        record["optimality_gap_percent"] = {
-            policy: _summary(gap) for policy, gap in comparison.gaps.items()
-        }
-    record["notes"] = list(comparison.trial.notes)
-    record["parameters"] = {
-        policy: text
-        for policy, text in comparison.trial.parameters.items()
-        if policy in comparison.values
-    }
-    if comparison.learned:
-        record["learned"] = as_records(comparison.learned)
-        record["learned_differences"] = _learned_differences(comparison)
-    if comparison.explanations:
-        record["explanations"] = {
-            policy: [explanation.record for explanation in explanations]
-            for policy, explanations in comparison.explanations.items()
-        }
-    record["files"] = list(files)
-    return record
+def compare_bundles(
+    candidate: BundleRef, serving: BundleRef, environment: Settings, seeds: Sequence[int]
+) -> ComparisonResult:
+    """Run two bundles on the same seeds of an environment; the result goes to verdict.json.
+
+    `better` requires that the 95% interval of the difference excludes 0.
+    """
+    adapter = find_adapter(serving.system.name)
+    settings = adapter.settings(environment.model_dump(mode="json"))
+    wanted = [str(bundle.folder.absolute()) for bundle in (candidate, serving)]
+    names, learned = choose_learned(adapter, wanted, serving.system, settings)
+    setup = adapter.prepare(settings)
+    episodes = run_episodes(setup, learned, names, seeds)
+    comparison = compare(adapter, setup, seeds, episodes, learned=learned)
+    ours, theirs = names
+    metric = comparison.primary
+    difference = comparison.difference(ours, theirs, metric)
+    lower = metric.better == "lower"
+    return ComparisonResult(
+        system=serving.system.name,
+        metric=metric.name,
+        unit=metric.unit,
+        lower_is_better=lower,
+        sequences=len(seeds),
+        first_seed=seeds[0],
+        environment=settings.model_dump(mode="json", exclude_defaults=True),
+        candidate=_policy_score(comparison.summaries[ours][0], candidate),
+        serving=_policy_score(comparison.summaries[theirs][0], serving),
+        difference_percent=rounded(difference.percent),
+        ci95=interval_ends(difference.percent_interval),
+        better=difference.interval.high < 0 if lower else difference.interval.low > 0,
+    )
 
 
-def _learned_differences(comparison: Comparison) -> dict[str, Any]:
-    """Of each learned policy, from the best baseline and from the first one named: all metrics."""
-    first = next(iter(comparison.learned))
-    references = (comparison.best_baseline, first)
-    return {
-        policy: {
-            reference: {
-                metric.name: _difference(comparison.difference(policy, reference, metric))
-                for metric in comparison.metrics
-            }
-            for reference in references
-            if reference is not None and reference != policy
-        }
-        for policy in comparison.learned
-    }
+def _policy_score(summary: Summary, bundle: BundleRef) -> PolicyScore:
+    return PolicyScore(
+        name=bundle.manifest.name,
+        version=bundle.manifest.version,
+        folder=str(bundle.folder.absolute()),
+        mean=rounded(summary.mean),
+        ci95=interval_ends(summary.interval),
+    )
 
 
-def _difference(difference: Difference) -> dict[str, Any]:
-    return {
-        "mean": _number(difference.mean),
-        "ci95": _ends(difference.interval),
-        "percent": _number(difference.percent),
-        "percent_ci95": _ends(difference.percent_interval),
-        "excludes_zero": difference.interval.excludes_zero,
-    }
+def interval_ends(interval: Interval) -> tuple[float | None, float | None]:
+    return rounded(interval.low), rounded(interval.high)
 
 
-def _summary(summary: Summary) -> dict[str, Any]:
-    return {
-        "mean": _number(summary.mean),
-        "iqm": _number(summary.iqm),
-        "ci95": _ends(summary.interval),
-    }
-
-
-def _ends(interval: Interval) -> list[float | None]:
-    return [_number(interval.low), _number(interval.high)]
-
-
-def _number(value: float) -> float | None:
-    """JSON knows no nan; and digits beyond the microsecond say nothing."""
+def rounded(value: float) -> float | None:
+    """Six decimals; None for nan and infinity, which JSON cannot hold."""
     return round(value, 6) if math.isfinite(value) else None

@@ -1,33 +1,35 @@
-"""The output folder: all files of an evaluation, or none."""
+"""The output folder of an evaluation: JSON, CSV tables and charts, all of them or none."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import missing_folders, remove_empty_folders
-from loadmaster.platform.evaluation.comparison import Comparison, as_json
+from loadmaster.platform.evaluation.adapters import learned_records
+from loadmaster.platform.evaluation.comparison import Comparison, interval_ends, rounded
 from loadmaster.platform.evaluation.run import Episodes
+from loadmaster.platform.evaluation.statistics import Difference, Interval, Summary
 
-if TYPE_CHECKING:  # slow to import, and not every caller gets to the tables
+if TYPE_CHECKING:  # slow to import, and needed by the tables only
     import pandas as pd
 
 
 @contextmanager
 def written_at_once(folder: Path) -> Iterator[Path]:
-    """A scratch folder whose files move to `folder` at the end; on a fault, nothing is left.
+    """Yield a scratch folder whose files move to `folder` on success; an error removes it.
 
-    It is made at once, so that an unwritable place is refused before the work and not after it.
+    The scratch folder is made first, so that an unwritable place fails before the work is done.
     """
     made: list[Path] = []
     try:
-        inside = folder.is_dir()  # then its other files stay; those of the same name are replaced
+        inside = folder.is_dir()  # its other files stay; files of the same name are replaced
         parent = folder if inside else folder.parent
         nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
         if not nearest.is_dir():
@@ -74,12 +76,12 @@ def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None
     """One row per policy, seed and job; None where the environment has no jobs."""
     import pandas as pd
 
-    if comparison.trial.job_columns is None:
+    if comparison.setup.job_columns is None:
         return None
     parts = []
     for policy in comparison.policies:
         for seed, result in zip(comparison.seeds, episodes[policy], strict=True):
-            part = pd.DataFrame(comparison.trial.job_columns(result))
+            part = pd.DataFrame(comparison.setup.job_columns(result))
             part.insert(0, "policy", policy)
             part.insert(1, "seed", seed)
             parts.append(part)
@@ -93,34 +95,26 @@ def summary_table(comparison: Comparison) -> pd.DataFrame:
     rows = []
     for policy, summaries in comparison.summaries.items():
         for metric, summary in zip(comparison.metrics, summaries, strict=True):
-            row = {
-                "policy": policy,
-                "metric": metric.name,
-                "unit": metric.unit,
-                "mean": summary.mean,
-                "iqm": summary.iqm,
-                "ci95_low": summary.interval.low,
-                "ci95_high": summary.interval.high,
-            }
+            row: dict[str, Any] = {"policy": policy, "metric": metric.name, "unit": metric.unit}
+            row |= {"mean": summary.mean, "iqm": summary.iqm, **_ci95("", summary.interval)}
             reference = comparison.best_baseline
             if reference is not None and policy != reference:
                 difference = comparison.difference(policy, reference, metric)
-                row |= {
-                    "difference": difference.mean,
-                    "difference_ci95_low": difference.interval.low,
-                    "difference_ci95_high": difference.interval.high,
-                    "difference_percent": difference.percent,
-                    "difference_percent_ci95_low": difference.percent_interval.low,
-                    "difference_percent_ci95_high": difference.percent_interval.high,
-                }
+                row |= {"difference": difference.mean, **_ci95("difference_", difference.interval)}
+                row["difference_percent"] = difference.percent
+                row |= _ci95("difference_percent_", difference.percent_interval)
             rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _ci95(prefix: str, interval: Interval) -> dict[str, Any]:
+    return {f"{prefix}ci95_low": interval.low, f"{prefix}ci95_high": interval.high}
 
 
 def write_everything(
     comparison: Comparison, episodes: Episodes, scratch: Path, folder: Path
 ) -> list[str]:
-    """Tables, charts and JSON into `scratch`; their names as they will be in `folder`."""
+    """Write tables, charts and JSON to `scratch`; return their paths in `folder`."""
     from loadmaster.platform.evaluation.charts import draw_all
 
     episode_table(comparison).to_csv(scratch / "episodes.csv", index=False)
@@ -134,3 +128,85 @@ def write_everything(
     text = json.dumps(as_json(comparison, files), indent=2)
     (scratch / "summary.json").write_text(text + "\n", encoding="utf-8")
     return files
+
+
+def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
+    """The comparison for scripts. Keys are added over time, never renamed."""
+    setup = comparison.setup
+    record: dict[str, Any] = {
+        "environment": comparison.adapter.environment,
+        "workload": setup.workload,
+        "conditions": setup.conditions,
+        "seeds": list(comparison.seeds),
+        "few_seeds": comparison.few_seeds,
+        "settings": setup.settings.model_dump(mode="json"),
+        "metrics": {
+            metric.name: {"unit": metric.unit, "better": metric.better}
+            for metric in comparison.metrics
+        },
+        "policies": {
+            policy: {
+                metric.name: _summary_record(summary)
+                for metric, summary in zip(comparison.metrics, summaries, strict=True)
+            }
+            for policy, summaries in comparison.summaries.items()
+        },
+        **({"oracles": list(comparison.oracles)} if comparison.oracles else {}),
+        "best_baseline": comparison.best_baseline,
+        "differences": {
+            policy: {"metric": comparison.primary.name, **_difference_record(difference)}
+            for policy, difference in comparison.differences.items()
+        },
+    }
+    if comparison.gaps:
+        record["optimality_gap_percent"] = {
+            policy: _summary_record(gap) for policy, gap in comparison.gaps.items()
+        }
+    record["notes"] = list(comparison.notes)
+    record["parameters"] = {
+        policy: text for policy, text in setup.parameters.items() if policy in comparison.values
+    }
+    if comparison.learned:
+        record["learned"] = learned_records(comparison.learned)
+        record["learned_differences"] = _learned_differences(comparison)
+    if comparison.explanations:
+        record["explanations"] = {
+            policy: [explanation.record for explanation in explanations]
+            for policy, explanations in comparison.explanations.items()
+        }
+    record["files"] = list(files)
+    return record
+
+
+def _learned_differences(comparison: Comparison) -> dict[str, Any]:
+    """Differences of each learned policy from the best baseline and from the first, per metric."""
+    first = next(iter(comparison.learned))
+    return {
+        policy: {
+            reference: {
+                metric.name: _difference_record(comparison.difference(policy, reference, metric))
+                for metric in comparison.metrics
+            }
+            for reference in (comparison.best_baseline, first)
+            if reference is not None and reference != policy
+        }
+        for policy in comparison.learned
+    }
+
+
+def _difference_record(difference: Difference) -> dict[str, Any]:
+    return {
+        "mean": rounded(difference.mean),
+        "ci95": interval_ends(difference.interval),
+        "percent": rounded(difference.percent),
+        "percent_ci95": interval_ends(difference.percent_interval),
+        "excludes_zero": difference.interval.excludes_zero,
+    }
+
+
+def _summary_record(summary: Summary) -> dict[str, Any]:
+    return {
+        "mean": rounded(summary.mean),
+        "iqm": rounded(summary.iqm),
+        "ci95": interval_ends(summary.interval),
+    }

@@ -1,9 +1,9 @@
-"""The comparison as a table that fits the terminal, with a closing sentence."""
+"""The comparison as text: a table that fits the terminal, closing sentences and notes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from rich.console import Console
@@ -11,23 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.formatting import (
-    among_learned,
-    decimals,
-    figure_text,
-    marked,
-    notes,
-    title,
-    verdict,
-)
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
 from loadmaster.platform.evaluation.statistics import Interval
 
-LONG = 15  # rows; a table of more keeps to one line each, if need be with fewer columns
+ORACLE = "*"  # suffix of an oracle's name
+NAMED = 7  # at most so many rivals are named in a sentence
+LONG = 15  # rows; a longer table has one line a row, with fewer columns if need be
 
 
 def print_report(comparison: Comparison, console: Console) -> None:
-    # A terminal gets lines that fit it; a file or a pipe gets sentences in one piece.
+    # Wrap sentences on a terminal only; a file or a pipe gets them unwrapped.
     whole = not console.is_terminal
     console.print(Text(title(comparison), style="bold"), soft_wrap=whole)
     console.print()
@@ -36,15 +29,14 @@ def print_report(comparison: Comparison, console: Console) -> None:
     fitting = (t for t in layouts if console.measure(t, options=unbounded).maximum <= console.width)
     console.print(next(fitting, layouts[-1]))
     console.print()
-    console.print(Text(verdict(comparison)), soft_wrap=whole)
-    for line in among_learned(comparison):
+    for line in (conclusion(comparison), *learned_differences(comparison)):
         console.print(Text(line), soft_wrap=whole)
     for line in notes(comparison):
         console.print(Text(line, style="dim"), soft_wrap=whole)
 
 
 def _layouts(comparison: Comparison) -> Iterator[Table]:
-    """The table in ever narrower forms: intervals below their figures, then fewer columns."""
+    """The table in narrower and narrower layouts: intervals on a second line, fewer columns."""
     everything = comparison.metrics
     judged = tuple(metric for metric in everything if metric.better is not None)
     for metrics in (everything, judged):
@@ -68,19 +60,19 @@ def _table(
     tall: bool = False,
     iqm: bool = True,
 ) -> Table:
-    """`between` a figure and its interval stands a space or a new line; `tall` headings have two.
+    """Build a layout: `between` separates a figure from its interval, a space or a new line.
 
-    Where figures have two lines, headings have two as well.
+    Headings take two lines where `tall` is set or figures take two.
     """
     wide = between == " " and not tall
-    split = " " if wide else "\n"  # of a heading
+    split = " " if wide else "\n"  # within a heading
     table = Table(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("policy", no_wrap=True)
     policies = comparison.policies
     columns: list[tuple[str, list[Text]]] = []
     for metric in metrics:
-        place = comparison.metrics.index(metric)
-        summaries = [comparison.summaries[policy][place] for policy in policies]
+        row = comparison.metrics.index(metric)
+        summaries = [comparison.summaries[policy][row] for policy in policies]
         digits = decimals(summary.mean for summary in summaries)
         means = [Text(figure_text(summary.mean, digits)) for summary in summaries]
         if metric is comparison.primary:
@@ -139,3 +131,144 @@ def _difference_cell(comparison: Comparison, policy: str, between: str) -> Text:
 def _add_interval(figure: Text, interval: Interval, form: str, between: str) -> None:
     if math.isfinite(interval.low):
         figure.append(f"{between}[{interval.low:{form}}, {interval.high:{form}}]", style="dim")
+
+
+def title(comparison: Comparison) -> str:
+    first, last = comparison.seeds[0], comparison.seeds[-1]
+    seeds = f"seed {first}" if first == last else f"seeds {first} to {last}"
+    return f"{comparison.setup.workload}: {comparison.setup.conditions}; {seeds}"
+
+
+def marked(comparison: Comparison, policy: str) -> str:
+    """The policy's name, with a suffix if it is an oracle."""
+    return f"{policy}{ORACLE}" if policy in comparison.setup.oracles else policy
+
+
+def decimals(values: Iterable[float]) -> int:
+    """Number of decimals for a column of figures, chosen by the smallest."""
+    sizes = [abs(value) for value in values if math.isfinite(value) and value]
+    smallest = min(sizes, default=0.0)
+    return 2 if smallest < 10 else 1 if smallest < 1000 else 0
+
+
+def figure_text(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
+
+
+def conclusion(comparison: Comparison) -> str:
+    """Sentences on the best policy, its lead and whether it is significant, and the best oracle."""
+    oracles = comparison.oracles
+    ranked = [policy for policy in comparison.policies if policy not in (OPTIMUM, *oracles)]
+    if not ranked:
+        if not oracles:
+            return f"{OPTIMUM}: {_score(comparison, OPTIMUM)}."
+        lead = "is best of the oracles" if len(oracles) > 1 else "is an oracle"
+        return f"{oracles[0]} {lead}: {_score(comparison, oracles[0])}."
+    best, reference = ranked[0], comparison.best_baseline
+    text = f"{best}{' is best' if len(ranked) > 1 else ''}: {_score(comparison, best)}"
+    if best in comparison.gaps:
+        gap = comparison.gaps[best]
+        text += f", {gap.mean:.1f}%{_percents(gap.interval)} from optimal"
+    if len(ranked) > 1 and reference is not None:
+        text += ", " + (
+            _lead_of_baseline(comparison, ranked[1:])
+            if best == reference
+            else _lead_over_baseline(comparison, best, reference)
+        )
+    return f"{text}.{_best_oracle(comparison)}"
+
+
+def learned_differences(comparison: Comparison) -> list[str]:
+    """Where several learned policies take part, as in an ablation: each against the first."""
+    if not comparison.learned:
+        return []
+    first, *others = comparison.learned
+    ranked = [metric for metric in comparison.metrics if metric.better is not None][:2]
+    lines = []
+    for policy in others:
+        figures = []
+        for metric in ranked:
+            difference = comparison.difference(policy, first, metric)
+            ends = difference.percent_interval
+            between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
+            figures.append(f"{metric.label} {difference.percent:+.1f}%{between}")
+        lines.append(f"{policy} against {first}: {', '.join(figures)}")
+    return lines
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Lines below the table: few seeds, oracles, workload, learned and tuned policies."""
+    lines = []
+    if comparison.few_seeds:
+        lines.append(few_seeds_note(comparison))
+    if comparison.oracles:
+        lines.append(f"{ORACLE} an oracle: it uses what no scheduler can know, such as durations")
+    tuned = [
+        f"{policy} runs with {text}"
+        for policy, text in comparison.setup.parameters.items()
+        if policy in comparison.values
+    ]
+    return [*lines, *comparison.notes, *tuned]
+
+
+def few_seeds_note(comparison: Comparison) -> str:
+    count = len(comparison.seeds)
+    if count == 1:
+        return "one seed gives no interval; try --seeds 20"
+    return f"only {count} seeds: the intervals are unreliable; try --seeds 20"
+
+
+def _best_oracle(comparison: Comparison) -> str:
+    if not comparison.oracles:
+        return ""
+    oracle, reference = comparison.oracles[0], comparison.best_baseline
+    text = f" The best oracle, {oracle}, is at {_score(comparison, oracle)}"
+    if reference is not None:
+        size, interval = _distance(comparison, oracle)
+        order = comparison.policies
+        side = "ahead of" if order.index(oracle) < order.index(reference) else "behind"
+        text += f", {size:.1f}%{_percents(interval)} {side} {reference}"
+    return f"{text}."
+
+
+def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
+    tied = [p for p in others if not comparison.differences[p].interval.excludes_zero]
+    if not tied or len(comparison.seeds) == 1:
+        size, interval = _distance(comparison, others[0])
+        return f"{others[0]} is {size:.1f}% behind{_percents(interval)}"
+    size, interval = _distance(comparison, tied[0])
+    names = [f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]]
+    if len(names) > NAMED:
+        names = [*names[:3], f"{len(names) - 3} more"]
+    rivals = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"but {len(comparison.seeds)} seeds do not tell it from {rivals}"
+
+
+def _lead_over_baseline(comparison: Comparison, best: str, reference: str) -> str:
+    size, interval = _distance(comparison, best)
+    lead = f"{size:.1f}%{_percents(interval)} ahead of {reference}, the best baseline"
+    if comparison.differences[best].interval.excludes_zero or len(comparison.seeds) == 1:
+        return lead
+    return f"{lead}, but {len(comparison.seeds)} seeds do not tell the two apart"
+
+
+def _distance(comparison: Comparison, policy: str) -> tuple[float, Interval]:
+    """Absolute difference from the best baseline in percent, with its interval."""
+    difference = comparison.differences[policy]
+    ends = difference.percent_interval
+    if difference.percent < 0:
+        return -difference.percent, Interval(-ends.high, -ends.low)
+    return difference.percent, ends
+
+
+def _percents(interval: Interval) -> str:
+    if math.isnan(interval.low):
+        return ""
+    return f" [{interval.low:.1f}%, {interval.high:.1f}%]"
+
+
+def _score(comparison: Comparison, policy: str) -> str:
+    mean = comparison.summaries[policy][0].mean
+    metric = comparison.primary
+    unit = f" {metric.unit}" if metric.unit else ""
+    return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"

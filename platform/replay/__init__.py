@@ -1,0 +1,1 @@
+"""Replay of episodes as a web page, and of decision logs."""

@@ -1,10 +1,9 @@
-"""What the replay must know of an environment. The rest of it knows no environment."""
+"""The interface between the replay page and an environment, with helpers for its texts and data."""
 
 from __future__ import annotations
 
 import base64
 import html
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,24 +12,21 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.errors import InputError
+from loadmaster.platform.evaluation.adapters import system_module
 
 if TYPE_CHECKING:
     from loadmaster.envs.dag_scheduling.episode import ScheduleTrace
 
 
-# The outcome of the recorded episodes in words.
-
-
 class Outcome(Protocol):
-    """What any recorded episode tells of its N jobs, in order of arrival."""
+    """A recorded episode and its N jobs in order of arrival."""
 
     @property
     def policy(self) -> str: ...
     @property
     def arrival_s(self) -> NDArray[np.float64]: ...  # (N,)
     @property
-    def completion_s(self) -> NDArray[np.float64]: ...  # (N,) nan where it never completed
+    def completion_s(self) -> NDArray[np.float64]: ...  # (N,) nan: not completed
     @property
     def jct_s(self) -> NDArray[np.float64]: ...  # (N,)
     @property
@@ -38,7 +34,7 @@ class Outcome(Protocol):
 
 
 class Unit(NamedTuple):
-    """What times are told in."""
+    """A unit of time on the page."""
 
     seconds: int
     name: str
@@ -53,24 +49,25 @@ def summary_line(
     unit: Unit = SECOND,
     beside: Sequence[str] | None = None,
 ) -> str:
-    """The comparison in one sentence; in HTML, each policy's name in its colour.
+    """The comparison in one sentence; in HTML, policy names get a class for their colour.
 
-    `beside` is what else each policy's average job is worth telling of: " for $3".
+    `beside` holds a suffix for each policy's mean: " for $3".
     """
     names = [result.policy for result in results]
     if as_html:
         names = [f'<b class="policy-{i}">{html.escape(name)}</b>' for i, name in enumerate(names)]
     means = [mean_jct_s(result) / unit.seconds for result in results]
-    # Whole ones, unless they would hide the difference.
+    # No decimals, unless rounding would hide the difference.
     known = [mean for mean in means if not math.isnan(mean)]
     plain = min(known, default=0) >= 10 and len({round(mean) for mean in known}) == len(known)
     space = "&nbsp;" if as_html else " "
-    told = [f"{mean:,.{0 if plain else 1}f}{space}{unit.name}" for mean in means]
     outcomes = [
-        "no job" if math.isnan(mean) else f"the average job in {words}{more}"
-        for mean, words, more in zip(means, told, beside or [""] * len(results), strict=True)
+        "no job"
+        if math.isnan(mean)
+        else f"the average job in {mean:,.{0 if plain else 1}f}{space}{unit.name}{suffix}"
+        for mean, suffix in zip(means, beside or [""] * len(results), strict=True)
     ]
-    jobs = count(jobs_seen(results), "job")
+    jobs = count(jobs_arrived(results), "job")
     if len(results) == 1:
         return f"{names[0]} finishes {outcomes[0]}, of {jobs}"
     if len(known) == len(means):
@@ -79,50 +76,48 @@ def summary_line(
 
 
 def unfinished_note(results: Sequence[Outcome], unit: Unit = SECOND) -> str:
-    """What the headline leaves out: jobs that were cut off, and so are in no average."""
-    seen = jobs_seen(results)
-    left = [int(np.isnan(result.completion_s[:seen]).sum()) for result in results]
+    """A note on jobs that did not finish, which no mean includes; empty if all did."""
+    arrived = jobs_arrived(results)
+    left = [int(np.isnan(result.completion_s[:arrived]).sum()) for result in results]
     if not any(left):
         return ""
-    told = [f"{count(n, 'job')} under {r.policy}" for n, r in zip(left, results, strict=True)]
+    parts = [f"{count(n, 'job')} under {r.policy}" for n, r in zip(left, results, strict=True)]
     end = max(result.end_s for result in results) / unit.seconds
-    return f"Unfinished when the episode ends at {end:,.0f} {unit.name}: {', '.join(told)}."
+    return f"Unfinished when the episode ends at {end:,.0f} {unit.name}: {', '.join(parts)}."
 
 
 def mean_jct_s(result: Outcome) -> float:
-    """Over the finished jobs; nan where there are none."""
+    """Mean over the finished jobs; nan if there are none."""
     finished = result.jct_s[~np.isnan(result.completion_s)]
     return float(finished.mean()) if len(finished) else math.nan
 
 
 def makespan_s(result: Outcome) -> float:
-    """When the last job was done; nan where the horizon came first."""
+    """When the last job finished; nan if one did not."""
     return math.nan if np.isnan(result.completion_s).any() else result.end_s
 
 
-def jobs_seen(results: Sequence[Outcome]) -> int:
-    """Jobs that arrived before the episodes ended; a horizon may come before the last arrivals."""
+def jobs_arrived(results: Sequence[Outcome]) -> int:
+    """Number of jobs that arrived before the episodes ended."""
     end_s = max(result.end_s for result in results)
     return int(np.searchsorted(results[0].arrival_s, end_s, side="right"))
 
 
 def count(number: int, noun: str) -> str:
+    """A number with its noun: "1 job", "2,000 jobs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-# A schedule made small enough to travel inside a page.
-#
-# Rows become stints: an executor's uninterrupted tasks in one stage of one job. A stint is five
-# small numbers, a task then only its duration, and numbers are packed seven bits to a byte: about
-# two bytes a task, against the 25 of the trace. `script/data.js` is the way back.
 
 
 Packed = dict[str, int | str]
 
 
 def pack_schedule(trace: ScheduleTrace) -> Packed:
-    """Columns of the stints, in order of executor and time, and the duration of every row."""
-    # A zero-length row sorts before the row that starts at the same moment, hence the end too.
+    """Compress a trace to about two bytes a task; `script/data.js` decodes it.
+
+    A stint is a run of tasks that one executor takes from one stage without a pause. The result
+    holds columns of the stints, in order of executor and time, and the duration of every task.
+    """
+    # Sort by end too: a row of zero length comes before the row that starts at the same time.
     order = np.lexsort((trace.end_ms, trace.start_ms, trace.executor))
     executor = trace.executor[order].astype(np.int64)
     job = trace.job[order].astype(np.int64)
@@ -150,63 +145,57 @@ def pack_schedule(trace: ScheduleTrace) -> Packed:
 
 
 def pack(values: NDArray[np.int64]) -> str:
-    """Non-negative numbers as LEB128 in base64: seven bits a byte, the high bit says go on."""
+    """Encode non-negative numbers as LEB128 (seven bits a byte) in base64."""
     largest = int(values.max(initial=0))
     places = max(1, -(-largest.bit_length() // 7))
     groups = values[:, None] >> (7 * np.arange(places))  # (values, places) low bits first
     used = groups > 0
-    used[:, 0] = True  # a zero is one byte, too
+    used[:, 0] = True  # a zero takes one byte
     more = np.zeros_like(used)
     more[:, :-1] = used[:, 1:]
     coded = ((groups & 0x7F) | (more * 0x80)).astype(np.uint8)
     return base64.b64encode(coded[used].tobytes()).decode()
 
 
-SCENES = {
-    "dag_scheduling": "loadmaster.platform.systems.decima.replay",
-    "gpu_scheduling": "loadmaster.platform.systems.das.replay",
-}
 DAG_SCHEDULING = "dag_scheduling"
 
 
 @dataclass(frozen=True)
 class ReplayAdapter:
-    """An environment that can be watched.
+    """An environment that can be replayed.
 
-    Its outcomes are the `Outcome` of headline.py and whatever the environment adds. The page takes
-    its parts from `parts/ENVIRONMENT` and its script from `script/ENVIRONMENT`.
+    `Any` stands for the environment's own types: its settings, its workload, and its outcome, an
+    `Outcome` with more fields. The page's HTML parts are in `parts/ENVIRONMENT`, its script is
+    `script/ENVIRONMENT/main.js`.
     """
 
     environment: str
-    default_policies: tuple[str, str]  # the pair that tells the most at a glance
-    scripts: tuple[str, ...]  # of the environment, in the order in which they are joined
-    sections: tuple[str, ...]  # parts of the page below the charts that no other replay has
-    counted: str  # which jobs the chart below the schedules counts
-    rows_are: str  # what a schedule is made of, in the plural
+    default_policies: tuple[str, str]
+    sections: tuple[str, ...]  # parts of the page below the charts
+    counted: str  # caption of the chart below the schedules: which jobs it counts
+    rows_are: str  # what a row of a schedule is, in the plural
 
-    load: Callable[[Any], Any]  # settings -> the workload
-    # name, the learned policy behind it if there is one, settings, seed, workload, recorded
-    run: Callable[[str, Any, Any, int, Any, bool], Any]  # -> an outcome
-    opponents: Callable[[Any], Sequence[str]]  # settings -> baselines, the best of them to be shown
-    cost: Callable[[Any, Any], float]  # settings, outcome -> what the best one has least of
-    title: Callable[[Any, int, Any], str]  # settings, seed, workload -> the episode in words
+    load: Callable[[Any], Any]  # settings -> workload
+    # name, learned policy or None, settings, seed, workload, whether to record -> outcome
+    run: Callable[[str, Any, Any, int, Any, bool], Any]
+    opponents: Callable[[Any], Sequence[str]]  # settings -> baselines to compare a policy with
+    cost: Callable[[Any, Any], float]  # settings, outcome -> cost that picks the best baseline
+    title: Callable[[Any, int, Any], str]  # settings, seed, workload
     job_names: Callable[[Any, Any], tuple[str, ...]]  # workload, outcome
 
-    rows: Callable[[Any], int | None]  # of an outcome's schedule; None: it was not recorded
-    same_jobs: Callable[[Any, Any], bool]  # two outcomes
-    cluster_data: Callable[[Sequence[Any]], dict[str, Any]]  # what all policies share
-    job_data: Callable[[Any, int], dict[str, Any]]  # outcome, how many jobs -> columns
-    policy_data: Callable[[Any, int], dict[str, Any]]
-    figures: Callable[[Any], Mapping[str, float]]  # for scripts: a name and a number
+    rows: Callable[[Any], int | None]  # outcome -> rows of its schedule; None: not recorded
+    same_jobs: Callable[[Any, Any], bool]  # outcome, outcome
+    cluster_data: Callable[[Sequence[Any]], dict[str, Any]]  # outcomes -> what policies share
+    job_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs -> columns
+    policy_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs
+    figures: Callable[[Any], Mapping[str, float]]  # outcome -> figures for --json
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
-    beside: Callable[[Any], str] = lambda outcome: ""  # in the headline, after its mean JCT
-    # outcomes, title, file, kind: draws decisions of a learned policy; None where nothing can
+    beside: Callable[[Any], str] = lambda outcome: ""  # outcome -> suffix in the summary line
+    # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
-    most_rows: int | None = None  # where the page can paint fewer than most pages can
+    most_rows: int | None = None  # limit below MAX_ROWS of page.py
+    scripts: tuple[str, ...] = ()  # not used
 
 
 def find_replay_adapter(environment: str) -> ReplayAdapter:
-    if environment not in SCENES:
-        raise InputError(f"{environment} has no replay; expected {' or '.join(SCENES)}")
-    module = importlib.import_module(SCENES[environment])
-    return cast(ReplayAdapter, module.scene())
+    return cast(ReplayAdapter, system_module(environment, "replay").scene())

@@ -1,4 +1,4 @@
-"""Logged decisions taken again: would the same policy decide the same, would another one differ?"""
+"""Replay of a decision log: decide logged states again and compare the decisions."""
 
 from __future__ import annotations
 
@@ -11,57 +11,53 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.manifest import (
-    pretrained_folder,
-    pretrained_policies,
-    read_manifest,
-    visible,
-)
+from loadmaster.models import manifest as manifests
+from loadmaster.models.manifest import pretrained_policies, read_manifest, visible
 from loadmaster.platform.systems.bundle_ref import resolve_folder
 from loadmaster.serving.monitoring.log_files import DecisionRow
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
 from loadmaster.serving.timestamps import iso
 
-SHOWN = 5  # differences that are kept to look at
+SHOWN = 5  # differences kept for the report
 MOST_REASONS = 50
 
 Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 
-class Difference(NamedTuple):
-    """A decision that is another one today."""
+class ReplayedDecision(NamedTuple):
+    """A logged decision and the one made now."""
 
     id: str
     time: str  # ISO
     system: str
-    policy: str  # who decided then: "decima-batch 0123456789ab"
-    by: str  # who did now
+    policy: str  # that decided then: "decima-batch 0123456789ab"
+    by: str  # that decided now
     then: str  # JSON
     now: str
-    same_version: bool  # then somebody should look into it
+    same_version: bool
 
 
 @dataclass
-class Outcome:
-    """What came of it."""
+class LogReplay:
+    """Counts of a replayed log, and the first differences."""
 
     replayed: int = 0
     identical: int = 0
     different: int = 0
-    broken: int = 0  # of these, by the very version that decided then
-    shown: list[Difference] = field(default_factory=list)
-    not_replayable: dict[str, int] = field(default_factory=dict)  # how often, by reason
+    broken: int = 0  # differences though the policy's version is the same
+    shown: list[ReplayedDecision] = field(default_factory=list)
+    not_replayable: dict[str, int] = field(default_factory=dict)  # reason -> count
 
-    def compare(self, difference: Difference) -> None:
+    def add(self, decision: ReplayedDecision) -> None:
         self.replayed += 1
-        if difference.then == difference.now:
+        if decision.then == decision.now:
             self.identical += 1
             return
         self.different += 1
-        self.broken += difference.same_version
+        self.broken += decision.same_version
         if len(self.shown) < SHOWN:
-            self.shown.append(difference)
+            self.shown.append(decision)
 
     def record(self) -> dict[str, Any]:
         return {
@@ -73,24 +69,24 @@ class Outcome:
             "not_replayable": self.not_replayable,
         }
 
-    def leave_out(self, why: str) -> None:
-        known = why in self.not_replayable or len(self.not_replayable) < MOST_REASONS
-        why = why if known else "further reasons"
-        self.not_replayable[why] = self.not_replayable.get(why, 0) + 1
+    def skip(self, reason: str) -> None:
+        known = reason in self.not_replayable or len(self.not_replayable) < MOST_REASONS
+        reason = reason if known else "further reasons"
+        self.not_replayable[reason] = self.not_replayable.get(reason, 0) + 1
 
 
-class Decided(NamedTuple):
-    """One decision of a row: the one that was acted on, or the one of the policy in shadow."""
+class LoggedDecision(NamedTuple):
+    """One decision of a row: the active one or the shadow's."""
 
     by_rule: bool
     policy: str
     version: str
     decision: str  # JSON
-    guarded: bool  # what the policy proposed is not what is logged
+    guarded: bool  # the guard changed it: the policy's own decision was not logged
 
 
 def given_bundles(assignments: Iterable[str]) -> dict[str, Path]:
-    """Folders by system, of `SYSTEM=FOLDER_OR_NAME`."""
+    """Bundle folders by system, from `SYSTEM=FOLDER_OR_NAME`."""
     folders = {}
     for assignment in assignments:
         system, equals, spec = assignment.partition("=")
@@ -113,121 +109,118 @@ def given_bundles(assignments: Iterable[str]) -> dict[str, Path]:
 
 def replay_log(
     rows: Iterable[DecisionRow], given: Mapping[str, Path], on_row: Callable[[int], None]
-) -> Outcome:
-    """Decide every row's state again; `on_row` hears how many rows were seen."""
-    outcome = Outcome()
-    deciders = _Deciders(given)
+) -> LogReplay:
+    """Decide every row's state again; `on_row` is called with the number of rows read."""
+    replay = LogReplay()
+    policies = _PolicyCache(given)
     for system, folder in given.items():
-        deciders.load(system, folder)  # one that somebody named is refused now, not row by row
+        policies.load(system, folder)  # a faulty bundle raises here, not row by row
     for number, row in enumerate(rows, start=1):
         on_row(number)
         try:
-            endpoint = deciders.endpoint(row.system)
+            endpoint = policies.endpoint(row.system)
             state = endpoint.state.model_validate_json(row.state)
-            decided, when = _decided(row), iso(row.time)
+            decisions, time = _decisions(row), iso(row.time)
         except InputError as fault:
-            outcome.leave_out(str(fault))
-            continue
+            replay.skip(str(fault))
         except ValidationError as fault:
-            outcome.leave_out(f"its state is refused today: {_first(fault)}")
-            continue
-        except (
-            ValueError,
-            OverflowError,
-        ) as fault:  # a shadow that is no JSON, a time that is none
-            outcome.leave_out(f"its record is damaged: {visible(str(fault))}")
-            continue
-        for each in decided:
-            _again(row, when, each, state, endpoint, deciders, outcome)
-    return outcome
+            replay.skip(f"its state is refused today: {_first_error(fault)}")
+        except (ValueError, OverflowError) as fault:  # malformed shadow or time
+            replay.skip(f"its record is damaged: {visible(str(fault))}")
+        else:
+            for logged in decisions:
+                _decide_again(row, time, logged, state, endpoint, policies, replay)
+    return replay
 
 
-def _again(
+def _decide_again(
     row: DecisionRow,
-    when: str,
-    decided: Decided,
+    time: str,
+    logged: LoggedDecision,
     state: Any,
     endpoint: Endpoint[Any, Any, Any],
-    deciders: _Deciders,
-    outcome: Outcome,
+    policies: _PolicyCache,
+    replay: LogReplay,
 ) -> None:
-    if decided.guarded:
-        outcome.leave_out("the guard changed the decision")
+    if logged.guarded:
+        replay.skip("the guard changed the decision")
         return
     try:
-        then = endpoint.decision.model_validate_json(decided.decision).model_dump_json()
-        policy = deciders.find(row.system, decided)
+        then = endpoint.decision.model_validate_json(logged.decision).model_dump_json()
+        policy = policies.find(row.system, logged)
     except InputError as fault:
-        outcome.leave_out(str(fault))
+        replay.skip(str(fault))
         return
     except ValidationError as fault:
-        outcome.leave_out(f"its decision is refused today: {_first(fault)}")
+        replay.skip(f"its decision is refused today: {_first_error(fault)}")
         return
     try:
         now = policy.decide(state).decision.model_dump_json()
-    except Exception as fault:  # it decided then: that it fails is a finding, not our end
+    except Exception as fault:  # a failure is a difference: the policy did decide then
         now = f"fails: {type(fault).__name__}: {visible(' '.join(str(fault).split()))}"
-    outcome.compare(
-        Difference(
+    replay.add(
+        ReplayedDecision(
             id=row.id,
-            time=when,
+            time=time,
             system=row.system,
-            policy=f"{decided.policy} {decided.version}".strip(),
+            policy=f"{logged.policy} {logged.version}".strip(),
             by=f"{policy.name} {policy.version}".strip(),
             then=then,
             now=now,
-            same_version=policy.version == decided.version,
+            same_version=policy.version == logged.version,
         )
     )
 
 
-def _decided(row: DecisionRow) -> list[Decided]:
+def _decisions(row: DecisionRow) -> list[LoggedDecision]:
     by_rule, guarded = row.source == "fallback", bool(row.guard)
-    found = [Decided(by_rule, row.policy, row.version, row.decision, guarded)]
+    found = [LoggedDecision(by_rule, row.policy, row.version, row.decision, guarded)]
     if row.shadow is not None:
         shadow = json.loads(row.shadow)
         try:
             name, version = (str(shadow["policy"][key]) for key in ("name", "version"))
-            found.append(Decided(False, name, version, json.dumps(shadow["decision"]), False))
+            decision = json.dumps(shadow["decision"])
+            found.append(LoggedDecision(False, name, version, decision, False))
         except (KeyError, TypeError):
             raise InputError("its record is damaged: no policy in its shadow") from None
     return found
 
 
-class _Deciders:
-    """Who can decide, each loaded once."""
+class _PolicyCache:
+    """Endpoints, rules and bundles, each loaded once; failures are kept as well."""
 
     def __init__(self, given: Mapping[str, Path]) -> None:
         self._given = given
         self._endpoints: dict[str, Endpoint[Any, Any, Any] | InputError] = {}
         self._policies: dict[tuple[str, str], Policy | InputError] = {}
-        self._shipped: dict[tuple[str, str], Path] = {}  # by system and version
+        self._pretrained: dict[tuple[str, str], Path] = {}  # by system and version
         for name in pretrained_policies():
+            folder = manifests.pretrained_folder() / name
             try:
-                manifest = read_manifest(pretrained_folder() / name)
+                manifest = read_manifest(folder)
             except InputError:
                 continue
-            self._shipped[manifest.system, manifest.version] = pretrained_folder() / name
+            self._pretrained[manifest.system, manifest.version] = folder
 
     def endpoint(self, system: str) -> Endpoint[Any, Any, Any]:
         return _once(self._endpoints, system, lambda: find_endpoint(system))
 
-    def find(self, system: str, decided: Decided) -> Policy:
-        """Whoever decided then, or the bundle that was given instead."""
+    def find(self, system: str, logged: LoggedDecision) -> Policy:
+        """The rule or bundle of a logged decision, or the bundle given instead."""
         endpoint = self.endpoint(system)
-        if decided.by_rule:
-            if decided.policy not in endpoint.rules:
-                raise InputError(f"no rule {visible(decided.policy)!r} is known to {system}")
+        if logged.by_rule:
+            if logged.policy not in endpoint.rules:
+                raise InputError(f"no rule {visible(logged.policy)!r} is known to {system}")
             return _once(
                 self._policies,
-                (system, f"rule {decided.policy}"),
-                lambda: endpoint.rule(decided.policy),
+                (system, f"rule {logged.policy}"),
+                lambda: endpoint.rule(logged.policy),
             )
-        folder = self._given.get(system) or self._shipped.get((system, decided.version))
+        folder = self._given.get(system) or self._pretrained.get((system, logged.version))
         if folder is None:
             raise InputError(
-                f"the {system} bundle {visible(decided.policy)!r}, version "
-                f"{visible(decided.version)}, is not at hand; give it by --bundle {system}=FOLDER"
+                f"the {system} bundle {visible(logged.policy)!r}, version "
+                f"{visible(logged.version)}, is not at hand; give it by --bundle {system}=FOLDER"
             )
         return self.load(system, folder)
 
@@ -237,7 +230,7 @@ class _Deciders:
 
 
 def _once(known: dict[Key, Made | InputError], key: Key, make: Callable[[], Made]) -> Made:
-    """What `make` makes, the first time; that it cannot is remembered too."""
+    """Cache the result of `make`, or its InputError."""
     if key not in known:
         try:
             known[key] = make()
@@ -249,6 +242,6 @@ def _once(known: dict[Key, Made | InputError], key: Key, make: Callable[[], Made
     return found
 
 
-def _first(fault: ValidationError) -> str:
+def _first_error(fault: ValidationError) -> str:
     first = fault.errors(include_input=False, include_url=False)[0]
     return visible(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")

@@ -1,4 +1,4 @@
-"""The replay page: one HTML file with data, style and script inside; it asks nobody for more."""
+"""The replay page: one HTML file with data, style and script inside, which needs no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from loadmaster.platform.replay.adapters import (
     Outcome,
     ReplayAdapter,
     find_replay_adapter,
-    jobs_seen,
+    jobs_arrived,
     makespan_s,
     mean_jct_s,
     summary_line,
@@ -27,7 +27,7 @@ from loadmaster.platform.replay.adapters import (
 from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
 
 MAX_POLICIES = 2
-MAX_ROWS = 5_000_000  # a page of about 20 MB, which a browser still opens and paints smoothly
+MAX_ROWS = 5_000_000  # a page of about 20 MB, which browsers still paint smoothly
 
 
 def build_page(
@@ -36,27 +36,29 @@ def build_page(
     title: str,
     environment: str = DAG_SCHEDULING,
 ) -> str:
-    """The page for one or two recorded episodes on the same jobs; names in order of arrival."""
-    scene = find_replay_adapter(environment)
-    _check(scene, results, job_names)
-    unit = scene.unit(results)
+    """Build the page for one or two recorded episodes; `job_names` are in order of arrival."""
+    adapter = find_replay_adapter(environment)
+    _check(adapter, results, job_names)
+    unit = adapter.unit(results)
     modules = files("loadmaster.platform.replay").joinpath("script")
     script = bundle_modules(modules, f"{environment}/main.js")
     style = _asset("page.css") + _asset(f"parts/{environment}/style.css")
-    data = json.dumps(_page_data(scene, results, job_names), separators=(",", ":"), allow_nan=False)
+    data = json.dumps(
+        _page_data(adapter, results, job_names), separators=(",", ":"), allow_nan=False
+    )
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
         security=_security_policy(style, script),
-        headline=summary_line(results, True, unit, [scene.beside(result) for result in results]),
+        headline=summary_line(results, True, unit, [adapter.beside(result) for result in results]),
         note=html.escape(unfinished_note(results, unit)),
-        counted=scene.counted,
-        counted_title=scene.counted.capitalize(),
+        counted=adapter.counted,
+        counted_title=adapter.counted.capitalize(),
         panel=_asset(f"parts/{environment}/panel.html"),
-        sections="".join(_asset(f"parts/{environment}/{name}.html") for name in scene.sections),
+        sections="".join(_asset(f"parts/{environment}/{name}.html") for name in adapter.sections),
         legend=_asset(f"parts/{environment}/legend.html"),
         style=style,
         script=script,
-        data=data.replace("<", "\\u003c"),  # a job called </script> stays a name
+        data=data.replace("<", "\\u003c"),  # a job called </script> must not end the script
     )
 
 
@@ -64,7 +66,7 @@ def _asset(name: str) -> str:
     return files("loadmaster.platform.replay").joinpath(name).read_text(encoding="utf-8")
 
 
-def _check(scene: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]) -> None:
+def _check(adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]) -> None:
     if not 1 <= len(results) <= MAX_POLICIES:
         raise InputError(f"{len(results)} policies to replay; expected one or two")
     first = results[0]
@@ -73,31 +75,31 @@ def _check(scene: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence
     total = 0
     for result in results:
         same = np.array_equal(result.arrival_s, first.arrival_s)
-        if not same or not scene.same_jobs(result, first):
+        if not same or not adapter.same_jobs(result, first):
             raise ValueError("the episodes ran different jobs; a comparison needs the same ones")
-        rows = scene.rows(result)
+        rows = adapter.rows(result)
         if rows is None:
             raise ValueError(f"the episode of {result.policy!r} was not recorded")
         total += rows
-    most = MAX_ROWS if scene.most_rows is None else min(MAX_ROWS, scene.most_rows)
+    most = MAX_ROWS if adapter.most_rows is None else min(MAX_ROWS, adapter.most_rows)
     if total > most:
         raise InputError(
-            f"{total:,} {scene.rows_are} are too many for one page; expected at most {most:,}: "
+            f"{total:,} {adapter.rows_are} are too many for one page; expected at most {most:,}: "
             "replay fewer jobs (--set jobs=...) or one policy"
         )
 
 
 def _page_data(
-    scene: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
+    adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
 ) -> dict[str, Any]:
-    first, jobs = results[0], jobs_seen(results)
+    first, jobs = results[0], jobs_arrived(results)
     return {
-        "unit": scene.unit(results)._asdict(),
-        **scene.cluster_data(results),
+        "unit": adapter.unit(results)._asdict(),
+        **adapter.cluster_data(results),
         "jobs": {
             "name": list(job_names[:jobs]),
             "arrival_s": first.arrival_s[:jobs].tolist(),
-            **scene.job_data(first, jobs),
+            **adapter.job_data(first, jobs),
         },
         "policies": [
             {
@@ -106,7 +108,7 @@ def _page_data(
                 "makespan_s": none_for_nan(makespan_s(result)),
                 "end_s": result.end_s,
                 "completion_s": [none_for_nan(s) for s in result.completion_s[:jobs].tolist()],
-                **scene.policy_data(result, jobs),
+                **adapter.policy_data(result, jobs),
             }
             for result in results
         ],
@@ -114,12 +116,12 @@ def _page_data(
 
 
 def none_for_nan(value: float) -> float | None:
-    """JSON knows no nan."""
+    """Replace nan, which JSON cannot hold."""
     return None if math.isnan(value) else value
 
 
 def _security_policy(style: str, script: str) -> str:
-    """Allow no network, and no script or style but the given ones."""
+    """Content-Security-Policy: no network, and no script or style but the given ones."""
     return (
         f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
         "img-src data:; base-uri 'none'; form-action 'none'"

@@ -1,4 +1,4 @@
-"""`loadmaster serve` as a user runs it: started, asked, told to end, and interrupted on the way."""
+"""`loadmaster serve` in a process: start, decisions, SIGTERM, and Ctrl-C while it starts."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ import yaml
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.settings import GATEWAY, ServeSettings
 from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
 from tests.serving.live import free_port
 
+pytestmark = pytest.mark.slow
 PROGRAM = str(Path(sys.executable).with_name("loadmaster"))
 TOKEN = "a-token-that-is-long-enough-for-this"
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 END_S = 20.0
 
 
 class Served:
-    """The command in a process group of its own, as a shell starts it, and its temporary files."""
+    """The command in its own process group, with its own temporary folder."""
 
     def __init__(self, root: Path, folder: Path, *arguments: str) -> None:
-        # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
+        # Directly under /tmp: paths of the sockets in this folder may have 107 bytes.
         self.temporary = Path(tempfile.mkdtemp(prefix="lms-", dir="/tmp"))
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": path}
@@ -56,7 +57,7 @@ class Served:
         return self._out.read_text()
 
     def family(self) -> list[psutil.Process]:
-        """The process and all descendants, those that have lost their parents since included."""
+        """All descendants seen so far that still run, orphans included."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
             self._seen.setdefault(process.pid, process)
         return [p for p in self._seen.values() if p.is_running() and p.status() != "zombie"]
@@ -65,7 +66,7 @@ class Served:
         began = time.monotonic()
         while not condition():
             assert self.process.poll() is None, (self.out, self._err.read_text())
-            assert time.monotonic() - began < PATIENCE_S, (self.out, self._err.read_text())
+            assert time.monotonic() - began < TIMEOUT_S, (self.out, self._err.read_text())
             self.family()
             time.sleep(0.1)
 
@@ -73,13 +74,13 @@ class Served:
         return any(_title(process).startswith(title) for process in self.family())
 
     def end(self, number: int) -> tuple[int, float]:
-        """The exit code, and how long it took; a terminal's Ctrl-C goes to the whole group."""
+        """Send a signal, SIGINT to the whole group; return the exit code and the seconds."""
         self.family()
         began = time.monotonic()
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
-        return self.process.wait(PATIENCE_S), time.monotonic() - began
+        return self.process.wait(TIMEOUT_S), time.monotonic() - began
 
-    def check_nothing_is_left(self) -> None:
+    def assert_nothing_left(self) -> None:
         left = [p for p in self._seen.values() if p.is_running() and p.status() != "zombie"]
         _, left = psutil.wait_procs(left, timeout=5)
         assert left == []
@@ -121,7 +122,7 @@ def start(root: Path, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
-    """Settings as `serve deploy` takes them, of the toy system alone."""
+    """Settings of the toy system, in the format of `serve deploy`."""
     bundle = str(toy.make_bundle(tmp_path / "bundle"))
     settings = {
         "systems": {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle, "deadline_ms": 5000}},
@@ -139,14 +140,14 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
-def test_serves_until_it_is_told_to_end(
+def test_serves_until_sigterm(
     start: Start,
     config: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Open to others, with a token; nothing else of it is."""
+    """The service is reachable from other addresses with a token; its other ports are not."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tokens").write_text(f"admin {TOKEN}\n")
     (tmp_path / "token").write_text(TOKEN)
@@ -164,16 +165,16 @@ def test_serves_until_it_is_told_to_end(
         assert json.loads(capsys.readouterr().out)["decision"] == {"replicas": 5}
         assert main(decide) == 1
         assert "no valid token" in capsys.readouterr().err
-    check_that_nothing_else_is_open(served, port)
+    assert_other_ports_closed(served, port)
     code, took_s = served.end(signal.SIGTERM)
     assert code == 0
     assert took_s < END_S
     assert served.out.endswith("stopped\n")
-    served.check_nothing_is_left()
+    served.assert_nothing_left()
 
 
-def check_that_nothing_else_is_open(served: Served, port: int) -> None:
-    """Other ports are this machine's own; Serve's between its replicas ask for Ray's token."""
+def assert_other_ports_closed(served: Served, port: int) -> None:
+    """Other ports refuse other addresses; those between replicas require Ray's token."""
     ports = {
         one.laddr.port: _title(process)
         for process in served.family()
@@ -191,19 +192,19 @@ def check_that_nothing_else_is_open(served: Served, port: int) -> None:
 
 
 def needs_ray_token(address: str, port: int) -> bool:
-    """Whether a call that would be unpickled is turned away before that."""
+    """Whether a call is rejected as unauthenticated, before its payload is unpickled."""
     host = f"[{address}]" if ":" in address else address
     with grpc.insecure_channel(f"{host}:{port}") as channel:
         call = channel.unary_unary("/ray.serve.ASGIService/HandleRequest")
         try:
             call(b"", timeout=10.0)
-        except grpc.RpcError as refusal:
-            return refusal.code() == grpc.StatusCode.UNAUTHENTICATED
+        except grpc.RpcError as error:
+            return bool(error.code() == grpc.StatusCode.UNAUTHENTICATED)
     return False
 
 
-def test_ctrl_c_while_it_starts(start: Start, config: Path) -> None:
-    """One hears it when Ray has started, the other, beside it, when Serve has."""
+def test_ctrl_c_while_starting_ends_everything(start: Start, config: Path) -> None:
+    """One service is interrupted when Ray has started, one when Serve has."""
 
     def interrupt_at(title: str) -> None:
         served = start("--config", str(config))
@@ -212,21 +213,20 @@ def test_ctrl_c_while_it_starts(start: Start, config: Path) -> None:
         assert code in (0, 130)
         assert took_s < END_S
         assert "Serving at" not in served.out
-        served.check_nothing_is_left()
+        served.assert_nothing_left()
 
     with ThreadPoolExecutor(2) as threads:
         list(threads.map(interrupt_at, ["ray::", "ray::ServeController"]))
 
 
-def test_its_file_is_one_of_serve(config: Path) -> None:
-    """`serve deploy` reads it, and builds the same application from it."""
+def test_config_file_works_with_serve_deploy(config: Path) -> None:
     from ray.serve._private.api import call_user_app_builder_with_args_if_necessary as built_by
     from ray.serve.schema import ServeDeploySchema
 
-    from loadmaster.serving.app import GATEWAY, build
+    from loadmaster.serving.app import build
 
-    told: Any = yaml.safe_load(config.read_text())
-    (application,) = ServeDeploySchema.model_validate(told).applications
+    content: Any = yaml.safe_load(config.read_text())
+    (application,) = ServeDeploySchema.model_validate(content).applications
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     gateway = built_by(build, application.args)._bound_deployment
     assert gateway.name == GATEWAY

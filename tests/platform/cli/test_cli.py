@@ -1,4 +1,4 @@
-"""The command line's frame: quick help, one-line errors, exit codes, `list` and `doctor`."""
+"""The command line: quick help, one-line errors, exit codes, `list` and `doctor`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ from loadmaster.envs.registry import environments
 from loadmaster.platform.cli import main as cli
 from loadmaster.platform.ray import health
 from loadmaster.platform.systems import registry as systems
+from tests.bundles import make_run
+from tests.serving.live import free_port
+
+Captured = pytest.CaptureFixture[str]
 
 COMMAND = [sys.executable, "-m", "loadmaster.platform.cli.main"]
 HEAVY = {"numpy", "numba", "torch", "ray", "pandas", "matplotlib", "gymnasium"}
@@ -41,9 +45,10 @@ def imported_by(*arguments: str) -> set[str]:
     return set(output.splitlines()[-1].split())
 
 
+@pytest.mark.slow
 def test_help_is_quick() -> None:
     seconds = []
-    for _ in range(3):  # the best of three: the machine may be busy with something else
+    for _ in range(3):  # the best of three: the machine may be busy
         start = time.perf_counter()
         subprocess.run([*COMMAND, "--help"], capture_output=True, check=True)
         seconds.append(time.perf_counter() - start)
@@ -54,8 +59,9 @@ def test_help_imports_nothing_heavy() -> None:
     assert imported_by("--help") & HEAVY == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_of_a_command(name: str, capsys: Captured) -> None:
     assert cli.main([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert f"Usage: loadmaster {name}" in shown
@@ -65,19 +71,19 @@ def test_help_of_a_command(name: str, capsys: pytest.CaptureFixture[str]) -> Non
     assert imported_by(name, "--help") & {"torch", "ray", "numba"} == set()
 
 
-def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_shown_without_arguments(capsys: Captured) -> None:
     assert cli.main([]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown and command.summary in shown for name, command in cli.COMMANDS.items())
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: Captured) -> None:
     assert cli.main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("loadmaster 0.")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         (["evalute"], "'evaluate'"),
         (["nonsense"], "'nonsense'"),
@@ -88,27 +94,25 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["evaluate"], "SYSTEM_OR_ENVIRONMENT"),
     ],
 )
-def test_misuse_is_one_line(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misuse_is_one_line(arguments: list[str], words: str, capsys: Captured) -> None:
     assert cli.main(arguments) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err.startswith("error: ")
-    assert said in shown.err
+    assert words in shown.err
     assert shown.err.count("\n") == 1
 
 
 def run_failing(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], Any]) -> int:
-    """Run `loadmaster list`, which here does nothing but `fail`."""
+    """Run `loadmaster list` with `fail` in place of the command."""
     single = typer.Typer()
     single.command()(fail)
     monkeypatch.setattr(cli, "load_command", lambda name: typer.main.get_command(single))
     return cli.main(["list"])
 
 
-def test_faults_a_user_can_mend(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+def test_user_errors_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured, tmp_path: Path
 ) -> None:
     def bad_input() -> None:
         raise InputError("seeds is -1;\nexpected 1 or more")
@@ -127,7 +131,7 @@ def test_faults_a_user_can_mend(
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def bug() -> None:
         raise ZeroDivisionError
 
@@ -140,7 +144,55 @@ def test_exit_code_of_the_process() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+# Installed without the extras `train` and `serve`
+
+
+def run_without_extras(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    code = (
+        f"import sys\nsys.modules.update(dict.fromkeys({[*cli.OPTIONAL_PACKAGES]!r}))\n"
+        "from loadmaster.platform.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "extra"),
+    [
+        (["train", "decima"], "train"),
+        (["retrain", "decima", "--from", "decima-batch", "--output", "out"], "train"),
+        (["submit", "--", "list"], "train"),
+        (["serve", "--port", str(free_port())], "serve"),
+    ],
+)
+def test_command_without_ray_names_the_extra(
+    arguments: list[str], extra: str, tmp_path: Path
+) -> None:
+    done = run_without_extras(tmp_path, *arguments)
+    assert done.returncode == 2
+    line = f"error: `loadmaster {arguments[0]}` needs Ray; expected pip install "
+    assert done.stderr == f"{line}'loadmaster[{extra}]'\n"
+
+
+@pytest.mark.slow
+def test_commands_that_need_no_ray(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", "best")
+    toy = ["--workload", "toy", "--set", "jobs=3", "--set", "executors=2"]
+    for arguments in (
+        ["list"],
+        ["evaluate", "decima", "--against", "fair", "--seeds", "1", *toy],
+        ["replay", "decima", *toy],
+        ["calibrate", "dag_scheduling", "--seeds", "1", "--output", "kept.json", *toy],
+        ["state", "decima"],
+        ["state", "das"],
+        ["export", "run", "bundle"],
+    ):
+        done = run_without_extras(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr
+
+
+def test_list_as_json(capsys: Captured) -> None:
     assert cli.main(["list", "--json"]) == 0
     listing = json.loads(capsys.readouterr().out)
     assert set(listing) == {"systems", "environments", "pretrained"}
@@ -155,7 +207,7 @@ def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert {"pai-like", "toy"} <= set(second["workloads"])
 
 
-def test_list_as_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_as_tables(capsys: Captured) -> None:
     assert cli.main(["list"]) == 0
     shown = capsys.readouterr().out
     for spec in environments().values():
@@ -177,6 +229,7 @@ def test_systems_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None
     assert not found["wrong"].available
 
 
+@pytest.mark.slow
 def test_doctor_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("LOADMASTER_DATA", raising=False)
     monkeypatch.setenv("LOADMASTER_CACHE", str(tmp_path))
@@ -193,8 +246,9 @@ def find(name: str) -> health.Check:
     return next(check for check in health.examine() if check.name == name)
 
 
+@pytest.mark.slow
 def test_doctor_on_traces(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured
 ) -> None:
     monkeypatch.setenv("LOADMASTER_DATA", str(tmp_path / "nowhere"))
     assert cli.main(["doctor"]) == 1
@@ -207,7 +261,7 @@ def test_doctor_on_traces(
     assert "tpch (files: 1)" in find("traces").detail
 
 
-def test_doctor_sees_a_hidden_standard_library(
+def test_doctor_finds_a_hidden_standard_library(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import platform
@@ -217,7 +271,7 @@ def test_doctor_sees_a_hidden_standard_library(
     assert find("standard library").status == "fail"
 
 
-def test_doctor_knows_a_version_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_a_version_out_of_range(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = ["numpy<2", "no-such-library>=3", "rich>=14", 'pytest>=9; extra == "dev"']
     monkeypatch.setattr(health, "requires", lambda name: wanted)
     found = {check.name: check for check in health.examine()}
@@ -228,7 +282,8 @@ def test_doctor_knows_a_version_out_of_range(monkeypatch: pytest.MonkeyPatch) ->
     assert "pytest" not in found
 
 
-def test_doctor_asks_ray(ray_session: None) -> None:
+@pytest.mark.slow
+def test_doctor_connects_to_ray(ray_session: None) -> None:
     import ray
 
     address = ray.get_runtime_context().gcs_address

@@ -1,4 +1,4 @@
-"""`loadmaster decide` and `loadmaster state`: what they show, and what they refuse in one line."""
+"""`loadmaster decide` and `loadmaster state`: their output and their one-line errors."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def state_file(tmp_path: Path) -> str:
     return str(file)
 
 
-def refused(arguments: list[str], code: int, capsys: Captured) -> str:
-    """The one line that a command ends with."""
+def error_line(arguments: list[str], code: int, capsys: Captured) -> str:
+    """The one line of a failing command."""
     assert cli.main(arguments) == code
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -40,7 +40,7 @@ def refused(arguments: list[str], code: int, capsys: Captured) -> str:
     return shown.err
 
 
-def test_a_decision_for_people(state_file: str, capsys: Captured) -> None:
+def test_decision_is_printed_in_lines(state_file: str, capsys: Captured) -> None:
     with fake_service() as service:
         assert cli.main(["decide", "decima", state_file, "--url", service.url]) == 0
         assert service.seen[0].json["mode"] == "active"
@@ -55,7 +55,7 @@ def test_a_decision_for_people(state_file: str, capsys: Captured) -> None:
     ]
 
 
-def test_shadow_mode(state_file: str, capsys: Captured) -> None:
+def test_shadow_decision_is_printed(state_file: str, capsys: Captured) -> None:
     in_shadow = {"decision": {"stage": 1}, "agrees": False, "policy": {"name": "decima-new"}}
     content = {**DECISION, "source": "fallback", "cause": "shadow", "shadow": in_shadow}
     with fake_service(answer(content)) as service:
@@ -66,7 +66,7 @@ def test_shadow_mode(state_file: str, capsys: Captured) -> None:
     assert 'shadow    decima-new would decide {"stage": 1}' in shown
 
 
-def test_the_whole_answer_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+def test_json_is_the_whole_response(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     given = io.TextIOWrapper(io.BytesIO(b'{"version": 1}'))
     monkeypatch.setattr("sys.stdin", given)
     newer = {**DECISION, "carbon_g": 3}
@@ -76,7 +76,7 @@ def test_the_whole_answer_as_json(monkeypatch: pytest.MonkeyPatch, capsys: Captu
     assert json.loads(capsys.readouterr().out) == newer
 
 
-def test_answers_do_not_steer_the_terminal(state_file: str, capsys: Captured) -> None:
+def test_control_characters_are_removed(state_file: str, capsys: Captured) -> None:
     reason = {"summary": "\x1b[2Jgone\r", "choices": {"\x1b[1m": [{"name": "\x07bell"}]}}
     with fake_service(answer({**DECISION, "reason": reason})) as service:
         assert cli.main(["decide", "decima", state_file, "--url", service.url]) == 0
@@ -85,29 +85,29 @@ def test_answers_do_not_steer_the_terminal(state_file: str, capsys: Captured) ->
     assert "gone" in shown
 
 
-def test_the_token_comes_from_a_file(state_file: str, tmp_path: Path, capsys: Captured) -> None:
+def test_token_is_read_from_a_file(state_file: str, tmp_path: Path, capsys: Captured) -> None:
     file = tmp_path / "token"
     file.write_text("s3cret\n")
     arguments = ["decide", "decima", state_file, "--token-file", str(file)]
     with fake_service(answer({"error": "this token is not known"}, 401)) as service:
-        line = refused([*arguments, "--url", service.url], 1, capsys)
+        line = error_line([*arguments, "--url", service.url], 1, capsys)
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
     assert "this token is not known" in line
     assert "s3cret" not in line
     for content in (b"", b"two words", b"\xff\xfe", b"x" * 10_000):
         file.write_bytes(content)
-        assert "token" in refused([*arguments, "--url", unused_url()], 2, capsys)
+        assert "token" in error_line([*arguments, "--url", unused_url()], 2, capsys)
 
 
-def test_an_invalid_state_names_the_field(state_file: str, capsys: Captured) -> None:
+def test_invalid_state_names_the_field(state_file: str, capsys: Captured) -> None:
     content = {"error": "must be at least 1", "field": "state.jobs[0].tasks"}
     with fake_service(answer(content, 422)) as service:
-        line = refused(["decide", "decima", state_file, "--url", service.url], 2, capsys)
+        line = error_line(["decide", "decima", state_file, "--url", service.url], 2, capsys)
     assert line == "error: state.jobs[0].tasks: must be at least 1\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "words"),
     [
         (b"{not json", "is not JSON"),
         (b"", "is not JSON"),
@@ -115,30 +115,30 @@ def test_an_invalid_state_names_the_field(state_file: str, capsys: Captured) -> 
         (b'{"x": NaN}', "NaN is no number"),
         (b"[" * 100_000, "is not JSON"),
         (b"[1, 2]", "holds no JSON object"),
-        (b" " * 1001, "too large; expected at most 1,000 bytes"),
+        (b" " * 1001, "1,000 bytes"),
     ],
 )
-def test_files_that_hold_no_state(
-    content: bytes, said: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+def test_file_without_a_state_is_bad_input(
+    content: bytes, words: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "MOST_BYTES", 1000 if content[:1] == b" " else 2**20)
     file = tmp_path / "state.json"
     file.write_bytes(content)
-    line = refused(["decide", "decima", str(file), "--url", unused_url()], 2, capsys)
-    assert said in line
+    line = error_line(["decide", "decima", str(file), "--url", unused_url()], 2, capsys)
+    assert words in line
     assert str(file) in line
 
 
-def test_files_that_are_none(tmp_path: Path, capsys: Captured) -> None:
+def test_unreadable_file_is_bad_input(tmp_path: Path, capsys: Captured) -> None:
     for path in (tmp_path, tmp_path / "missing.json"):
-        assert str(path) in refused(["decide", "decima", str(path)], 2, capsys)
+        assert str(path) in error_line(["decide", "decima", str(path)], 2, capsys)
 
 
-def test_a_service_that_is_not_there(state_file: str, capsys: Captured) -> None:
-    line = refused(["decide", "decima", state_file, "--url", unused_url()], 1, capsys)
+def test_unreachable_service_exits_with_1(state_file: str, capsys: Captured) -> None:
+    line = error_line(["decide", "decima", state_file, "--url", unused_url()], 1, capsys)
     assert "cannot reach http://127.0.0.1:" in line
-    assert "url" in refused(["decide", "decima", state_file, "--url", "127.0.0.1"], 2, capsys)
-    assert "deadline" in refused(["decide", "decima", state_file, "--deadline", "0"], 2, capsys)
+    assert "url" in error_line(["decide", "decima", state_file, "--url", "127.0.0.1"], 2, capsys)
+    assert "deadline" in error_line(["decide", "decima", state_file, "--deadline", "0"], 2, capsys)
 
 
 class FakeState(State):
@@ -161,7 +161,7 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_endpoint", find)
 
 
-def test_example_states(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
+def test_example_states_are_printed(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
     assert cli.main(["state", "decima"]) == 0
     assert json.loads(capsys.readouterr().out) == {"version": 1, "jobs": 2}
     file = tmp_path / "state.json"
@@ -172,11 +172,11 @@ def test_example_states(endpoint: None, tmp_path: Path, capsys: Captured) -> Non
     assert set(json.loads(capsys.readouterr().out)["properties"]) == {"version", "jobs"}
 
 
-def test_examples_that_there_are_not(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
-    assert "'large'" in refused(["state", "decima", "--name", "larg"], 2, capsys)
-    assert "cannot write" in refused(["state", "decima", "-o", str(tmp_path)], 2, capsys)
+def test_unknown_example_is_bad_input(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
+    assert "'large'" in error_line(["state", "decima", "--name", "larg"], 2, capsys)
+    assert "cannot write" in error_line(["state", "decima", "-o", str(tmp_path)], 2, capsys)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_systems(capsys: Captured) -> None:
-    assert "'decima'" in refused(["state", "decma"], 2, capsys)
+def test_unknown_system_is_bad_input(capsys: Captured) -> None:
+    assert "'decima'" in error_line(["state", "decma"], 2, capsys)

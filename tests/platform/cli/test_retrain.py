@@ -1,4 +1,4 @@
-"""`loadmaster retrain`: from the policy that serves to a verdict on another, also in two goes."""
+"""`loadmaster retrain`: the files it writes, its comparison, and resuming."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from loadmaster.platform.training.retraining import finetune_config
 from loadmaster.serving.policies.comparison import read_comparison
 from tests.bundles import make_bundle
 
+Captured = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.slow
 TOY = {"workload": "toy", "jobs": 5, "executors": 3}
-QUICK = {
+QUICK: dict[str, Any] = {
     "rollouts.sequences": 2,
     "rollouts.per_sequence": 4,
     "validation.sequences": 6,
@@ -37,7 +40,7 @@ def arguments(start: Path | str, output: Path, **changed: Any) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bad(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An untrained one, which is bad enough."""
+    """An untrained bundle."""
     return make_bundle(tmp_path_factory.mktemp("bundles") / "bad", seed=1)
 
 
@@ -48,52 +51,52 @@ def retrained(bad: Path, ray_session: None, tmp_path_factory: pytest.TempPathFac
     return output
 
 
-def test_what_it_leaves(retrained: Path, bad: Path) -> None:
+def test_retrain_writes_bundle_and_result(retrained: Path, bad: Path) -> None:
     assert {path.name for path in retrained.iterdir()} == {
         "request.json", "run", "bundle", "verdict.json",
     }  # fmt: skip
     assert not (retrained / "run" / "checkpoints").exists()
-    verdict = read_comparison(retrained)
-    assert verdict.serving.version == read_manifest(bad).sha256[:12]
-    assert verdict.candidate.name == "bad-retrained"
-    assert verdict.candidate.version == load_bundle(retrained / "bundle").sha256[:12]
-    assert verdict.candidate.folder == str(retrained / "bundle")
-    assert verdict.environment == TOY
-    # Neither drawn for training nor for choosing the best.
-    assert verdict.first_seed == 900_000_000 + QUICK["validation.sequences"]
+    result = read_comparison(retrained)
+    assert result.serving.version == read_manifest(bad).sha256[:12]
+    assert result.candidate.name == "bad-retrained"
+    assert result.candidate.version == load_bundle(retrained / "bundle").sha256[:12]
+    assert result.candidate.folder == str(retrained / "bundle")
+    assert result.environment == TOY
+    # Beyond the seeds of training and validation.
+    assert result.first_seed == 900_000_000 + QUICK["validation.sequences"]
 
 
-def test_it_learnt_and_the_verdict_says_so(retrained: Path) -> None:
-    verdict = read_comparison(retrained)
-    assert verdict.candidate.mean is not None
-    assert verdict.serving.mean is not None
-    assert verdict.candidate.mean < verdict.serving.mean
-    low, high = verdict.ci95
+def test_result_shows_the_improvement(retrained: Path) -> None:
+    result = read_comparison(retrained)
+    assert result.candidate.mean is not None
+    assert result.serving.mean is not None
+    assert result.candidate.mean < result.serving.mean
+    low, high = result.ci95
     assert low is not None
     assert high is not None
-    assert low <= (verdict.difference_percent or 0) <= high < 0
-    assert verdict.better
+    assert low <= (result.difference_percent or 0) <= high < 0
+    assert result.better
 
 
-def test_the_verdict_is_that_of_evaluate(
-    retrained: Path, bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_result_equals_that_of_evaluate(
+    retrained: Path, bad: Path, tmp_path: Path, capsys: Captured
 ) -> None:
-    verdict = read_comparison(retrained)
+    result = read_comparison(retrained)
     given = [part for name, value in TOY.items() for part in ("--set", f"{name}={value}")]
     policies = ["--policy", str(bad), "--policy", str(retrained / "bundle")]
-    seeds = ["--first-seed", str(verdict.first_seed), "--seeds", str(verdict.sequences)]
+    seeds = ["--first-seed", str(result.first_seed), "--seeds", str(result.sequences)]
     command = ["evaluate", "decima", *policies, *seeds, *given, "--output", str(tmp_path), "--json"]
     capsys.readouterr()
     assert cli.main(command) == 0
     found = json.loads(capsys.readouterr().out)
     difference = found["learned_differences"]["bad-retrained"]["bad"]["jct"]
-    assert difference["percent"] == verdict.difference_percent
-    assert difference["percent_ci95"] == list(verdict.ci95)
-    assert found["policies"]["bad"]["jct"]["mean"] == verdict.serving.mean
+    assert difference["percent"] == result.difference_percent
+    assert difference["percent_ci95"] == list(result.ci95)
+    assert found["policies"]["bad"]["jct"]["mean"] == result.serving.mean
 
 
-def test_asked_again_it_only_tells(
-    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_second_call_prints_the_result_only(
+    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setattr(launching, "launch", lambda *_: pytest.fail("trained again"))
     before = {path: path.stat().st_mtime_ns for path in retrained.rglob("*")}
@@ -102,10 +105,10 @@ def test_asked_again_it_only_tells(
     assert {path: path.stat().st_mtime_ns for path in retrained.rglob("*")} == before
 
 
-def test_killed_it_goes_on(
+def test_killed_retraining_resumes(
     retrained: Path, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while it trained, then while it judged; the end is the same."""
+    """Killed in training, then in the comparison; the result is the same."""
     from loadmaster.platform.training import loop
 
     output = tmp_path / "one"
@@ -117,7 +120,7 @@ def test_killed_it_goes_on(
     assert not (output / "bundle").exists()
     assert (output / "run" / "checkpoints").exists()
     monkeypatch.setattr(
-        "loadmaster.platform.evaluation.improvement.compare_policies", lambda *_: 1 // 0
+        "loadmaster.platform.evaluation.comparison.compare_bundles", lambda *_: 1 // 0
     )
     with pytest.raises(ZeroDivisionError):
         cli.main(arguments(bad, output, **{"checkpoints.every": 2}))
@@ -134,7 +137,9 @@ def die_at(trainer: Any, folder: Any, kept: Any) -> None:
         raise ZeroDivisionError
 
 
-def test_killed_before_its_first_checkpoint(retrained: Path, bad: Path, tmp_path: Path) -> None:
+def test_killed_before_the_first_checkpoint_starts_anew(
+    retrained: Path, bad: Path, tmp_path: Path
+) -> None:
     shutil.copytree(retrained, output := tmp_path / "one")
     (output / "verdict.json").unlink()
     shutil.rmtree(output / "bundle")
@@ -145,34 +150,28 @@ def test_killed_before_its_first_checkpoint(retrained: Path, bad: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "words"),
     [
         ({"--from": "das-small"}, "is a policy of 'das', not 'decima'"),
         ({"--from": "nobody"}, "unknown policy 'nobody'"),
         ({"--seeds": "0"}, "--seeds is 0"),
         ({"--iterations": "0"}, "training.iterations"),
         ({"--set": "environment.jbs=3"}, "environment.jobs"),
-        ({"--set": "environment.executors=9"}, "is another retraining, with other settings"),
-        ({"--seeds": "25"}, "is another retraining, with other sequences"),
+        ({"--set": "environment.executors=9"}, "other settings"),
+        ({"--seeds": "25"}, "other sequences"),
     ],
 )
 def test_misuse_is_one_line(
-    changed: dict[str, str],
-    said: str,
-    retrained: Path,
-    bad: Path,
-    capsys: pytest.CaptureFixture[str],
+    changed: dict[str, str], words: str, retrained: Path, bad: Path, capsys: Captured
 ) -> None:
     given = [part for pair in changed.items() for part in pair]
     assert cli.main([*arguments(bad, retrained), *given]) == 2
     shown = capsys.readouterr().err
-    assert said in shown
+    assert words in shown
     assert shown.count("\n") == 1
 
 
-def test_a_folder_of_something_else(
-    bad: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folder_with_other_files_is_bad_input(bad: Path, tmp_path: Path, capsys: Captured) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert cli.main(arguments(bad, tmp_path)) == 2
     assert "holds something else" in capsys.readouterr().err
@@ -180,7 +179,7 @@ def test_a_folder_of_something_else(
 
 
 @pytest.mark.parametrize("name", ["decima-stream", "decima-batch", "das-small", "das-large"])
-def test_every_shipped_policy_goes_on_in_its_own_way(name: str) -> None:
+def test_pretrained_policy_keeps_its_training_settings(name: str) -> None:
     from loadmaster.platform.cli.train import new_config
 
     found = find_policy(name)

@@ -1,39 +1,92 @@
-"""What `loadmaster serve` tells when it is up."""
+"""`loadmaster serve`: the lines it prints, and the checks of --try."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.cli.serve import _tell
+from loadmaster.platform.cli import serve as command
+from loadmaster.platform.cli.main import main
+from loadmaster.platform.ray import serve_session, session
 from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
+from tests.serving.client.fake_service import DECISION, answer, fake_service
+
+Captured = pytest.CaptureFixture[str]
 
 TOKEN = "0123456789abcdef-secret"
 
 
+def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
+    bundle = str(toy.make_bundle(tmp_path / "bundle"))
+    systems = {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}
+    return build_settings(ServeSettings, {"systems": systems, **settings})
+
+
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
-def test_tokens_that_everybody_can_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, warns: bool
+def test_token_file_open_to_others_is_warned_of(
+    tmp_path: Path, capsys: Captured, mode: int, warns: bool
 ) -> None:
-    bundle = toy.make_bundle(tmp_path / "bundle")
     tokens = tmp_path / "tokens"
     tokens.write_text(f"read {TOKEN}\n")
     tokens.chmod(mode)
-    systems = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
-    _tell(build_settings(ServeSettings, {"systems": systems, "tokens": tokens}))
-    told = capsys.readouterr()
-    assert "toy: bundle, within 250 ms, else hold" in told.out
-    assert "No tokens are set" not in told.out
-    assert told.err.count("\n") == int(warns)
-    assert ("can be read by everybody" in told.err) == warns
-    assert TOKEN not in told.out + told.err
+    command.print_endpoints(toy_settings(tmp_path, tokens=tokens))
+    shown = capsys.readouterr()
+    assert "toy: bundle, within 250 ms, else hold" in shown.out
+    assert "No tokens are set" not in shown.out
+    assert shown.err.count("\n") == int(warns)
+    assert ("can be read by everybody" in shown.err) == warns
+    assert TOKEN not in shown.out + shown.err
 
 
-def test_without_tokens_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bundle = toy.make_bundle(tmp_path / "bundle")
-    systems = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
-    _tell(build_settings(ServeSettings, {"systems": systems}))
-    assert "No tokens are set: only this machine can ask." in capsys.readouterr().out
+def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
+    command.print_endpoints(toy_settings(tmp_path))
+    assert "No tokens are set" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({}, 200, []),
+        ({"source": "fallback", "cause": "timeout"}, 200, ["fallback (timeout)", "policy"]),
+        ({"latency_ms": 251.0}, 200, ["251.0 ms", "250 ms"]),
+        ({"error": "no such system"}, 404, ["no such system"]),
+    ],
+)
+def test_try_reports_decisions_not_of_the_policy(
+    change: dict[str, Any],
+    status: int,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = toy_settings(tmp_path)
+    content = {**DECISION, **change}
+    with fake_service(answer({"load": 1}), answer(content, status)) as service:
+        monkeypatch.setattr(serve_session, "base_url", lambda settings: service.url)
+        faults = command.try_systems(settings)
+    assert len(faults) == bool(words)
+    assert all(fault.startswith("toy ") for fault in faults)
+    assert [word for word in words if word not in faults[0]] == []
+
+
+@pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
+def test_try_exits_with_1_and_one_line(
+    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    for name in ("terminable", "until_stopped", "serving"):
+        monkeypatch.setattr(serve_session, name, lambda *_: nullcontext())
+    for name in ("check_reachability", "set_serve_env"):
+        monkeypatch.setattr(serve_session, name, lambda *_: None)
+    monkeypatch.setattr(serve_session, "wait_until_ready", lambda *_: True)
+    monkeypatch.setattr(session, "set_ray_env", lambda _: None)
+    monkeypatch.setattr(session, "ray_session", lambda **_: nullcontext())
+    monkeypatch.setattr(command, "try_systems", lambda _: faults)
+    assert main(["serve", "--try"]) == code
+    shown = capsys.readouterr()
+    assert shown.out.endswith("stopped\n")
+    assert shown.err == (f"error: {'; '.join(faults)}\n" if faults else "")

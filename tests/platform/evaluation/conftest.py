@@ -1,4 +1,4 @@
-"""What the tests of evaluation share."""
+"""Fixtures of the evaluation tests."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform.evaluation import adapters as subjects
-from loadmaster.platform.evaluation import charts
+from loadmaster.platform.evaluation import adapters, charts
 from tests.platform.evaluation.machine import MACHINE
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """`loadmaster evaluate machine` works in an empty folder; that folder."""
-    monkeypatch.setattr(subjects, "find_subject", lambda name: MACHINE)
+    """Make `loadmaster evaluate machine` work in an empty folder; return the folder."""
+    monkeypatch.setattr(adapters, "find_adapter", lambda name: MACHINE)
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -22,5 +21,5 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that look at tables alone: drawing takes a second."""
+    """Skip the charts, which take a second to draw."""
     monkeypatch.setattr(charts, "draw_all", lambda *_: None)

@@ -1,7 +1,7 @@
-"""A miniature subject whose answers are known: one machine, a batch of jobs.
+"""A miniature environment with known results: one machine, a batch of jobs.
 
-There shortest-first is optimal in mean completion time (Smith's rule), and the makespan is the
-same whatever the order.
+Shortest-first is optimal in mean completion time (Smith's rule); the makespan does not depend on
+the order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings, build_settings
-from loadmaster.platform.evaluation import run
 from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
 from loadmaster.platform.evaluation.comparison import Comparison, compare
+from loadmaster.platform.evaluation.run import run_episodes
 
 
 class MachineSettings(Settings):
@@ -26,12 +26,12 @@ class MachineSettings(Settings):
 
 
 @dataclass(frozen=True)
-class MachineDay:
+class MachineEpisode:
     work_s: NDArray[np.float64]  # (jobs,)
     completion_s: NDArray[np.float64]  # (jobs,)
 
 
-def machine_day(policy: str, seed: int, jobs: int = 8) -> MachineDay:
+def machine_episode(policy: str, seed: int, jobs: int = 8) -> MachineEpisode:
     work = np.random.default_rng(seed).integers(1, 100, jobs).astype(float)
     order = {
         "arrival": np.arange(jobs),
@@ -42,26 +42,26 @@ def machine_day(policy: str, seed: int, jobs: int = 8) -> MachineDay:
     }[policy]
     completion = np.empty(jobs)
     completion[order] = np.cumsum(work[order])
-    return MachineDay(work, completion)
+    return MachineEpisode(work, completion)
 
 
 METRICS = (
-    Metric("jct", "mean JCT", "s", lambda day: float(day.completion_s.mean())),
-    Metric("makespan", "makespan", "s", lambda day: float(day.completion_s.max())),
-    Metric("decisions", "decisions", "", lambda day: len(day.work_s), better=None),
+    Metric("jct", "mean JCT", "s", lambda episode: float(episode.completion_s.mean())),
+    Metric("makespan", "makespan", "s", lambda episode: float(episode.completion_s.max())),
+    Metric("decisions", "decisions", "", lambda episode: len(episode.work_s), better=None),
 )
 
 
-def machine_jobs(day: MachineDay) -> Mapping[str, NDArray[Any]]:
-    jobs = len(day.work_s)
+def machine_jobs(episode: MachineEpisode) -> Mapping[str, NDArray[Any]]:
+    jobs = len(episode.work_s)
     return {
         "job": np.arange(jobs),
         "arrival_s": np.zeros(jobs),
-        "completion_s": day.completion_s,
-        "jct_s": day.completion_s,
-        "work_s": day.work_s,
-        "slowdown": day.completion_s / day.work_s,
-        "end_s": np.full(jobs, day.completion_s.max()),
+        "completion_s": episode.completion_s,
+        "jct_s": episode.completion_s,
+        "work_s": episode.work_s,
+        "slowdown": episode.completion_s / episode.work_s,
+        "end_s": np.full(jobs, episode.completion_s.max()),
     }
 
 
@@ -71,7 +71,7 @@ def prepare(settings: MachineSettings) -> EvaluationSetup:
         workload=settings.workload,
         conditions=f"{settings.jobs} jobs, one machine",
         metrics=METRICS,
-        run=lambda policy, seed: machine_day(policy, seed, settings.jobs),
+        run=lambda policy, seed: machine_episode(policy, seed, settings.jobs),
         job_columns=machine_jobs,
     )
 
@@ -93,25 +93,22 @@ def with_oracles(*names: str) -> EnvironmentAdapter:
     return replace(MACHINE, prepare=prepared)
 
 
-KNOWING = with_oracles("shortest")
-
-
 def many_variants(count: int) -> EnvironmentAdapter:
-    """`count` baselines of three kinds; variants of one kind do the same."""
+    """An adapter with `count` baselines of three families; all of a family do the same."""
     rules = ("arrival", "shortest", "longest")
     names = {f"{rules[place % 3]}-{place}": rules[place % 3] for place in range(count)}
 
     def prepared(settings: MachineSettings) -> EvaluationSetup:
         return replace(
             prepare(settings),
-            run=lambda policy, seed: machine_day(names[policy], seed),
+            run=lambda policy, seed: machine_episode(names[policy], seed),
             oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
         )
 
     return replace(MACHINE, baselines=tuple(names), prepare=prepared, families=names)
 
 
-def compared(*policies: str, seeds: int = 20, subject: EnvironmentAdapter = MACHINE) -> Comparison:
-    trial = subject.prepare(MachineSettings())
-    episodes = run.run_episodes(trial, policies, range(seeds), 2, lambda: None)
-    return compare(subject, trial, range(seeds), episodes)
+def compared(*policies: str, seeds: int = 20, adapter: EnvironmentAdapter = MACHINE) -> Comparison:
+    setup = adapter.prepare(MachineSettings())
+    episodes = run_episodes(setup, {}, policies, range(seeds), 2)
+    return compare(adapter, setup, range(seeds), episodes)

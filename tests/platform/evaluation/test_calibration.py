@@ -1,4 +1,4 @@
-"""Calibration: what it finds, keeps and hands to the baselines."""
+"""Calibration of heuristics and the `calibrate` command."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import calibration
 
+Captured = pytest.CaptureFixture[str]
+
+pytestmark = pytest.mark.slow
 TINY = ["--set", "jobs=4", "--set", "executors=10", "--seeds", "4", "--policy", "weighted-fair"]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
     code = main(list(arguments))
     out, err = capsys.readouterr()
     return code, out, err
@@ -38,9 +41,7 @@ def test_best_is_the_cheapest_of_the_finalists() -> None:
     assert best.first_seed >= 1_000_000  # no evaluation counts that far
 
 
-def test_command_keeps_its_result_and_evaluate_uses_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_uses_the_result_of_calibrate(tmp_path: Path, capsys: Captured) -> None:
     kept = tmp_path / "kept.json"
     code, out, _ = run(
         capsys, "calibrate", "dag_scheduling", *TINY, "--output", str(kept), "--json"
@@ -61,8 +62,8 @@ def test_command_keeps_its_result_and_evaluate_uses_it(
     assert words.endswith("released") == found["release"]
 
 
-def test_a_second_run_replaces_the_entry_of_the_same_setting(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_second_run_replaces_the_entry_of_the_same_setting(
+    tmp_path: Path, capsys: Captured
 ) -> None:
     kept = tmp_path / "kept.json"
     for extra in ([], [], ["--set", "arrivals=poisson"]):
@@ -82,12 +83,12 @@ def test_nearest_load_is_used() -> None:
         assert found.alpha == entry.alpha
 
 
-def test_untuned_baselines_are_left_alone() -> None:
+def test_untuned_baselines_are_unchanged() -> None:
     settings = DagSchedulingSettings()
     assert tuned("fair", settings, load_workload(settings)) is BASELINES["fair"]
 
 
-def test_bad_calibration_files_are_refused(tmp_path: Path) -> None:
+def test_bad_calibration_files_raise(tmp_path: Path) -> None:
     bad = tmp_path / "bad.json"
     bad.write_text('[{"alpha": 1}]')
     settings = DagSchedulingSettings(calibration=bad)
@@ -98,8 +99,7 @@ def test_bad_calibration_files_are_refused(tmp_path: Path) -> None:
         tuned("weighted-fair", settings, load_workload(settings))
 
 
-def test_unknown_or_untunable_baseline_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_or_untunable_baseline_is_one_line(capsys: Captured) -> None:
     code, out, err = run(capsys, "calibrate", "dag_scheduling", "--policy", "fair")
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
+    assert (code, out, err.count("\n")) == (2, "", 1)
     assert "fair" in err

@@ -1,10 +1,9 @@
-"""`loadmaster evaluate`: what it says, and the tables and charts it writes."""
+"""`loadmaster evaluate`: its output, tables and charts."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,15 +12,16 @@ import pytest
 
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts, files, run
-from tests.platform.evaluation.machine import METRICS, compared, machine_day, machine_jobs
+from tests.platform.evaluation.machine import METRICS, compared, machine_episode, machine_jobs
+
+Captured = pytest.CaptureFixture[str]
 
 PNGS = {"summary.png", "jct_distribution.png", "jobs_in_system.png", "slowdown_by_size.png"}
 TABLES = {"episodes.csv", "jobs.csv", "summary.csv", "summary.json"}
 
 
-def test_evaluate_prints_a_table_and_writes_everything(
-    machine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.slow
+def test_evaluate_prints_a_table_and_writes_everything(machine: Path, capsys: Captured) -> None:
     assert main(["evaluate", "machine", "--against", "all", "--seeds", "6"]) == 0
     shown = capsys.readouterr()
     assert "shortest is best" in shown.out
@@ -37,7 +37,8 @@ def test_evaluate_prints_a_table_and_writes_everything(
         assert int.from_bytes(head[16:20], "big") > 1000  # pixels wide
 
 
-def test_json_is_all_there_is_on_stdout(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("no_charts")
+def test_json_is_printed_and_written(machine: Path, capsys: Captured) -> None:
     arguments = ["--seeds", "6", "--first-seed", "3", "--workload", "rush", "--set", "jobs=5"]
     assert main(["evaluate", "machine", *arguments, "--output", "out", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
@@ -46,6 +47,7 @@ def test_json_is_all_there_is_on_stdout(machine: Path, capsys: pytest.CaptureFix
         "workload",
         "conditions",
         "seeds",
+        "few_seeds",
         "settings",
         "metrics",
         "policies",
@@ -62,12 +64,9 @@ def test_json_is_all_there_is_on_stdout(machine: Path, capsys: pytest.CaptureFix
     figures = record["policies"]["arrival"]["jct"]
     assert figures["ci95"][0] < figures["mean"] < figures["ci95"][1]
     assert set(record["differences"]) == {"arrival", "longest"}
-    assert {Path(file).name for file in record["files"]} == PNGS | TABLES
+    assert {Path(file).name for file in record["files"]} == TABLES
     assert all((machine / file).is_file() for file in record["files"])
     assert json.loads((machine / "out" / "summary.json").read_text()) == record
-
-
-# Tables and charts
 
 
 @pytest.mark.usefixtures("no_charts")
@@ -77,13 +76,13 @@ def test_tables_hold_every_episode_and_job(machine: Path) -> None:
         episodes = list(csv.DictReader(file))
     assert len(episodes) == 3 * 4
     for row in episodes:
-        day = machine_day(row["policy"], int(row["seed"]))
-        assert float(row["jct"]) == day.completion_s.mean()
+        episode = machine_episode(row["policy"], int(row["seed"]))
+        assert float(row["jct"]) == episode.completion_s.mean()
     with (machine / "out" / "jobs.csv").open() as file:
         jobs = list(csv.DictReader(file))
     assert len(jobs) == 3 * 4 * 8
     mine = [row for row in jobs if row["policy"] == "longest" and row["seed"] == "2"]
-    assert [float(row["jct_s"]) for row in mine] == list(machine_day("longest", 2).completion_s)
+    assert [float(row["jct_s"]) for row in mine] == list(machine_episode("longest", 2).completion_s)
     with (machine / "out" / "summary.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 3 * len(METRICS)
 
@@ -96,17 +95,18 @@ def test_same_command_same_figures(machine: Path) -> None:
         assert (machine / "one" / name).read_bytes() == (machine / "two" / name).read_bytes()
 
 
-def test_a_folder_keeps_what_is_not_ours(machine: Path) -> None:
+@pytest.mark.usefixtures("no_charts")
+def test_folder_keeps_other_files(machine: Path) -> None:
     (machine / "out").mkdir()
     (machine / "out" / "notes.txt").write_text("mine")
     (machine / "out" / "summary.csv").write_text("old")
     assert main(["evaluate", "machine", "--seeds", "2", "--output", "out"]) == 0
-    assert {file.name for file in (machine / "out").iterdir()} == PNGS | TABLES | {"notes.txt"}
+    assert {file.name for file in (machine / "out").iterdir()} == TABLES | {"notes.txt"}
     assert (machine / "out" / "summary.csv").read_text().startswith("policy,metric,")
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_fault_leaves_nothing_behind(tmp_path: Path, before: bool) -> None:
+def test_error_leaves_no_files(tmp_path: Path, before: bool) -> None:
     folder = tmp_path / "deep" / "out"
     if before:
         folder.mkdir(parents=True)
@@ -124,17 +124,20 @@ def test_a_fault_leaves_nothing_behind(tmp_path: Path, before: bool) -> None:
     assert before or list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
-def test_charts_of_odd_results(tmp_path: Path) -> None:
-    """One job, one seed, one policy; and jobs that the horizon cut off, all of one policy's."""
+def test_charts_of_degenerate_results(tmp_path: Path) -> None:
+    """One job, seed and policy; and jobs that the horizon cut off, including all of one policy."""
     single = compared("arrival", seeds=1)
-    day = machine_day("arrival", 0, jobs=1)
-    one_job = pd.DataFrame({"policy": "arrival", "seed": 0, **machine_jobs(day)})
+    episode = machine_episode("arrival", 0, jobs=1)
+    one_job = pd.DataFrame({"policy": "arrival", "seed": 0, **machine_jobs(episode)})
     charts.draw_all(single, one_job, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == PNGS
     two = compared("arrival", "shortest", seeds=2)
     jobs = pd.concat(
-        pd.DataFrame({"policy": policy, "seed": seed, **machine_jobs(machine_day(policy, seed))})
+        pd.DataFrame(
+            {"policy": policy, "seed": seed, **machine_jobs(machine_episode(policy, seed))}
+        )
         for policy in two.policies
         for seed in (0, 1)
     )
@@ -147,47 +150,38 @@ def test_charts_of_odd_results(tmp_path: Path) -> None:
     assert {file.name for file in tmp_path.iterdir()} == PNGS
 
 
-# Bad input: one line, exit code 2, nothing run and nothing written
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "shortst"], "unknown policy 'shortst'; did you mean 'shortest'?"),
-        (["--against", "arival"], "unknown baseline 'arival'; did you mean 'arrival'?"),
-        (["--against", "shortest,"], "unknown baseline ''; expected one of: "),
-        (["--seeds", "0"], "--seeds is 0; expected 1 or more"),
-        (["--seeds", "-3"], "--seeds is -3; expected 1 or more"),
-        (["--seeds", "many"], "Invalid value for '--seeds'"),
-        (["--first-seed", "-1"], "--first-seed is -1; expected 0 or more"),
-        (["--workers", "0"], "--workers is 0; expected 1 or more"),
-        (["--set", "jobs"], "--set 'jobs' is malformed; expected key=value"),
-        (["--set", "job=3"], "unknown setting 'job'; did you mean 'jobs'?"),
+        (["--policy", "shortst"], "'shortst'; did you mean 'shortest'"),
+        (["--against", "arival"], "'arival'; did you mean 'arrival'"),
+        (["--against", "shortest,"], "unknown baseline ''"),
+        (["--seeds", "0"], "--seeds is 0"),
+        (["--seeds", "-3"], "--seeds is -3"),
+        (["--seeds", "many"], "--seeds"),
+        (["--first-seed", "-1"], "--first-seed is -1"),
+        (["--workers", "0"], "--workers is 0"),
+        (["--set", "jobs"], "--set 'jobs'"),
+        (["--set", "job=3"], "'job'; did you mean 'jobs'"),
         (["--set", "jobs=three"], "setting jobs: "),
-        (["--workload", "a", "--set", "workload=b"], "disagree; expected one of the two"),
-        (
-            ["--output", "file/below"],
-            "--output 'file/below': file is a file, not a folder",
-        ),
-        (["--output", "file"], "cannot write to --output 'file': file is a file, not a folder"),
-        (["--output", "/proc/loadmaster/out"], "cannot write to --output '/proc/loadmaster/out'"),
+        (["--workload", "a", "--set", "workload=b"], "disagree"),
+        (["--output", "file/below"], "--output 'file/below'"),
+        (["--output", "file"], "--output 'file'"),
+        (["--output", "/proc/loadmaster/out"], "--output '/proc/loadmaster/out'"),
     ],
 )
 def test_bad_input(
     machine: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Captured,
     arguments: list[str],
     message: str,
 ) -> None:
     (machine / "file").write_text("in the way")
-    monkeypatch.setattr(run, "run_episodes", _must_not_run)
+    monkeypatch.setattr(run, "run_episodes", lambda *_: pytest.fail("episodes ran"))
     assert main(["evaluate", "machine", *arguments]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 1
     assert message in shown.err
     assert [path.name for path in machine.rglob("*")] == ["file"]
-
-
-_must_not_run: Callable[..., None] = lambda *_: pytest.fail("episodes ran on bad input")  # noqa: E731

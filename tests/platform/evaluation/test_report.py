@@ -1,16 +1,25 @@
-"""The table and the sentences that are printed."""
+"""The printed table, sentences and notes."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from io import StringIO
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+from loadmaster.platform.evaluation.charts import draw_summary
 from loadmaster.platform.evaluation.comparison import Comparison
-from loadmaster.platform.evaluation.report import print_report
-from tests.platform.evaluation.machine import KNOWING, compared, many_variants
+from loadmaster.platform.evaluation.files import as_json
+from loadmaster.platform.evaluation.report import (
+    conclusion,
+    learned_differences,
+    notes,
+    print_report,
+)
+from tests.platform.evaluation.machine import MACHINE, compared, many_variants, with_oracles
 
 
 def printed(result: Comparison, width: int, terminal: bool = False) -> str:
@@ -38,22 +47,24 @@ def test_table_fits(width: int) -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_long_table_has_one_line_a_policy(width: int) -> None:
-    subject = many_variants(30)
-    result = compared(*subject.baselines, subject=subject, seeds=4)
+    adapter = many_variants(30)
+    result = compared(*adapter.baselines, adapter=adapter, seeds=4)
     lines = printed(result, width).splitlines()
     table = lines[2 : lines.index("", 2)]
     assert all(len(line) <= width for line in table)
     rows = [line.split()[0].rstrip("*") for line in table]
     assert rows[rows.index("policy") + 1 :] == list(result.policies)
-    assert "do not tell it from arrival-3 (0.0% behind [0.0%, 0.0%]), arrival-6, " in lines[-2]
-    assert "arrival-9 and 6 more. The best oracle, shortest-1, is at " in lines[-2]
+    assert "do not tell it from arrival-3 (0.0% behind [0.0%, 0.0%]), arrival-6, " in lines[-3]
+    assert "arrival-9 and 6 more. The best oracle, shortest-1, is at " in lines[-3]
 
 
 def test_oracles_are_marked_in_the_table() -> None:
-    lines = printed(compared("arrival", "longest", "shortest", subject=KNOWING), 200).splitlines()
+    lines = printed(
+        compared("arrival", "longest", "shortest", adapter=with_oracles("shortest")), 200
+    ).splitlines()
     assert [line.split()[0] for line in lines[3:6]] == ["shortest*", "arrival", "longest"]
     assert "best baseline" in lines[4]
-    assert "* an oracle: it knows what no scheduler can, such as how long jobs will run" in lines
+    assert any(line.startswith("* an oracle: ") for line in lines)
     plain = printed(compared("arrival", "longest", "shortest"), 200)
     assert "oracle" not in plain
     assert "*" not in plain
@@ -64,3 +75,95 @@ def test_terminal_gets_wrapped_sentences_and_styles() -> None:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert plain != text
     assert all(len(line) <= 60 for line in plain.splitlines())
+
+
+@pytest.mark.parametrize(("seeds", "note"), [(1, "one seed"), (4, "only 4 seeds"), (5, "")])
+def test_few_seeds_are_flagged(seeds: int, note: str) -> None:
+    result = compared("arrival", "shortest", seeds=seeds)
+    assert as_json(result, [])["few_seeds"] == bool(note)
+    shown = [line for line in notes(result) if "seed" in line]
+    assert [line[: len(note)] for line in shown] == [note] * bool(note)
+    assert set(shown) <= set(printed(result, 200).splitlines())
+    _, subtitle = (text.get_text() for text in draw_summary(result).texts)
+    assert subtitle.splitlines()[1:] == shown
+
+
+# Sentences
+
+
+def test_conclusion_on_a_clear_lead() -> None:
+    assert re.fullmatch(
+        r"shortest is best: mean JCT [\d.]+ s, arrival is [\d.]+% behind \[[\d.]+%, [\d.]+%\]\.",
+        conclusion(compared("arrival", "longest", "shortest")),
+    )
+
+
+def test_conclusion_on_a_tie_names_the_tied_policy() -> None:
+    twins = replace(MACHINE, baselines=("shortest", "learned", "longest"))
+    text = conclusion(compared("shortest", "learned", "longest", seeds=3, adapter=twins))
+    assert "3 seeds do not tell it from learned" in text
+    assert "longest" not in text
+
+
+def test_conclusion_on_a_policy_ahead_of_the_baselines() -> None:
+    text = conclusion(compared("learned", "arrival", "longest"))
+    assert re.match(r"learned is best: .* ahead of arrival, the best baseline\.$", text)
+
+
+def test_conclusion_has_the_gap_to_the_optimum() -> None:
+    text = conclusion(compared("optimal", "shortest", "arrival"))
+    assert text.startswith("shortest is best: mean JCT ")
+    assert "0.0% [0.0%, 0.0%] from optimal, arrival is " in text
+
+
+@pytest.mark.parametrize(
+    ("policies", "oracles", "pattern"),
+    [
+        (
+            ("arrival", "longest", "shortest", "learned"),
+            ("shortest",),
+            r"learned is best: .* ahead of arrival, the best baseline\. "
+            r"The best oracle, shortest, is at mean JCT [\d.]+ s, .* ahead of arrival\.",
+        ),
+        (
+            ("arrival", "longest"),
+            ("longest",),
+            r"arrival: mean JCT [\d.]+ s\. The best oracle, longest, is at .* behind arrival\.",
+        ),
+        (("shortest",), ("shortest",), r"shortest is an oracle: mean JCT [\d.]+ s\."),
+        (
+            ("shortest", "longest"),
+            ("shortest", "longest"),
+            r"shortest is best of the oracles: mean JCT [\d.]+ s\.",
+        ),
+        (
+            ("shortest", "learned"),
+            ("shortest",),
+            r"learned: mean JCT \S+ s\. The best oracle, shortest, is at \D+[\d.]+ s\.",
+        ),
+    ],
+)
+def test_conclusion_on_oracles(
+    policies: tuple[str, ...], oracles: tuple[str, ...], pattern: str
+) -> None:
+    text = conclusion(compared(*policies, adapter=with_oracles(*oracles)))
+    assert re.fullmatch(pattern, text)
+
+
+def test_learned_policies_are_compared_with_the_first() -> None:
+    result = compared("learned", "arrival", "longest", seeds=6)
+    assert learned_differences(result) == []
+    bundles: Any = dict.fromkeys(("longest", "learned"))  # only the names matter
+    result = replace(result, learned=bundles)
+    (line,) = learned_differences(result)
+    found = re.fullmatch(
+        r"learned against longest: mean JCT (-\S+)% \[(-\S+), (-\S+)\], makespan \+0\.0% .*", line
+    )
+    assert found is not None
+    ours, theirs = (result.values[policy][0] for policy in ("learned", "longest"))
+    expected = 100 * (ours.mean() / theirs.mean() - 1)
+    assert float(found[1]) == pytest.approx(expected, abs=0.05)
+    assert float(found[2]) < expected < float(found[3])
+    assert result.difference("learned", "longest", result.primary).percent == pytest.approx(
+        expected
+    )

@@ -1,4 +1,4 @@
-"""`loadmaster replay --log`: logged decisions taken again, by the same version or by another."""
+"""`loadmaster replay --log`: logged decisions made again by the same or another version."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models import manifest as ships
+from loadmaster.models import manifest
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.replay import decision_log
 from loadmaster.serving import system as registry
 from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, write_part
 from loadmaster.serving.timestamps import iso, parse_timestamp
 from tests.serving import toy
+
+Captured = pytest.CaptureFixture[str]
 
 NOW = 1_800_000_000.0
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The toy system is served, with a bundle that ships: its version."""
+    """Register the toy system with a pretrained bundle; return its version."""
     monkeypatch.setitem(registry.BUILT_IN, "toy", toy.REFERENCE)
     folder = tmp_path / "pretrained"
     version = made(folder / "toy-one")
-    for module in (ships, decision_log):
-        monkeypatch.setattr(module, "pretrained_folder", lambda: folder)
+    monkeypatch.setattr(manifest, "pretrained_folder", lambda: folder)
     return version
 
 
@@ -62,24 +62,20 @@ def write(folder: Path, *rows: DecisionRow) -> Path:
     return folder / "log"
 
 
-def replay(
-    log: Path, capsys: pytest.CaptureFixture[str], *options: str
-) -> tuple[int, dict[str, Any]]:
+def replay(log: Path, capsys: Captured, *options: str) -> tuple[int, dict[str, Any]]:
     code = main(["replay", "--log", str(log), "--json", *options])
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_the_version_that_decided_decides_the_same(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_same_version_decides_the_same(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(
         tmp_path,
         row(0, 25, 3, shipped),
         row(1, 7, 3, "", source="fallback", cause="timeout", policy="hold"),
     )
-    code, told = replay(log, capsys)
+    code, record = replay(log, capsys)
     assert code == 0
-    assert told == {
+    assert record == {
         "replayed": 2,
         "identical": 2,
         "different": 0,
@@ -93,17 +89,21 @@ def test_the_version_that_decided_decides_the_same(
     assert shown.err == ""
 
 
-def test_a_version_that_contradicts_itself_is_found(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_same_version_with_another_decision_exits_with_1(
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     rows = [row(n, 25, 3 if n < 4 else 4, shipped) for n in range(12)]
     broken = made(tmp_path / "pretrained" / "toy-broken", does="raises")
     failing = row(12, 25, 3, broken, policy="toy-broken")
     log = write(tmp_path, *rows, failing)
-    code, told = replay(log, capsys)
+    code, record = replay(log, capsys)
     assert code == 1
-    assert (told["identical"], told["different"], told["different_by_same_version"]) == (4, 9, 9)
-    assert told["differences"][0] == {
+    assert (record["identical"], record["different"], record["different_by_same_version"]) == (
+        4,
+        9,
+        9,
+    )
+    assert record["differences"][0] == {
         "id": "d4",
         "time": iso(NOW + 240),
         "system": "toy",
@@ -113,48 +113,46 @@ def test_a_version_that_contradicts_itself_is_found(
         "now": '{"replicas":3.0}',
         "same_version": True,
     }
-    assert len(told["differences"]) == 5
+    assert len(record["differences"]) == 5
     assert main(["replay", "--log", str(log)]) == 1
     shown = capsys.readouterr().out
-    assert "9 of the different ones by the same version: look into it" in shown
+    assert "9 of the different ones by the same version" in shown
     assert f"  d4, 2027-01-15T08:04:00.000+00:00, toy, toy-one {shipped} (same version)" in shown
     assert '    then: {"replicas":4.0}\n    now:  {"replicas":3.0}' in shown
     assert "  and 4 more" in shown
     late = write(tmp_path / "late", failing)
-    code, told = replay(late, capsys)
+    code, record = replay(late, capsys)
     assert code == 1  # it decided then, and fails now
-    assert told["differences"][0]["now"] == "fails: RuntimeError: the policy is broken"
+    assert record["differences"][0]["now"] == "fails: RuntimeError: the policy is broken"
 
 
-def test_another_bundle_may_differ(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_another_bundle_may_decide_otherwise(
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     other = made(tmp_path / "mine", extra=1)
     most = row(2, 10 * toy.MOST, toy.MOST, shipped)  # which neither exceeds
     log = write(tmp_path, row(0, 25, 3, shipped), row(1, 15, 3, other), most)
-    code, told = replay(log, capsys, "--bundle", f"toy={tmp_path / 'mine'}")
+    code, record = replay(log, capsys, "--bundle", f"toy={tmp_path / 'mine'}")
     assert code == 0
-    assert (told["replayed"], told["identical"], told["different"]) == (3, 2, 1)
-    assert told["differences"][0]["by"] == f"mine {other}"
-    assert not told["differences"][0]["same_version"]
-    code, told = replay(log, capsys, "--bundle", "toy=toy-one")
-    assert (code, told["identical"]) == (0, 2)
+    assert (record["replayed"], record["identical"], record["different"]) == (3, 2, 1)
+    assert record["differences"][0]["by"] == f"mine {other}"
+    assert not record["differences"][0]["same_version"]
+    code, record = replay(log, capsys, "--bundle", "toy=toy-one")
+    assert (code, record["identical"]) == (0, 2)
 
 
-def test_the_shadow_s_decision_is_taken_again_too(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_shadow_decision_is_replayed(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     shadow = {"decision": {"replicas": 9}, "policy": {"name": "toy-one", "version": shipped}}
     fallback = {"mode": "shadow", "source": "fallback", "cause": "shadow", "policy": "hold"}
     log = write(tmp_path, row(0, 25, 3, "", shadow=json.dumps(shadow), **fallback))
-    code, told = replay(log, capsys)
+    code, record = replay(log, capsys)
     assert code == 1
-    assert (told["identical"], told["different"]) == (1, 1)
-    assert told["differences"][0]["then"] == '{"replicas":9.0}'
+    assert (record["identical"], record["different"]) == (1, 1)
+    assert record["differences"][0]["then"] == '{"replicas":9.0}'
 
 
-def test_what_cannot_be_replayed_is_told_by_reason(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_rows_that_cannot_be_replayed_are_counted_by_reason(
+    shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     log = write(
         tmp_path,
@@ -171,10 +169,10 @@ def test_what_cannot_be_replayed_is_told_by_reason(
         row(10, 25, 3, shipped, shadow="{"),
         row(11, 25, 3, shipped, time=9e11),
     )
-    code, told = replay(log, capsys)
+    code, record = replay(log, capsys)
     assert code == 0
-    assert told["replayed"] == 1
-    reasons = told["not_replayable"]
+    assert record["replayed"] == 1
+    reasons = record["not_replayable"]
     assert sum(reasons.values()) == 11
     lost = "the toy bundle 'toy-lost', version ffffffffffff, is not at hand; give it by --bundle"
     assert reasons[f"{lost} toy=FOLDER"] == 2
@@ -194,17 +192,13 @@ def test_what_cannot_be_replayed_is_told_by_reason(
     assert f"11 not replayable:\n  2: {lost}" in capsys.readouterr().out
 
 
-def test_times_bound_what_is_replayed(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_since_and_until_limit_the_rows(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(tmp_path, *(row(n, 25, 3, shipped) for n in range(10)))
     bounds = ("--since", "2027-01-15T08:02", "--until", "2027-01-15T09:05+01:00")
     assert replay(log, capsys, *bounds)[1]["replayed"] == 3
 
 
-def test_files_that_are_no_log_are_named(
-    shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_file_is_warned_of(shipped: str, tmp_path: Path, capsys: Captured) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
     (log / "decisions-broken.parquet").write_text("no")
     assert main(["replay", "--log", str(log)]) == 0
@@ -214,20 +208,20 @@ def test_files_that_are_no_log_are_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
-        ([], "Missing argument 'TARGET'; expected it, or --log FOLDER"),
-        (["dag_scheduling", "--log", "LOG"], "TARGET is of no use with --log"),
-        (["--log", "LOG", "--policy", "fair"], "--policy is of no use with --log"),
-        (["--log", "LOG", "--seed", "0"], "--seed is of no use with --log"),
-        (["--log", "LOG", "-o", "page.html"], "--output is of no use with --log"),
-        (["--log", "LOG", "--picture", "a.png"], "--picture is of no use with --log"),
-        (["--log", "LOG", "--set", "a=b"], "--set is of no use with --log"),
-        (["dag_scheduling", "--bundle", "a=b"], "--bundle is of no use without --log"),
-        (["dag_scheduling", "--since", "6h"], "--since is of no use without --log"),
-        (["--log", "NONE"], "expected the folder of a decision log"),
-        (["--log", "LOG", "--since", "noon"], "--since 'noon' is no moment; expected 2026-05-01"),
-        (["--log", "LOG", "--since", "1h", "--until", "2h"], "expected it to be"),
+        ([], "'TARGET'"),
+        (["dag_scheduling", "--log", "LOG"], "TARGET cannot be used with --log"),
+        (["--log", "LOG", "--policy", "fair"], "--policy cannot be used with --log"),
+        (["--log", "LOG", "--seed", "0"], "--seed cannot be used with --log"),
+        (["--log", "LOG", "-o", "page.html"], "--output cannot be used with --log"),
+        (["--log", "LOG", "--picture", "a.png"], "--picture cannot be used with --log"),
+        (["--log", "LOG", "--set", "a=b"], "--set cannot be used with --log"),
+        (["dag_scheduling", "--bundle", "a=b"], "--bundle cannot be used without --log"),
+        (["dag_scheduling", "--since", "6h"], "--since cannot be used without --log"),
+        (["--log", "NONE"], "decision log"),
+        (["--log", "LOG", "--since", "noon"], "--since 'noon'"),
+        (["--log", "LOG", "--since", "1h", "--until", "2h"], "--until 2h"),
         (["--log", "LOG", "--bundle", "toy"], "expected SYSTEM=FOLDER"),
         (["--log", "LOG", "--bundle", "toy=nowhere"], "unknown policy 'nowhere'"),
         (["--log", "LOG", "--bundle", "das=toy-one"], "expected a bundle of 'das'"),
@@ -239,28 +233,23 @@ def test_files_that_are_no_log_are_named(
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str],
-    said: str,
-    shipped: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], words: str, shipped: str, tmp_path: Path, capsys: Captured
 ) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
     made(tmp_path / "damaged")
     (tmp_path / "damaged" / "weights.safetensors").write_text("others")
-    places = {"LOG": log, "NONE": tmp_path / "none", "DAMAGED": tmp_path / "damaged"}
+    paths = {"LOG": log, "NONE": tmp_path / "none", "DAMAGED": tmp_path / "damaged"}
     given = list(arguments)
-    for name, place in places.items():
-        given = [argument.replace(name, str(place)) for argument in given]
+    for name, path in paths.items():
+        given = [argument.replace(name, str(path)) for argument in given]
     assert main(["replay", *given]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert said in shown.err
-    assert shown.err.count("\n") == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("error: ")
+    assert words in err
 
 
-def test_moments_are_told_in_several_ways() -> None:
+def test_timestamps_have_several_forms() -> None:
     assert parse_timestamp("90m", "--since", NOW) == NOW - 5400
     assert parse_timestamp("2d", "--since", NOW) == NOW - 172_800
     assert parse_timestamp("2027-01-15", "--since", 0) == NOW - 8 * 3600
@@ -268,5 +257,5 @@ def test_moments_are_told_in_several_ways() -> None:
     assert parse_timestamp("2027-01-15T10:00:00+02:00", "--since", 0) == NOW
     assert parse_timestamp(iso(NOW), "--since", 0) == NOW
     for text in ("", "h", "-3h", "2027-13-01", "9999999d"):
-        with pytest.raises(InputError, match="is no moment"):
+        with pytest.raises(InputError, match="--since"):
             parse_timestamp(text, "--since", NOW)

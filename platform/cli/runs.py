@@ -1,12 +1,17 @@
-"""`loadmaster curve`: the learning curves of runs in one picture."""
+"""`loadmaster curve` and `loadmaster export`: learning curves and bundles of runs."""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from loadmaster.platform.cli.options import AsJson
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.history import History
@@ -19,17 +24,17 @@ def curve(
     ],
     against: Annotated[
         Literal["iterations", "decisions", "minutes"],
-        typer.Option(help="What learning is held against: the x axis."),
+        typer.Option(help="The x axis."),
     ] = "decisions",
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
     ] = Path("curves.png"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Draw the learning curves of runs in one picture.
 
-    Takes runs that have ended, were stopped, or still go on. Of a run that is to be kept for its
-    curve alone, manifest.json and metrics.csv are enough.
+    Runs may have ended, been stopped or still be running. Of a run, only manifest.json and
+    metrics.csv are read.
 
     Example:
 
@@ -37,8 +42,6 @@ def curve(
 
         loadmaster curve small=runs/decima-1 large=runs/decima-2 --against minutes
     """
-    import json
-
     from loadmaster.models.files import atomic_binary_file, image_format
     from loadmaster.platform.training.history import common_metric, read_histories
 
@@ -65,8 +68,6 @@ def curve(
 
 
 def print_table(histories: Sequence[History], metric: str) -> None:
-    import os
-
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -98,8 +99,6 @@ def print_table(histories: Sequence[History], metric: str) -> None:
 
 
 def _as_json(history: History) -> dict[str, Any]:
-    import math
-
     best, baseline = history.best, history.best_baseline
     first = history.points[0].validation
     return {
@@ -110,3 +109,58 @@ def _as_json(history: History) -> dict[str, Any]:
         "best": {"iteration": int(best.iterations), "value": best.validation},
         "best_baseline": {"name": baseline[0], "value": baseline[1]} if baseline else None,
     }
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that train made.")],
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder to make.")],
+    which: Annotated[
+        Literal["best", "last"],
+        typer.Option(help="The policy that validated best, or the latest."),
+    ] = "best",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the bundle. [default: the folder's name]")
+    ] = None,
+    evaluation: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="SUMMARY.json",
+            help="Results of evaluate for the model card; may be repeated.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Save a run's policy as a bundle of its own.
+
+    A bundle is a folder with the weights (safetensors), a manifest (JSON) and a model card.
+    Loading it runs no code, so it is safe to share.
+
+    Example:
+
+        loadmaster export runs/decima-1 bundles/decima-mine
+
+        loadmaster evaluate decima --policy bundles/decima-mine --against all
+    """
+    from loadmaster.models.card import evaluations, facts
+    from loadmaster.platform.training.export import export_bundle
+
+    made = export_bundle(run, bundle, which, name, evaluation or [])
+    manifest = made.manifest
+    if as_json:
+        record = {
+            "bundle": str(bundle),
+            "name": manifest.name,
+            "system": manifest.system,
+            "sha256": manifest.sha256,
+            "trained_on": made.trained_on,
+            "results": manifest.results,
+        }
+        print(json.dumps(record, indent=2))
+        return
+    print(f"{manifest.name}, a policy of {manifest.system}, trained on {made.trained_on}")
+    figures = {key: value for key, value in manifest.results.items() if key != "evaluations"}
+    for label, text in facts({"iterations": manifest.trained.get("iterations"), **figures}):
+        print(f"  {label}: {text}")
+    for setting, metric, mean, baseline, _, difference, _ in evaluations(manifest.results):
+        print(f"  {setting}: {metric} {mean}; against {baseline} {difference}")
+    print(f"Bundle: {bundle}; its model card is {bundle / 'README.md'}")
