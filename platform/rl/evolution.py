@@ -34,7 +34,7 @@ class WeightSearch:
         population: int,
     ) -> None:
         """`spread` is the initial standard deviation; patterns are those of file names."""
-        import cma  # type: ignore[import-untyped]  # late: it imports pyplot, which takes seconds
+        import cma
 
         self.first = {name: np.array(table) for name, table in weights.items()}
         self.names = [
