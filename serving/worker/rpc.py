@@ -3,6 +3,10 @@
 A call through a Serve handle takes 1.8 ms, a call over this socket 0.06 ms. Serve still starts,
 monitors and replaces the workers, and carries the calls while there is no socket: at the start, and
 where gateway and worker run on different machines.
+
+Calls that are made in one turn of the event loop share a write, and so do replies to calls that
+arrive together. With 16 connections that takes 1.32 ms of CPU time per decision (Decima, small
+state, both processes), without it 1.52 ms.
 """
 
 from __future__ import annotations

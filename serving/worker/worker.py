@@ -40,6 +40,8 @@ from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
 
 HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces the replica
 
+_STRICT_JSON = json.JSONEncoder(allow_nan=False)  # raises ValueError for NaN and infinity
+
 Result = TypeVar("Result")
 
 
@@ -215,7 +217,7 @@ class PolicyRunner:
         # A network with NaN weights still has an argmax; its scores show them.
         options = (one for many in proposal.explanation.choices.values() for one in many)
         try:
-            json.dumps([decision, [one.score for one in options]], allow_nan=False)
+            _STRICT_JSON.encode([decision, [one.score for one in options]])
         except ValueError:
             raise NotFiniteError("the decision or its scores hold NaN or infinity") from None
         fault = self.endpoint.validate_decision(state, proposal.decision)
