@@ -172,6 +172,7 @@ def stopped(whole: Started, tmp_path_factory: pytest.TempPathFactory) -> Stopped
     family = command.family()
     command.interrupt()
     done = command.done()
+    psutil.wait_procs(family, timeout=10)  # on a busy machine Ray's workers end a little later
     assert alive(family) == []
     return Stopped(done, run, iteration_of(run))
 
