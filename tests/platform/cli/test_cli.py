@@ -22,6 +22,7 @@ from loadmaster.platform.cli import main as cli
 from loadmaster.platform.ray import health
 from loadmaster.platform.systems import registry as systems
 from tests.bundles import make_run
+from tests.platform.cli.one_line import error_line
 from tests.serving.live import free_port
 
 Captured = pytest.CaptureFixture[str]
@@ -95,12 +96,7 @@ def test_version_is_printed(capsys: Captured) -> None:
     ],
 )
 def test_misuse_is_one_line(arguments: list[str], words: str, capsys: Captured) -> None:
-    assert cli.main(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
+    assert words in error_line(arguments, capsys)
 
 
 def run_failing(monkeypatch: pytest.MonkeyPatch, fail: Callable[[], Any]) -> int:

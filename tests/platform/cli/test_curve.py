@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.platform.cli.main import main
+from tests.platform.cli.one_line import error_line
 from tests.platform.training.made_runs import make_run
 
 Captured = pytest.CaptureFixture[str]
@@ -108,9 +109,5 @@ def test_bad_input(arguments: list[str], message: str, capsys: Captured) -> None
     Path("broken/metrics.csv").write_text("iteration,validation\n0,fast\n")
     Path("folder.png").mkdir()
     before = sorted(Path().rglob("*"))
-    assert main(["curve", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert message in err
+    assert message in error_line(["curve", *arguments], capsys)
     assert sorted(Path().rglob("*")) == before

@@ -13,6 +13,7 @@ from loadmaster.platform.cli import decide as command
 from loadmaster.platform.cli import main as cli
 from loadmaster.serving import system as registry
 from loadmaster.serving.system import State
+from tests.platform.cli.one_line import error_line
 from tests.serving.client.fake_service import DECISION, answer, fake_service, unused_url
 
 Captured = pytest.CaptureFixture[str]
@@ -28,16 +29,6 @@ def state_file(tmp_path: Path) -> str:
     file = tmp_path / "state.json"
     file.write_text('{"version": 1, "jobs": []}')
     return str(file)
-
-
-def error_line(arguments: list[str], code: int, capsys: Captured) -> str:
-    """The one line of a failing command."""
-    assert cli.main(arguments) == code
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert shown.err.count("\n") == 1
-    return shown.err
 
 
 def test_decision_is_printed_in_lines(state_file: str, capsys: Captured) -> None:
@@ -90,19 +81,19 @@ def test_token_is_read_from_a_file(state_file: str, tmp_path: Path, capsys: Capt
     file.write_text("s3cret\n")
     arguments = ["decide", "decima", state_file, "--token-file", str(file)]
     with fake_service(answer({"error": "this token is not known"}, 401)) as service:
-        line = error_line([*arguments, "--url", service.url], 1, capsys)
+        line = error_line([*arguments, "--url", service.url], capsys, 1)
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
     assert "this token is not known" in line
     assert "s3cret" not in line
     for content in (b"", b"two words", b"\xff\xfe", b"x" * 10_000):
         file.write_bytes(content)
-        assert "token" in error_line([*arguments, "--url", unused_url()], 2, capsys)
+        assert "token" in error_line([*arguments, "--url", unused_url()], capsys)
 
 
 def test_invalid_state_names_the_field(state_file: str, capsys: Captured) -> None:
     content = {"error": "must be at least 1", "field": "state.jobs[0].tasks"}
     with fake_service(answer(content, 422)) as service:
-        line = error_line(["decide", "decima", state_file, "--url", service.url], 2, capsys)
+        line = error_line(["decide", "decima", state_file, "--url", service.url], capsys)
     assert line == "error: state.jobs[0].tasks: must be at least 1\n"
 
 
@@ -124,21 +115,21 @@ def test_file_without_a_state_is_bad_input(
     monkeypatch.setattr(command, "MOST_BYTES", 1000 if content[:1] == b" " else 2**20)
     file = tmp_path / "state.json"
     file.write_bytes(content)
-    line = error_line(["decide", "decima", str(file), "--url", unused_url()], 2, capsys)
+    line = error_line(["decide", "decima", str(file), "--url", unused_url()], capsys)
     assert words in line
     assert str(file) in line
 
 
 def test_unreadable_file_is_bad_input(tmp_path: Path, capsys: Captured) -> None:
     for path in (tmp_path, tmp_path / "missing.json"):
-        assert str(path) in error_line(["decide", "decima", str(path)], 2, capsys)
+        assert str(path) in error_line(["decide", "decima", str(path)], capsys)
 
 
 def test_unreachable_service_exits_with_1(state_file: str, capsys: Captured) -> None:
-    line = error_line(["decide", "decima", state_file, "--url", unused_url()], 1, capsys)
+    line = error_line(["decide", "decima", state_file, "--url", unused_url()], capsys, 1)
     assert "cannot reach http://127.0.0.1:" in line
-    assert "url" in error_line(["decide", "decima", state_file, "--url", "127.0.0.1"], 2, capsys)
-    assert "deadline" in error_line(["decide", "decima", state_file, "--deadline", "0"], 2, capsys)
+    assert "url" in error_line(["decide", "decima", state_file, "--url", "127.0.0.1"], capsys)
+    assert "deadline" in error_line(["decide", "decima", state_file, "--deadline", "0"], capsys)
 
 
 class FakeState(State):
@@ -173,10 +164,10 @@ def test_example_states_are_printed(endpoint: None, tmp_path: Path, capsys: Capt
 
 
 def test_unknown_example_is_bad_input(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
-    assert "'large'" in error_line(["state", "decima", "--name", "larg"], 2, capsys)
-    assert "cannot write" in error_line(["state", "decima", "-o", str(tmp_path)], 2, capsys)
+    assert "'large'" in error_line(["state", "decima", "--name", "larg"], capsys)
+    assert "cannot write" in error_line(["state", "decima", "-o", str(tmp_path)], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_unknown_system_is_bad_input(capsys: Captured) -> None:
-    assert "'decima'" in error_line(["state", "decma"], 2, capsys)
+    assert "'decima'" in error_line(["state", "decma"], capsys)

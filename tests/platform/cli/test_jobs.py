@@ -12,6 +12,7 @@ from loadmaster.platform.cli import main as cli
 from loadmaster.platform.ray.session import OF_A_JOB, cluster_address
 from loadmaster.serving.jobs import client
 from loadmaster.serving.jobs.client import Jobs
+from tests.platform.cli.one_line import error_line
 from tests.serving.jobs.dashboard import Dashboard, running
 
 Captured = pytest.CaptureFixture[str]
@@ -156,12 +157,7 @@ def test_ctrl_c_leaves_the_job_running(
 def test_misuse_is_one_line(
     arguments: list[str], words: str, dashboard: Dashboard, capsys: Captured
 ) -> None:
-    assert cli.main(arguments) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.startswith("error: ")
-    assert words in shown.err
-    assert shown.err.count("\n") == 1
+    assert words in error_line(arguments, capsys)
     assert dashboard.submitted == []
 
 

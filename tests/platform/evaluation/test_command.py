@@ -12,6 +12,7 @@ import pytest
 
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts, files, run
+from tests.platform.cli.one_line import error_line
 from tests.platform.evaluation.machine import METRICS, compared, machine_episode, machine_jobs
 
 Captured = pytest.CaptureFixture[str]
@@ -179,9 +180,5 @@ def test_bad_input(
 ) -> None:
     (machine / "file").write_text("in the way")
     monkeypatch.setattr(run, "run_episodes", lambda *_: pytest.fail("episodes ran"))
-    assert main(["evaluate", "machine", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert len(shown.err.splitlines()) == 1
-    assert message in shown.err
+    assert message in error_line(["evaluate", "machine", *arguments], capsys)
     assert [path.name for path in machine.rglob("*")] == ["file"]

@@ -15,6 +15,7 @@ from loadmaster.platform.cli.main import main
 from loadmaster.serving import system as registry
 from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, write_part
 from loadmaster.serving.timestamps import iso, parse_timestamp
+from tests.platform.cli.one_line import error_line
 from tests.serving import toy
 
 Captured = pytest.CaptureFixture[str]
@@ -242,11 +243,7 @@ def test_bad_input_is_one_line(
     given = list(arguments)
     for name, path in paths.items():
         given = [argument.replace(name, str(path)) for argument in given]
-    assert main(["replay", *given]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith("error: ")
-    assert words in err
+    assert words in error_line(["replay", *given], capsys)
 
 
 def test_timestamps_have_several_forms() -> None:
