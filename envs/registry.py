@@ -31,13 +31,21 @@ class Part(NamedTuple):
     attribute: str
 
 
+MODELS, SERVING, PLATFORM = (
+    f"loadmaster.{package}.{{system}}"
+    for package in ("models", "serving.systems", "platform.systems")
+)
 PARTS = {
-    "network": Part("loadmaster.models.{system}", "network", "build_network"),
-    "endpoint": Part("loadmaster.serving.systems.{system}", "system", "ENDPOINT"),
-    "training": Part("loadmaster.platform.systems.{system}", "training", "RECIPE"),
-    "evaluation": Part("loadmaster.platform.systems.{system}", "evaluation", "EVALUATION"),
-    "replay": Part("loadmaster.platform.systems.{system}", "replay", "REPLAY"),
-    "bench": Part("loadmaster.platform.systems.{system}", "bench", "measure"),
+    "network": Part(MODELS, "network", "build_network"),
+    "trained_on": Part(MODELS, "settings", "trained_on"),  # of a bundle, in words; no torch
+    "training_settings": Part(MODELS, "settings", "training_settings"),
+    "distance": Part(MODELS, "settings", "distance"),
+    "endpoint": Part(SERVING, "system", "ENDPOINT"),
+    "training": Part(PLATFORM, "training", "RECIPE"),
+    "evaluation": Part(PLATFORM, "evaluation", "EVALUATION"),
+    "load_policy": Part(PLATFORM, "evaluation", "load_policy"),
+    "replay": Part(PLATFORM, "replay", "REPLAY"),
+    "bench": Part(PLATFORM, "bench", "measure"),
 }
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.envs.registry import resolve
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import find_system, resolve
 from loadmaster.models.policy import Proposal
 
 
@@ -115,24 +115,15 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
         """Environment settings for retraining, from the means of the observed `features`."""
 
 
-BUILT_IN = {
-    "das": "loadmaster.serving.systems.das.system:ENDPOINT",
-    "decima": "loadmaster.serving.systems.decima.system:ENDPOINT",
-}
-
-
 def find_endpoint(system: str, reference: str = "") -> Endpoint[Any, Any, Any]:
-    """Return the endpoint at `reference` ("module:object"), or the built-in one of the system."""
-    if not reference and system not in BUILT_IN:
-        raise unknown_name("system", system, BUILT_IN)
-    where = reference or BUILT_IN[system]
+    """Return the endpoint at `reference` ("module:object"), or that of the registered system."""
+    where = reference or f"endpoint of system {system!r}"
     try:
-        found = resolve(where)
+        found = resolve(reference) if reference else find_system(system).load("endpoint")
+    except InputError:
+        raise
     except (ImportError, AttributeError, ValueError) as fault:
-        raise InputError(
-            f"endpoint {where!r} of system {system!r} cannot be loaded: {fault}; "
-            "expected module:object"
-        ) from None
+        raise InputError(f"{where} cannot be loaded: {fault}; expected module:object") from None
     if not isinstance(found, Endpoint):
-        raise InputError(f"{where!r} is no Endpoint; expected one for system {system!r}")
+        raise InputError(f"{where} is no Endpoint; expected one for system {system!r}")
     return found

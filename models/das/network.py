@@ -15,13 +15,15 @@ A batch of B observations is a mapping of
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
+from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.ordering import OrderingAgent, Priorities
 from loadmaster.models.das.placement import PlacementAgent, Placements
 from loadmaster.models.das.settings import DasSettings
@@ -151,3 +153,8 @@ def batch_of_one(view: Observation, rows: int) -> dict[str, Tensor]:
         name: torch.from_numpy(table[:rows] if name in OF_JOBS else table).unsqueeze(0)
         for name, table in view._asdict().items()
     }
+
+
+def build_network(settings: Mapping[str, Any]) -> DasNetwork:
+    """Build a network from the settings of a bundle; an InputError names a wrong one."""
+    return DasNetwork(build_settings(DasSettings, settings))

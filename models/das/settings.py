@@ -5,14 +5,19 @@ Imports neither torch nor numba, since lists of bundles use it.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.describe import conditions
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.settings import Settings
 from loadmaster.models.manifest import Manifest, describe_training, training_environment
+
+# Settings that count least in `distance`.
+MINOR_SETTINGS = ("workload", "arrivals", "backfill", "interference", "jct_weight", "fee_weight")
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Inside = Annotated[float, Field(gt=0, lt=1)]
@@ -84,3 +89,24 @@ def trained_on(manifest: Manifest) -> str:
 
 def _describe(settings: GpuSchedulingSettings) -> str:
     return f"{settings.workload}, {conditions(settings)}"
+
+
+def distance(manifest: Manifest, settings: GpuSchedulingSettings) -> tuple[float, ...]:
+    """Distance of `settings` from those of the training; the smaller tuple is nearer.
+
+    Compared in this order: whether durations are known, number of GPUs, load, minor settings.
+    """
+    try:
+        own = training_settings(manifest)
+    except InputError:
+        return (math.inf,)
+    return (
+        own.durations != settings.durations,
+        abs(math.log(_gpus(own) / _gpus(settings))),
+        abs(math.log(own.offered_load / settings.offered_load)),
+        sum(getattr(own, name) != getattr(settings, name) for name in MINOR_SETTINGS),
+    )
+
+
+def _gpus(settings: GpuSchedulingSettings) -> int:
+    return sum(group.count * group.gpus for group in settings.machine_groups)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from loadmaster.envs.dag_scheduling import observation as obs_cols
+from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.features import (
     JOB_INPUTS,
     LIMIT_INPUTS,
@@ -200,3 +202,8 @@ class DecimaNetwork(nn.Module):
         embedded = self.embed(batch, len(observation["cluster"]))
         scores = self.stage_scores(batch, embedded, observation["stages"].shape[1])
         return scores, batch, embedded
+
+
+def build_network(settings: Mapping[str, Any]) -> DecimaNetwork:
+    """Build a network from the settings of a bundle; an InputError names a wrong one."""
+    return DecimaNetwork(build_settings(DecimaSettings, settings))

@@ -156,13 +156,13 @@ def progress_on(stderr: TextIO | None = None) -> Iterator[Progress]:
 def bench_scaling(
     system: str, workers: str | None, gpus: int | None, output: Path | None, as_json: bool
 ) -> None:
+    from loadmaster.envs.registry import find_system
     from loadmaster.platform.bench.scaling import figures_of, measure_scaling
     from loadmaster.platform.bench.scaling_report import FILES, check_writable, write_scaling
     from loadmaster.platform.cli.train import given_values, new_config
     from loadmaster.platform.ray.cleanup import ray_output_in
-    from loadmaster.platform.systems.registry import find_system
 
-    sizes, recipe = numbers_of_workers(workers), find_system(system).recipe
+    sizes, recipe = numbers_of_workers(workers), find_system(system).load("training")
     config = new_config(recipe, given_values(None, [], None, gpus))
     folder = output or Path("results/bench/scaling")
     title = f"Training {system} with more rollout workers on {hardware(config.resources.gpus)}"

@@ -16,7 +16,7 @@ from loadmaster.platform.cli.options import AsJson, Assignments, Workers, Worklo
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
 
-    from loadmaster.platform.systems.policies import Explanation
+    from loadmaster.platform.systems.policies import ExplainedDecision
 
 PIPED_WIDTH = 120  # columns where stdout is no terminal
 
@@ -73,8 +73,8 @@ def evaluate(
     """
     from rich.console import Console
 
+    from loadmaster.envs.registry import systems
     from loadmaster.platform.evaluation import adapters, comparison, files, report, run
-    from loadmaster.platform.systems.registry import systems
 
     adapter = adapters.find_adapter(target)
     chosen_seeds = run.choose_seeds(first_seed, seeds)
@@ -83,7 +83,7 @@ def evaluate(
     system = systems().get(target)
     names, learned = adapters.choose_learned(adapter, policy or [], system, settings)
     policies = run.choose_policies(adapter, names, against if policy else against or "all")
-    explanations: Mapping[str, Sequence[Explanation]] = {}
+    explanations: Mapping[str, Sequence[ExplainedDecision]] = {}
     if explain:
         from loadmaster.platform.evaluation.explanations import (
             choose_moments,
@@ -101,7 +101,7 @@ def evaluate(
             for note in adapters.learned_notes(learned):
                 progress.print(note, markup=False, soft_wrap=True)
         line = f"policies: {len(policies)}, seeds: {seeds}, threads: {threads}"
-        checks = [adapter.is_compiled, *(each.policies.is_compiled for each in learned.values())]
+        checks = [adapter.is_compiled, *(each.policy.is_compiled for each in learned.values())]
         cold = not all(is_compiled() for is_compiled in checks)
         progressing = _episode_progress(progress, len(policies) * seeds, cold, line)
         with run.collect_warnings() as warnings, progressing as on_episode:

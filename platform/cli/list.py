@@ -41,10 +41,9 @@ def list_everything(
 
 def listing() -> dict[str, Any]:
     """Systems, environments and pretrained policies as JSON; keys are stable."""
-    from loadmaster.envs.registry import environments
+    from loadmaster.envs.registry import environments, systems
     from loadmaster.models.manifest import pretrained_policies
     from loadmaster.platform.systems.bundle_ref import pretrained
-    from loadmaster.platform.systems.registry import systems
 
     return {
         "systems": [
@@ -77,9 +76,8 @@ def listing() -> dict[str, Any]:
 def _print_tables() -> None:
     from rich.console import Console
 
-    from loadmaster.envs.registry import environments
+    from loadmaster.envs.registry import environments, systems
     from loadmaster.platform.systems.bundle_ref import pretrained
-    from loadmaster.platform.systems.registry import systems
 
     console = Console(highlight=False)
     for spec in environments().values():

@@ -56,17 +56,17 @@ def retrain(
         lower_priority()
     set_ray_env(address)
     from loadmaster.envs.errors import InputError
+    from loadmaster.envs.registry import find_system
     from loadmaster.envs.settings import parse_assignments
     from loadmaster.platform.cli.train import built
     from loadmaster.platform.evaluation.comparison import compare_bundles
     from loadmaster.platform.evaluation.run import choose_seeds
     from loadmaster.platform.systems.bundle_ref import find_policy
-    from loadmaster.platform.systems.registry import find_system
     from loadmaster.platform.training.export import export_bundle
     from loadmaster.platform.training.retraining import RetrainingFolder, finetune_config
     from loadmaster.platform.training.run_folder import merged
 
-    recipe, serving = find_system(system).recipe, find_policy(start)
+    recipe, serving = find_system(system).load("training"), find_policy(start)
     if serving.system.name != system:
         raise InputError(f"--from {start!r} is a policy of {serving.system.name!r}, not {system!r}")
     bounds = {"iterations": iterations, "minutes": minutes}

@@ -61,7 +61,7 @@ def train(
     """
     set_ray_env(address)
     from loadmaster.envs.errors import InputError
-    from loadmaster.platform.systems.registry import find_system
+    from loadmaster.envs.registry import find_system
     from loadmaster.platform.training.run_folder import RunFolder
     from loadmaster.platform.training.tracking import mlflow_client
 
@@ -76,12 +76,12 @@ def train(
         if system not in (None, named):
             raise InputError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
         folder.latest_checkpoint()
-        recipe = find_system(named).recipe
+        recipe = find_system(named).load("training")
         settings = resumed_config(folder, recipe, assignments or [], workers, gpus)
     else:
         if system is None:
             raise InputError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
-        recipe = find_system(system).recipe
+        recipe = find_system(system).load("training")
         values = given_values(config, assignments or [], workers, gpus)
         settings = new_config(recipe, values)
         folder = create(output, system, settings)

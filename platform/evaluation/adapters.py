@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +13,10 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
-from loadmaster.envs.registry import environments
+from loadmaster.envs.registry import SYSTEMS, System, environments, systems
 from loadmaster.envs.settings import Settings
 from loadmaster.models import manifest
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
-from loadmaster.platform.systems.registry import BUILT_IN, System, systems
 
 JobColumns = Mapping[str, NDArray[Any]]  # arrival_s, completion_s, jct_s, work_s, slowdown, ...
 Learned = Mapping[str, BundleRef]  # by the policy's name in this evaluation, in the order given
@@ -75,16 +73,16 @@ def find_adapter(name: str) -> EnvironmentAdapter:
         name = trained[name].environment
     if name not in known:
         raise unknown_name("system or environment", name, (*trained, *known))
-    return cast(EnvironmentAdapter, system_module(name, "evaluation").subject())
+    return cast(EnvironmentAdapter, environment_part(name, "evaluation"))
 
 
-def system_module(environment: str, name: str) -> Any:
-    """Import the module `name` of the built-in system that acts in the environment."""
-    system = next((one.name for one in BUILT_IN if one.environment == environment), None)
+def environment_part(environment: str, part: str) -> Any:
+    """Load a part of the built-in system that acts in the environment."""
+    system = next((one for one in SYSTEMS if one.environment == environment), None)
     if system is None:
-        expected = " or ".join(sorted(one.environment for one in BUILT_IN))
-        raise InputError(f"{environment} has no {name}; expected {expected}")
-    return importlib.import_module(f"loadmaster.platform.systems.{system}.{name}")
+        expected = " or ".join(sorted(one.environment for one in SYSTEMS))
+        raise InputError(f"{environment} has no {part}; expected {expected}")
+    return system.load(part)
 
 
 def loop_is_compiled(environment: str) -> bool:

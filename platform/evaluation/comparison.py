@@ -29,7 +29,7 @@ from loadmaster.platform.evaluation.statistics import (
     summarise,
 )
 from loadmaster.platform.systems.bundle_ref import BundleRef
-from loadmaster.platform.systems.policies import Explanation
+from loadmaster.platform.systems.policies import ExplainedDecision
 from loadmaster.serving.policies.comparison import ComparisonResult, PolicyScore
 
 OPTIMUM = "optimal"
@@ -50,7 +50,7 @@ class Comparison:
     gaps: dict[str, Summary]  # policy -> percent above the optimum; empty if it did not run
     notes: tuple[str, ...] = ()  # on the workload, on learned policies, warnings
     learned: Learned = field(default_factory=dict)  # the bundles among the policies
-    explanations: Mapping[str, Sequence[Explanation]] = field(default_factory=dict)
+    explanations: Mapping[str, Sequence[ExplainedDecision]] = field(default_factory=dict)
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -97,7 +97,7 @@ def compare(
     *,
     learned: Learned | None = None,
     warnings: Sequence[str] = (),
-    explanations: Mapping[str, Sequence[Explanation]] | None = None,
+    explanations: Mapping[str, Sequence[ExplainedDecision]] | None = None,
 ) -> Comparison:
     """Rank the policies and compute their differences from the best baseline."""
     sign = -1.0 if setup.metrics[0].better == "higher" else 1.0

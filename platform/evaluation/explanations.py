@@ -13,7 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Option
 from loadmaster.platform.evaluation.adapters import EvaluationSetup
 from loadmaster.platform.evaluation.learned import Learned
-from loadmaster.platform.systems.policies import Explanation
+from loadmaster.platform.systems.policies import ExplainedDecision
 
 
 def choose_moments(count: int, learned: Learned) -> int:
@@ -27,7 +27,7 @@ def choose_moments(count: int, learned: Learned) -> int:
 
 def explain_learned(
     trial: EvaluationSetup, learned: Learned, seed: int, moments: int
-) -> dict[str, tuple[Explanation, ...]]:
+) -> dict[str, tuple[ExplainedDecision, ...]]:
     """Decisions of every learned policy in the episode of `seed`, by the policy's name."""
     if not moments:
         return {}
@@ -38,7 +38,7 @@ def explain_learned(
 
 
 def print_explanations(
-    policy: str, seed: int, explanations: Sequence[Explanation], choice: str, console: Console
+    policy: str, seed: int, explanations: Sequence[ExplainedDecision], choice: str, console: Console
 ) -> None:
     """Print a table for each choice of a decision. `choice` names the options: stage, job."""
     whole = not console.is_terminal

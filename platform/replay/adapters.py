@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.platform.evaluation.adapters import system_module
+from loadmaster.platform.evaluation.adapters import environment_part
 
 if TYPE_CHECKING:
     from loadmaster.envs.dag_scheduling.episode import ScheduleTrace
@@ -194,8 +194,8 @@ class ReplayAdapter:
     # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
     most_rows: int | None = None  # limit below MAX_ROWS of page.py
-    scripts: tuple[str, ...] = ()  # not used
 
 
 def find_replay_adapter(environment: str) -> ReplayAdapter:
-    return cast(ReplayAdapter, system_module(environment, "replay").scene())
+    """Find the replay adapter of an environment."""
+    return cast(ReplayAdapter, environment_part(environment, "replay"))

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.envs.registry import environments
+from loadmaster.envs.registry import environments, systems
 from loadmaster.models.manifest import pretrained_policies
 from loadmaster.platform.evaluation.adapters import Learned, choose_learned, find_adapter
 from loadmaster.platform.replay.adapters import ReplayAdapter, find_replay_adapter
 from loadmaster.platform.replay.page import MAX_POLICIES
 from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy, is_bundle_or_run
-from loadmaster.platform.systems.registry import systems
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import System, find_system
 from loadmaster.envs.settings import parse_assignments
 from loadmaster.platform.sweeps.settings import Sweep, SweepSettings
 from loadmaster.platform.sweeps.space import (
@@ -23,7 +24,6 @@ from loadmaster.platform.sweeps.space import (
     not_a_distribution,
 )
 from loadmaster.platform.sweeps.space import Path as ConfigPath
-from loadmaster.platform.systems.registry import System, find_system
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.yaml_with_lines import Document, Keys, read_document
 
@@ -112,7 +112,7 @@ def load_sweep(
             raise InputError(f"--trials is {trials}; expected 1 or more")
         settings = settings.model_copy(update={"trials": trials})
     system = _system(document, settings.system)
-    recipe = system.recipe
+    recipe = system.load("training")
     space = _space(document, settings, recipe.config_class, assignments)
     space.check()
     base = space.kind.model_validate(space.values())
@@ -152,7 +152,7 @@ def _system(document: Document, name: str) -> System:
         system = find_system(name)
     except InputError as fault:
         raise document.fault(("system",), str(fault)) from None
-    if not system.recipe_at:
+    if not system.has("training"):
         raise document.fault(("system",), f"{name!r} cannot be trained")
     return system
 

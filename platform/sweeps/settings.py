@@ -15,9 +15,9 @@ from pydantic import (
     model_validator,
 )
 
+from loadmaster.envs.registry import System
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.sweeps.space import Space
-from loadmaster.platform.systems.registry import System
 
 
 class Asha(Settings):

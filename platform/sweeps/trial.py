@@ -12,10 +12,9 @@ from typing import Any
 from ray import tune
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.registry import resolve
+from loadmaster.envs.registry import System, resolve
 from loadmaster.platform.sweeps.settings import TrialResources
 from loadmaster.platform.sweeps.space import Space
-from loadmaster.platform.systems.registry import System
 
 TRAINER = "loadmaster.platform.training.trainer:Trainer"
 
@@ -54,7 +53,9 @@ class Trial(tune.Trainable):
 
     def _build(self, drawn: Mapping[str, Any]) -> None:
         self.settings = self.plan.space.config(drawn)
-        self.trainer = resolve(self.plan.trainer_at)(self.plan.system.recipe, self.settings)
+        self.trainer = resolve(self.plan.trainer_at)(
+            self.plan.system.load("training"), self.settings
+        )
         # By default the learner uses all cores, which other trials share.
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(max(1, int(self.plan.bundles(drawn)[0]["CPU"])))

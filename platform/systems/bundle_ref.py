@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError, unknown_name
+from loadmaster.envs.registry import System, find_system
 from loadmaster.models import manifest as manifests
 from loadmaster.models.manifest import (
     MANIFEST_FILE,
@@ -18,11 +19,11 @@ from loadmaster.models.manifest import (
     read_manifest,
     visible,
 )
-from loadmaster.platform.systems.registry import System, find_system
+from loadmaster.platform.systems.policies import Policies
 
 if TYPE_CHECKING:
     from loadmaster.models.bundle import Bundle
-    from loadmaster.platform.systems.policies import LearnedPolicy, Policies
+    from loadmaster.platform.systems.policies import LearnedPolicy
 
 RUN_FILE = "config.yaml"  # in every run folder
 KEPT = ("best", "last")  # bundles of a run, the best first
@@ -38,7 +39,7 @@ class BundleRef:
 
     @property
     def policies(self) -> Policies:
-        return cast("Policies", self.system.policies)
+        return Policies(self.system)
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -129,6 +130,6 @@ def _open(folder: Path) -> BundleRef:
         system = find_system(manifest.system)
     except InputError as fault:
         raise InputError(f"{folder} cannot be used here: {fault}") from None
-    if not system.policies_at:
+    if not system.has("load_policy"):
         raise InputError(f"{folder} cannot be used here: system {system.name!r} runs no bundles")
     return BundleRef(folder, manifest, system)

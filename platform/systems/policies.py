@@ -1,20 +1,19 @@
-"""Policies of bundles: how a system's bundles are loaded, run and explained.
+"""Bundles of a system at work: loading, running episodes, explaining decisions.
 
-`System.policies_at` refers to an object with the methods of `Policies`. Systems of this package
-follow a convention and use `ConventionalPolicies`.
+The functions are found in the system's modules by name: `trained_on`, `training_settings` and
+`distance` in `settings.py` of its models, `load_policy` in `evaluation.py` of its platform folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from loadmaster.models.policy import Explanation as OptionsExplanation
-from loadmaster.models.policy import Option
+from loadmaster.models.policy import Explanation
 
 if TYPE_CHECKING:  # lists of bundles import this module without torch
+    from loadmaster.envs.registry import System
     from loadmaster.envs.settings import Settings
     from loadmaster.models.bundle import Bundle
     from loadmaster.models.manifest import Manifest
@@ -25,7 +24,7 @@ class ExplainedDecision:
     """A decision of an episode; `record` is its form in JSON."""
 
     time_s: float
-    explanation: OptionsExplanation
+    explanation: Explanation
     record: dict[str, Any] = field(default_factory=dict)
 
 
@@ -37,27 +36,9 @@ class LearnedPolicy(Protocol):
         ...
 
     def explain(
-        self, settings: Any, seed: int, workload: Any, moments: int
-    ) -> tuple[Explanation, ...]:
-        """Explain up to `moments` decisions with a choice, spread over the episode of `seed`."""
-        ...
-
-
-class Policies(Protocol):
-    """The bundles of a system."""
-
-    def load(self, bundle: Bundle) -> LearnedPolicy: ...
-
-    def settings(self, manifest: Manifest) -> Settings:
-        """Settings of the environment that the bundle was trained in."""
-        ...
-
-    def trained_on(self, manifest: Manifest) -> str:
-        """The same in words, without importing torch: lists show it."""
-        ...
-
-    def distance(self, manifest: Manifest, settings: Any) -> tuple[float, ...]:
-        """Distance of `settings` from those of the training; the smaller tuple is nearer."""
+        self, settings: Any, seed: int, workload: Any, count: int
+    ) -> tuple[ExplainedDecision, ...]:
+        """Explain up to `count` decisions with a choice, spread over the episode of `seed`."""
         ...
 
     def is_compiled(self) -> bool:
@@ -66,36 +47,25 @@ class Policies(Protocol):
 
 
 @dataclass(frozen=True)
-class ConventionalPolicies:
-    """Policies of a system of this package, from the modules at their usual places.
+class Policies:
+    """The bundles of a system."""
 
-    `models.<system>.settings` has `training_settings`, `trained_on` and `distance`;
-    `platform.systems.<system>.evaluation` has `load_policy`, and `rollout` the compiled loop
-    `run_network`.
-    """
-
-    system: str
+    system: System
 
     def load(self, bundle: Bundle) -> LearnedPolicy:
-        evaluation = import_module(f"loadmaster.platform.systems.{self.system}.evaluation")
-        return cast(LearnedPolicy, evaluation.load_policy(bundle))
+        return cast(LearnedPolicy, self.system.load("load_policy")(bundle))
 
     def settings(self, manifest: Manifest) -> Settings:
-        return cast("Settings", self._training().training_settings(manifest))
+        """Settings of the environment that the bundle was trained in."""
+        return cast("Settings", self.system.load("training_settings")(manifest))
 
     def trained_on(self, manifest: Manifest) -> str:
-        return str(self._training().trained_on(manifest))
+        """The same in words, without importing torch: lists show it."""
+        return str(self.system.load("trained_on")(manifest))
 
     def distance(self, manifest: Manifest, settings: Any) -> tuple[float, ...]:
-        return cast(tuple[float, ...], self._training().distance(manifest, settings))
-
-    def is_compiled(self) -> bool:
-        from loadmaster.envs.compiled import cache_folder
-
-        return any(cache_folder().glob(f"{self.system}_*/rollout.run_network-*.nbi"))
-
-    def _training(self) -> Any:
-        return import_module(f"loadmaster.models.{self.system}.settings")
+        """Distance of `settings` from those of the training; the smaller tuple is nearer."""
+        return cast(tuple[float, ...], self.system.load("distance")(manifest, settings))
 
 
 def spread(numbers: Sequence[int], count: int) -> set[int]:
@@ -103,50 +73,3 @@ def spread(numbers: Sequence[int], count: int) -> set[int]:
     if len(numbers) <= count:
         return set(numbers)
     return {numbers[int((place + 0.5) * len(numbers) / count)] for place in range(count)}
-
-
-# The older form of an explanation, which DAS still returns; it goes when DAS returns
-# `ExplainedDecision`.
-
-
-@dataclass(frozen=True)
-class Options:
-    """Options of a choice, the best first."""
-
-    heading: str
-    columns: tuple[str, ...]
-    names: tuple[str, ...]
-    cells: tuple[tuple[str, ...], ...]  # a row an option
-    probabilities: tuple[float, ...]
-    chosen: int
-    others: int  # options not listed
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """A decision of an episode; `record` is its form in JSON."""
-
-    time_s: float
-    situation: str
-    options: tuple[Options, ...]
-    outcome: str
-    record: dict[str, Any]
-
-    @property
-    def explanation(self) -> OptionsExplanation:
-        return OptionsExplanation(
-            f"{self.situation}: {self.outcome}",
-            {
-                each.heading: [
-                    Option(
-                        name, 0.0, None, probability, place == each.chosen,
-                        dict(zip(each.columns, cells, strict=True)),
-                    )
-                    for place, (name, cells, probability) in enumerate(
-                        zip(each.names, each.cells, each.probabilities, strict=True)
-                    )
-                ]
-                for each in self.options
-            },
-            {each.heading: each.others for each in self.options},
-        )  # fmt: skip

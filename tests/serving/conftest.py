@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.systems.registry import systems
 from loadmaster.serving.http.app_factory import Service, assemble
 from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings

@@ -15,7 +15,7 @@ from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN
 from loadmaster.envs.gpu_scheduling.features import ATTAINED, RUNNING
 from loadmaster.envs.gpu_scheduling.rollout import EpisodeResult
 from loadmaster.platform.replay.adapters import pack
-from loadmaster.platform.systems.sampling import spread
+from loadmaster.platform.systems.policies import spread
 
 if TYPE_CHECKING:  # the replay of heuristics needs no torch
     from loadmaster.envs.gpu_scheduling.jobs import Workload

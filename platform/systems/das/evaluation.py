@@ -1,4 +1,4 @@
-"""Evaluation of policies in GPU scheduling."""
+"""Evaluation in GPU scheduling: the environment's adapter, and DAS's bundles in episodes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.describe import changed, conditions
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
-from loadmaster.envs.gpu_scheduling.jobs import gpu_seconds
+from loadmaster.envs.gpu_scheduling.jobs import Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
+from loadmaster.models.bundle import Bundle
+from loadmaster.models.das.explain import ExplainedDecision as DasDecision
+from loadmaster.models.das.explain import explain
+from loadmaster.models.das.policy import DasPolicy
+from loadmaster.models.policy import Explanation
 from loadmaster.platform.evaluation.adapters import (
     EnvironmentAdapter,
     EvaluationSetup,
@@ -26,24 +32,61 @@ from loadmaster.platform.evaluation.adapters import (
     joined_name,
     loop_is_compiled,
 )
+from loadmaster.platform.systems.policies import ExplainedDecision, spread
+
+HEADINGS = {"job": "job that goes first", "machine": "machine it fills first"}
 
 
-def subject() -> EnvironmentAdapter:
-    return EnvironmentAdapter(
-        environment="gpu_scheduling",
-        baselines=tuple(BASELINES),
-        settings=settings_from,
-        folder_name=folder_name,
-        prepare=prepare,
-        families={
-            name: ordering
-            for ordering, rule in ORDERINGS.items()
-            for name, baseline in BASELINES.items()
-            if baseline.ordering is rule
-        },
-        choice="job",
-        is_compiled=partial(loop_is_compiled, "gpu_scheduling"),
-    )
+class LearnedDas:
+    """A `DasPolicy` that runs and explains episodes."""
+
+    def __init__(self, policy: DasPolicy) -> None:
+        self.policy = policy
+
+    def run(
+        self,
+        settings: GpuSchedulingSettings,
+        seed: int,
+        workload: Workload,
+        *,
+        record: bool = False,
+    ) -> EpisodeResult:
+        return self.policy.run(settings, seed, workload, record=record)
+
+    def explain(
+        self, settings: GpuSchedulingSettings, seed: int, workload: Workload, count: int
+    ) -> tuple[ExplainedDecision, ...]:
+        contexts = enumerate(self.policy.iterate(settings, seed, workload))
+        chosen = spread([number for number, one in contexts if one.has_choice], count)
+        contexts = enumerate(self.policy.iterate(settings, seed, workload))
+        return tuple(
+            explained(explain(one, number)) for number, one in contexts if number in chosen
+        )
+
+    def is_compiled(self) -> bool:
+        return any(cache_folder().glob("das_*/compiled_loop.run_greedy-*.nbi"))
+
+
+def load_policy(bundle: Bundle) -> LearnedDas:
+    return LearnedDas(DasPolicy.from_bundle(bundle))
+
+
+def explained(decision: DasDecision) -> ExplainedDecision:
+    """A decision with the situation in its summary and the score as a column."""
+    own, record = decision.explanation, decision.record
+    headings = {"job": "job by priority"} if record["moment"] == "reconsidering" else HEADINGS
+    choices = {
+        headings[choice]: [
+            option._replace(
+                chosen=place == 0, details={**option.details, "score": f"{option.score:+.3f}"}
+            )
+            for place, option in enumerate(options)
+        ]
+        for choice, options in own.choices.items()
+    }
+    others = {headings[choice]: count for choice, count in own.others.items()}
+    summary = f"{decision.situation}: {own.summary}"
+    return ExplainedDecision(decision.time_s, Explanation(summary, choices, others), record)
 
 
 def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
@@ -95,3 +138,20 @@ def folder_name(settings: GpuSchedulingSettings) -> str:
     own = [f"{name}-{value}" for name, value in changed(settings) if name != "cluster"]
     named = [] if settings.machines else [settings.cluster]
     return joined_name(["gpu_scheduling", settings.workload, *named, *own])
+
+
+EVALUATION = EnvironmentAdapter(
+    environment="gpu_scheduling",
+    baselines=tuple(BASELINES),
+    settings=settings_from,
+    folder_name=folder_name,
+    prepare=prepare,
+    families={
+        name: ordering
+        for ordering, rule in ORDERINGS.items()
+        for name, baseline in BASELINES.items()
+        if baseline.ordering is rule
+    },
+    choice="job",
+    is_compiled=partial(loop_is_compiled, "gpu_scheduling"),
+)

@@ -27,8 +27,7 @@ from loadmaster.platform.systems.das.decision_trace import (
     trace_data,
     trace_episode,
 )
-from loadmaster.platform.systems.das.evaluation import oracles
-from loadmaster.platform.systems.das.policies import EvaluationPolicy
+from loadmaster.platform.systems.das.evaluation import LearnedDas, oracles
 
 if TYPE_CHECKING:
     from loadmaster.models.das.policy import DasPolicy
@@ -121,35 +120,6 @@ def pack_bars(bars: Bars, finish_s: NDArray[np.float64]) -> Packed:
     }
 
 
-def scene() -> ReplayAdapter:
-    return ReplayAdapter(
-        environment="gpu_scheduling",
-        default_policies=("las-consolidate", "fifo-first-fit"),  # the best baseline, the simplest
-        scripts=("schedule", "figures", "words", "machines", "decisions", "map", "steps"),
-        sections=("decisions",),
-        counted="jobs in the queue",
-        rows_are="stretches of jobs on machines",
-        load=load_workload,
-        run=run,
-        opponents=opponents,
-        cost=lambda settings, episode: mean_jct_s(episode),
-        title=title,
-        job_names=lambda workload, episode: tuple(map(str, episode.result.jobs.job_id)),
-        rows=lambda episode: (
-            None if episode.result.trace is None else len(episode.result.trace.job)
-        ),
-        same_jobs=same_jobs,
-        cluster_data=cluster_data,
-        job_data=job_data,
-        policy_data=policy_data,
-        figures=figures,
-        unit=unit,
-        beside=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
-        picture=picture,
-        most_rows=200_000,  # bars are painted one by one
-    )
-
-
 def run(
     policy: str,
     learned: LearnedPolicy | DasPolicy | None,
@@ -165,7 +135,7 @@ def run(
     else:
         from loadmaster.models.das.policy import DasPolicy
 
-        das = learned.policy if isinstance(learned, EvaluationPolicy) else learned
+        das = learned.policy if isinstance(learned, LearnedDas) else learned
         if isinstance(das, DasPolicy):
             result, trace = trace_episode(das, settings, seed, workload)
         else:
@@ -252,3 +222,28 @@ def policy_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
 def _mean_fee(result: EpisodeResult) -> float:
     """Dollars per finished job."""
     return mean_of_finished(np.where(np.isnan(result.finish_s), np.nan, result.fee))
+
+
+REPLAY = ReplayAdapter(
+    environment="gpu_scheduling",
+    default_policies=("las-consolidate", "fifo-first-fit"),  # the best baseline, the simplest
+    sections=("decisions",),
+    counted="jobs in the queue",
+    rows_are="stretches of jobs on machines",
+    load=load_workload,
+    run=run,
+    opponents=opponents,
+    cost=lambda settings, episode: mean_jct_s(episode),
+    title=title,
+    job_names=lambda workload, episode: tuple(map(str, episode.result.jobs.job_id)),
+    rows=lambda episode: None if episode.result.trace is None else len(episode.result.trace.job),
+    same_jobs=same_jobs,
+    cluster_data=cluster_data,
+    job_data=job_data,
+    policy_data=policy_data,
+    figures=figures,
+    unit=unit,
+    beside=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
+    picture=picture,
+    most_rows=200_000,  # bars are painted one by one
+)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
@@ -40,19 +41,6 @@ from loadmaster.platform.evaluation.adapters import (
 )
 from loadmaster.platform.systems.decima import rollout
 from loadmaster.platform.systems.policies import ExplainedDecision, spread
-
-
-def subject() -> EnvironmentAdapter:
-    return EnvironmentAdapter(
-        environment="dag_scheduling",
-        baselines=tuple(BASELINES),
-        settings=settings_from,
-        folder_name=folder_name,
-        prepare=prepare,
-        references=(OPTIMAL,),
-        choice="stage",
-        is_compiled=partial(loop_is_compiled, "dag_scheduling"),
-    )
 
 
 def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
@@ -154,6 +142,9 @@ class LearnedDecima:
         ]
         return tuple(with_choice[i] for i in sorted(spread(range(len(with_choice)), moments)))
 
+    def is_compiled(self) -> bool:
+        return any(cache_folder().glob("decima_*/rollout.run_network-*.nbi"))
+
     def iterate(
         self, settings: DagSchedulingSettings, seed: int, workload: Workload
     ) -> Iterator[Step]:
@@ -219,3 +210,15 @@ def _stage(state: SimState, rows: NDArray[np.int64], workload: Workload, row: in
 
 def _stage_name(state: SimState, rows: NDArray[np.int64], workload: Workload, row: int) -> str:
     return str(_stage(state, rows, workload, row))
+
+
+EVALUATION = EnvironmentAdapter(
+    environment="dag_scheduling",
+    baselines=tuple(BASELINES),
+    settings=settings_from,
+    folder_name=folder_name,
+    prepare=prepare,
+    references=(OPTIMAL,),
+    choice="stage",
+    is_compiled=partial(loop_is_compiled, "dag_scheduling"),
+)

@@ -23,29 +23,6 @@ from loadmaster.platform.replay.adapters import (
 from loadmaster.platform.systems.policies import LearnedPolicy
 
 
-def scene() -> ReplayAdapter:
-    return ReplayAdapter(
-        environment="dag_scheduling",
-        default_policies=("fair", "fifo"),
-        scripts=("schedule", "figures", "words", "gantt"),
-        sections=(),
-        counted="jobs in the system",
-        rows_are="tasks and moves",
-        load=load_workload,
-        run=run,
-        opponents=lambda settings: tuple(BASELINES),
-        cost=cost,
-        title=title,
-        job_names=job_names,
-        rows=lambda result: None if result.trace is None else len(result.trace.start_ms),
-        same_jobs=same_jobs,
-        cluster_data=cluster_data,
-        job_data=lambda result, jobs: {"work_s": result.work_s[:jobs].tolist()},
-        policy_data=policy_data,
-        figures=lambda result: {"jct": mean_jct_s(result), "makespan": makespan_s(result)},
-    )
-
-
 def run(
     policy: str,
     learned: LearnedPolicy | None,
@@ -101,3 +78,24 @@ def policy_data(result: EpisodeResult, jobs: int) -> dict[str, Any]:
         "utilisation": float(spent_ms[trace.moving == 0].sum()) / max(offered_ms, 1.0),
         "schedule": pack_schedule(trace),
     }
+
+
+REPLAY = ReplayAdapter(
+    environment="dag_scheduling",
+    default_policies=("fair", "fifo"),
+    sections=(),
+    counted="jobs in the system",
+    rows_are="tasks and moves",
+    load=load_workload,
+    run=run,
+    opponents=lambda settings: tuple(BASELINES),
+    cost=cost,
+    title=title,
+    job_names=job_names,
+    rows=lambda result: None if result.trace is None else len(result.trace.start_ms),
+    same_jobs=same_jobs,
+    cluster_data=cluster_data,
+    job_data=lambda result, jobs: {"work_s": result.work_s[:jobs].tolist()},
+    policy_data=policy_data,
+    figures=lambda result: {"jct": mean_jct_s(result), "makespan": makespan_s(result)},
+)

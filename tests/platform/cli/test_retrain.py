@@ -183,7 +183,7 @@ def test_pretrained_policy_keeps_its_training_settings(name: str) -> None:
     found = find_policy(name)
     manifest = found.manifest
     values = finetune_config(manifest, found.folder, {"environment": {"workload": "toy"}})
-    config = new_config(found.system.recipe, values)  # the weights fit the network
+    config = new_config(found.system.load("training"), values)  # the weights fit the network
     own = manifest.trained["config"]
     assert config.training.method == own["training"]["method"]
     assert config.training.learning_rate.at(0) == own["training"]["learning_rate"]["last"]

@@ -12,8 +12,8 @@ from typing import Literal
 from pydantic import PositiveInt, model_validator
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import System
 from loadmaster.envs.settings import Settings
-from loadmaster.platform.systems.registry import System
 from loadmaster.platform.training.config import TrainingConfig
 
 

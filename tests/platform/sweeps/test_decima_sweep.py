@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from loadmaster.envs.registry import find_system
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.systems.registry import find_system
 from loadmaster.platform.training.run_folder import read_config
 
 
@@ -31,7 +31,7 @@ def test_tiny_sweep_of_decima(
     best = found["best"]
     assert best["value"] == min(trial["value"] for trial in found["trials"])
     config = build_settings(
-        find_system("decima").recipe.config_class, read_config(out / "best.yaml")
+        find_system("decima").load("training").config_class, read_config(out / "best.yaml")
     )
     assert config.environment.workload == "toy"
     assert config.training.epochs == best["parameters"]["training.epochs"]
