@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,6 +15,7 @@ class Settings(BaseModel):
     """Base of all settings: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    renamed: ClassVar[Mapping[str, str]] = {}  # former name of a field -> its name
 
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
@@ -49,7 +50,7 @@ def build_settings(kind: type[SettingsType], values: Mapping[str, Any]) -> Setti
         first = fault.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise unknown_name("setting", path, _siblings(kind, first["loc"])) from None
+            raise _unknown_setting(kind, first["loc"]) from None
         message = first["msg"].removeprefix("Value error, ")
         raise InputError(f"setting {path or 'combination'}: {message}") from None
 
@@ -70,8 +71,8 @@ def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, An
     return tree
 
 
-def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """List the full names of the settings beside the one at `path`."""
+def _unknown_setting(kind: type[BaseModel], path: Sequence[int | str]) -> InputError:
+    """Name the new name of a renamed setting, or the nearest one."""
     for key in path[:-1]:
         field = kind.model_fields.get(str(key))
         inside = record_in(field.annotation) if field is not None else None
@@ -79,7 +80,10 @@ def _siblings(kind: type[BaseModel], path: Sequence[int | str]) -> list[str]:
             break  # inside a list or a free mapping
         kind = inside
     prefix = "".join(f"{key}." for key in path[:-1])
-    return [f"{prefix}{name}" for name in kind.model_fields]
+    name = str(path[-1])
+    if issubclass(kind, Settings) and name in kind.renamed:
+        return InputError(f"setting {prefix}{name} is now called {prefix}{kind.renamed[name]}")
+    return unknown_name("setting", f"{prefix}{name}", [f"{prefix}{n}" for n in kind.model_fields])
 
 
 def record_in(annotation: Any) -> type[BaseModel] | None:

@@ -14,7 +14,7 @@ from loadmaster.envs.settings import Settings
 from loadmaster.serving.decisions.guard import GuardSettings
 from loadmaster.serving.monitoring.decision_log import LogSettings
 from loadmaster.serving.monitoring.monitor import MonitorSettings
-from loadmaster.serving.policies.auto_retrain import RenewalSettings
+from loadmaster.serving.policies.auto_retrain import AutoRetrainSettings
 from loadmaster.serving.policies.retraining_job import RetrainingSettings
 
 PORT = 8700
@@ -41,6 +41,8 @@ def is_loopback(host: str) -> bool:
 class EndpointSettings(Settings):
     """One system behind HTTP."""
 
+    renamed = {"renewal": "auto_retrain"}
+
     endpoint: str = ""  # "module:object" of a system that is not built in
     bundle: str | None = None  # name of a pretrained bundle, or a folder; None: system's default
     rule: str | None = None  # fallback heuristic; None: the system's best
@@ -52,7 +54,7 @@ class EndpointSettings(Settings):
     guard: GuardSettings = GuardSettings()
     monitor: MonitorSettings = MonitorSettings()
     log: LogSettings = LogSettings()
-    renewal: RenewalSettings = RenewalSettings()
+    auto_retrain: AutoRetrainSettings = AutoRetrainSettings()
     retraining: RetrainingSettings = RetrainingSettings()
 
     @field_validator("start")
@@ -100,7 +102,7 @@ class ServeSettings(Settings):
             raise ValueError("systems is empty; expected at least one, such as decima: {}")
         return self
 
-    def check_openness(self, tokens: bool) -> None:
+    def require_tokens(self, tokens: bool) -> None:
         """Raise InputError if other machines could use the service without a token."""
         if self.listen and not self.is_private and not tokens:
             raise InputError(

@@ -20,7 +20,7 @@ from loadmaster.envs.dag_scheduling.rollout import mean_interarrival_s
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 
-SHIPPED = Path(__file__).parent / "baselines" / "calibrated.json"
+SHIPPED_PATH = Path(__file__).parent / "baselines" / "calibrated.json"
 STAND_IN = "tpch-like"  # its entries serve workloads without any
 
 
@@ -49,28 +49,28 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
     return work_s / (mean_interarrival_s(settings, workload) * settings.total_executors)
 
 
-def tuned(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
+def tuned_baseline(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
     """Return the named baseline with the parameters of the nearest calibration."""
     if not BASELINES[name].calibrated:
         return BASELINES[name]
-    return tuned_for(
+    return tuned_baseline_for(
         name,
         workload=workload.name,
         arrivals=settings.arrivals,
         objective=settings.objective,
         load=offered_load(settings, workload),
-        path=settings.calibration or SHIPPED,
+        path=settings.calibration or SHIPPED_PATH,
     )
 
 
-def tuned_for(
+def tuned_baseline_for(
     name: str,
     *,
     arrivals: str,
     load: float,
     workload: str = STAND_IN,
     objective: str = "jct",
-    path: Path = SHIPPED,
+    path: Path = SHIPPED_PATH,
 ) -> Baseline:
     """Return the named baseline tuned for a setting given by its fields."""
     baseline = BASELINES[name]
@@ -99,7 +99,7 @@ def tuned_for(
 @lru_cache(maxsize=8)
 def read_calibrations(path: Path) -> tuple[Calibration, ...]:
     """Read all entries of a calibration file."""
-    if path == SHIPPED and not path.exists():
+    if path == SHIPPED_PATH and not path.exists():
         return ()
     try:
         return tuple(Calibration(**entry) for entry in json.loads(path.read_text()))
@@ -113,7 +113,7 @@ def read_calibrations(path: Path) -> tuple[Calibration, ...]:
         ) from None
 
 
-def merged(path: Path, fresh: Sequence[Calibration]) -> str:
+def merge_calibrations(path: Path, fresh: Sequence[Calibration]) -> str:
     """Return the file's new text, in which `fresh` entries replace those of the same setting."""
 
     def setting(entry: Calibration) -> tuple[str, str, str, str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 
 
-def conditions(settings: DagSchedulingSettings) -> str:
+def describe_episode(settings: DagSchedulingSettings) -> str:
     """Describe jobs, arrivals, executors and every other setting that was changed."""
     if settings.arrivals == "batch":
         parts = [f"{settings.jobs_at_start} jobs at once"]
@@ -15,11 +15,13 @@ def conditions(settings: DagSchedulingSettings) -> str:
         parts = [f"{settings.total_jobs} jobs, one every {settings.interarrival_s:g} s on average"]
     parts.append(f"{settings.total_executors} executors")
     described = {"arrivals", "jobs", "initial_jobs", "load", "interarrival_s", "executors"}
-    parts += [f"{name} {value}" for name, value in changed(settings) if name not in described]
+    parts += [
+        f"{name} {value}" for name, value in changed_settings(settings) if name not in described
+    ]
     return ", ".join(parts)
 
 
-def changed(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
+def changed_settings(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     """List (name, value) of settings away from their defaults, except those titles always show."""
     excluded = {"workload", "data", "max_jobs", "max_stages", "max_edges"}
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)

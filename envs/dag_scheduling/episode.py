@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.calibration import tuned
+from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
 from loadmaster.envs.dag_scheduling.exact_search import optimal_result
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.rollout import (
@@ -38,5 +38,5 @@ def run_episode(
     if policy == OPTIMAL:
         return optimal_result(settings, seed, workload, record=record)
     state = initial_state(settings, workload, seed, record)
-    state = run_baseline(state, workload.bank, tuned(policy, settings, workload))
+    state = run_baseline(state, workload.bank, tuned_baseline(policy, settings, workload))
     return episode_result(state, workload, settings, policy, seed)

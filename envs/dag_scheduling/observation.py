@@ -39,7 +39,7 @@ CPU = 9  # what an executor must offer
 MEMORY = 10
 LONGEST_AHEAD_S = 11  # the longest mean task duration from here to the job's end, s
 DEMAND_AHEAD = 12  # the largest CPU + memory demand from here to the job's end
-ABLE = 13  # executors of the whole cluster that could run it
+FITTING_TOTAL = 13  # executors of the whole cluster that could run it
 STAGE_FEATURES = 14
 
 # Columns of `jobs`.
@@ -184,7 +184,7 @@ def _observe_stages(
         features[CPU] = bank.demand[profile, 0]
         features[MEMORY] = bank.demand[profile, 1]
         features[DEMAND_AHEAD] = bank.ahead[profile, 1]
-        features[ABLE] = fitting_total
+        features[FITTING_TOTAL] = fitting_total
         out.stage_job[row] = job_row
         out.schedulable[row] = fitting > 0 and schedulable(state, bank, stage)
         rows[row] = stage

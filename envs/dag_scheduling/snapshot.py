@@ -132,7 +132,7 @@ def _fill(
 
 
 @compiled
-def placeable(state: SimState, bank: JobTemplates, stage: int) -> int:
+def placeable_executors(state: SimState, bank: JobTemplates, stage: int) -> int:
     """Count the round's executors that may be placed at the stage; 0 if it is not schedulable."""
     fitting = 0
     for kind in range(len(state.left)):
@@ -142,14 +142,14 @@ def placeable(state: SimState, bank: JobTemplates, stage: int) -> int:
 
 
 @compiled
-def place_all(state: SimState, bank: JobTemplates, given: NDArray[np.int64]) -> int:
+def place_executors(state: SimState, bank: JobTemplates, given: NDArray[np.int64]) -> int:
     """Place executors by `given` (G, 2), rows of (stage row, amount).
 
     Stop at the first placement that is not possible; return how many were made.
     """
     for number in range(len(given)):
         stage, amount = given[number, 0], given[number, 1]
-        if not 0 < amount <= placeable(state, bank, stage):
+        if not 0 < amount <= placeable_executors(state, bank, stage):
             return number
         place(state, bank, stage, amount)
     return len(given)

@@ -14,7 +14,7 @@ from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
-    MOMENT,
+    PHASE,
     PREEMPTS,
     PUBLISHED,
     RECONSIDERING,
@@ -73,7 +73,7 @@ def apply_action(
             if np.isnan(drawn):
                 legal, drawn = False, -np.inf
             decision.affinity[row, machine] = drawn
-    if decision.counts[MOMENT] == RECONSIDERING:
+    if decision.counts[PHASE] == RECONSIDERING:
         if preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
             remove_finished(state, jobs, decision)
         return legal

@@ -25,7 +25,7 @@ from loadmaster.envs.gpu_scheduling.simulator import advance, update_speeds
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 # `counts`
-SHOWN, LISTED, NOTED, PREEMPTS, MOMENT = 0, 1, 2, 3, 4
+SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE = 0, 1, 2, 3, 4
 COUNTS = 5
 # SHOWN           rows of the observation in use
 # LISTED          number of running jobs: entries of `running` in use
@@ -33,7 +33,7 @@ COUNTS = 5
 # PREEMPTS        1: agents may stop running jobs
 # MOMENT          phase of the event: one of the following
 
-NOTHING, PLACING, RECONSIDERING, PLACING_AGAIN, SETTLED = 0, 1, 2, 3, 4
+NOT_STARTED, PLACING, RECONSIDERING, PLACING_AGAIN, COMPLETED = 0, 1, 2, 3, 4
 # NOTHING         no decision was needed yet at this event
 # SETTLED         no further decision at this event
 PHASES = {PLACING: "placing", RECONSIDERING: "reconsidering", PLACING_AGAIN: "placing again"}
@@ -61,8 +61,8 @@ class DecisionState(NamedTuple):
     affinity: NDArray[np.float64]  # (Q, M) the placement agent's last action
     row_of: NDArray[np.int64]  # (N,) row of an observed job
     free: NDArray[np.int64]  # (M, 2) scratch for preemption
-    noted_s: NDArray[np.float64]  # (T,) times of the history's rows, latest first
-    noted_speed: NDArray[np.float32]  # (T, M) mean speed of the instances on a machine
+    history_s: NDArray[np.float64]  # (T,) times of the history's rows, latest first
+    history_speed: NDArray[np.float32]  # (T, M) mean speed of the instances on a machine
     noted: NDArray[np.bool_]  # (T, M) whether any instance ran
     users: NDArray[np.float64]  # (U, 2)
     static_features: NDArray[np.float32]  # (N, JOB_FEATURES)
@@ -82,8 +82,8 @@ def new_decision_state(
         affinity=np.zeros((queue, machines)),
         row_of=np.zeros(count, np.int64),
         free=np.zeros((machines, 2), np.int64),
-        noted_s=np.zeros(past),
-        noted_speed=np.zeros((past, machines), np.float32),
+        history_s=np.zeros(past),
+        history_speed=np.zeros((past, machines), np.float32),
         noted=np.zeros((past, machines), np.bool_),
         users=np.zeros((int(jobs.user.max(initial=0)) + 1, 2)),
         static_features=static_features(cluster, jobs, settings.durations == "known"),
@@ -111,7 +111,7 @@ def advance_to_decision(
         decision.sums[FEE] += decision.sums[FEE_RATE] * passed_s
         if state.clock[cols.FINISHED] > finished:
             remove_finished(state, jobs, decision)
-        decision.counts[MOMENT] = NOTHING
+        decision.counts[PHASE] = NOT_STARTED
     return cols.DECIDE
 
 
@@ -120,7 +120,7 @@ def needs_decision(state: SimState, cluster: Cluster, jobs: Jobs, decision: Deci
     """Whether a decision is needed at the present time; if so, extend the history of speeds."""
     if not _next_phase(state, cluster, jobs, decision):
         return False
-    if state.times[cols.NOW] != decision.noted_s[0] or decision.counts[NOTED] == 0:
+    if state.times[cols.NOW] != decision.history_s[0] or decision.counts[HISTORY_ROWS] == 0:
         _record_speeds(state, decision)
     return True
 
@@ -128,20 +128,20 @@ def needs_decision(state: SimState, cluster: Cluster, jobs: Jobs, decision: Deci
 @njit_inline
 def _next_phase(state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState) -> bool:
     """Enter the next phase of the present event; return whether it needs a decision."""
-    phase, waiting = decision.counts[MOMENT], state.clock[cols.QUEUED]
+    phase, waiting = decision.counts[PHASE], state.clock[cols.QUEUED]
     # SETTLED remains until time advances, also if `advance` returns GROW_TRACE first.
-    decision.counts[MOMENT] = SETTLED
-    if waiting == 0 or phase in (PLACING_AGAIN, SETTLED):
+    decision.counts[PHASE] = COMPLETED
+    if waiting == 0 or phase in (PLACING_AGAIN, COMPLETED):
         return False
-    if phase in (NOTHING, RECONSIDERING) and _can_start(state, len(decision.shown)):
-        decision.counts[MOMENT] = PLACING if phase == NOTHING else PLACING_AGAIN
+    if phase in (NOT_STARTED, RECONSIDERING) and _can_start(state, len(decision.shown)):
+        decision.counts[PHASE] = PLACING if phase == NOT_STARTED else PLACING_AGAIN
         return True
     if phase == RECONSIDERING or decision.counts[PREEMPTS] == 0:
         return False
     if state.clock[cols.RUNNING] == 0 or waiting >= len(decision.shown):
         return False  # no row is left for a running job
     update_speeds(state, cluster, jobs)  # of jobs just started
-    decision.counts[MOMENT] = RECONSIDERING
+    decision.counts[PHASE] = RECONSIDERING
     return True
 
 
@@ -150,8 +150,8 @@ def list_started(state: SimState, decision: DecisionState) -> None:
     """Add the jobs that the last scheduling pass started to `running`."""
     for place in range(state.clock[cols.STARTS]):
         job = state.jobs[place, cols.STARTED]
-        decision.running[decision.counts[LISTED]] = job
-        decision.counts[LISTED] += 1
+        decision.running[decision.counts[RUNNING_JOBS]] = job
+        decision.counts[RUNNING_JOBS] += 1
         decision.sums[FEE_RATE] += state.progress[job, cols.FEE_RATE]
 
 
@@ -159,7 +159,7 @@ def list_started(state: SimState, decision: DecisionState) -> None:
 def remove_finished(state: SimState, jobs: Jobs, decision: DecisionState) -> None:
     """Remove finished and preempted jobs from `running`, and sum the fee rates of the others."""
     rate, place = 0.0, 0
-    while place < decision.counts[LISTED]:
+    while place < decision.counts[RUNNING_JOBS]:
         job = decision.running[place]
         if state.jobs[job, cols.ROWS_USED] > 0:
             rate += state.progress[job, cols.FEE_RATE]
@@ -170,8 +170,8 @@ def remove_finished(state: SimState, jobs: Jobs, decision: DecisionState) -> Non
             of_user[JOBS_DONE] += 1
             difference = np.log1p(state.progress[job, cols.RUN_S] / 60) - of_user[LOG_RUN]
             of_user[LOG_RUN] += difference / of_user[JOBS_DONE]
-        decision.counts[LISTED] -= 1
-        decision.running[place] = decision.running[decision.counts[LISTED]]
+        decision.counts[RUNNING_JOBS] -= 1
+        decision.running[place] = decision.running[decision.counts[RUNNING_JOBS]]
     decision.sums[FEE_RATE] = rate
 
 
@@ -191,14 +191,14 @@ def _can_start(state: SimState, rows: int) -> bool:
 @njit_inline
 def _record_speeds(state: SimState, decision: DecisionState) -> None:
     """Insert the mean speed of the instances on each machine as the first row of the history."""
-    last = min(decision.counts[NOTED], len(decision.noted_s) - 1)
+    last = min(decision.counts[HISTORY_ROWS], len(decision.history_s) - 1)
     for row in range(last, 0, -1):
-        decision.noted_s[row] = decision.noted_s[row - 1]
+        decision.history_s[row] = decision.history_s[row - 1]
         for machine in range(len(state.free)):
-            decision.noted_speed[row, machine] = decision.noted_speed[row - 1, machine]
+            decision.history_speed[row, machine] = decision.history_speed[row - 1, machine]
             decision.noted[row, machine] = decision.noted[row - 1, machine]
-    decision.counts[NOTED] = last + 1
-    decision.noted_s[0] = state.times[cols.NOW]
+    decision.counts[HISTORY_ROWS] = last + 1
+    decision.history_s[0] = state.times[cols.NOW]
     for machine in range(len(state.free)):
         instances, speed = 0, 0.0
         row = state.machines[machine, cols.FIRST]
@@ -208,4 +208,4 @@ def _record_speeds(state: SimState, decision: DecisionState) -> None:
             speed += count * state.progress[state.rows[row, cols.JOB], cols.RATE]
             row = state.rows[row, cols.NEXT]
         decision.noted[0, machine] = instances > 0
-        decision.noted_speed[0, machine] = speed / instances if instances > 0 else 0.0
+        decision.history_speed[0, machine] = speed / instances if instances > 0 else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
 
 
-def conditions(settings: GpuSchedulingSettings, recorded: int | None = None) -> str:
+def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = None) -> str:
     """Describe an episode; `recorded` is the number of jobs in the workload's trace."""
     groups = settings.machine_groups
     machines = sum(group.count for group in groups)
@@ -14,11 +14,13 @@ def conditions(settings: GpuSchedulingSettings, recorded: int | None = None) -> 
     named = size if settings.machines else f"{settings.cluster} cluster: {size}"
     included = {"jobs", "arrivals", "interarrival_s", "load", "jobs_per_minute"}
     included |= {"cluster", "machines"}
-    others = [f"{name} {value}" for name, value in changed(settings) if name not in included]
+    others = [
+        f"{name} {value}" for name, value in changed_settings(settings) if name not in included
+    ]
     return ", ".join([f"{_jobs(settings, recorded)}, {named}", *others])
 
 
-def changed(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
+def changed_settings(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
     """Names and values of changed settings, apart from those in the title."""
     shown = {"workload", "data", "cluster", "machines", "gpu_types", "max_queue", "history"}
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)

@@ -31,7 +31,7 @@ class Episode(NamedTuple):
 
     cluster: Cluster
     jobs: Jobs
-    luck: int  # seed of the runtime noise
+    noise_seed: int  # of the runtime noise
 
 
 def build_episode(
@@ -122,9 +122,9 @@ def run_baseline(
     ordering = baseline.ordering
     by_user = ordering.rule == DRF
     state = new_state(settings, cluster, jobs, noise_seed, by_user=by_user, record=record)
-    if ordering.by_the_clock:
+    if ordering.at_intervals:
         state.times[cols.NEXT_REPLAN] = 0.0
-    replan_s = settings.replan_s if ordering.by_the_clock else np.inf
+    replan_s = settings.replan_s if ordering.at_intervals else np.inf
     while True:
         if baseline.annealed:
             weights = settings.jct_weight, settings.fee_weight

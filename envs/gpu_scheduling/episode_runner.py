@@ -32,14 +32,14 @@ class EpisodeRunner:
         self.view = blank_observation(settings.max_queue, self.episode.cluster, settings.history)
         self.terms = published_terms(settings, self.episode.cluster)
 
-    def lengthen_trace(self) -> None:
+    def grow_trace(self) -> None:
         self.state = with_more_trace(self.state)
 
     def advance_to_decision(self) -> bool:
         """Advance to the next decision and observe; return False at the end of the episode."""
         cluster, jobs, _ = self.episode
         while (status := advance_to_decision(self.state, cluster, jobs, self.desk)) == GROW_TRACE:
-            self.lengthen_trace()
+            self.grow_trace()
         if status != DECIDE:
             return False
         self.observe()

@@ -17,12 +17,12 @@ from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
+    HISTORY_ROWS,
     JOBS_DONE,
-    LISTED,
     LOG_RUN,
-    MOMENT,
-    NOTED,
+    PHASE,
     RECONSIDERING,
+    RUNNING_JOBS,
     SHOWN,
     DecisionState,
     needs_decision,
@@ -86,7 +86,7 @@ def observe(
 ) -> None:
     """Write the observation into `out`, and the jobs of its rows into `decision.shown`."""
     used, shown = decision.counts[SHOWN], list_pending(state, decision.shown)
-    reconsidering = decision.counts[MOMENT] == RECONSIDERING
+    reconsidering = decision.counts[PHASE] == RECONSIDERING
     if reconsidering:
         shown = _add_running(state, decision, shown)
     decision.counts[SHOWN] = shown
@@ -108,15 +108,15 @@ def observe(
         out.rack_held[unused] = 0
     for machine in range(len(out.machines)):
         _observe_machine(state, cluster, jobs, machine, out.machines[machine])
-    for past in range(decision.counts[NOTED]):
-        out.history_t[past] = state.times[cols.NOW] - decision.noted_s[past]
+    for past in range(decision.counts[HISTORY_ROWS]):
+        out.history_t[past] = state.times[cols.NOW] - decision.history_s[past]
         for machine in range(len(out.machines)):
-            out.history_y[past, machine] = decision.noted_speed[past, machine]
+            out.history_y[past, machine] = decision.history_speed[past, machine]
             out.history_mask[past, machine] = decision.noted[past, machine]
 
 
 @compiled
-def observe_if_waiting(
+def observe_if_decision(
     state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState, out: Observation
 ) -> bool:
     """Write the observation if a decision is needed at the present time; return whether it is.
@@ -132,7 +132,7 @@ def observe_if_waiting(
 @njit_inline
 def _add_running(state: SimState, decision: DecisionState, shown: int) -> int:
     """Insert running jobs in order of arrival into the free rows; return the rows in use."""
-    for place in range(min(decision.counts[LISTED], len(decision.shown) - shown)):
+    for place in range(min(decision.counts[RUNNING_JOBS], len(decision.shown) - shown)):
         # `running`, not the event heap: the order of ends must stay unknown.
         job, row = decision.running[place], shown
         while row > 0 and decision.shown[row - 1] > job:

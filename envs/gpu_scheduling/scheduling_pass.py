@@ -74,7 +74,7 @@ def list_pending(state: SimState, pending: NDArray[np.int64]) -> int:
 
 
 @compiled
-def offer(
+def set_priorities(
     state: SimState,
     jobs: Jobs,
     pending: NDArray[np.int64],

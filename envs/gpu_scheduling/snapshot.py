@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import LISTED, DecisionState
+from loadmaster.envs.gpu_scheduling.decision_state import RUNNING_JOBS, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.queues import enqueue, key_now
 from loadmaster.envs.gpu_scheduling.simulator import start
@@ -79,7 +79,7 @@ def state_from_snapshot(
             enqueue(state, cluster, jobs, job)
     for place in range(len(snapshot.running)):
         decision.running[place] = snapshot.running[place]
-    decision.counts[LISTED] = len(snapshot.running)
+    decision.counts[RUNNING_JOBS] = len(snapshot.running)
 
 
 @njit_internal

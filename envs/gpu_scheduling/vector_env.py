@@ -156,7 +156,7 @@ def _decision_of(batch: BatchedState, i: int) -> DecisionState:
     d = batch.decisions
     return DecisionState(
         d.counts[i], d.sums[i], d.shown[i], d.running[i], d.affinity[i],
-        d.row_of[i], d.free[i], d.noted_s[i], d.noted_speed[i], d.noted[i], d.users[i],
+        d.row_of[i], d.free[i], d.history_s[i], d.history_speed[i], d.noted[i], d.users[i],
         d.static_features[i],
     )  # fmt: skip
 

@@ -15,8 +15,8 @@ from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.gpu_scheduling.actions import apply_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
-    MOMENT,
-    NOTHING,
+    NOT_STARTED,
+    PHASE,
     RECONSIDERING,
     SHOWN,
     DecisionState,
@@ -24,14 +24,14 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
 )
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.observation import Observation, observe, observe_if_waiting
+from loadmaster.envs.gpu_scheduling.observation import Observation, observe, observe_if_decision
 from loadmaster.envs.gpu_scheduling.rewards import Terms
 from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, SimState
 from loadmaster.models.das.compiled import Weights, Workspace, affinity_std, decide
 from loadmaster.models.eigensolver import Array64
 from loadmaster.models.layers import Array32, top_k
 
-EVENT = NOTHING  # instead of a phase: all phases of the event
+EVENT = NOT_STARTED  # instead of a phase: all phases of the event
 NO_REWARD = Terms(1.0, 1.0, 0.0, 1.0, 1.0)  # services do not use the reward of an action
 
 # Places in `Scores.counts`.
@@ -87,8 +87,8 @@ def run_event(
     `scores` gets those of the first phase with a choice.
     """
     scores.counts[:] = 0
-    while observe_if_waiting(state, cluster, jobs, desk, view):
-        if phase not in (EVENT, desk.counts[MOMENT]):
+    while observe_if_decision(state, cluster, jobs, desk, view):
+        if phase not in (EVENT, desk.counts[PHASE]):
             return True
         decide(view, weights, work, False, np.int64(0))
         if score_options(view, desk, work.priority, work.affinity, scores):
@@ -135,7 +135,7 @@ def score_options(
 @njit_internal
 def _has_choice(view: Observation, desk: DecisionState) -> bool:
     """Whether there is more than one pair of a job and a machine."""
-    if desk.counts[MOMENT] == RECONSIDERING:
+    if desk.counts[PHASE] == RECONSIDERING:
         return True
     pairs = 0
     for row in range(desk.counts[SHOWN]):
@@ -166,7 +166,7 @@ def run_episode(runner: EpisodeRunner, weights: Weights, work: Workspace) -> int
         runner.state, cluster, jobs, runner.desk, runner.terms, runner.view, weights, work,
         decisions,
     ) == GROW_TRACE:  # fmt: skip
-        runner.lengthen_trace()
+        runner.grow_trace()
     return int(decisions[0])
 
 

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES, PLACING_AGAIN, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import Episode
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE
 from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
-from loadmaster.envs.gpu_scheduling.scheduling_pass import offer
+from loadmaster.envs.gpu_scheduling.scheduling_pass import set_priorities
 from loadmaster.envs.gpu_scheduling.state import GPU, NOW, ROWS_USED, SimState
 from loadmaster.models.das.compiled_loop import MACHINES, ROWS, Scores
 from loadmaster.models.das.decision import ClusterTables
@@ -145,7 +145,7 @@ class DecisionContext(NamedTuple):
         running = self.is_running
         state.key[before] = -np.inf  # jobs that are not shown cannot be stopped
         state.key[self.shown[running]] = -priority[running]
-        offer(state, jobs, self.shown[waiting], priority[waiting], len(waiting))
+        set_priorities(state, jobs, self.shown[waiting], priority[waiting], len(waiting))
         preempt_lower_ranked(state, cluster, jobs, np.zeros_like(state.free))
         return set(before[state.jobs[before, ROWS_USED] == 0].tolist())
 

@@ -12,11 +12,11 @@ import torch
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.decision_state import MOMENT, SHOWN
+from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Workload
-from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_waiting
+from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_decision
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.models.bundle import Bundle, load_bundle
 from loadmaster.models.das.compiled import Workspace, is_supported, weights_of, workspace_for
@@ -149,7 +149,7 @@ class DasPolicy:
             found = self.network(observation)
         counts = runner.desk.counts
         return DecisionContext(
-            runner.episode, runner.state, int(counts[MOMENT]), runner.desk.shown[: counts[SHOWN]],
+            runner.episode, runner.state, int(counts[PHASE]), runner.desk.shown[: counts[SHOWN]],
             observation, *found,
         )  # fmt: skip
 
@@ -165,8 +165,8 @@ class DasPolicy:
         view = blank_observation(self.trained_in.max_queue, tables.cluster, self.trained_in.history)
         counts = tables.desk.counts
         with torch.no_grad(), _one_thread():
-            while observe_if_waiting(*tables.simulation, view):
-                if phase not in (EVENT, counts[MOMENT]):
+            while observe_if_decision(*tables.simulation, view):
+                if phase not in (EVENT, counts[PHASE]):
                     break
                 found = self.network(batch_of_one(view, int(counts[SHOWN])))
                 priority, affinity = (np.ascontiguousarray(mean[0]) for mean in found.mean())

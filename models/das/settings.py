@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.describe import conditions
+from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.settings import Settings
 from loadmaster.models.manifest import Manifest, describe_training, training_environment
@@ -88,7 +88,7 @@ def trained_on(manifest: Manifest) -> str:
 
 
 def _describe(settings: GpuSchedulingSettings) -> str:
-    return f"{settings.workload}, {conditions(settings)}"
+    return f"{settings.workload}, {describe_episode(settings)}"
 
 
 def distance(manifest: Manifest, settings: GpuSchedulingSettings) -> tuple[float, ...]:

@@ -199,7 +199,9 @@ def read_inputs(view: Observation, scratch: Scratch) -> None:
         inputs[10, column] = stage[obs_cols.RUNNING] * _EXECUTOR
         inputs[11, column] = stage[obs_cols.RUNNABLE]
         inputs[12, column] = stage[obs_cols.FITTING] * _EXECUTOR
-        inputs[13, column] = _ONE - stage[obs_cols.ABLE] / view.cluster[obs_cols.TOTAL_EXECUTORS]
+        inputs[13, column] = (
+            _ONE - stage[obs_cols.FITTING_TOTAL] / view.cluster[obs_cols.TOTAL_EXECUTORS]
+        )
 
 
 @njit_inline

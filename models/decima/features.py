@@ -161,6 +161,6 @@ def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
         stage[:, obs_cols.RUNNING] * PER_EXECUTOR,
         stage[:, obs_cols.RUNNABLE],
         stage[:, obs_cols.FITTING] * PER_EXECUTOR,
-        1 - stage[:, obs_cols.ABLE] / total,
+        1 - stage[:, obs_cols.FITTING_TOTAL] / total,
     ]
     return torch.cat([job[:, :SHARED], torch.stack(own, dim=1)], dim=1)

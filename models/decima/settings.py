@@ -9,7 +9,7 @@ import math
 
 from pydantic import PositiveInt
 
-from loadmaster.envs.dag_scheduling.describe import conditions
+from loadmaster.envs.dag_scheduling.describe import describe_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
@@ -39,9 +39,9 @@ def trained_on(manifest: Manifest) -> str:
 
 
 def _in_words(settings: DagSchedulingSettings) -> str:
-    # `conditions` names an objective other than jct.
+    # `describe_episode` names an objective other than jct.
     objective = "" if settings.objective == "makespan" else ", objective jct"
-    return f"{settings.workload}, {conditions(settings)}{objective}"
+    return f"{settings.workload}, {describe_episode(settings)}{objective}"
 
 
 def distance(manifest: Manifest, settings: DagSchedulingSettings) -> tuple[float, ...]:

@@ -88,7 +88,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def measured_by_turns(
+def measure_interleaved(
     system: str,
     ways: Mapping[str, Callable[[], int]],
     rounds: int,

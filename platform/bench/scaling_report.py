@@ -22,11 +22,11 @@ from loadmaster.models.files import (
 )
 from loadmaster.platform.bench.scaling import Point
 from loadmaster.platform.evaluation.chart_style import (
-    BESIDE,
     DPI,
     HALO,
     INK,
-    NEWCOMER,
+    LABEL_STYLE,
+    LEARNED_COLOUR,
     PALETTE,
     QUIET,
     STYLE,
@@ -78,15 +78,15 @@ def _draw_rollouts(axes: Axes, points: Sequence[Point]) -> None:
     ideal = [speeds[0] * each / workers[0] for each in (0, workers[-1])]
     axes.plot((0, workers[-1]), ideal, color=QUIET, linestyle=(0, (4, 3)), label="ideal")
     label = "measured (and how much of the ideal)"
-    axes.plot(workers, speeds, color=NEWCOMER, linewidth=2.2, marker="o", label=label)
+    axes.plot(workers, speeds, color=LEARNED_COLOUR, linewidth=2.2, marker="o", label=label)
     for point in points[1:]:
         axes.annotate(
             f"{100 * point.rollout_efficiency:.0f}%",
             (point.workers, point.rollout_decisions_per_s),
             xytext=(7, -9),
-            color=NEWCOMER,
+            color=LEARNED_COLOUR,
             path_effects=[HALO],
-            **BESIDE,
+            **LABEL_STYLE,
         )
     axes.set_title("Rollouts, as much for each worker", loc="left", fontsize=11)
     axes.set_xlabel("rollout workers")
@@ -103,7 +103,7 @@ def _draw_iterations(axes: Axes, points: Sequence[Point]) -> None:
     rollouts = [point.iteration_rollout_seconds for point in points]
     updates = [point.iteration_seconds - point.iteration_rollout_seconds for point in points]
     axes.bar(places, updates, 0.62, color=PALETTE[1], label="update")
-    axes.bar(places, rollouts, 0.62, bottom=updates, color=NEWCOMER, label="rollouts")
+    axes.bar(places, rollouts, 0.62, bottom=updates, color=LEARNED_COLOUR, label="rollouts")
     for place, point in zip(places, points, strict=True):
         text = f"{point.iteration_seconds:.2f} s"
         if place:

@@ -23,9 +23,8 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode
+from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_baseline
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, select_jobs
-from loadmaster.envs.gpu_scheduling.rollout import run_baseline
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from loadmaster.platform.bench.measurements import Figure, cold_starts, in_fresh_process
@@ -117,7 +116,7 @@ def cpu_s(settings: GpuSchedulingSettings, episode: Episode, policy: str) -> flo
     spent: list[float] = []
     while len(spent) < RUNS and (len(spent) < 2 or sum(spent[1:]) < PATIENCE_S):
         began = time.thread_time()
-        run_baseline(settings, episode.cluster, episode.jobs, BASELINES[policy], episode.luck)
+        run_baseline(settings, episode.cluster, episode.jobs, BASELINES[policy], episode.noise_seed)
         spent.append(time.thread_time() - began)
     return min(spent)
 

@@ -18,7 +18,7 @@ from loadmaster.platform.bench.soak import Second, Soak
 from loadmaster.platform.evaluation.chart_style import (
     DPI,
     INK,
-    NEWCOMER,
+    LEARNED_COLOUR,
     PALETTE,
     QUIET,
     STYLE,
@@ -149,7 +149,7 @@ def draw_soak(soak: Soak, title: str) -> Figure:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     requests, latency, memory = figure.subplots(3, 1, sharex=True)
     systems = sorted(soak.reports)
-    colours = dict(zip(systems, (NEWCOMER, *PALETTE[1:]), strict=False))
+    colours = dict(zip(systems, (LEARNED_COLOUR, *PALETTE[1:]), strict=False))
     for system in systems:
         rows, colour = [row for row in soak.seconds if row.system == system], colours[system]
         _line(requests, rows, lambda row: row.requests, colour, system)

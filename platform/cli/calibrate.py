@@ -43,7 +43,7 @@ def calibrate(
     from rich.progress import Progress
 
     from loadmaster.envs.dag_scheduling.baselines import BASELINES
-    from loadmaster.envs.dag_scheduling.calibration import SHIPPED, merged
+    from loadmaster.envs.dag_scheduling.calibration import SHIPPED_PATH, merge_calibrations
     from loadmaster.envs.errors import InputError, unknown_name
     from loadmaster.models.files import atomic_text_file
     from loadmaster.platform.evaluation import calibration, run
@@ -62,7 +62,7 @@ def calibrate(
     run.choose_seeds(0, seeds)
     threads = run.choose_workers(workers)
     settings = run.choose_settings(adapter, assignments, workload)
-    path = output or SHIPPED
+    path = output or SHIPPED_PATH
     console = Console(stderr=True, highlight=False)
     results = []
     with atomic_text_file(path) as file:
@@ -75,7 +75,7 @@ def calibrate(
                 task = progress.add_task(f"tuning {name}", total=total)
                 count = partial(progress.advance, task)
                 results.append(calibration.calibrate(name, settings, bank, seeds, threads, count))
-        file.write(merged(path, [best for best, _ in results]))
+        file.write(merge_calibrations(path, [best for best, _ in results]))
     if as_json:
         print(json.dumps({"calibrations": [asdict(best) for best, _ in results]}, indent=2))
         return

@@ -13,7 +13,7 @@ import typer
 
 from loadmaster.platform.cli.options import SystemName
 from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
-from loadmaster.serving.client.base import URL
+from loadmaster.serving.client.base import DEFAULT_URL
 from loadmaster.serving.client.calls import Mode
 from loadmaster.serving.client.errors import one_line
 
@@ -28,7 +28,7 @@ def decide(
     state: Annotated[
         str, typer.Argument(metavar="STATE.json", help="The state as JSON; - reads it from stdin.")
     ],
-    url: Annotated[str, typer.Option(metavar="URL", help="Address of the service.")] = URL,
+    url: Annotated[str, typer.Option(metavar="URL", help="Address of the service.")] = DEFAULT_URL,
     token_file: Annotated[
         Path | None,
         typer.Option(

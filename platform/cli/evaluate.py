@@ -86,15 +86,15 @@ def evaluate(
     explanations: Mapping[str, Sequence[ExplainedDecision]] = {}
     if explain:
         from loadmaster.platform.evaluation.explanations import (
-            choose_moments,
+            check_explain,
             explain_learned,
             print_explanations,
         )
 
-        choose_moments(explain, learned)
+        check_explain(explain, learned)
     folder = output or Path("results") / adapter.folder_name(settings)
     progress = Console(stderr=True, highlight=False)
-    with files.written_at_once(folder) as scratch:
+    with files.atomic_folder(folder) as scratch:
         with progress.status("loading the workload"):
             setup = adapter.prepare(settings)
         if not policy:

@@ -62,9 +62,9 @@ def retrain(
     from loadmaster.platform.evaluation.comparison import compare_bundles
     from loadmaster.platform.evaluation.run import choose_seeds
     from loadmaster.platform.systems.bundle_ref import find_policy
+    from loadmaster.platform.training.config import merged
     from loadmaster.platform.training.export import export_bundle
     from loadmaster.platform.training.retraining import RetrainingFolder, finetune_config
-    from loadmaster.platform.training.run_folder import merged
 
     recipe, serving = find_system(system).load("training"), find_policy(start)
     if serving.system.name != system:
@@ -104,7 +104,7 @@ def train_in(
 ) -> None:
     """Train to the end, resuming an earlier attempt."""
     from loadmaster.platform.cli.train import create
-    from loadmaster.platform.training.launch import launch
+    from loadmaster.platform.training.loop import launch
     from loadmaster.platform.training.run_folder import RunFolder
 
     if folder.is_trained:

@@ -72,10 +72,10 @@ def print_table(histories: Sequence[History], metric: str) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from loadmaster.platform.training.wording import percent, with_unit
+    from loadmaster.platform.training.history import axis_label, percent_change
 
     table = Table(
-        "run", "iterations", f"{with_unit(metric)}: first", "best", "at iteration", box=None
+        "run", "iterations", f"{axis_label(metric)}: first", "best", "at iteration", box=None
     )
     table.add_column("best baseline")
     table.add_column("against it")
@@ -90,7 +90,7 @@ def print_table(histories: Sequence[History], metric: str) -> None:
             f"{best.validation:,.1f}",
             f"{best.iterations:,.0f}",
             f"{escape(baseline[0])} {baseline[1]:,.1f}" if baseline else "-",
-            percent(best.validation, baseline[1]) if baseline and baseline[1] else "-",
+            percent_change(best.validation, baseline[1]) if baseline and baseline[1] else "-",
         )
     console = Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:

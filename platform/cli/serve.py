@@ -100,7 +100,7 @@ def _run(arguments: dict[str, Any], only_try: bool) -> None:
 def print_endpoints(settings: ServeSettings) -> None:
     """Print each system's bundle, deadline and rule, the addresses, and who has access."""
     from loadmaster.platform.ray.serve_session import base_url
-    from loadmaster.serving.http.auth import exposure
+    from loadmaster.serving.http.auth import file_warning
     from loadmaster.serving.policies.store import resolve_bundle
     from loadmaster.serving.system import find_endpoint
 
@@ -114,7 +114,7 @@ def print_endpoints(settings: ServeSettings) -> None:
     typer.echo(f"Serving at {url}; console: {url}/console, routes: {url}/docs")
     if settings.tokens is None and settings.is_private:
         typer.echo("No tokens are set: only this machine has access.")
-    if settings.tokens is not None and (warning := exposure(settings.tokens)) is not None:
+    if settings.tokens is not None and (warning := file_warning(settings.tokens)) is not None:
         typer.echo(f"warning: {warning}", err=True)
     first = next(iter(settings.systems))
     typer.echo(f"Try: loadmaster state {first} | loadmaster decide {first} -")

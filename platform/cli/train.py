@@ -85,7 +85,7 @@ def train(
         values = given_values(config, assignments or [], workers, gpus)
         settings = new_config(recipe, values)
         folder = create(output, system, settings)
-    from loadmaster.platform.training.launch import launch
+    from loadmaster.platform.training.loop import launch
 
     outcome = launch(recipe, settings, folder, resume is not None, address, mlflow)
     report(outcome, folder, as_json)
@@ -98,7 +98,8 @@ def given_values(
 ) -> dict[str, Any]:
     """Merge --config, --set, --workers and --gpus; the later one wins."""
     from loadmaster.envs.settings import parse_assignments
-    from loadmaster.platform.training.run_folder import merged, read_config
+    from loadmaster.platform.training.config import merged
+    from loadmaster.platform.training.run_folder import read_config
 
     values: Mapping[str, Any] = read_config(config) if config is not None else {}
     values = merged(values, parse_assignments(assignments))
@@ -125,7 +126,7 @@ def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
 
 
 def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
-    from loadmaster.platform.training.warm_start import starting_weights
+    from loadmaster.platform.training.trainer import starting_weights
 
     settings = built(recipe, values)
     starting_weights(recipe, settings)  # a fault is raised before Ray starts
@@ -140,8 +141,7 @@ def resumed_config(
     gpus: int | None,
 ) -> TrainingConfig:
     """The run's config with what is set now, such as more iterations or other workers."""
-    from loadmaster.platform.training.run_folder import merged
-    from loadmaster.platform.training.tracking import check_same_run
+    from loadmaster.platform.training.config import check_same_run, merged
 
     own = folder.config(recipe.config_class)
     given = given_values(None, assignments, workers, gpus)
@@ -161,7 +161,7 @@ def create(output: Path | None, system: str, settings: TrainingConfig) -> RunFol
 
 def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     from loadmaster.platform.training.curve import draw_curve
-    from loadmaster.platform.training.wording import percent, unit, word
+    from loadmaster.platform.training.history import metric_label, percent_change, unit_suffix
 
     progress = outcome.progress
     picture = draw_curve(folder)
@@ -178,14 +178,14 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "curve": str(picture),
         }, indent=2))  # fmt: skip
         return
-    metric, s = word(progress.metric), unit(progress.metric)
+    metric, s = metric_label(progress.metric), unit_suffix(progress.metric)
     print(
         f"{metric} on {progress.sequences} unseen sequences: {progress.curve[0][1]:.1f}{s} at "
         f"first, {best:.1f}{s} at best (iteration {iteration})"
     )
     if progress.best_baseline is not None:
         name, baseline = progress.best_baseline
-        against = percent(best, baseline)
+        against = percent_change(best, baseline)
         print(f"{name}, the best baseline: {baseline:.1f}{s}; the policy {against}")
     print(f"Run: {folder.path}; learning curve: {picture}")
     if outcome.interrupted:

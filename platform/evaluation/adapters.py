@@ -41,7 +41,7 @@ class EvaluationSetup:
     metrics: tuple[Metric, ...]  # the primary one first
     run: Callable[[str, int], Any]  # baseline, seed -> an episode's result; called from threads
     job_columns: Callable[[Any], JobColumns] | None = None  # None: results have no jobs
-    job_words: JobLabels = JobLabels()
+    job_labels: JobLabels = JobLabels()
     notes: tuple[str, ...] = ()  # lines about the workload, printed below the table
     oracles: frozenset[str] = frozenset()  # baselines that see hidden state such as durations
     parameters: Mapping[str, str] = field(default_factory=dict)  # tuned baseline -> description
@@ -90,7 +90,7 @@ def loop_is_compiled(environment: str) -> bool:
     return any(cache_folder().glob(f"{environment}_*/rollout.run-*.nbi"))
 
 
-def joined_name(parts: Sequence[str]) -> str:
+def folder_name_of(parts: Sequence[str]) -> str:
     """Join parts to a folder name; a digest keeps long names distinct."""
     name = re.sub(r"[^A-Za-z0-9._]+", "-", "-".join(parts)).strip("-.")
     if len(name) > NAME_MAX:

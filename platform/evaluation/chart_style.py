@@ -15,7 +15,7 @@ PALETTE = (
     "#CC6677", "#332288", "#117733", "#88CCEE", "#AA4499", "#44AA99", "#882255", "#999933",
     "#DDCC77",
 )  # fmt: skip
-NEWCOMER = "#D55E00"  # colour of learned policies
+LEARNED_COLOUR = "#D55E00"  # colour of learned policies
 DASHES = ("-", "--", ":", "-.")  # line styles of learned policies
 INK, QUIET, FAINT = "#222222", "#6B6B6B", "#D0D0D0"
 STYLE: dict[Any, Any] = {
@@ -37,10 +37,10 @@ STYLE: dict[Any, Any] = {
 DPI = 150
 HALO = withStroke(linewidth=4, foreground="white")  # keeps a dark line visible on a dark bar
 # Keywords of annotations to the right of a mark.
-BESIDE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
+LABEL_STYLE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
 
 
-def legend_beside(axes: Axes, heading: str) -> None:
+def legend_outside(axes: Axes, heading: str) -> None:
     """Put the legend to the right of the axes, where it covers nothing."""
     legend = axes.legend(
         title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5

@@ -16,17 +16,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from numpy.typing import NDArray
 
 from loadmaster.platform.evaluation.chart_style import (
-    BESIDE,
     DASHES,
     DPI,
     FAINT,
     HALO,
     INK,
-    NEWCOMER,
+    LABEL_STYLE,
+    LEARNED_COLOUR,
     PALETTE,
     QUIET,
     STYLE,
-    legend_beside,
+    legend_outside,
     plain_log,
 )
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
@@ -73,7 +73,7 @@ def draw_summary(comparison: Comparison) -> Figure:
         axes[0].barh(row, summary.mean, 0.62, color=_colour_of(comparison, policy), alpha=0.85)
         axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[HALO])
         end = np.nanmax([summary.mean, high, 0])
-        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **BESIDE)
+        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **LABEL_STYLE)
     axes[0].set_xlabel(f"{metric.title}\n(mean and 95% interval)")
     if comparison.differences:
         _draw_differences(comparison, axes[1])
@@ -96,14 +96,14 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
     reach = [0.0]
     for row, policy in enumerate(comparison.policies):
         if policy == comparison.best_baseline:
-            axes.annotate("best baseline", (0, row), (6, 0), **BESIDE, color=QUIET)
+            axes.annotate("best baseline", (0, row), (6, 0), **LABEL_STYLE, color=QUIET)
             continue
         difference, colour = comparison.differences[policy], _colour_of(comparison, policy)
         ends = (difference.percent_interval.low, difference.percent_interval.high)
         axes.plot(ends, [row, row], color=colour, linewidth=2.5)
         axes.plot(difference.percent, row, "o", color=colour, markersize=6)
         farthest = np.nanmax([difference.percent, ends[1]])
-        axes.annotate(f"{difference.percent:+,.1f}%", (farthest, row), (6, 0), **BESIDE)
+        axes.annotate(f"{difference.percent:+,.1f}%", (farthest, row), (6, 0), **LABEL_STYLE)
         reach += [difference.percent, *ends]
     scale = ""
     if np.nanmax(np.abs(reach)) > 100:
@@ -136,7 +136,7 @@ def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     axes.set_ylabel("share of jobs finished by then")
     axes.set_ylim(0, 1.01)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
-    legend_beside(axes, _legend(comparison, "median"))
+    legend_outside(axes, _legend(comparison, "median"))
     return figure
 
 
@@ -160,7 +160,7 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         axes.set_yscale("log")
         plain_log(axes.xaxis, labels=5)
         plain_log(axes.yaxis, labels=9)
-    labels = comparison.setup.job_words
+    labels = comparison.setup.job_labels
     figure.supxlabel(f"{labels.work} (log scale)", fontsize=10)
     figure.supylabel(f"slowdown: {labels.slowdown} (log scale)", fontsize=10)
     return figure
@@ -185,7 +185,7 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
     axes.set_xlabel("time since the episode's start, s")
     axes.set_ylabel("jobs in system, mean over seeds")
-    legend_beside(axes, _legend(comparison, "mean over this time"))
+    legend_outside(axes, _legend(comparison, "mean over this time"))
     return figure
 
 
@@ -263,7 +263,7 @@ def _colour_of(comparison: Comparison, policy: str) -> str:
         return INK
     adapter = comparison.adapter
     if policy not in adapter.baselines:
-        return NEWCOMER
+        return LEARNED_COLOUR
     families = list(dict.fromkeys(adapter.families.get(name, name) for name in adapter.baselines))
     return PALETTE[families.index(adapter.families.get(policy, policy)) % len(PALETTE)]
 

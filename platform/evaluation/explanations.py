@@ -11,12 +11,11 @@ from rich.text import Text
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Option
-from loadmaster.platform.evaluation.adapters import EvaluationSetup
-from loadmaster.platform.evaluation.learned import Learned
+from loadmaster.platform.evaluation.adapters import EvaluationSetup, Learned
 from loadmaster.platform.systems.policies import ExplainedDecision
 
 
-def choose_moments(count: int, learned: Learned) -> int:
+def check_explain(count: int, learned: Learned) -> int:
     """Check --explain."""
     if count < 0:
         raise InputError(f"--explain is {count}; expected 0 or more")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # slow to import, and needed by the tables only
 
 
 @contextmanager
-def written_at_once(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """Yield a scratch folder whose files move to `folder` on success; an error removes it.
 
     The scratch folder is made first, so that an unwritable place fails before the work is done.

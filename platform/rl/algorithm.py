@@ -305,8 +305,10 @@ class InputDriven(Algorithm):
         rollouts = self._differential([[each.rollout for each in group] for group in groups])
         if learning.baseline == "time":
             rollouts = [[rollout for group in rollouts for rollout in group]]
-        if learning.memory_s is not None:
-            found = bootstrapped_advantages(rollouts, learning.discount_per_s, learning.memory_s)
+        if learning.credit_horizon_s is not None:
+            found = bootstrapped_advantages(
+                rollouts, learning.discount_per_s, learning.credit_horizon_s
+            )
         else:
             found = [
                 advantage

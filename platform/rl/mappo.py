@@ -171,7 +171,9 @@ class Mappo(InputDriven):
             return super().advantages(groups)
         recordings = [recording for group in groups for recording in group]
         (rollouts,) = self._differential([[recording.rollout for recording in recordings]])
-        decay = Decay(critic.gamma, learning.discount_per_s, critic.gae_lambda, learning.memory_s)
+        decay = Decay(
+            critic.gamma, learning.discount_per_s, critic.gae_lambda, learning.credit_horizon_s
+        )
         predicted, state_value = self.critic_values(recordings)
         errors = [
             gae(segments_of(rollout, own.kept, decay), values, following)
@@ -206,7 +208,7 @@ class Mappo(InputDriven):
         """
         learning, remaining = self.learning, iter(zip(rollouts, predicted, strict=True))
         with_values = [[_with_outlook(*next(remaining), own.kept) for own in g] for g in groups]
-        horizon_s = math.inf if learning.memory_s is None else learning.memory_s
+        horizon_s = math.inf if learning.credit_horizon_s is None else learning.credit_horizon_s
         found = iter(bootstrapped_advantages(with_values, learning.discount_per_s, horizon_s))
         return [next(found)[own.kept] for group in groups for own in group]
 

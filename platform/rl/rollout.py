@@ -37,10 +37,10 @@ TensorColumns = dict[str, Any]  # the same tree with tensors
 
 @dataclass(frozen=True)
 class RolloutSpec:
-    """One rollout to make. Rollouts of one `sequence` share their input and differ by `luck`."""
+    """One rollout to make; those of one `sequence` share their input and differ in sampling."""
 
     sequence: int  # seed of the environment
-    luck: int  # seed of action sampling
+    action_seed: int  # seed of action sampling
     keep: float = 1.0  # share of decisions to record, drawn at random
     horizon_s: float | None = None  # mean length; None: the environment's own
 

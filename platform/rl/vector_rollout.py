@@ -47,15 +47,17 @@ class VectorEngine:
         self._make, self._outcome, self._cost, self._rows = make, outcome, cost, rows
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
-        action_seeds = torch.tensor([own.luck for own in assignments])
-        torch.manual_seed(assignments[0].luck)  # for modules that sample by torch's generator
+        action_seeds = torch.tensor([own.action_seed for own in assignments])
+        torch.manual_seed(
+            assignments[0].action_seed
+        )  # for modules that sample by torch's generator
         # Environments that share a batch share a horizon.
         envs = self._make(len(assignments), assignments[0].horizon_s)
         seeds = [assignment.sequence for assignment in assignments]
         buffer = self._run(envs, module.forward_exploration, module, seeds, action_seeds)
         envs.close()
         return [
-            buffer.extract(index, np.random.default_rng(own.luck), own.keep)
+            buffer.extract(index, np.random.default_rng(own.action_seed), own.keep)
             for index, own in enumerate(assignments)
         ]
 

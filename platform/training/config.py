@@ -24,7 +24,7 @@ from loadmaster.envs.settings import Settings
 # Settings that a resumed run may change. With other validation sequences its curve would break in
 # two; its network and its task define the run, and so does the policy it started from.
 MAY_CHANGE = ("training.", "rollouts.", "checkpoints.", "resources.", "validation.every")
-START, TAKE = "training.start", "training.take"
+WARM_START, WEIGHT_FILTER = "training.warm_start", "training.weight_filter"
 
 
 class Schedule(Settings):
@@ -68,7 +68,7 @@ class Critic(Settings):
     epochs: PositiveInt = 4  # passes over the rollouts
     minibatches: PositiveInt = 4  # per pass
     samples: PositiveInt = 8  # of the policy's actions whose mean q is the baseline (q)
-    shared_input: bool = False  # compare within a sequence, by memory_s and discount_per_s (v)
+    shared_input: bool = False  # compare within a sequence, by credit_horizon_s, discount_per_s (v)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -80,10 +80,12 @@ class Critic(Settings):
 class Learning(Settings):
     """How the policy is updated from the rollouts."""
 
+    renamed = {"start": "warm_start", "take": "weight_filter", "memory_s": "credit_horizon_s"}
+
     iterations: PositiveInt = 200
     minutes: PositiveFloat | None = None  # time limit beside `iterations`
-    start: str | None = None  # initial policy: pretrained, a bundle's or run's folder
-    take: tuple[str, ...] = ()  # tables of weights to take from it, * for any part; (): all
+    warm_start: str | None = None  # initial policy: pretrained, a bundle's or run's folder
+    weight_filter: tuple[str, ...] = ()  # names of its weights to take, * as wildcard; (): all
     method: Literal["ppo", "reinforce", "evolution"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
     scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages are normalised
@@ -96,7 +98,7 @@ class Learning(Settings):
     gradient_clip: PositiveFloat = 0.5  # of the gradient's norm
     averaging: PositiveInt = 1  # iterations whose mean weights are validated and saved
     discount_per_s: NonNegativeFloat = 0.0  # 0: no discount
-    memory_s: PositiveFloat | None = None  # credit horizon of a decision; None: all that follows
+    credit_horizon_s: PositiveFloat | None = None  # decay time of advantages; None: no decay
     differential: bool = False  # subtract the mean reward rate, for streams without an end
     critic: Critic = Critic()
     evolution: Evolution = Evolution()
@@ -190,9 +192,9 @@ def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Path) -> 
     for name in new | old:
         if old.get(name) == new.get(name):
             continue
-        if name in (START, TAKE) or not name.startswith(MAY_CHANGE):
+        if name in (WARM_START, WEIGHT_FILTER) or not name.startswith(MAY_CHANGE):
             raise InputError(
                 f"setting {name} is {old.get(name)!r} in {str(run)!r} and cannot become "
                 f"{new.get(name)!r}; expected a new run, which may start from this one's policy: "
-                f"--set {START}={run}"
+                f"--set {WARM_START}={run}"
             )

@@ -19,11 +19,11 @@ from loadmaster.platform.evaluation.chart_style import (
     DPI,
     HALO,
     INK,
-    NEWCOMER,
+    LEARNED_COLOUR,
     PALETTE,
     QUIET,
     STYLE,
-    legend_beside,
+    legend_outside,
 )
 from loadmaster.platform.training.history import (
     Effort,
@@ -74,7 +74,7 @@ def draw_curves(
         axes.set_ylabel(metric)
         axes.set_title("Greedy policy on sequences it never learns from", loc="left", fontsize=11)
         if len(histories) > 1:
-            legend_beside(axes, "run (best)")
+            legend_outside(axes, "run (best)")
             entries = axes.get_legend_handles_labels()[1]
             lines = sum(1 + entry.count("\n") for entry in entries)
             figure.set_size_inches(9, max(4.6, 1 + 0.22 * lines))
@@ -100,7 +100,7 @@ def _clipped_range(
 def _styles() -> Iterator[dict[str, Any]]:
     """Forty distinguishable line styles, repeated."""
     similar, *others = PALETTE  # similar to NEWCOMER, so it comes last
-    each = product(DASHES, (NEWCOMER, *others, similar))
+    each = product(DASHES, (LEARNED_COLOUR, *others, similar))
     return ({"color": colour, "linestyle": dash} for dash, colour in cycle(each))
 
 

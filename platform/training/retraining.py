@@ -19,7 +19,12 @@ from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import Manifest
 from loadmaster.platform.training.config import merged
 from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
-from loadmaster.serving.policies.comparison import BUNDLE, FILE, ComparisonResult, read_comparison
+from loadmaster.serving.policies.comparison import (
+    BUNDLE_FOLDER,
+    COMPARISON_FILE,
+    ComparisonResult,
+    read_comparison,
+)
 
 REQUEST = "request.json"
 ITERATIONS, MINUTES = 200, 20.0  # limits unless given
@@ -31,6 +36,9 @@ def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) 
     trained = manifest.trained.get("config")
     if isinstance(trained, Mapping):
         own = dict(trained)
+        learning = own.get("training")
+        if isinstance(learning, Mapping):  # bundles of earlier versions have the former names
+            own["training"] = {Learning.renamed.get(k, k): v for k, v in learning.items()}
     else:  # a bundle made by other software
         own = {"environment": manifest.trained.get("environment") or {}}
     for name in SURROUNDINGS:
@@ -39,8 +47,8 @@ def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) 
     changed = {
         "rollouts": {"workers": 0},  # the service may hold all CPUs
         "training": {
-            "start": str(folder.absolute()),
-            "take": [],
+            "warm_start": str(folder.absolute()),
+            "weight_filter": [],
             "iterations": ITERATIONS,
             "minutes": MINUTES,
             # Rates and entropy begin where their schedules ended.
@@ -55,7 +63,7 @@ class RetrainingFolder:
     """The folder of one retraining."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.run, self.bundle = path, path / "run", path / BUNDLE
+        self.path, self.run, self.bundle = path, path / "run", path / BUNDLE_FOLDER
 
     def open(self, request: Mapping[str, Any]) -> None:
         """Create it, or check that it is of the same request."""
@@ -88,11 +96,11 @@ class RetrainingFolder:
 
     @property
     def verdict(self) -> ComparisonResult | None:
-        return read_comparison(self.path) if (self.path / FILE).exists() else None
+        return read_comparison(self.path) if (self.path / COMPARISON_FILE).exists() else None
 
     def close(self, verdict: ComparisonResult) -> None:
         """Write the comparison and remove the checkpoints, most of the folder's size."""
-        self._write(FILE, verdict.model_dump(mode="json"))
+        self._write(COMPARISON_FILE, verdict.model_dump(mode="json"))
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
 
     def _read(self, name: str) -> dict[str, Any] | None:

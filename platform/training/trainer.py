@@ -32,7 +32,7 @@ class Trainer:
     """Training without files: driven by the training loop and by sweeps."""
 
     def __init__(self, recipe: Recipe, config: TrainingConfig, resumed: bool = False) -> None:
-        """`resumed`: a checkpoint follows, so training.start is not read."""
+        """`resumed`: a checkpoint follows, so training.warm_start is not read."""
         self.recipe, self.config = recipe, config
         recipe.compile(config)
         start = None if resumed else starting_weights(recipe, config)
@@ -125,16 +125,16 @@ class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)
 
 
 def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
-    """Weights of the policy in training.start, or those of its tables that training.take names."""
-    start, patterns = config.training.start, config.training.take
+    """Weights of the policy in training.warm_start, or those of its tables that training.weight_filter names."""
+    start, patterns = config.training.warm_start, config.training.weight_filter
     if start is None:
         if patterns:
-            raise InputError("training.take: there is no training.start to take weights from")
+            raise InputError("training.weight_filter: there is no training.warm_start to filter")
         return None
     bundle = find_policy(start).bundle
     if bundle.system != recipe.system:
         raise InputError(
-            f"training.start {start!r} is a policy of {bundle.system!r}; "
+            f"training.warm_start {start!r} is a policy of {bundle.system!r}; "
             f"expected one of {recipe.system!r}"
         )
     if patterns:
@@ -144,7 +144,7 @@ def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.
     network = {**recipe.network(recipe.config_class()), **bundle.network}
     if network != recipe.network(config):
         raise InputError(
-            f"training.start {start!r} has the network {network}; "
+            f"training.warm_start {start!r} has the network {network}; "
             f"expected the configured one, {recipe.network(config)}"
         )
     return dict(bundle.weights)
@@ -157,7 +157,9 @@ def _matching(
     for pattern in patterns:
         if not fnmatch.filter(weights, pattern):
             known = ", ".join(sorted(weights))
-            raise InputError(f"training.take: no table is called {pattern}; expected {known}")
+            raise InputError(
+                f"training.weight_filter: no table is called {pattern}; expected {known}"
+            )
     chosen = {name for pattern in patterns for name in fnmatch.filter(weights, pattern)}
     return {name: weights[name] for name in sorted(chosen)}
 
@@ -166,11 +168,11 @@ def _check_shapes(taken: Mapping[str, torch.Tensor], own: Mapping[str, torch.Ten
     for name, table in taken.items():
         if name not in own:
             raise InputError(
-                f"training.take: the network to train has no table {name}; "
+                f"training.weight_filter: the network to train has no table {name}; "
                 "expected tables of both networks"
             )
         if own[name].shape != table.shape:
             raise InputError(
-                f"training.take: {name} of training.start has the shape {tuple(table.shape)}; "
+                f"training.weight_filter: {name} of training.warm_start has the shape {tuple(table.shape)}; "
                 f"expected {tuple(own[name].shape)}, as in the network to train"
             )

@@ -15,7 +15,7 @@ from .http1 import MAX_BODY, Request, parse_address
 from .responses import Decision
 from .retry import Fallback, LocalFallback, RetryPolicy
 
-URL = "http://127.0.0.1:8700"
+DEFAULT_URL = "http://127.0.0.1:8700"
 
 
 class BaseClient(Generic[C]):
@@ -32,7 +32,7 @@ class BaseClient(Generic[C]):
 
     def __init__(
         self,
-        url: str = URL,
+        url: str = DEFAULT_URL,
         token: str | None = None,
         deadline_s: float = 1.0,
         retries: int = 3,

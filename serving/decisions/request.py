@@ -178,7 +178,7 @@ def feedback_model(endpoint: Endpoint[Any, Any, Any]) -> type[Record]:
 # Validation.
 
 
-def is_state_alone(raw: bytes) -> bool:
+def has_only_state(raw: bytes) -> bool:
     """Whether a request, if valid, certainly has no field but the state.
 
     Names may be written with escapes; then the answer is False.
@@ -189,7 +189,7 @@ def is_state_alone(raw: bytes) -> bool:
 def parse_options(raw: bytes) -> RequestOptions:
     """Read the options of a request. Raises RequestError for a wrong option only; the worker
     reports anything else that is wrong."""
-    if is_state_alone(raw):
+    if has_only_state(raw):
         return RequestOptions()
     try:
         options = _Options.model_validate_json(raw, strict=True)

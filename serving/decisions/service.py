@@ -278,15 +278,15 @@ class DecisionService:
         acting, _ = self._manager.roles.acts(self._recorder.rules_act)
         source = self._sources.get(feedback.id or "", acting)
         outcome = feedback.outcome.model_dump(mode="json")
-        self._recorder.fed_back(feedback.id, outcome, source, reward, self._clock())
+        self._recorder.record_feedback(feedback.id, outcome, source, reward, self._clock())
         return {"accepted": True, "reward": reward}
 
     # Operation.
 
-    async def look_after(self) -> None:
+    async def tick(self) -> None:
         """Report metrics, save state and follow retraining; called every few seconds."""
         self._recorder.report(paused=self._manager.roles.paused is not None)
-        await self._manager.look_after()
+        await self._manager.tick()
 
     async def admin_action(self, verb: str, raw: bytes) -> dict[str, Any]:
         """Pause, resume, promote or roll back; returns the status. Raises Conflict if the action

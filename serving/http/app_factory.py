@@ -65,7 +65,7 @@ class Service:
             await asyncio.sleep(TICK_S)
             for system in self.systems.values():
                 try:
-                    await system.look_after()
+                    await system.tick()
                 except Exception:  # the next round may succeed
                     log.exception("maintenance of %s", system.endpoint.system)
 
@@ -73,7 +73,7 @@ class Service:
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     """Build the service; raises InputError for wrong settings."""
     tokens = TokenStore(settings.tokens)
-    settings.check_openness(tokens.keys.needed)
+    settings.require_tokens(tokens.keys.needed)
     systems = {name: _system(name, settings, workers[name]) for name in settings.systems}
     gateway = Gateway(systems, AccessControl(tokens, settings.limits), settings.limits)
     address = (settings.host, settings.port) if settings.listen else None
@@ -91,7 +91,7 @@ def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionServi
     recorder = DecisionRecorder(
         name, one.monitor, decision_log, Metrics(name), one.start, time.time()
     )
-    saved = store.remembered().get("renewal")
+    saved = store.load().get("renewal")
     retraining = Retraining(
         name,
         Jobs(),
@@ -105,7 +105,7 @@ def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionServi
         StateWriter(store),
         recorder,
         configured,
-        AutoRetrainer(one.renewal, retraining, time.time),
+        AutoRetrainer(one.auto_retrain, retraining, time.time),
         time.time,
     )
     return DecisionService(one, runner, worker, recorder, manager)

@@ -112,7 +112,7 @@ def _file_signature(file: Path | None) -> tuple[int, int, int] | None:
     return None if facts is None else (facts.st_ino, facts.st_ctime_ns, facts.st_size)
 
 
-def exposure(file: Path) -> str | None:
+def file_warning(file: Path) -> str | None:
     """Return a warning if every user of this machine may read the file."""
     if not file.stat().st_mode & stat.S_IROTH:
         return None

@@ -87,7 +87,7 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
         content = _parameter("body", body, Body(openapi_examples=examples))
         _declare(api, f"{base}/{verb}", summary, response, (*BODY_ERRORS, *errors), content)
 
-    status, action = schemas.StatusResponse, schemas.VerbOrder
+    status, action = schemas.StatusResponse, schemas.AdminRequest
     summary = f"Decide for {system}. {endpoint.summary}"
     post("decide", summary, response, request_model(endpoint), examples, 503)
     feedback = feedback_model(endpoint)
@@ -100,7 +100,7 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
     get("example", "An example of a state.", endpoint.state, name)
     post("pause", "Let the rule act until resume. (admin)", status, action, WITH_REASON, 409)
     post("resume", "Let the policy act again. (admin)", status, action, WITH_REASON, 409)
-    promote = schemas.PromoteOrder
+    promote = schemas.PromoteRequest
     post("promote", "Serve or shadow a bundle. (admin)", status, promote, None, 409)
     post("rollback", "Serve the previous bundle again. (admin)", status, action, None, 409)
 

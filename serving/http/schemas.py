@@ -132,13 +132,13 @@ class HistoryResponse(Response):
     intervals: list[dict[str, Any]]
 
 
-class VerbOrder(Record):
+class AdminRequest(Record):
     """Body of an admin action."""
 
     reason: str | None = Field(default=None, max_length=300, description="for the log")
 
 
-class PromoteOrder(VerbOrder):
+class PromoteRequest(AdminRequest):
     bundle: str | None = Field(
         default=None,
         min_length=1,

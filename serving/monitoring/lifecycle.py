@@ -9,8 +9,8 @@ rewards. An entry of the window is an episode's reward or one decision's, as the
     SERVING -> ONLINE     mean < serving or deviation out of bounds
 
 The thresholds are measured on the rules, see `measure_thresholds`. Differences from the paper:
-- A policy is demoted only if its mean is below the threshold by more than `doubt` standard errors;
-  `doubt` 0 is the paper's rule.
+- A policy is demoted only if its mean is below the threshold by more than `z_threshold` standard errors;
+  `z_threshold` 0 is the paper's rule.
 - With `retrain_offline` a policy whose mean degrades goes to OFFLINE, from ONLINE too, so that the
   rules act while it is retrained. A policy whose rewards only vary too much goes to ONLINE.
 
@@ -48,10 +48,12 @@ class LifecycleState(StrEnum):
 
 
 class LifecycleSettings(Settings):
+    renamed = {"doubt": "z_threshold"}
+
     window: int = Field(default=10, ge=2, le=10_000)  # rewards compared, of policy and rules
     degradation: float = Field(default=0.026, ge=0, lt=1)  # tolerated loss, share of reward
     deviation: float = Field(default=2.0, gt=0)  # tolerated, times that of the rules
-    doubt: float = Field(default=2.0, ge=0)  # z threshold: standard errors that count as noise
+    z_threshold: float = Field(default=2.0, ge=0)  # standard errors that count as noise
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
     retrain_offline: bool = False  # a degraded policy does not act
 
@@ -156,7 +158,7 @@ def next_state(
     margin = 0.0
     if stats.mean < thresholds.serving:
         errors = [standard_error(window[-settings.window :]) for window in (rewards, rules)]
-        margin = settings.doubt * math.hypot(*errors)
+        margin = settings.z_threshold * math.hypot(*errors)
     return _next_acting_state(state, stats, margin, thresholds, settings)
 
 

@@ -41,7 +41,7 @@ class ServiceLifecycle(LifecycleSettings):
 
     window: int = Field(default=200, ge=2, le=10_000)
     deviation: float = Field(default=3.0, gt=0)
-    doubt: float = Field(default=4.0, ge=0)  # high, since every reward is followed by a test
+    z_threshold: float = Field(default=4.0, ge=0)  # high, since every reward is followed by a test
     retrain_offline: bool = True
 
 

@@ -6,9 +6,15 @@ from collections import Counter
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.decisions.decide import DecisionResult, RequestOptions
 from loadmaster.serving.decisions.guard import KINDS
-from loadmaster.serving.decisions.request import POLICY, from_json, is_state_alone, to_json
+from loadmaster.serving.decisions.request import (
+    POLICY,
+    DecisionResult,
+    RequestOptions,
+    from_json,
+    has_only_state,
+    to_json,
+)
 from loadmaster.serving.monitoring.decision_log import DecisionLog
 from loadmaster.serving.monitoring.lifecycle import LifecycleState
 from loadmaster.serving.monitoring.log_files import DecisionRow, FeedbackRow
@@ -105,7 +111,7 @@ class DecisionRecorder:
             )
         )
 
-    def fed_back(
+    def record_feedback(
         self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
     ) -> None:
         """Count a reward; raise InputError if it is not finite."""
@@ -189,6 +195,6 @@ class DecisionRecorder:
 
 def state_text(raw: bytes) -> str:
     """The state of a valid request: the bytes as received if there is nothing else in it."""
-    if is_state_alone(raw) and raw.count(b'"state"') == 1:
+    if has_only_state(raw) and raw.count(b'"state"') == 1:
         return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
     return to_json(from_json(raw)["state"]).decode()

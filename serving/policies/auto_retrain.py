@@ -21,7 +21,7 @@ from loadmaster.serving.policies.retraining_job import Retraining, RetrainingSta
 NO_JOB = dict.fromkeys(("job", "submitted_at", "ended_at", "bundle", "verdict", "error"))
 
 
-class RenewalSettings(Settings):
+class AutoRetrainSettings(Settings):
     """Conditions for a retrained policy to serve."""
 
     enabled: bool = True
@@ -50,7 +50,7 @@ class AutoRetrainer:
     """Retrainer of one system. `wanted`: reason of a request that is not fulfilled yet."""
 
     def __init__(
-        self, settings: RenewalSettings, retraining: Retraining, clock: Callable[[], float]
+        self, settings: AutoRetrainSettings, retraining: Retraining, clock: Callable[[], float]
     ) -> None:
         self._settings, self._retraining, self._clock = settings, retraining, clock
         self.wanted: str | None = None

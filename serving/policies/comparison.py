@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.system import Record
 
-FILE, BUNDLE = "verdict.json", "bundle"  # in a retraining's folder
+COMPARISON_FILE, BUNDLE_FOLDER = "verdict.json", "bundle"  # in a retraining's folder
 ConfidenceInterval = tuple[float | None, float | None]  # None: too few sequences
 
 
@@ -46,7 +46,7 @@ class ComparisonResult(Record):
 
 def read_comparison(folder: Path) -> ComparisonResult:
     """Read the comparison in a retraining's folder."""
-    file = folder / FILE
+    file = folder / COMPARISON_FILE
     try:
         return ComparisonResult.model_validate_json(file.read_bytes())
     except OSError as fault:

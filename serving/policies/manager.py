@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from loadmaster.serving.decisions.batcher import Worker
-from loadmaster.serving.decisions.policy_runner import line_of
-from loadmaster.serving.decisions.request import RequestError, from_json, read
-from loadmaster.serving.http.schemas import PromoteOrder, VerbOrder
+from loadmaster.serving.decisions.request import RequestError, from_json, line_of, read
+from loadmaster.serving.http.schemas import AdminRequest, PromoteRequest
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.store import StateWriter, Version, resolve_bundle
 from loadmaster.serving.policies.versions import PolicySlots, restore_slots
 from loadmaster.serving.system import Endpoint
 from loadmaster.serving.timestamps import iso
+from loadmaster.serving.worker.rpc import Worker
 
 PAUSE, RESUME, PROMOTE, ROLLBACK = "pause", "resume", "promote", "rollback"
 VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
@@ -62,7 +61,7 @@ class PolicyManager:
         """Make the worker load the serving bundle; raises if it cannot."""
         await asyncio.wait_for(self._worker.load(self.roles.serving.folder), LOAD_S)
 
-    async def look_after(self) -> None:
+    async def tick(self) -> None:
         """Advance retraining and save the state. Called every few seconds."""
         await self._retrainer.tick(self)
         if self._clock() - self._saved_at >= SAVE_S:
@@ -106,7 +105,7 @@ class PolicyManager:
 
     async def order(self, verb: str, raw: bytes) -> None:
         """Carry out an admin action; raises Conflict, without any change, if it is not possible."""
-        order: Any = read(PromoteOrder if verb == PROMOTE else VerbOrder, raw or b"{}")
+        order: Any = read(PromoteRequest if verb == PROMOTE else AdminRequest, raw or b"{}")
         now = iso(self._clock())
         if verb == PAUSE:
             self._change(replace(self.roles, paused=order.reason or "by an operator"))
@@ -121,7 +120,7 @@ class PolicyManager:
             await self._promote(order, now)
         await self._writer.flush()  # the action is durable before it is confirmed
 
-    async def _promote(self, order: PromoteOrder, now: str) -> None:
+    async def _promote(self, order: PromoteRequest, now: str) -> None:
         if order.bundle is None:
             if order.to == "shadow":
                 raise RequestError("bundle: expected one to put into shadow", "bundle")

@@ -21,7 +21,12 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import pretrained_folder, read_manifest
 from loadmaster.serving.jobs.client import UnknownJobError
 from loadmaster.serving.jobs.job import Job
-from loadmaster.serving.policies.comparison import BUNDLE, FILE, ComparisonResult, read_comparison
+from loadmaster.serving.policies.comparison import (
+    BUNDLE_FOLDER,
+    COMPARISON_FILE,
+    ComparisonResult,
+    read_comparison,
+)
 from loadmaster.serving.system import Record
 
 COMMAND = "retrain"
@@ -63,7 +68,7 @@ class RetrainingState(Record):
     @property
     def bundle(self) -> str | None:
         """Folder of the new policy, once it has been compared."""
-        return str(Path(self.folder) / BUNDLE) if self.verdict is not None else None
+        return str(Path(self.folder) / BUNDLE_FOLDER) if self.verdict is not None else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the state for an endpoint's status."""
@@ -181,7 +186,7 @@ class Retraining:
                 status = "queued" if job.status == "queued" else "running"
                 return self._update(_changed(state, status=status, error=None))
         except UnknownJobError as fault:
-            if (Path(state.folder) / FILE).exists():
+            if (Path(state.folder) / COMPARISON_FILE).exists():
                 return self._done(state, now)
             return self._fail(state, f"{fault}; was the cluster restarted?", now)
         except InputError as fault:  # perhaps only for now
@@ -222,7 +227,7 @@ class Retraining:
     def _done(self, state: RetrainingState, now: float) -> RetrainingState:
         try:
             comparison = read_comparison(Path(state.folder))
-            read_manifest(Path(state.folder) / BUNDLE)
+            read_manifest(Path(state.folder) / BUNDLE_FOLDER)
         except InputError as fault:
             return self._fail(state, str(fault), now)
         return self._end(_changed(state, status="done", verdict=comparison, error=None), now)

@@ -100,7 +100,7 @@ class Store:
             self._copy(source, kept)
         return Version(manifest.name, version, str(kept), now)
 
-    def remembered(self) -> dict[str, Any]:
+    def load(self) -> dict[str, Any]:
         """Load the record; an empty one if there is none or it is damaged.
 
         A damaged file is renamed, so that the service can start.
@@ -186,7 +186,7 @@ class StateWriter:
         self.fault: str | None = None  # why the latest record could not be written
 
     def load(self) -> dict[str, Any]:
-        return self._store.remembered()
+        return self._store.load()
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Start writing a record, which must not be changed afterwards."""

@@ -72,6 +72,11 @@ class Module:
                 case ast.Import(names) | ast.ImportFrom(names=names):
                     yield from ((alias.asname, node.lineno) for alias in names if alias.asname)
 
+    def import_aliases(self) -> Iterator[tuple[str, int]]:
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield from ((alias.asname, node.lineno) for alias in node.names if alias.asname)
+
     def docstrings(self) -> Iterator[tuple[str, int]]:
         """First line of every docstring, with the line of what it documents."""
         documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

@@ -17,7 +17,7 @@ from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.serving.client import Client
 from loadmaster.serving.client.responses import Decision
-from loadmaster.serving.systems.decima.recording import state_of
+from loadmaster.serving.systems.decima.examples import state_of
 
 
 def operate(

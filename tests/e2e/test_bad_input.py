@@ -139,22 +139,22 @@ CASES = {
     ),
     "no GPU": ("train decima --gpus 1", ["resources.gpus is 1", "expected 0"]),
     "negative workers": ("train decima --workers -1", ["rollouts.workers"]),
-    "start from nothing": (f"{TRAIN} training.start=@/none", ["none does not exist"]),
-    "start from no bundle": (f"{TRAIN} training.start=@/tpch", ["manifest.json"]),
-    "start from a cut bundle": (f"{TRAIN} training.start=@/bundles/cut", ["bytes; expected"]),
+    "start from nothing": (f"{TRAIN} training.warm_start=@/none", ["none does not exist"]),
+    "start from no bundle": (f"{TRAIN} training.warm_start=@/tpch", ["manifest.json"]),
+    "start from a cut bundle": (f"{TRAIN} training.warm_start=@/bundles/cut", ["bytes; expected"]),
     "start from another network": (
-        f"{TRAIN} training.start=@/bundles/good --set network.width=4",
-        ["training.start", "'width': 8"],
+        f"{TRAIN} training.warm_start=@/bundles/good --set network.width=4",
+        ["training.warm_start", "'width': 8"],
     ),
-    "take without start": (f"{TRAIN} training.take=[x]", ["training.start"]),
+    "take without start": (f"{TRAIN} training.weight_filter=[x]", ["training.warm_start"]),
     "take no such table": (
-        f"{TRAIN} training.start=@/bundles/good --set \"training.take=['scroe*']\"",
+        f"{TRAIN} training.warm_start=@/bundles/good --set \"training.weight_filter=['scroe*']\"",
         ["scroe*", "score"],
     ),
     "take another shape": (
-        f"{TRAIN} network.width=4 --set training.start=@/bundles/good "
-        "--set \"training.take=['*']\"",
-        ["training.take", "(16, 8)", "(16, 4)"],
+        f"{TRAIN} network.width=4 --set training.warm_start=@/bundles/good "
+        "--set \"training.weight_filter=['*']\"",
+        ["training.weight_filter", "(16, 8)", "(16, 4)"],
     ),
     "no MLflow": ("train decima --mlflow http://x", ["loadmaster[mlflow]"]),
 }

@@ -12,8 +12,8 @@ import yaml
 from loadmaster.envs.settings import build_settings, over_defaults
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.systems.das.training import DasTraining, check
+from loadmaster.platform.training.config import flattened
 from loadmaster.platform.training.run_folder import read_config
-from loadmaster.platform.training.tracking import flattened
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def service(tmp_path: Path) -> Iterator[Client]:
         "bundle": str(make_reversed_policy(tmp_path / "reversed")),
         "deadline_ms": 5000,
         "monitor": {"lifecycle": {"window": WINDOW, "degradation": 0.5}},
-        "renewal": {"shadow_decisions": 40, "poll_s": 1},
+        "auto_retrain": {"shadow_decisions": 40, "poll_s": 1},
         "retraining": {
             "iterations": 12,
             "minutes": 0.6,

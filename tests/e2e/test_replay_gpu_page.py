@@ -14,12 +14,12 @@ from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.systems.das import replay as gpu
 from loadmaster.platform.systems.das.decision_trace import Step
-from loadmaster.platform.systems.das.policy import DasPolicy
-from loadmaster.platform.systems.das.replay import lay_out
+from loadmaster.platform.systems.das.replay import assign_gpu_rows
 from tests.browser import assert_self_contained
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def test_highlighted_gang_keeps_its_colour_on_all_machines(
 ) -> None:
     result = episodes[1].result
     assert result.trace is not None
-    bars = lay_out(result.trace, episodes[1].cluster, result.jobs)
+    bars = assign_gpu_rows(result.trace, episodes[1].cluster, result.jobs)
     wide = (bars.height >= 100) & (bars.end_s - bars.start_s > 3600)
     job = next(
         int(job)

@@ -98,7 +98,7 @@ def test_truncated_games_are_bootstrapped_by_the_critic(kind: Kind) -> None:
     with built(learning(kind, samples=2)) as algorithm:
         for _ in range(2):
             algorithm.train()
-        work = [RolloutSpec(seed, luck=seed, keep=0.5) for seed in range(4)]
+        work = [RolloutSpec(seed, action_seed=seed, keep=0.5) for seed in range(4)]
         weights, runner = algorithm.module_weights(), algorithm.env_runner_group.local_env_runner
         whole = runner.sample(weights, work)
         engine = VectorEngine(lambda count, _: Truncated(count))

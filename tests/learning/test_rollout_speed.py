@@ -33,7 +33,7 @@ def test_rollouts_are_several_times_faster_than_rllib(
     record_property: pytest.RecordProperty,
 ) -> None:
     engine, module = make_engine(), keyholders()
-    work = [RolloutSpec(seed, luck=seed) for seed in range(ENVIRONMENTS)]
+    work = [RolloutSpec(seed, action_seed=seed) for seed in range(ENVIRONMENTS)]
     runner = stock_runner(ENVIRONMENTS)
 
     def ours() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,7 @@ from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
 from tests.serving.live import DEADLINE_MS, Live, free_port
 
-
-def _is_installed(reference: str) -> bool:
-    return bool(reference) and find_spec(reference.partition(":")[0]) is not None
-
-
-SYSTEMS = {n: one.endpoint_at for n, one in systems().items() if _is_installed(one.endpoint_at)}
+SYSTEMS = [name for name, one in systems().items() if one.has("endpoint")]
 ALL = ("toy", *SYSTEMS)
 
 
@@ -128,7 +122,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
     folder = tmp_path_factory.mktemp("everything")
     bundle = toy.make_bundle(folder / "bundle")
     chosen: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
-    chosen |= {name: {"endpoint": at} for name, at in SYSTEMS.items()}
+    chosen |= {name: {} for name in SYSTEMS}
     for one in chosen.values():
         one["deadline_ms"] = 10_000
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ class Ordering:
     rule: int
     oracle: bool = False
     replans: bool = False  # may preempt running jobs
-    by_the_clock: bool = False  # replans every `replan_s`; else at every event
+    at_intervals: bool = False  # replans every `replan_s`; else at every event
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ ORDERINGS: dict[str, Ordering] = {
         "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
         LAS,
         replans=True,
-        by_the_clock=True,
+        at_intervals=True,
     ),
 }
 PLACEMENTS: dict[str, tuple[str, int]] = {

@@ -25,11 +25,10 @@ from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.tune.registry import register_env
 
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.cluster import MachineGroup
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.compiled import decide, weights_of, workspace_for
@@ -38,7 +37,7 @@ from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.ordering import OrderingAgent
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.platform.bench.measurements import PER_S, Figure, measured_by_turns, one_thread
+from loadmaster.platform.bench.measurements import PER_S, Figure, measure_interleaved, one_thread
 from loadmaster.platform.bench.stock_runner import Stock
 from loadmaster.platform.rl.rollout import RolloutEngine, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
@@ -150,7 +149,7 @@ def measure(log: Callable[[str], None]) -> Iterator[Figure]:
 
 def rollout_speeds(size: BenchSize, log: Callable[[str], None]) -> Iterator[Figure]:
     """Decisions of both agents per second, and the speedup over the best of each alternative."""
-    speeds = measured_by_turns("das", rollout_functions(size), size.rounds, log)
+    speeds = measure_interleaved("das", rollout_functions(size), size.rounds, log)
     for name, speed in speeds.items():
         yield Figure(f"das/rollout/{name}decisions_per_s", speed, PER_S)
     for what in (VECTOR, STOCK):
@@ -170,13 +169,13 @@ def rollout_functions(size: BenchSize) -> dict[str, Callable[[], int]]:
     seeds = range(size.episodes)
 
     def recorded(engine: RolloutEngine) -> int:
-        made = engine.roll_out(module, [RolloutSpec(seed, luck=seed) for seed in seeds])
+        made = engine.roll_out(module, [RolloutSpec(seed, action_seed=seed) for seed in seeds])
         return sum(recording.decisions for recording in made)
 
     def greedy() -> int:
         return sum(score.decisions for score in engine.loop.judge(module, seeds))
 
-    engine.loop.roll_out(module, [RolloutSpec(0, luck=0)])  # compiles, as does the next
+    engine.loop.roll_out(module, [RolloutSpec(0, action_seed=0)])  # compiles, as does the next
     engine.loop.judge(module, [0])
     functions: dict[str, Callable[[], int]] = {
         OURS: partial(recorded, engine.loop),

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from loadmaster.envs.gpu_scheduling import state as columns
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.features import ATTAINED, RUNNING
-from loadmaster.envs.gpu_scheduling.rollout import EpisodeResult
 from loadmaster.platform.replay.adapters import pack
 from loadmaster.platform.systems.policies import spread
 

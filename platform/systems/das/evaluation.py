@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
-from loadmaster.envs.gpu_scheduling.describe import changed, conditions
+from loadmaster.envs.gpu_scheduling.describe import changed_settings, describe_episode
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
@@ -29,7 +29,7 @@ from loadmaster.platform.evaluation.adapters import (
     EvaluationSetup,
     JobColumns,
     JobLabels,
-    joined_name,
+    folder_name_of,
     loop_is_compiled,
 )
 from loadmaster.platform.systems.policies import ExplainedDecision, spread
@@ -105,11 +105,11 @@ def prepare(settings: GpuSchedulingSettings) -> EvaluationSetup:
     return EvaluationSetup(
         settings=settings,
         workload=settings.workload,
-        conditions=conditions(settings, workload.size),
+        conditions=describe_episode(settings, workload.size),
         metrics=episode_metrics(settings, workload),
         run=run,
         job_columns=columns,
-        job_words=JobLabels("job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"),
+        job_labels=JobLabels("job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"),
         notes=(workload.description,) if workload.description else (),
         oracles=oracles(settings),
         bank=workload,
@@ -135,9 +135,9 @@ def columns(result: EpisodeResult) -> JobColumns:
 
 def folder_name(settings: GpuSchedulingSettings) -> str:
     """A folder name that is distinct for distinct settings."""
-    own = [f"{name}-{value}" for name, value in changed(settings) if name != "cluster"]
+    own = [f"{name}-{value}" for name, value in changed_settings(settings) if name != "cluster"]
     named = [] if settings.machines else [settings.cluster]
-    return joined_name(["gpu_scheduling", settings.workload, *named, *own])
+    return folder_name_of(["gpu_scheduling", settings.workload, *named, *own])
 
 
 EVALUATION = EnvironmentAdapter(

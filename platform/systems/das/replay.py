@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, build_cluster, type_names
-from loadmaster.envs.gpu_scheduling.describe import conditions
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
-from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload, gpu_seconds
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.describe import describe_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, PlacementTrace, run_episode
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.metrics import utilisation
-from loadmaster.envs.gpu_scheduling.rollout import PlacementTrace
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import mean_of_finished
@@ -48,7 +47,7 @@ class Bars(NamedTuple):
     end_s: NDArray[np.float64]  # (B,)
 
 
-def lay_out(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
+def assign_gpu_rows(trace: PlacementTrace, cluster: Cluster, jobs: Jobs) -> Bars:
     """Assign GPUs to the rows of a trace; rows without duration are left out.
 
     The simulator treats a machine's GPUs as one pool. A row takes units that are free for its whole
@@ -157,7 +156,7 @@ def opponents(settings: GpuSchedulingSettings) -> tuple[str, ...]:
 
 
 def title(settings: GpuSchedulingSettings, seed: int, workload: Workload) -> str:
-    described = conditions(settings, workload.size)
+    described = describe_episode(settings, workload.size)
     return f"gpu_scheduling · {settings.workload} · {described} · seed {seed}"
 
 
@@ -214,7 +213,9 @@ def policy_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
         "fee": [round(fee, 4) for fee in result.fee[:jobs].tolist()],
         "utilisation": None if np.isnan(used) else used,
         "preemptions": result.preemptions,
-        "schedule": pack_bars(lay_out(result.trace, episode.cluster, result.jobs), result.finish_s),
+        "schedule": pack_bars(
+            assign_gpu_rows(result.trace, episode.cluster, result.jobs), result.finish_s
+        ),
         "case": None if episode.case is None else trace_data(episode.case),
     }
 

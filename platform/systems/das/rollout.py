@@ -45,7 +45,6 @@ from loadmaster.models.das.compiled import (
 from loadmaster.models.das.compiled_loop import run_episode
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rl.advantages import Rollout
-from loadmaster.platform.rl.compiled_buffer import FULL, CompiledBuffer, copy_rows
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
     Ragged,
@@ -53,7 +52,7 @@ from loadmaster.platform.rl.rollout import (
     RolloutEngine,
     RolloutSpec,
 )
-from loadmaster.platform.rl.rollout_buffer import Rows
+from loadmaster.platform.rl.rollout_buffer import FULL, CompiledBuffer, Rows, copy_rows
 from loadmaster.platform.rl.vector_rollout import VectorEngine
 
 COST = "jct_s"
@@ -244,17 +243,17 @@ class LoopEngine:
         runner, growing = self._start(spec.sequence), self._buffer
         cluster, jobs, _ = runner.episode
         growing.rewind()
-        rng, chance, status = np.random.default_rng(spec.luck), np.zeros(0), FULL
+        rng, chance, status = np.random.default_rng(spec.action_seed), np.zeros(0), FULL
         while status in (FULL, GROW_TRACE):
             chance = np.append(chance, rng.random(len(growing.tape.facts) - len(chance)))
             status = run_sampled(
                 runner.state, cluster, jobs, runner.desk, runner.terms, runner.view,
-                weights, work, spec.luck, spec.keep, chance, growing.tape,
+                weights, work, spec.action_seed, spec.keep, chance, growing.tape,
             )  # fmt: skip
             if status == FULL:
                 growing.lengthen()
             elif status == GROW_TRACE:
-                runner.lengthen_trace()
+                runner.grow_trace()
         buffer, sums = growing.tape, runner.desk.sums
         facts = buffer.facts[: buffer.used[STEPS]]
         total = total_reward(

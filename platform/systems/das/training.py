@@ -49,7 +49,7 @@ class DasTraining(TrainingConfig):
         epochs=2,
         minibatches=4,
         averaging=10,
-        memory_s=20_000,
+        credit_horizon_s=20_000,
         critic=Critic(kind="v", shared_input=True),
     )
 
@@ -113,7 +113,7 @@ def compile_loops(config: DasTraining) -> None:
     )
     is_compiled = is_supported(config.network, len(build_cluster(config.environment).rack))
     way = engine.loop if is_compiled else engine.vector
-    way.roll_out(module, [RolloutSpec(sequence=0, luck=0)])
+    way.roll_out(module, [RolloutSpec(sequence=0, action_seed=0)])
     way.judge(module, [0])
 
 

@@ -26,7 +26,7 @@ from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
-from loadmaster.platform.bench.measurements import PER_S, Figure, measured_by_turns, one_thread
+from loadmaster.platform.bench.measurements import PER_S, Figure, measure_interleaved, one_thread
 from loadmaster.platform.bench.stock_runner import StockRunner
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.rl.rollout import RolloutEngine, RolloutSpec
@@ -97,7 +97,7 @@ def training_speed(config: DecimaTraining, iterations: int) -> Iterator[Figure]:
 
 def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
     """Sampled decisions, the same environment and module for all."""
-    speeds = measured_by_turns("decima", contenders(effort), effort.rounds, say)
+    speeds = measure_interleaved("decima", contenders(effort), effort.rounds, say)
     for name, speed in speeds.items():
         peer = (97.0, PEER) if name in (OURS, UNRECORDED) else (None, "")
         yield Figure(f"decima/rollout/{name}decisions_per_s", speed, PER_S, *peer)
@@ -122,7 +122,7 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
     seeds = range(effort.episodes)
 
     def recorded(way: RolloutEngine, count: int) -> int:
-        made = way.roll_out(module, [RolloutSpec(seed, luck=seed) for seed in range(count)])
+        made = way.roll_out(module, [RolloutSpec(seed, action_seed=seed) for seed in range(count)])
         return sum(recording.decisions for recording in made)
 
     def unrecorded() -> int:

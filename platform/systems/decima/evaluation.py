@@ -14,8 +14,8 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
-from loadmaster.envs.dag_scheduling.calibration import tuned
-from loadmaster.envs.dag_scheduling.describe import changed, conditions
+from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
+from loadmaster.envs.dag_scheduling.describe import changed_settings, describe_episode
 from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
@@ -36,7 +36,7 @@ from loadmaster.platform.evaluation.adapters import (
     EvaluationSetup,
     JobColumns,
     JobLabels,
-    joined_name,
+    folder_name_of,
     loop_is_compiled,
 )
 from loadmaster.platform.systems.decima import rollout
@@ -61,11 +61,11 @@ def prepare(settings: DagSchedulingSettings) -> EvaluationSetup:
     return EvaluationSetup(
         settings=settings,
         workload=settings.workload,
-        conditions=conditions(settings),
+        conditions=describe_episode(settings),
         metrics=episode_metrics(settings, workload),
         run=run,
         job_columns=columns,
-        job_words=JobLabels("job's work, executor-seconds", "JCT / least possible"),
+        job_labels=JobLabels("job's work, executor-seconds", "JCT / least possible"),
         notes=(workload.description,) if workload.description else (),
         parameters=tuned_parameters(settings, workload),
         bank=workload,
@@ -77,7 +77,7 @@ def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dic
     words = {}
     for name, baseline in BASELINES.items():
         if baseline.calibrated:
-            rule = tuned(name, settings, workload)
+            rule = tuned_baseline(name, settings, workload)
             words[name] = f"alpha {rule.alpha:g}"
             if rule.rule == TROUBLESOME:
                 words[name] += f", threshold {rule.threshold:g}"
@@ -89,8 +89,8 @@ def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dic
 def folder_name(settings: DagSchedulingSettings) -> str:
     """A name that differs for settings that differ."""
     parts = ["dag_scheduling", settings.workload, settings.arrivals]
-    parts += [f"{name}-{value}" for name, value in changed(settings) if name != "arrivals"]
-    return joined_name(parts)
+    parts += [f"{name}-{value}" for name, value in changed_settings(settings) if name != "arrivals"]
+    return folder_name_of(parts)
 
 
 class Step(NamedTuple):

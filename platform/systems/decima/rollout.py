@@ -29,8 +29,8 @@ from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.platform.rl.advantages import Rollout
-from loadmaster.platform.rl.compiled_buffer import FULL, CompiledBuffer, copy_rows
 from loadmaster.platform.rl.rollout import EpisodeScore, Ragged, Recording, RolloutSpec
+from loadmaster.platform.rl.rollout_buffer import FULL, CompiledBuffer, copy_rows
 
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)
@@ -225,11 +225,11 @@ def record_rollout(
     settings: DagSchedulingSettings,
     seed: int,
     workload: Workload,
-    luck: int,
+    action_seed: int,
     keep: float = 1.0,
     buffer: CompiledBuffer[DecisionBuffer] | None = None,
 ) -> Recording:
-    """Sample a rollout of the episode of `seed`; `luck` seeds the actions."""
+    """Sample a rollout of the episode of `seed`; `action_seed` seeds the actions."""
     weights = weights_of(network)
     state = initial_state(settings, workload, seed, slots=settings.total_jobs)
     view, rows = buffers_for(state, workload.bank)
@@ -238,7 +238,7 @@ def record_rollout(
     buffer.rewind()
     while True:
         status = record_network(
-            state, workload.bank, view, rows, weights, scratch, luck, keep, buffer.tape
+            state, workload.bank, view, rows, weights, scratch, action_seed, keep, buffer.tape
         )
         if status != FULL:
             return recording_of(buffer.tape, state, settings)
@@ -301,7 +301,7 @@ class DecimaEngine:
                 self._settings_for(assignment),
                 assignment.sequence,
                 self.workload,
-                assignment.luck,
+                assignment.action_seed,
                 assignment.keep,
                 self.buffer,
             )

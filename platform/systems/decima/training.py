@@ -47,7 +47,7 @@ class DecimaTraining(TrainingConfig):
         epochs=4,
         minibatches=3,
         clip=0.27,
-        memory_s=30.0,
+        credit_horizon_s=30.0,
     )
 
 
@@ -114,7 +114,7 @@ def compile_loops(config: DecimaTraining) -> None:
     smallest = DagSchedulingSettings(workload="toy", jobs=1, executors=2)
     workload = load_workload(smallest)
     untrained = DecimaNetwork(config.network)
-    record_rollout(untrained, smallest, 0, workload, luck=0)
+    record_rollout(untrained, smallest, 0, workload, action_seed=0)
     episodes.run_episode(DecimaPolicy(untrained), smallest, 0, workload)
 
 

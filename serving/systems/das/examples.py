@@ -8,16 +8,16 @@ from functools import cache
 import numpy as np
 
 from loadmaster.envs.gpu_scheduling import state as columns
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE, Cluster, gpu_types
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, gpu_types
 from loadmaster.envs.gpu_scheduling.decision_state import (
+    HISTORY_ROWS,
     JOBS_DONE,
-    LISTED,
     LOG_RUN,
-    NOTED,
+    RUNNING_JOBS,
     DecisionState,
 )
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -128,13 +128,13 @@ def _users_of(jobs: Jobs, desk: DecisionState, present: list[int]) -> dict[str, 
 
 def _notes_of(state: SimState, desk: DecisionState, names: list[str], ask: Ask) -> Iterator[Note]:
     """Past speeds; those of this event only if an earlier phase of it has noted them."""
-    for row in range(desk.counts[NOTED]):
-        age_s = float(state.times[columns.NOW] - desk.noted_s[row])
+    for row in range(desk.counts[HISTORY_ROWS]):
+        age_s = float(state.times[columns.NOW] - desk.history_s[row])
         if age_s > 0 or ask in ("reconsidering", "placing again"):
             seen = np.flatnonzero(desk.noted[row]).tolist()
             yield Note(
                 age_s=age_s,
-                speeds={names[place]: float(desk.noted_speed[row, place]) for place in seen},
+                speeds={names[place]: float(desk.history_speed[row, place]) for place in seen},
             )
 
 
@@ -142,7 +142,7 @@ def _running_order(jobs: Jobs, desk: DecisionState, present: int) -> tuple[str, 
     """Only needed if not all jobs are observed."""
     if present <= len(desk.shown):
         return ()
-    running = desk.running[: desk.counts[LISTED]]
+    running = desk.running[: desk.counts[RUNNING_JOBS]]
     return tuple(str(job) for job in jobs.job_id[running])
 
 

@@ -16,8 +16,9 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from loadmaster.envs.gpu_scheduling.cluster import GPU_TYPES, WHOLE, Cluster, GpuType
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE
+from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuType
 from loadmaster.serving.systems.das.records import Job, Machine, Placement
 
 CACHED_CLUSTERS = 8

@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF
+from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.preemption import replan
-from loadmaster.envs.gpu_scheduling.rollout import no_preferences
-from loadmaster.envs.gpu_scheduling.rule_ids import DRF
 from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import QUEUED

@@ -7,17 +7,16 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.cluster import WHOLE
 from loadmaster.envs.gpu_scheduling.decision_state import (
-    MOMENT,
-    NOTED,
-    NOTHING,
+    HISTORY_ROWS,
+    NOT_STARTED,
+    PHASE,
     PLACING,
     RECONSIDERING,
     DecisionState,
     new_decision_state,
 )
-from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
 from loadmaster.envs.gpu_scheduling.state import new_state
@@ -39,8 +38,8 @@ from loadmaster.serving.systems.das.schema import DasDecision, DasState
 
 # The phase of an event follows from the one before it.
 _PREVIOUS_PHASE = {
-    "event": NOTHING,
-    "placing": NOTHING,
+    "event": NOT_STARTED,
+    "placing": NOT_STARTED,
     "reconsidering": PLACING,
     "placing again": RECONSIDERING,
 }
@@ -73,7 +72,7 @@ def tables_of(
     snapshot = _snapshot(state, arrivals, columns, running, placed)
     state_from_snapshot(sim_state, cluster, jobs, desk, snapshot, ordering)
     _load_history(state, desk)
-    desk.counts[MOMENT] = _PREVIOUS_PHASE[state.ask]
+    desk.counts[PHASE] = _PREVIOUS_PHASE[state.ask]
     return ClusterTables(
         sim_state,
         cluster,
@@ -154,9 +153,9 @@ def _load_history(state: DasState, desk: DecisionState) -> None:
     for name, finished in state.users.items():
         if name in users:
             desk.users[users[name]] = finished.jobs, finished.mean_log_minutes
-    notes, machines = state.history[: len(desk.noted_s)], len(place_of)
-    desk.counts[NOTED] = len(notes)
-    desk.noted_s[: len(notes)] = [-note.age_s for note in notes]
+    notes, machines = state.history[: len(desk.history_s)], len(place_of)
+    desk.counts[HISTORY_ROWS] = len(notes)
+    desk.history_s[: len(notes)] = [-note.age_s for note in notes]
     lengths = [len(note.speeds) for note in notes]
     count = sum(lengths)
     names = chain.from_iterable(note.speeds for note in notes)
@@ -167,5 +166,5 @@ def _load_history(state: DasState, desk: DecisionState) -> None:
     is_known = place >= 0
     if not is_known.all():
         cell, speed = cell[is_known], speed[is_known]
-    desk.noted_speed.reshape(-1)[cell] = speed
+    desk.history_speed.reshape(-1)[cell] = speed
     desk.noted.reshape(-1)[cell] = True

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.envs.gpu_scheduling.cluster import CLUSTERS
-from loadmaster.envs.gpu_scheduling.decision_state import NOTHING, PHASES
-from loadmaster.envs.gpu_scheduling.rule_ids import GIVEN
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN
+from loadmaster.envs.gpu_scheduling.decision_state import NOT_STARTED, PHASES
+from loadmaster.envs.gpu_scheduling.settings import CLUSTERS
 from loadmaster.models.policy import Proposal
 from loadmaster.serving.system import Endpoint, Policy, Quantity
 from loadmaster.serving.systems.das.examples import Examples
@@ -20,7 +20,7 @@ from loadmaster.serving.systems.das.snapshot import tables_of, to_schema
 if TYPE_CHECKING:  # torch is only loaded by processes that run a bundle
     from loadmaster.models.das.policy import DasPolicy
 
-_PHASES = {"event": NOTHING, **{name: phase for phase, name in PHASES.items()}}
+_PHASES = {"event": NOT_STARTED, **{name: phase for phase, name in PHASES.items()}}
 _LOADS = 0.2, 1.5  # range of offered loads for retraining
 _QUEUES = 64, 128  # observed jobs, as in the pretrained policies
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
-from loadmaster.envs.dag_scheduling.calibration import tuned_for
+from loadmaster.envs.dag_scheduling.calibration import tuned_baseline_for
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -81,4 +81,6 @@ def load_rule(name: str) -> DecimaRule:
 def tuned_rule(name: str) -> Baseline:
     """The heuristic with parameters tuned for a stream of jobs."""
     baseline = BASELINES[name]
-    return tuned_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
+    return (
+        tuned_baseline_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
+    )

@@ -14,8 +14,8 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.snapshot import (
     ClusterSnapshot,
-    place_all,
-    placeable,
+    place_executors,
+    placeable_executors,
     state_from_snapshot,
 )
 from loadmaster.models.bundle import load_bundle
@@ -121,11 +121,11 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
             if part.stage not in names:
                 return f"job {part.job!r} has no stage {part.stage!r}"
             assigned[number] = slot * stride + names.index(part.stage), part.executors
-        made = place_all(cluster, state.snapshot.bank, assigned)
+        made = place_executors(cluster, state.snapshot.bank, assigned)
         if made == len(assigned):
             return None
         part = decision.assignments[made]
-        most = placeable(cluster, state.snapshot.bank, assigned[made, 0])
+        most = placeable_executors(cluster, state.snapshot.bank, assigned[made, 0])
         where = stage_name(part.job, part.stage)
         if most <= 0:
             return f"{where} may not be chosen"

@@ -119,7 +119,7 @@ def speeds_of(
     for job in running:
         machines = places.machine[places.job == job]
         speed = cluster.speed[machines] * [
-            _noise(settings.stragglers, episode.luck, int(job), int(m)) for m in machines
+            _noise(settings.stragglers, episode.noise_seed, int(job), int(m)) for m in machines
         ]
         network = 1.0
         if settings.interference:

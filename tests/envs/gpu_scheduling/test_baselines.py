@@ -18,7 +18,11 @@ from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import gpu_seconds
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences
-from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending, offer, run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import (
+    list_pending,
+    run_scheduling_pass,
+    set_priorities,
+)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from tests.envs.gpu_scheduling.instances import job, jobs_of, play
@@ -104,13 +108,13 @@ def test_external_policy_sets_order_and_machines() -> None:
     assert pending[:3].tolist() == [0, 1, 2]
     assert run_scheduling_pass(state, cluster, jobs, *rules) == 0
 
-    offer(state, jobs, pending, np.array([-1.0, 2.0, 0.0]), count=2)
+    set_priorities(state, jobs, pending, np.array([-1.0, 2.0, 0.0]), count=2)
     assert run_scheduling_pass(state, cluster, jobs, *rules) == 2
     machine = state.rows[state.jobs[:3, cols.FIRST_ROW], cols.MACHINE]
     assert machine.tolist() == [1, 2, cols.NONE]
     assert state.clock[cols.QUEUED] == 1
 
-    offer(state, jobs, np.array([2]), np.array([-9.0]), count=1)
+    set_priorities(state, jobs, np.array([2]), np.array([-9.0]), count=1)
     assert run_scheduling_pass(state, cluster, jobs, *rules) == 1
     assert list_pending(state, pending) == 0
 

@@ -15,7 +15,7 @@ from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import (
     FEE,
     JOB_S,
-    MOMENT,
+    PHASE,
     PLACING,
     PLACING_AGAIN,
     RECONSIDERING,
@@ -74,7 +74,7 @@ def watch(runner: EpisodeRunner, policy: Policy) -> list[Decision]:
         before, rows = running(runner), shown(runner)
         now = float(runner.state.times[cols.NOW])
         event = now, int(clock[cols.FINISHED]), int(clock[cols.NEXT_JOB])
-        phase, priority = int(runner.desk.counts[MOMENT]), actions[ORDERING][: len(rows)].tolist()
+        phase, priority = int(runner.desk.counts[PHASE]), actions[ORDERING][: len(rows)].tolist()
         runner.decide(actions[ORDERING], actions[PLACEMENT])
         after = running(runner)
         decisions.append(Decision(event, phase, rows, priority, in_system - before, before, after))

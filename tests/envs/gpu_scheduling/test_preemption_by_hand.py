@@ -13,7 +13,7 @@ from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.baselines import FIFO, FIRST_FIT
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
-    MOMENT,
+    PHASE,
     PLACING,
     PLACING_AGAIN,
     RECONSIDERING,
@@ -21,7 +21,7 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
-from loadmaster.envs.gpu_scheduling.scheduling_pass import offer, run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass, set_priorities
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from tests.envs.gpu_scheduling.instances import Given, Row, job, jobs_of
@@ -62,7 +62,7 @@ def reconsider(env: GpuSchedulingEnv, priority: list[float]) -> tuple[Any, ...]:
 
 def test_observation_when_reconsidering() -> None:
     env, seen = three_jobs()
-    assert env.runner.desk.counts[MOMENT] == RECONSIDERING
+    assert env.runner.desk.counts[PHASE] == RECONSIDERING
     assert seen["job_mask"].tolist() == seen["heeded"].tolist() == [True, True, True, False]
     assert not seen["held"].any()
     assert not seen["rack_held"].any()
@@ -103,7 +103,7 @@ def test_job_of_lowest_priority_is_preempted(
     env, _ = three_jobs()
     seen = reconsider(env, priority)[0][ORDERING]
     if priority[2] > 1:
-        assert env.runner.desk.counts[MOMENT] == PLACING_AGAIN
+        assert env.runner.desk.counts[PHASE] == PLACING_AGAIN
         assert env.result().preemptions == 1
         assert seen["job_mask"].tolist() == [True, True, False, False]
         assert seen["history_t"].tolist()[:3] == [0, 1, 2]  # one row per event
@@ -132,7 +132,7 @@ def test_illegal_priority_ranks_last(wrong: float) -> None:
 
 def test_without_free_rows_agents_do_not_reconsider() -> None:
     env, seen = three_jobs(max_queue=1)
-    assert env.runner.desk.counts[MOMENT] == PLACING
+    assert env.runner.desk.counts[PHASE] == PLACING
     assert seen["jobs"][0, features.RUNNING] == 0
     assert env.runner.state.times[cols.NOW] == 10
 
@@ -169,7 +169,7 @@ def still_running(
             assert run_scheduling_pass(state, cluster, table, *rules) == 1
     state.key[:started] = keys[:started]
     waiting = np.arange(started, len(jobs))
-    offer(state, table, waiting, -np.array(keys[started:]), len(waiting))
+    set_priorities(state, table, waiting, -np.array(keys[started:]), len(waiting))
     before, free = state.free.copy(), np.zeros((machines, 2), np.int64)
     stopped = preempt_lower_ranked(state, cluster, table, free)
     left: list[int] = np.flatnonzero(state.jobs[:-1, cols.ROWS_USED] > 0).tolist()

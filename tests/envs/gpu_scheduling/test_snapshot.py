@@ -8,7 +8,11 @@ import pytest
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import FIFO
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
-from loadmaster.envs.gpu_scheduling.decision_state import LISTED, DecisionState, new_decision_state
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    RUNNING_JOBS,
+    DecisionState,
+    new_decision_state,
+)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state
@@ -58,7 +62,7 @@ def test_tables_match_snapshot() -> None:
     assert state.progress[:3, cols.PLACED_S].tolist() == [-500, -400, -300]
     assert state.progress[:, cols.RUN_S].tolist() == [0, 40, 0, 7]
     assert state.key[3] == -600
-    assert decision.running[: decision.counts[LISTED]].tolist() == [2, 0, 1]
+    assert decision.running[: decision.counts[RUNNING_JOBS]].tolist() == [2, 0, 1]
     # A machine lists the job placed last first.
     listed, row = [], state.machines[0, cols.FIRST]
     while row != cols.NONE:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import typer
 
+from loadmaster.envs import registry as systems
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import environments
 from loadmaster.platform.cli import main as cli
 from loadmaster.platform.ray import health
-from loadmaster.platform.systems import registry as systems
 from tests.bundles import make_run
 from tests.platform.cli.one_line import error_line
 from tests.serving.live import free_port

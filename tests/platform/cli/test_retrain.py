@@ -13,7 +13,7 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.cli import main as cli
 from loadmaster.platform.systems.bundle_ref import find_policy
-from loadmaster.platform.training import launch as launching
+from loadmaster.platform.training import loop as launching
 from loadmaster.platform.training.retraining import finetune_config
 from loadmaster.serving.policies.comparison import read_comparison
 from tests.bundles import make_bundle
@@ -187,6 +187,6 @@ def test_pretrained_policy_keeps_its_training_settings(name: str) -> None:
     own = manifest.trained["config"]
     assert config.training.method == own["training"]["method"]
     assert config.training.learning_rate.at(0) == own["training"]["learning_rate"]["last"]
-    assert (config.training.take, config.rollouts.workers) == ((), 0)
+    assert (config.training.weight_filter, config.rollouts.workers) == ((), 0)
     environment = config.environment.model_dump(mode="json", exclude_defaults=True)  # type: ignore[attr-defined]
     assert environment == {**manifest.trained["environment"], "workload": "toy"}

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.calibration import SHIPPED, read_calibrations, tuned
+from loadmaster.envs.dag_scheduling.calibration import (
+    SHIPPED_PATH,
+    read_calibrations,
+    tuned_baseline,
+)
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
@@ -50,7 +54,9 @@ def test_evaluate_uses_the_result_of_calibrate(tmp_path: Path, capsys: Captured)
     (found,) = json.loads(out)["calibrations"]
     assert json.loads(kept.read_text()) == [found]
     settings = DagSchedulingSettings(jobs=4, executors=10, calibration=kept)
-    assert tuned("weighted-fair", settings, load_workload(settings)).alpha == found["alpha"]
+    assert (
+        tuned_baseline("weighted-fair", settings, load_workload(settings)).alpha == found["alpha"]
+    )
     code, out, _ = run(
         capsys, "evaluate", "dag_scheduling", "--against", "weighted-fair", "--seeds", "2",
         "--set", "jobs=4", "--set", "executors=10", "--set", f"calibration={kept}",
@@ -74,18 +80,18 @@ def test_second_run_replaces_the_entry_of_the_same_setting(
 
 
 def test_nearest_load_is_used() -> None:
-    entries = [e for e in read_calibrations(SHIPPED) if e.baseline == "weighted-fair"]
+    entries = [e for e in read_calibrations(SHIPPED_PATH) if e.baseline == "weighted-fair"]
     streams = [e for e in entries if e.arrivals == "poisson" and e.workload == "tpch-like"]
     assert len({e.load for e in streams}) >= 3  # shipped for three loads
     for entry in streams:
         settings = DagSchedulingSettings(arrivals="poisson", load=entry.load * 1.02)
-        found = tuned("weighted-fair", settings, load_workload(settings))
+        found = tuned_baseline("weighted-fair", settings, load_workload(settings))
         assert found.alpha == entry.alpha
 
 
 def test_untuned_baselines_are_unchanged() -> None:
     settings = DagSchedulingSettings()
-    assert tuned("fair", settings, load_workload(settings)) is BASELINES["fair"]
+    assert tuned_baseline("fair", settings, load_workload(settings)) is BASELINES["fair"]
 
 
 def test_bad_calibration_files_raise(tmp_path: Path) -> None:
@@ -93,10 +99,10 @@ def test_bad_calibration_files_raise(tmp_path: Path) -> None:
     bad.write_text('[{"alpha": 1}]')
     settings = DagSchedulingSettings(calibration=bad)
     with pytest.raises(InputError, match="malformed"):
-        tuned("weighted-fair", settings, load_workload(settings))
+        tuned_baseline("weighted-fair", settings, load_workload(settings))
     settings = DagSchedulingSettings(calibration=tmp_path / "none.json")
     with pytest.raises(InputError, match="No such file"):
-        tuned("weighted-fair", settings, load_workload(settings))
+        tuned_baseline("weighted-fair", settings, load_workload(settings))
 
 
 def test_unknown_or_untunable_baseline_is_one_line(capsys: Captured) -> None:

@@ -114,7 +114,7 @@ def test_error_leaves_no_files(tmp_path: Path, before: bool) -> None:
         (folder / "summary.csv").write_text("old")
 
     def write_and_fail() -> None:
-        with files.written_at_once(folder) as scratch:
+        with files.atomic_folder(folder) as scratch:
             (scratch / "summary.csv").write_text("half")
             raise KeyboardInterrupt
 

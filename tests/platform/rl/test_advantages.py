@@ -177,7 +177,7 @@ def test_group_baseline_is_unbiased_and_reduces_variance(
     network, workload = DecimaNetwork(), load_workload(SETTINGS)
     groups = [
         [
-            record_rollout(network, SETTINGS, group, workload, luck=group * SIZE + member)
+            record_rollout(network, SETTINGS, group, workload, action_seed=group * SIZE + member)
             for member in range(SIZE)
         ]
         for group in range(GROUPS)

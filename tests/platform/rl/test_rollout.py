@@ -78,7 +78,11 @@ def test_vector_engine_records_whole_episodes() -> None:
         action_space=Tolls.action_space,
         model_config={},
     )
-    specs = [RolloutSpec(7, luck=1), RolloutSpec(7, luck=3), RolloutSpec(8, luck=2, keep=0.5)]
+    specs = [
+        RolloutSpec(7, action_seed=1),
+        RolloutSpec(7, action_seed=3),
+        RolloutSpec(8, action_seed=2, keep=0.5),
+    ]
     first, second, third = make_engine().roll_out(module, specs)
     assert first.decisions == second.decisions == STEPS
     assert first.rollout.end_s == STEPS
@@ -173,23 +177,27 @@ def assert_same(one: Recording, other: Recording) -> None:
 
 
 def test_rollout_does_not_depend_on_its_batch() -> None:
-    specs = [RolloutSpec(4, luck=11), RolloutSpec(2, luck=12), RolloutSpec(6, luck=13)]
+    specs = [
+        RolloutSpec(4, action_seed=11),
+        RolloutSpec(2, action_seed=12),
+        RolloutSpec(6, action_seed=13),
+    ]
     together = roll_out(*specs)
     for spec, beside in zip(specs, together, strict=True):
         assert_same(*roll_out(spec), beside)
-    (other,) = roll_out(RolloutSpec(4, luck=12))
+    (other,) = roll_out(RolloutSpec(4, action_seed=12))
     assert not np.array_equal(other.log_probability, together[0].log_probability)
 
 
 def test_module_gets_running_episodes_and_rows_in_use_only() -> None:
     module = RandomModule()
-    roll_out(RolloutSpec(2, luck=1), RolloutSpec(4, luck=2), module=module)
+    roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2), module=module)
     assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
 
 
 def test_short_queues_are_batched_apart_from_long_ones() -> None:
     module = RandomModule()
-    specs = [RolloutSpec(4 if seed % 8 == 0 else 2, luck=seed) for seed in range(64)]
+    specs = [RolloutSpec(4 if seed % 8 == 0 else 2, action_seed=seed) for seed in range(64)]
     found = roll_out(*specs, module=module)
     assert module.shapes[:2] == [(32, 2), (32, 4)]
     for place in (0, 1, 63):
@@ -197,7 +205,7 @@ def test_short_queues_are_batched_apart_from_long_ones() -> None:
 
 
 def test_rows_in_use_only_are_recorded() -> None:
-    first, second = roll_out(RolloutSpec(2, luck=1), RolloutSpec(4, luck=2))
+    first, second = roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2))
     seen, actions = second.observations, second.actions
     assert isinstance(seen, dict)
     assert isinstance(actions, dict)
@@ -217,7 +225,7 @@ def test_rows_in_use_only_are_recorded() -> None:
 
 
 def test_truncated_episode_has_its_final_observation() -> None:
-    (truncated,) = roll_out(RolloutSpec(3, luck=1))
+    (truncated,) = roll_out(RolloutSpec(3, action_seed=1))
     assert truncated.decisions == 2
     assert isinstance(truncated.last, dict)
     assert truncated.last["jobs"].items.tolist() == [[1]]
@@ -233,12 +241,12 @@ def test_buffer_grows_with_long_episodes() -> None:
             return self.view
 
     (found,) = VectorEngine(lambda count, _: Long(count), rows=ROWS).roll_out(
-        RandomModule(), [RolloutSpec(200, luck=1)]
+        RandomModule(), [RolloutSpec(200, action_seed=1)]
     )
     assert isinstance(found.observations, dict)
     assert found.observations["jobs"].items[:, 0].tolist() == list(range(200, 0, -1))
 
 
 def test_two_agents_without_rows_record_a_log_probability_each() -> None:
-    (found,) = vaults_engine().roll_out(keyholders(), [RolloutSpec(3, luck=3)])
+    (found,) = vaults_engine().roll_out(keyholders(), [RolloutSpec(3, action_seed=3)])
     assert found.log_probability.shape == (GAME_STEPS, 2)

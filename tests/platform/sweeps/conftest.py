@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform.systems import registry as systems
+from loadmaster.envs import registry as systems
 from tests.platform.sweeps.example_system import EXAMPLE
 
 
 @pytest.fixture
 def example(monkeypatch: pytest.MonkeyPatch) -> None:
     """The system `example` is registered."""
-    monkeypatch.setattr(systems, "BUILT_IN", (*systems.BUILT_IN, EXAMPLE))
+    monkeypatch.setattr(systems, "SYSTEMS", (*systems.SYSTEMS, EXAMPLE))
 
 
 @pytest.fixture

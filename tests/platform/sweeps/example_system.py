@@ -95,5 +95,5 @@ EXAMPLE = System(
     name="example",
     environment="dag_scheduling",
     summary="Walks down a hill.",
-    recipe_at=f"{__name__}:RECIPE",
+    package=__name__,
 )

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from loadmaster.envs import registry as systems
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
-from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
 from loadmaster.platform.systems.decima.evaluation import LearnedDecima, load_policy
 from loadmaster.platform.systems.policies import spread

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from loadmaster.envs import registry as systems
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.systems import registry as systems
 from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.bundles import make_bundle, make_run
 
@@ -110,16 +110,16 @@ def test_bundle_of_another_system_is_refused(
     make_bundle(here / "mine")
     others = (
         systems.System("sorter", "dag_scheduling", "another scheduler"),
-        systems.System("decima", "sorting", "decides elsewhere", policies_at="a:b"),
+        systems.System("decima", "sorting", "decides elsewhere", package="tests.bundles"),
     )
-    kept = systems.BUILT_IN
-    monkeypatch.setattr(systems, "BUILT_IN", (*kept, others[0]))
+    kept = systems.SYSTEMS
+    monkeypatch.setattr(systems, "SYSTEMS", (*kept, others[0]))
     wrong_system = error_of(capsys, "evaluate", "sorter", "--policy", "mine", *TINY)
     assert "mine is a policy of the system 'decima'; expected one of 'sorter'" in wrong_system
-    monkeypatch.setattr(systems, "BUILT_IN", (others[1],))
+    monkeypatch.setattr(systems, "SYSTEMS", (others[1],))
     elsewhere = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
     assert "mine decides in 'sorting'; expected a policy for 'dag_scheduling'" in elsewhere
-    monkeypatch.setattr(systems, "BUILT_IN", ())
+    monkeypatch.setattr(systems, "SYSTEMS", ())
     unknown = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
     assert "mine cannot be used here: unknown system 'decima'" in unknown
 

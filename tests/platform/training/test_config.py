@@ -108,8 +108,8 @@ def test_resumed_run_may_change(changed: dict[str, object], tmp_path: Path) -> N
         ({"environment": {"jobs": 9}}, "environment.jobs"),
         ({"network": {"width": 16}}, "network.width"),
         ({"validation": {"sequences": 3}}, "validation.sequences"),
-        ({"training": {"start": "elsewhere"}}, "training.start"),
-        ({"training": {"take": ["*"]}}, "training.take"),
+        ({"training": {"warm_start": "elsewhere"}}, "training.warm_start"),
+        ({"training": {"weight_filter": ["*"]}}, "training.weight_filter"),
     ],
 )
 def test_resumed_run_must_keep(changed: dict[str, object], name: str, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ def test_tokens_are_never_written_or_returned(
         answers.append(here.request("GET", "/nowhere", headers=bearer(token)))
         answers.append(here.request("POST", "/v1/unknown/decide", STATE, headers=bearer(token)))
     system = here.service.systems["toy"]
-    here.run(system.look_after())
+    here.run(system.tick())
 
     def broken(*_: Any) -> Any:
         raise RuntimeError("a bug")

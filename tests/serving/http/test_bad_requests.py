@@ -216,7 +216,7 @@ def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
         assert "NaN" not in text
         assert "Infinity" not in text
     rewards = here.status()["rewards"]
-    here.run(here.service.systems["toy"].look_after())
+    here.run(here.service.systems["toy"].tick())
     here.close()
     assert start().status()["rewards"] == rewards  # saved and restored
 

@@ -105,7 +105,7 @@ def test_a_file_that_others_can_read_causes_a_warning(
     file = tmp_path / "tokens"
     file.write_text(f"read {SECRET}\n")
     file.chmod(mode)
-    warning = auth.exposure(file)
+    warning = auth.file_warning(file)
     assert (warning is not None) == warns
     assert warning is None or str(file) in warning
 

@@ -20,13 +20,13 @@ INITIALIZED, OFFLINE, ONLINE, SERVING = LifecycleState
 STATES = st.sampled_from([OFFLINE, ONLINE, SERVING])
 WINDOW = 4
 REWARDS = st.lists(st.floats(-1e6, 1e6), min_size=WINDOW, max_size=3 * WINDOW)
-PAPER = LifecycleSettings(window=WINDOW, doubt=0)
+PAPER = LifecycleSettings(window=WINDOW, z_threshold=0)
 SETTINGS = st.builds(
     LifecycleSettings,
     window=st.just(WINDOW),
     degradation=st.floats(0, 0.5),
     deviation=st.floats(0.1, 5),
-    doubt=st.sampled_from([0.0, 1.0, 2.0]),
+    z_threshold=st.sampled_from([0.0, 1.0, 2.0]),
     bootstrap=st.booleans(),
     retrain_offline=st.booleans(),
 )
@@ -71,7 +71,7 @@ def test_retrain_offline_demotes_to_offline(state: LifecycleState) -> None:
 
 def test_shortfall_within_noise_is_no_degradation() -> None:
     noisy = [94.0, 101.0, 94.0, 99.0]  # mean 97, but with a standard error of 1.8
-    tolerant = PAPER.model_copy(update={"doubt": 2.0, "deviation": 5.0})
+    tolerant = PAPER.model_copy(update={"z_threshold": 2.0, "deviation": 5.0})
     assert next_state(SERVING, noisy, RULES, tolerant).to is None
     assert next_state(SERVING, [80.0, 82.0, 81.0, 79.0], RULES, tolerant).to is ONLINE
 

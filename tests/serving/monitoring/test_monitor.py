@@ -20,7 +20,7 @@ from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSetting
 
 NOW = 1_800_000_000.0
 SERVING, ONLINE, OFFLINE = LifecycleState.SERVING, LifecycleState.ONLINE, LifecycleState.OFFLINE
-QUICK = ServiceLifecycle(window=20, doubt=2.0)
+QUICK = ServiceLifecycle(window=20, z_threshold=2.0)
 QUICKLY = MonitorSettings(lifecycle=QUICK, reward_block=1)
 BOLD = QUICKLY.model_copy(update={"lifecycle": QUICK.model_copy(update={"retrain_offline": False})})
 BLIND = QUICKLY.model_copy(update={"delta": 1e-9})  # ADWIN detects nothing

@@ -13,7 +13,7 @@ import pytest
 
 from loadmaster.serving.http import app_factory
 from loadmaster.serving.jobs.job import Job
-from loadmaster.serving.policies.comparison import BUNDLE, FILE
+from loadmaster.serving.policies.comparison import BUNDLE_FOLDER, COMPARISON_FILE
 from tests.serving import toy
 from tests.serving.conftest import Here, Start
 
@@ -48,7 +48,7 @@ class FakeCluster:
         return Path(words[words.index("--output") + 1])
 
     def finish(self, better: bool, extra: int, does: str = "follows") -> None:
-        toy.make_bundle(self.folder / BUNDLE, "retrained", does, extra)
+        toy.make_bundle(self.folder / BUNDLE_FOLDER, "retrained", does, extra)
         score = {"name": "x", "version": "y", "folder": "z", "mean": 1.0, "ci95": [0.9, 1.1]}
         comparison = {
             "system": "toy", "metric": "jct", "unit": "s", "lower_is_better": True,
@@ -56,7 +56,7 @@ class FakeCluster:
             "serving": score, "difference_percent": -12.5, "ci95": [-15.0, -10.0],
             "better": better,
         }  # fmt: skip
-        (self.folder / FILE).write_text(json.dumps(comparison))
+        (self.folder / COMPARISON_FILE).write_text(json.dumps(comparison))
         self.status = "succeeded"
 
 
@@ -69,13 +69,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeCluster:
 
 SETTINGS: dict[str, Any] = {
     "monitor": {"lifecycle": {"window": 10, "retrain_offline": True}},
-    "renewal": {"shadow_decisions": 5, "poll_s": 0.001},
+    "auto_retrain": {"shadow_decisions": 5, "poll_s": 0.001},
     "retraining": {"cool_down_s": 0},
 }
 
 
 def tick(here: Here) -> None:
-    here.run(here.service.systems["toy"].look_after())
+    here.run(here.service.systems["toy"].tick())
 
 
 def send_rewards(here: Here, reward: float, times: int, mode: str = "active") -> None:

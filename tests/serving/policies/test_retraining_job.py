@@ -19,7 +19,11 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
 from loadmaster.serving.jobs.client import UnknownJobError, UnreachableError
 from loadmaster.serving.jobs.job import Job
-from loadmaster.serving.policies.comparison import FILE, ComparisonResult, read_comparison
+from loadmaster.serving.policies.comparison import (
+    COMPARISON_FILE,
+    ComparisonResult,
+    read_comparison,
+)
 from loadmaster.serving.policies.retraining_job import (
     Retraining,
     RetrainingSettings,
@@ -85,7 +89,7 @@ def finish(folder: str, better: bool = True) -> None:
     """Write the files of a finished job."""
     if not (Path(folder) / "bundle").exists():
         make_bundle(Path(folder) / "bundle")
-    (Path(folder) / FILE).write_text(comparison(better).model_dump_json())
+    (Path(folder) / COMPARISON_FILE).write_text(comparison(better).model_dump_json())
 
 
 class Setup:
@@ -296,7 +300,7 @@ def test_damaged_result_fails_the_retraining(written: str | None, part: str, set
     folder = Path(setup.submit().folder)
     if written is not None:
         folder.mkdir()
-        (folder / FILE).write_text(written)
+        (folder / COMPARISON_FILE).write_text(written)
     ended = setup.poll(10.0, status="succeeded")
     assert ended.status == "failed"
     assert part in (ended.error or "")
@@ -337,6 +341,6 @@ def test_assignments_round_trip(environment: dict[str, Any]) -> None:
 
 def test_comparison_with_unknown_field_is_refused(tmp_path: Path) -> None:
     record = comparison().model_dump(mode="json")
-    (tmp_path / FILE).write_text(json.dumps({**record, "surplus": 1}))
+    (tmp_path / COMPARISON_FILE).write_text(json.dumps({**record, "surplus": 1}))
     with pytest.raises(InputError, match="surplus"):
         read_comparison(tmp_path)

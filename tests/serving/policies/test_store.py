@@ -97,20 +97,20 @@ def test_other_versions_are_discarded(store: Store, tmp_path: Path) -> None:
 
 
 def test_record_is_saved_and_loaded(store: Store, tmp_path: Path) -> None:
-    assert store.remembered() == {}
+    assert store.load() == {}
     store.save({"a": [1, None, "é"]})
     store.save({"a": 2})
-    assert Store(tmp_path / "kept", "toy").remembered() == {"a": 2}
+    assert Store(tmp_path / "kept", "toy").load() == {"a": 2}
     assert sorted(file.name for file in (tmp_path / "kept").iterdir()) == ["bundles", "toy.json"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000, b'"x"'])
 def test_damaged_record_is_renamed(store: Store, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "kept" / "toy.json").write_bytes(content)
-    assert store.remembered() == {}
+    assert store.load() == {}
     assert (tmp_path / "kept" / "toy.damaged").read_bytes() == content
     store.save({"a": 1})
-    assert store.remembered() == {"a": 1}
+    assert store.load() == {"a": 1}
 
 
 def test_full_disk_leaves_the_old_record(
@@ -125,7 +125,7 @@ def test_full_disk_leaves_the_old_record(
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             store.save({"a": 2})
-    assert store.remembered() == {"a": 1}
+    assert store.load() == {"a": 1}
     assert sorted(file.name for file in (tmp_path / "kept").iterdir()) == ["bundles", "toy.json"]
 
 

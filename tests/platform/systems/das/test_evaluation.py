@@ -11,11 +11,11 @@ import pandas as pd
 import pytest
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.describe import conditions
+from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
-from loadmaster.platform.systems.das.evaluation import folder_name, subject
+from loadmaster.platform.systems.das.evaluation import EVALUATION, folder_name
 
 METRICS = ["jct", "fee", "queueing", "slowdown", "utilisation", "fairness", "makespan"]
 FOUR_GPUS = "machines=[{count: 1, gpus: 4, gpu: V100, cpus: 32}]"
@@ -115,7 +115,7 @@ def test_known_durations_make_no_oracles(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_families_are_the_orderings() -> None:
-    families = subject().families
+    families = EVALUATION.families
     assert set(families.values()) == {"fifo", "sjf", "srtf", "drf", "tetris", "las"}
     assert all(name.startswith(f"{ordering}-") for name, ordering in families.items())
     assert set(BASELINES) - set(families) == {"mosa"}
@@ -123,7 +123,7 @@ def test_families_are_the_orderings() -> None:
 
 def test_conditions_and_folder_names() -> None:
     small = GpuSchedulingSettings()
-    assert conditions(small) == "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs"
+    assert describe_episode(small) == "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs"
     assert folder_name(small) == "gpu_scheduling-pai-like-small"
     own = GpuSchedulingSettings.model_validate(
         {
@@ -133,15 +133,15 @@ def test_conditions_and_folder_names() -> None:
             "backfill": False,
         }
     )
-    assert conditions(own, 3046) == (
+    assert describe_episode(own, 3046) == (
         "3046 jobs, 1000 a minute, 3 machines with 24 GPUs, backfill False"
     )
     assert folder_name(own) == (
         "gpu_scheduling-pai-arrivals-per-minute-backfill-False-machines-3x8V100-96-4"
     )
     large = GpuSchedulingSettings(cluster="large", arrivals="batch", jobs=50)
-    assert conditions(large) == "50 jobs at once, large cluster: 128 machines with 1,024 GPUs"
+    assert describe_episode(large) == "50 jobs at once, large cluster: 128 machines with 1,024 GPUs"
     slow = GpuSchedulingSettings(interarrival_s=90)
-    assert conditions(slow).startswith("200 jobs, one every 90 s on average, small cluster")
+    assert describe_episode(slow).startswith("200 jobs, one every 90 s on average, small cluster")
     known = [small, own, large, slow, GpuSchedulingSettings(cluster="medium")]
     assert len({folder_name(settings) for settings in known}) == len(known)

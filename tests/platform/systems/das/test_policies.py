@@ -14,11 +14,13 @@ from loadmaster.envs.gpu_scheduling.env import action_spaces
 from loadmaster.envs.gpu_scheduling.observation import observation_space
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.envs.registry import find_system
 from loadmaster.models.das.module import DasModule
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.systems.bundle_ref import find_policy
-from loadmaster.platform.systems.das.policies import POLICIES, EvaluationPolicy
+from loadmaster.platform.systems.das.evaluation import LearnedDas
 from loadmaster.platform.systems.das.rollout import DasEngine
+from loadmaster.platform.systems.policies import Policies
 from tests.bundles import make_bundle
 
 NETWORK = {"width": 16, "heads": 2, "layers": 1}
@@ -31,9 +33,9 @@ def bundle(tmp_path: Path) -> Path:
     return make_bundle(tmp_path / "das", system="das", environment=ENVIRONMENT, **NETWORK)
 
 
-def evaluation_policy(bundle: Path) -> EvaluationPolicy:
+def evaluation_policy(bundle: Path) -> LearnedDas:
     policy = find_policy(str(bundle)).policy
-    assert isinstance(policy, EvaluationPolicy)
+    assert isinstance(policy, LearnedDas)
     return policy
 
 
@@ -98,7 +100,10 @@ def test_nearest_bundle_is_chosen_by_durations_then_size(tmp_path: Path, bundle:
     def nearest(**settings: str) -> Path:
         wanted = GpuSchedulingSettings.model_validate(settings)
         folders = (bundle, large, known)
-        return min(folders, key=lambda each: POLICIES.distance(read_manifest(each), wanted))
+        return min(
+            folders,
+            key=lambda each: Policies(find_system("das")).distance(read_manifest(each), wanted),
+        )
 
     assert nearest() == bundle
     assert nearest(cluster="large") == large
@@ -107,5 +112,9 @@ def test_nearest_bundle_is_chosen_by_durations_then_size(tmp_path: Path, bundle:
 
 def test_manifest_gives_training_settings(bundle: Path) -> None:
     manifest = read_manifest(bundle)
-    assert POLICIES.settings(manifest) == SETTINGS
-    assert POLICIES.trained_on(manifest).startswith("pai-like, 60 jobs at load 1.2, small cluster")
+    assert Policies(find_system("das")).settings(manifest) == SETTINGS
+    assert (
+        Policies(find_system("das"))
+        .trained_on(manifest)
+        .startswith("pai-like, 60 jobs at load 1.2, small cluster")
+    )

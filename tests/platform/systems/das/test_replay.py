@@ -25,7 +25,7 @@ from loadmaster.platform.systems.das.decision_trace import (
     RecordedEpisode,
     Step,
 )
-from loadmaster.platform.systems.das.replay import lay_out, pack_bars
+from loadmaster.platform.systems.das.replay import assign_gpu_rows, pack_bars
 from tests.bundles import make_bundle
 from tests.platform.systems.das.traces import ENVIRONMENT, NETWORK, SEED, SMALL, Traced, traced
 from tests.platform.systems.decima.test_replay import data_in, numbers_in
@@ -92,7 +92,7 @@ def test_gpus_of_bars_by_hand(
     expected: list[list[tuple[int, int]]],
 ) -> None:
     """First unit and height of each job's pieces."""
-    bars = lay_out(trace(*rows), *tables(gpus, jobs))
+    bars = assign_gpu_rows(trace(*rows), *tables(gpus, jobs))
     for job, pieces in enumerate(expected):
         own = bars.job == job
         assert list(zip(bars.first[own], bars.height[own], strict=True)) == pieces
@@ -100,19 +100,19 @@ def test_gpus_of_bars_by_hand(
 
 def test_rows_without_duration_have_no_bar() -> None:
     cluster, jobs = tables(1, [(1, 100), (1, 100)])
-    bars = lay_out(trace((0, 1, 3, 3), (1, 1, 3, 9)), cluster, jobs)
+    bars = assign_gpu_rows(trace((0, 1, 3, 3), (1, 1, 3, 9)), cluster, jobs)
     assert bars.job.tolist() == [1]
-    none = lay_out(trace((0, 1, 3, 3)), cluster, jobs)
+    none = assign_gpu_rows(trace((0, 1, 3, 3)), cluster, jobs)
     assert pack_bars(none, np.array([3.0, 9.0]))["bars"] == 0
     with pytest.raises(ValueError, match="GPUs"):
-        lay_out(trace((0, 1, 0, 9), (1, 1, 8, 9)), cluster, jobs)
+        assign_gpu_rows(trace((0, 1, 0, 9), (1, 1, 8, 9)), cluster, jobs)
 
 
 @pytest.mark.parametrize("policy", ["las-consolidate", "fifo-worst-fit"])
 def test_bars_do_not_overlap_and_cover_the_trace(policy: str) -> None:
     result, cluster = recorded(policy), build_cluster(SMALL)
     assert result.trace is not None
-    bars = lay_out(result.trace, cluster, result.jobs)
+    bars = assign_gpu_rows(result.trace, cluster, result.jobs)
     for machine in range(len(cluster.rack)):
         mine = np.flatnonzero(bars.machine == machine)
         assert (bars.first + bars.height)[mine].max() <= cluster.gpu_capacity[machine]
@@ -133,7 +133,7 @@ def test_packed_bars_mark_stopped_jobs() -> None:
     result, cluster = recorded("las-consolidate"), build_cluster(SMALL)
     assert result.trace is not None
     assert result.preemptions > 0
-    bars = lay_out(result.trace, cluster, result.jobs)
+    bars = assign_gpu_rows(result.trace, cluster, result.jobs)
     packed = pack_bars(bars, result.finish_s)
     job = np.array(numbers_in(str(packed["job"])))
     assert (job // 2).tolist() == bars.job.tolist()

@@ -14,8 +14,8 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.module import DasModule
 from loadmaster.platform.bench.measurements import one_thread
-from loadmaster.platform.rl.compiled_buffer import FIRST_ROOM
 from loadmaster.platform.rl.rollout import Ragged, RolloutSpec
+from loadmaster.platform.rl.rollout_buffer import INITIAL_DECISIONS
 from loadmaster.platform.systems.das.rollout import DasEngine
 
 pytestmark = pytest.mark.slow
@@ -58,7 +58,11 @@ def assert_same(one: Any, other: Any) -> None:
 @pytest.mark.parametrize("changes", [{}, {"reward": "published"}, {"preempt": False}])
 def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
     engine, module = DasEngine(SETTINGS.model_copy(update=changes)), module_of()
-    work = [RolloutSpec(3, luck=11, keep=0.6), RolloutSpec(3, luck=12), RolloutSpec(8, luck=13)]
+    work = [
+        RolloutSpec(3, action_seed=11, keep=0.6),
+        RolloutSpec(3, action_seed=12),
+        RolloutSpec(8, action_seed=13),
+    ]
     for one, other in zip(
         engine.loop.roll_out(module, work), engine.vector.roll_out(module, work), strict=True
     ):
@@ -76,20 +80,20 @@ def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
 
 def test_rollouts_do_not_depend_on_earlier_ones() -> None:
     engine, module = DasEngine(SETTINGS), module_of()
-    work = [RolloutSpec(3, luck=11), RolloutSpec(4, luck=12)]
+    work = [RolloutSpec(3, action_seed=11), RolloutSpec(4, action_seed=12)]
     together = engine.roll_out(module, work)
     (alone,) = DasEngine(SETTINGS).roll_out(module, work[1:])
     assert_same(alone.observations, together[1].observations)
     np.testing.assert_array_equal(alone.log_probability, together[1].log_probability)
-    (other,) = engine.roll_out(module, [RolloutSpec(4, luck=13)])
+    (other,) = engine.roll_out(module, [RolloutSpec(4, action_seed=13)])
     assert other.figures != alone.figures
 
 
 def test_long_rollouts_extend_the_buffer() -> None:
     engine, module = DasEngine(GpuSchedulingSettings(preempt=True)), module_of()
-    work = [RolloutSpec(3, luck=11, keep=0.5)]
+    work = [RolloutSpec(3, action_seed=11, keep=0.5)]
     (first,), (again,) = engine.roll_out(module, work), engine.roll_out(module, work)
-    assert first.decisions > FIRST_ROOM
+    assert first.decisions > INITIAL_DECISIONS
     assert 0.4 * first.decisions < len(first.kept) < 0.6 * first.decisions
     assert first.kept.tolist() == again.kept.tolist()
     assert_same(first.observations, again.observations)
@@ -121,7 +125,7 @@ def test_loss_is_the_negative_total_reward() -> None:
 
 def test_clusters_with_cells_use_the_vector_engine() -> None:
     """Its log-probabilities have float32 precision, those of the loop do not."""
-    engine, work = DasEngine(SETTINGS), [RolloutSpec(3, luck=11)]
+    engine, work = DasEngine(SETTINGS), [RolloutSpec(3, action_seed=11)]
     for module, by_torch in ((module_of(exact_up_to=4, cells=4), True), (module_of(), False)):
         (found,) = engine.roll_out(module, work)
         (expected,) = engine.vector.roll_out(module, work)

@@ -19,11 +19,9 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.network import Actions
-from loadmaster.platform.rl.batches import batches_with
-from loadmaster.platform.rl.rollout import RolloutSpec, on_device, rows_of, taken
+from loadmaster.platform.rl.rollout import RolloutSpec, batches_with, on_device, rows_of, taken
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
-from loadmaster.platform.training.trainer import Trainer
-from loadmaster.platform.training.warm_start import starting_weights
+from loadmaster.platform.training.trainer import Trainer, starting_weights
 from tests.bundles import make_bundle
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
@@ -102,7 +100,7 @@ def test_runs_are_reproducible_when_resumed_and_with_workers(tmp_path: Path) -> 
 def test_warm_start_takes_matching_tables(tmp_path: Path) -> None:
     """The linear skip paths of a network without the process."""
     bundle = make_bundle(tmp_path / "found", system="das", communicate=False, process=False)
-    taken = {"start": str(bundle), "take": ["*straight*"]}
+    taken = {"warm_start": str(bundle), "weight_filter": ["*straight*"]}
     with trainer_of(tiny(network={"opening": "nothing"})) as trainer:
         before = trainer.weights()
     with trainer_of(tiny(network={"opening": "nothing"}, **taken)) as trainer:
@@ -118,11 +116,11 @@ def test_warm_start_takes_matching_tables(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"start": "", "take": ["*"]}, "training.start"),
-        ({"take": ["*crook*"]}, "*crook*"),
-        ({"take": ["*embed.weight"]}, "(32, 17); expected (16, 17)"),
+        ({"warm_start": "", "weight_filter": ["*"]}, "training.warm_start"),
+        ({"weight_filter": ["*crook*"]}, "*crook*"),
+        ({"weight_filter": ["*embed.weight"]}, "(32, 17); expected (16, 17)"),
         (
-            {"take": ["*open.bias"], "network": {"communicate": False}},
+            {"weight_filter": ["*open.bias"], "network": {"communicate": False}},
             "ordering.gate.open.bias",
         ),
     ],
@@ -131,10 +129,12 @@ def test_invalid_warm_starts_are_rejected(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
-    settings = {"start": bundle, **changes}
+    settings = {"warm_start": bundle, **changes}
     if not settings["start"]:
         del settings["start"]
-    with pytest.raises(InputError, match=f"^training.take: .*{re.escape(message)}") as caught:
+    with pytest.raises(
+        InputError, match=f"^training.weight_filter: .*{re.escape(message)}"
+    ) as caught:
         starting_weights(RECIPE, tiny(**settings))
     assert "\n" not in str(caught.value)
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
-from loadmaster.envs.dag_scheduling.describe import conditions
+from loadmaster.envs.dag_scheduling.describe import describe_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
@@ -112,10 +112,10 @@ def test_invalid_arguments_are_refused(
 
 def test_folder_names_and_conditions() -> None:
     batch = DagSchedulingSettings()
-    assert conditions(batch) == "20 jobs at once, 50 executors"
+    assert describe_episode(batch) == "20 jobs at once, 50 executors"
     assert folder_name(batch) == "dag_scheduling-tpch-like-batch"
     stream = DagSchedulingSettings(arrivals="poisson", interarrival_s=15, moving_delay_s=0)
-    assert conditions(stream) == (
+    assert describe_episode(stream) == (
         "201 jobs, one every 15 s on average, 50 executors, moving_delay_s 0"
     )
     assert folder_name(stream) == (

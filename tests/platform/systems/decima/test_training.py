@@ -20,8 +20,7 @@ from loadmaster.platform.rl.env_runner import EngineRunner
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
-from loadmaster.platform.training.trainer import Trainer
-from loadmaster.platform.training.warm_start import starting_weights
+from loadmaster.platform.training.trainer import Trainer, starting_weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 

@@ -9,14 +9,13 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from loadmaster.envs.gpu_scheduling import state as columns
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.decision_state import MOMENT, PHASES, SHOWN
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF
+from loadmaster.envs.gpu_scheduling.decision_state import PHASE, PHASES, SHOWN
 from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.preemption import replan
-from loadmaster.envs.gpu_scheduling.rollout import no_preferences
-from loadmaster.envs.gpu_scheduling.rule_ids import DRF
 from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
@@ -76,7 +75,7 @@ class Episode:
 
     def kind(self) -> Ask:
         """The phase of the next decision."""
-        return cast("Ask", PHASES[int(self.runner.desk.counts[MOMENT])])
+        return cast("Ask", PHASES[int(self.runner.desk.counts[PHASE])])
 
     def act(self) -> None:
         if not self._is_compiled:
@@ -128,7 +127,7 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
     baseline, (cluster, jobs, seed) = BASELINES[name], build_episode(settings, seed)
     ordering = baseline.ordering
     state = columns.new_state(settings, cluster, jobs, seed, by_user=ordering.rule == DRF)
-    if ordering.by_the_clock:
+    if ordering.at_intervals:
         state.times[columns.NEXT_REPLAN] = 0.0
     by = ordering.rule, baseline.placement, no_preferences(jobs)
     while advance(state, cluster, jobs, ordering.rule) == columns.DECIDE:

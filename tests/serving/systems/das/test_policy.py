@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.decision_state import MOMENT
-from loadmaster.envs.gpu_scheduling.rule_ids import GIVEN
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN
+from loadmaster.envs.gpu_scheduling.decision_state import PHASE
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
@@ -98,7 +98,7 @@ def test_compiled_decisions_and_scores_equal_torch() -> None:
     threads, jobs, machines = torch.get_num_threads(), 0, 0
     for _ in range(60):
         assert episode.runner.advance_to_decision()
-        state, phase = episode.record(episode.kind()), int(episode.runner.desk.counts[MOMENT])
+        state, phase = episode.record(episode.kind()), int(episode.runner.desk.counts[PHASE])
         (one, reason), (other, other_reason) = (
             policy.decide(tables_of(state, episode.settings, GIVEN), phase) for policy in both
         )

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.gpu_scheduling import features
-from loadmaster.envs.gpu_scheduling.decision_state import MOMENT, SHOWN
+from loadmaster.envs.gpu_scheduling.baselines import FIFO, GIVEN, LAS
+from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
 from loadmaster.envs.gpu_scheduling.observation import (
     Observation,
     blank_observation,
-    observe_if_waiting,
+    observe_if_decision,
 )
 from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
-from loadmaster.envs.gpu_scheduling.rule_ids import FIFO, GIVEN, LAS
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.models.das.decision import ClusterTables
@@ -31,7 +31,7 @@ SETTINGS = GpuSchedulingSettings(preempt=True, max_queue=16, history=4)
 
 def view_of(tables: ClusterTables, settings: GpuSchedulingSettings = SETTINGS) -> Observation:
     view = blank_observation(settings.max_queue, tables.cluster, settings.history)
-    assert observe_if_waiting(*tables.simulation, view)
+    assert observe_if_decision(*tables.simulation, view)
     return view
 
 
@@ -47,7 +47,7 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
         received = DasState.model_validate_json(asked.model_dump_json())
         tables = tables_of(received, episode.settings, GIVEN)
         view = view_of(tables, episode.settings)
-        assert tables.desk.counts[[SHOWN, MOMENT]].tolist() == (counts[[SHOWN, MOMENT]].tolist())
+        assert tables.desk.counts[[SHOWN, PHASE]].tolist() == (counts[[SHOWN, PHASE]].tolist())
         for name, table in episode.runner.view._asdict().items():
             np.testing.assert_array_equal(getattr(view, name), table, err_msg=name)
         crowded += len(received.jobs) > rows
@@ -84,7 +84,7 @@ def test_missing_speeds_are_modelled() -> None:
     kept = 0.997 + (0.625 - 0.4) / 0.3 * (0.96 - 0.997)
     assert seen[features.KEPT] == pytest.approx(kept)
     assert seen[features.UTILISATION] == pytest.approx(kept * 2.5 / 4)
-    assert tables.desk.noted_speed[0, 0] == pytest.approx(kept)
+    assert tables.desk.history_speed[0, 0] == pytest.approx(kept)
     assert tables.desk.noted[0].tolist() == [True, False]
 
 
@@ -142,7 +142,7 @@ def test_users_and_attained_service_are_loaded() -> None:
 def test_cluster_without_jobs_has_no_decision() -> None:
     tables = tables_of(DasState.model_validate(small(jobs=[])), SETTINGS, GIVEN)
     view = blank_observation(4, tables.cluster, 2)
-    assert not observe_if_waiting(*tables.simulation, view)
+    assert not observe_if_decision(*tables.simulation, view)
 
 
 def test_recorded_states_contain_no_future() -> None:
