@@ -16,6 +16,7 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     renamed: ClassVar[Mapping[str, str]] = {}  # former name of a field -> its name
+    removed: ClassVar[Mapping[str, str]] = {}  # name of a field that is gone -> the reason
 
 
 SettingsType = TypeVar("SettingsType", bound=Settings)
@@ -83,6 +84,8 @@ def _unknown_setting(kind: type[BaseModel], path: Sequence[int | str]) -> InputE
     name = str(path[-1])
     if issubclass(kind, Settings) and name in kind.renamed:
         return InputError(f"setting {prefix}{name} is now called {prefix}{kind.renamed[name]}")
+    if issubclass(kind, Settings) and name in kind.removed:
+        return InputError(f"setting {prefix}{name} was removed: {kind.removed[name]}")
     return unknown_name("setting", f"{prefix}{name}", [f"{prefix}{n}" for n in kind.model_fields])
 
 

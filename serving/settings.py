@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -41,13 +43,13 @@ def is_loopback(host: str) -> bool:
 class EndpointSettings(Settings):
     """One system behind HTTP."""
 
-    renamed = {"renewal": "auto_retrain"}
+    renamed: ClassVar[Mapping[str, str]] = {"renewal": "auto_retrain"}
+    removed: ClassVar[Mapping[str, str]] = {"batch": "every request is a call of its own"}
 
     endpoint: str = ""  # "module:object" of a system that is not built in
     bundle: str | None = None  # name of a pretrained bundle, or a folder; None: system's default
     rule: str | None = None  # fallback heuristic; None: the system's best
     deadline_ms: PositiveFloat = Field(default=250.0, le=60_000)
-    batch: int = 1  # removed: every request is a call of its own
     workers: PositiveInt = 1  # replicas of the system's deployment
     start: str = "SERVING"  # or OFFLINE: the rule acts until the policy has proven itself
     shadow_share: float = Field(default=1.0, ge=0, le=1)  # of requests sent to a shadow bundle too
@@ -62,13 +64,6 @@ class EndpointSettings(Settings):
     def _known(cls, value: str) -> str:
         if value not in ("OFFLINE", "SERVING"):
             raise ValueError(f"{value!r} is unknown; expected OFFLINE or SERVING")
-        return value
-
-    @field_validator("batch")
-    @classmethod
-    def _removed(cls, value: int) -> int:
-        if value != 1:
-            raise ValueError("requests are no longer batched; expected the setting to be left out")
         return value
 
 

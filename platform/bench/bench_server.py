@@ -26,7 +26,6 @@ from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 
 HOST = "127.0.0.1"
-UNBATCHED = "unbatched"
 NOOP, BY_HANDLE = "noop", "noop_by_handle"  # replies itself; calls a deployment first
 NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # the load generator sends as fast as it can
 
@@ -79,18 +78,6 @@ def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterato
         report_step(f"starting Ray and the service of {' and '.join(chosen)}")
         with ray_session(), serving(arguments):
             yield ready_server(arguments, Path(folder))
-
-
-def start_unbatched(chosen: Systems, folder: Path) -> BenchServer:
-    """Start a second service with one worker call per request."""
-    from ray import serve
-
-    from loadmaster.serving.app import build
-
-    alone = {name: {**settings, "batch": 1} for name, settings in chosen.items()}
-    arguments = arguments_for(alone, folder / UNBATCHED / "kept")
-    serve.run(build(arguments), name=UNBATCHED, route_prefix=f"/{UNBATCHED}")
-    return ready_server(arguments, folder / UNBATCHED)
 
 
 def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:

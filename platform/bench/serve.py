@@ -1,7 +1,7 @@
 """Latency and throughput of the decision service over HTTP, beside no-op endpoints.
 
-The service, the service without batching and the no-ops run on one Serve and are loaded in turn, so
-load on the machine affects all alike. Differences and ratios are taken within a round.
+The service and the no-ops run on one Serve and are loaded in turn, so load on the machine affects
+all alike. Differences and ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from loadmaster.platform.bench.bench_server import (
     bench_server,
     free_port,
     served_systems,
-    start_unbatched,
 )
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.load_connections import Load
@@ -61,15 +60,13 @@ def measure(report_step: Callable[[str], None]) -> list[Figure]:
     with bench_server(systems, report_step) as service:
         from loadmaster.platform.bench.noop import start_noops
 
-        report_step("start the no-op endpoints, and the service without batching")
+        report_step("start the no-op endpoints")
         noops = start_noops(HOST, free_port())
-        unbatched = start_unbatched(systems, service.folder)
-        return measure_loads(service, unbatched, noops, report_step)
+        return measure_loads(service, noops, report_step)
 
 
 def measure_loads(
     service: BenchServer,
-    unbatched: BenchServer,
     noops: Mapping[str, str],
     report_step: Callable[[str], None],
     rounds: int = ROUNDS,
@@ -77,7 +74,6 @@ def measure_loads(
 ) -> list[Figure]:
     """Load service and no-ops in turn; `noops` are the no-op addresses by name."""
     measured: dict[Cell, Measured] = {}
-    unbatched_loads: dict[Cell, Measured] = {}
 
     def load_noop(name: str, connections: int) -> None:
         body = service.body(service.systems[0], EXAMPLES[0])
@@ -85,18 +81,18 @@ def measure_loads(
         cell = Cell(name, connections)
         measured.setdefault(cell, Measured()).reports.append(run_load(load))
 
-    def load_system(server: BenchServer, system: str, example: str, connections: int) -> None:
+    def load_system(system: str, example: str, connections: int) -> None:
         """Load a system; read from the service how many decisions were the policy's."""
         load = Load(
-            server.decide_url(system),
-            (server.body(system, example),),
+            service.decide_url(system),
+            (service.body(system, example),),
             connections,
             seconds,
             warmup_s=WARMUP_S,
         )
         cell = Cell(f"{system}/{example}", connections)
-        found = (measured if server is service else unbatched_loads).setdefault(cell, Measured())
-        with Client(server.url) as client:
+        found = measured.setdefault(cell, Measured())
+        with Client(service.url) as client:
             before = client.status(system).decisions
             found.reports.append(run_load(load))
             after = client.status(system).decisions
@@ -108,11 +104,9 @@ def measure_loads(
         for connections in (ONE, MANY):
             for name in noops:
                 load_noop(name, connections)
-            servers = [service, unbatched] if connections > 1 else [service]
             for system, example in product(service.systems, EXAMPLES):
-                for server in servers if turn % 2 else reversed(servers):
-                    load_system(server, system, example, connections)
-    return list(figures_of(measured, unbatched_loads))
+                load_system(system, example, connections)
+    return list(figures_of(measured))
 
 
 def run_load(load: Load) -> dict[str, Any]:
@@ -123,9 +117,7 @@ def run_load(load: Load) -> dict[str, Any]:
     return report
 
 
-def figures_of(
-    measured: Mapping[Cell, Measured], unbatched: Mapping[Cell, Measured]
-) -> Iterator[Figure]:
+def figures_of(measured: Mapping[Cell, Measured]) -> Iterator[Figure]:
     for cell, found in measured.items():
         yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
@@ -138,8 +130,6 @@ def figures_of(
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
         yield Figure(f"{cell.name}/share_of_noop_by_handle", _ratio(found, by_handle), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
-        if cell in unbatched:
-            yield Figure(f"{cell.name}/batching_times", _ratio(found, unbatched[cell]), "")
 
 
 def _ratio(found: Measured, other: Measured) -> float:

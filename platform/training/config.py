@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import (
@@ -80,7 +80,11 @@ class Critic(Settings):
 class Learning(Settings):
     """How the policy is updated from the rollouts."""
 
-    renamed = {"start": "warm_start", "take": "weight_filter", "memory_s": "credit_horizon_s"}
+    renamed: ClassVar[Mapping[str, str]] = {
+        "start": "warm_start",
+        "take": "weight_filter",
+        "memory_s": "credit_horizon_s",
+    }
 
     iterations: PositiveInt = 200
     minutes: PositiveFloat | None = None  # time limit beside `iterations`

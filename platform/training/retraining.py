@@ -17,7 +17,7 @@ from typing import Any
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import Manifest
-from loadmaster.platform.training.config import merged
+from loadmaster.platform.training.config import Learning, merged
 from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
 from loadmaster.serving.policies.comparison import (
     BUNDLE_FOLDER,

@@ -125,7 +125,7 @@ class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)
 
 
 def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
-    """Weights of the policy in training.warm_start, or those of its tables that training.weight_filter names."""
+    """Weights of the policy in training.warm_start that training.weight_filter lets pass."""
     start, patterns = config.training.warm_start, config.training.weight_filter
     if start is None:
         if patterns:
@@ -173,6 +173,6 @@ def _check_shapes(taken: Mapping[str, torch.Tensor], own: Mapping[str, torch.Ten
             )
         if own[name].shape != table.shape:
             raise InputError(
-                f"training.weight_filter: {name} of training.warm_start has the shape {tuple(table.shape)}; "
+                f"training.weight_filter: {name} has the shape {tuple(table.shape)}; "
                 f"expected {tuple(own[name].shape)}, as in the network to train"
             )

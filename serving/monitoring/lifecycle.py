@@ -9,8 +9,8 @@ rewards. An entry of the window is an episode's reward or one decision's, as the
     SERVING -> ONLINE     mean < serving or deviation out of bounds
 
 The thresholds are measured on the rules, see `measure_thresholds`. Differences from the paper:
-- A policy is demoted only if its mean is below the threshold by more than `z_threshold` standard errors;
-  `z_threshold` 0 is the paper's rule.
+- A policy is demoted only if its mean is below the threshold by more than `z_threshold` standard
+  errors; 0 is the paper's rule.
 - With `retrain_offline` a policy whose mean degrades goes to OFFLINE, from ONLINE too, so that the
   rules act while it is retrained. A policy whose rewards only vary too much goes to ONLINE.
 
@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import mul
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -48,7 +48,7 @@ class LifecycleState(StrEnum):
 
 
 class LifecycleSettings(Settings):
-    renamed = {"doubt": "z_threshold"}
+    renamed: ClassVar[Mapping[str, str]] = {"doubt": "z_threshold"}
 
     window: int = Field(default=10, ge=2, le=10_000)  # rewards compared, of policy and rules
     degradation: float = Field(default=0.026, ge=0, lt=1)  # tolerated loss, share of reward

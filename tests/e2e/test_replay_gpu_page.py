@@ -18,7 +18,7 @@ from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.systems.das import replay as gpu
-from loadmaster.platform.systems.das.decision_trace import Step
+from loadmaster.platform.systems.das.decision_trace import RecordedEpisode, Step
 from loadmaster.platform.systems.das.replay import assign_gpu_rows
 from tests.browser import assert_self_contained
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 SETTINGS = GpuSchedulingSettings(jobs=60, load=2.0, preempt=True)
 SEED = 3
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
-Episodes = tuple[gpu.Watched, gpu.Watched]
+Episodes = tuple[RecordedEpisode, RecordedEpisode]
 
 
 @pytest.fixture(scope="module")

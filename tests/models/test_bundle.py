@@ -7,9 +7,11 @@ import json
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from loadmaster.envs import registry
 from loadmaster.envs.errors import InputError
 from loadmaster.models import registry as networks
 from loadmaster.models.bundle import load_bundle, save_bundle
@@ -369,20 +372,17 @@ def test_flipped_bytes_with_a_new_digest_give_finite_weights_or_are_refused(
 
 
 def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def build(values: Any) -> torch.nn.Module:
-        return torch.nn.Linear(int(values["inputs"]), 1)
-
-    spec = networks.NetworkSpec(build, lambda manifest: "nothing in particular")
-
-    class Added:
-        name, value = "linear", "elsewhere:FAMILY"
-
-        def load(self) -> Any:
-            return spec
-
-    broken = EntryPoint("broken", "no_such_package:FAMILY", networks.GROUP)
-    wrong = EntryPoint("wrong", "json:dumps", networks.GROUP)
-    monkeypatch.setattr(networks, "entry_points", lambda group: [Added(), broken, wrong])
+    package = ModuleType("linear_package")
+    package.build_network = lambda values: torch.nn.Linear(int(values["inputs"]), 1)  # type: ignore[attr-defined]
+    package.trained_on = lambda manifest: "nothing in particular"  # type: ignore[attr-defined]
+    package.SYSTEM = registry.System("linear", "", "adds", package="linear_package")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "linear_package", package)
+    entries = [
+        EntryPoint("linear", "linear_package:SYSTEM", registry.GROUP),
+        EntryPoint("broken", "no_such_package:SYSTEM", registry.GROUP),
+        EntryPoint("wrong", "json:dumps", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
     folder = tmp_path / "b"
     weights = torch.nn.Linear(3, 1).state_dict()
     save(folder, system="linear", network={"inputs": 3}, weights=weights)
@@ -391,7 +391,7 @@ def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     edit(folder, lambda record: record.update(system="broken"))
     assert "no_such_package" in refused(folder)
     edit(folder, lambda record: record.update(system="wrong"))
-    assert "json:dumps is no Family" in refused(folder)
+    assert "json:dumps is not a System" in refused(folder)
 
 
 def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import soak as soak_bench
-from loadmaster.platform.bench.bench_server import Stand
-from loadmaster.platform.bench.serve import measure_beside
-from loadmaster.platform.bench.soak import soaked
-from loadmaster.platform.bench.soak_report import FILES, judge, write_soak
+from loadmaster.platform.bench.bench_server import BenchServer
+from loadmaster.platform.bench.serve import measure_loads
+from loadmaster.platform.bench.soak import run_soak
+from loadmaster.platform.bench.soak_report import FILES, soak_result, write_soak
 from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.live import Live, free_port
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def stand(live: Live, tmp_path: Path) -> Stand:
+def server(live: Live, tmp_path: Path) -> BenchServer:
     live.admin.resume("toy")
     live.serve()
     live.by_policy()
     settings = build_settings(ServeSettings, {"systems": {"toy": {"endpoint": toy.REFERENCE}}})
-    return Stand(live.url, settings, tmp_path)
+    return BenchServer(live.url, settings, tmp_path)
 
 
 @pytest.fixture
@@ -41,37 +41,37 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
     serve.delete(NAME)
 
 
-def test_soak_holds(stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_bench, "PEAK_S", 1.0)
     lines: list[str] = []
-    soak = soaked(stand, 30.0, lines.append, most_per_s=60)
-    verdict = judge(soak)
-    assert verdict.failed == 0, verdict
-    assert verdict.requests == pytest.approx(30 * min(60, soak.peaks["toy"] / 2), rel=0.05)
-    assert verdict.by_policy > 0.9  # a fallback is not a result
-    assert {one.process for one in verdict.memory} == {"gateway", "toy"}
-    assert verdict.holds, verdict.line
+    soak = run_soak(server, 30.0, lines.append, most_per_s=60)
+    result = soak_result(soak)
+    assert result.failed == 0, result
+    assert result.requests == pytest.approx(30 * min(60, soak.peaks["toy"] / 2), rel=0.05)
+    assert result.by_policy > 0.9  # a fallback is not a result
+    assert {one.process for one in result.memory} == {"gateway", "toy"}
+    assert result.holds, result.line
     assert "toy" in lines[-1]
 
-    write_soak(soak, verdict, "A soak", tmp_path / "made")
+    write_soak(soak, result, "A soak", tmp_path / "made")
     assert {file.name for file in (tmp_path / "made").iterdir()} == set(FILES)
     with (tmp_path / "made" / FILES[0]).open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert sum(int(row["requests"]) for row in rows) == verdict.requests
+    assert sum(int(row["requests"]) for row in rows) == result.requests
     known = [row for row in rows if row["gateway_mb"]]
     assert len(known) >= 25
     assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
 
 
-def test_figures_are_measured_beside_no_ops(stand: Stand, noops: dict[str, str]) -> None:
-    figures = measure_beside(stand, stand._replace(), noops, lambda _: None, rounds=2, seconds=0.4)
+def test_figures_are_measured_beside_no_ops(server: BenchServer, noops: dict[str, str]) -> None:
+    figures = measure_loads(server, noops, lambda _: None, rounds=2, seconds=0.4)
     found = {figure.name: figure.value for figure in figures}
     each = {"p50_ms", "p99_ms", "requests_per_s"}
-    beside = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
+    compared = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
     names = {f"serve/{noop}/c{c}/{one}" for noop in noops for c in (1, 16) for one in each}
     for example in ("small", "large"):
-        names |= {f"serve/toy/{example}/c1/{one}" for one in beside}
-        names |= {f"serve/toy/{example}/c16/{one}" for one in beside | {"batching_times"}}
+        names |= {f"serve/toy/{example}/c1/{one}" for one in compared}
+        names |= {f"serve/toy/{example}/c16/{one}" for one in compared}
     assert set(found) == names
     assert found["serve/toy/small/c1/by_policy"] > 0.9
     assert 0 < found["serve/toy/small/c1/share_of_noop"] < 1

@@ -130,8 +130,8 @@ def test_invalid_warm_starts_are_rejected(
 ) -> None:
     bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
     settings = {"warm_start": bundle, **changes}
-    if not settings["start"]:
-        del settings["start"]
+    if not settings["warm_start"]:
+        del settings["warm_start"]
     with pytest.raises(
         InputError, match=f"^training.weight_filter: .*{re.escape(message)}"
     ) as caught:
