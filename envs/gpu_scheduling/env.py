@@ -156,7 +156,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         checked = (check_action(actions, agent, spaces_of[agent].shape) for agent in AGENTS)
         legal = self.runner.decide(*checked)
         over = not self._advance()
-        total = float(total_reward(self.settings, self.scales, self.runner.desk.sums))
+        total = float(total_reward(self.settings, self.scales, self.runner.decision_state.sums))
         reward, self._rewarded = total - self._rewarded, total
         if over:
             self.agents = []

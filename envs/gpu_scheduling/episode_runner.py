@@ -28,7 +28,7 @@ class EpisodeRunner:
         self.seed = seed
         self.episode = build_episode(settings, seed, workload)
         self.state = new_state(settings, *self.episode, record=record)
-        self.desk = new_decision_state(settings, *self.episode[:2])
+        self.decision_state = new_decision_state(settings, *self.episode[:2])
         self.view = blank_observation(settings.max_queue, self.episode.cluster, settings.history)
         self.terms = published_terms(settings, self.episode.cluster)
 
@@ -38,7 +38,9 @@ class EpisodeRunner:
     def advance_to_decision(self) -> bool:
         """Advance to the next decision and observe; return False at the end of the episode."""
         cluster, jobs, _ = self.episode
-        while (status := advance_to_decision(self.state, cluster, jobs, self.desk)) == GROW_TRACE:
+        while (
+            status := advance_to_decision(self.state, cluster, jobs, self.decision_state)
+        ) == GROW_TRACE:
             self.grow_trace()
         if status != DECIDE:
             return False
@@ -47,13 +49,13 @@ class EpisodeRunner:
 
     def observe(self) -> None:
         """Write the observation into `view`."""
-        observe(self.state, *self.episode[:2], self.desk, self.view)
+        observe(self.state, *self.episode[:2], self.decision_state, self.view)
 
     def decide(self, priority: NDArray[np.float32], affinity: NDArray[np.float32]) -> bool:
         """Apply priorities (Q,) and affinities (Q, M); return whether they were legal."""
         cluster, jobs, _ = self.episode
         return apply_action(
-            self.state, cluster, jobs, self.desk, self.terms,
+            self.state, cluster, jobs, self.decision_state, self.terms,
             np.ascontiguousarray(priority), np.ascontiguousarray(affinity),
         )  # fmt: skip
 

@@ -75,7 +75,7 @@ def run_event(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
-    desk: DecisionState,
+    decision_state: DecisionState,
     view: Observation,
     weights: Weights,
     work: Workspace,
@@ -87,13 +87,15 @@ def run_event(
     `scores` gets those of the first phase with a choice.
     """
     scores.counts[:] = 0
-    while observe_if_decision(state, cluster, jobs, desk, view):
-        if phase not in (EVENT, desk.counts[PHASE]):
+    while observe_if_decision(state, cluster, jobs, decision_state, view):
+        if phase not in (EVENT, decision_state.counts[PHASE]):
             return True
         decide(view, weights, work, False, np.int64(0))
-        if score_options(view, desk, work.priority, work.affinity, scores):
+        if score_options(view, decision_state, work.priority, work.affinity, scores):
             _score_uncertainty(view, weights, work, scores)
-        if not apply_action(state, cluster, jobs, desk, NO_REWARD, work.priority, work.affinity):
+        if not apply_action(
+            state, cluster, jobs, decision_state, NO_REWARD, work.priority, work.affinity
+        ):
             return False
         if phase != EVENT:
             return True
@@ -102,7 +104,11 @@ def run_event(
 
 @compiled
 def score_options(
-    view: Observation, desk: DecisionState, priority: Array32, affinity: Array32, scores: Scores
+    view: Observation,
+    decision_state: DecisionState,
+    priority: Array32,
+    affinity: Array32,
+    scores: Scores,
 ) -> bool:
     """Write the best jobs and machines unless an earlier phase is to be kept; whether written.
 
@@ -111,16 +117,16 @@ def score_options(
     counts = scores.counts
     if counts[HAS_CHOICE] == 1:
         return False
-    has_choice = _has_choice(view, desk)
+    has_choice = _has_choice(view, decision_state)
     if counts[ROWS] > 0 and not has_choice:
         return False
     counts[HAS_CHOICE] = has_choice
     counts[ROWS], counts[MACHINES] = 0, 0
-    for row in range(desk.counts[SHOWN]):
+    for row in range(decision_state.counts[SHOWN]):
         if view.heeded[row]:
             counts[ROWS] = top_k(row, priority[row], scores.rows, scores.priority, counts[ROWS])
     for place in range(counts[ROWS]):
-        scores.jobs[place] = desk.shown[scores.rows[place]]
+        scores.jobs[place] = decision_state.shown[scores.rows[place]]
     # In a strict queue the first job may fit nowhere and block those behind it.
     first = scores.rows[0]
     for machine in range(len(view.rack)):
@@ -133,12 +139,12 @@ def score_options(
 
 
 @njit_internal
-def _has_choice(view: Observation, desk: DecisionState) -> bool:
+def _has_choice(view: Observation, decision_state: DecisionState) -> bool:
     """Whether there is more than one pair of a job and a machine."""
-    if desk.counts[PHASE] == RECONSIDERING:
+    if decision_state.counts[PHASE] == RECONSIDERING:
         return True
     pairs = 0
-    for row in range(desk.counts[SHOWN]):
+    for row in range(decision_state.counts[SHOWN]):
         for machine in range(len(view.rack)):
             pairs += view.held[row, machine] > 0
             if pairs > 1:
@@ -163,8 +169,8 @@ def run_episode(runner: EpisodeRunner, weights: Weights, work: Workspace) -> int
     """Decide by the means until the episode ends; returns the number of decisions."""
     (cluster, jobs, _), decisions = runner.episode, np.zeros(1, np.int64)
     while run_greedy(
-        runner.state, cluster, jobs, runner.desk, runner.terms, runner.view, weights, work,
-        decisions,
+        runner.state, cluster, jobs, runner.decision_state, runner.terms, runner.view,
+        weights, work, decisions,
     ) == GROW_TRACE:  # fmt: skip
         runner.grow_trace()
     return int(decisions[0])
@@ -175,7 +181,7 @@ def run_greedy(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
-    desk: DecisionState,
+    decision_state: DecisionState,
     terms: Terms,
     view: Observation,
     weights: Weights,
@@ -184,10 +190,10 @@ def run_greedy(
 ) -> int:
     """Decide by the means until the episode ends or its trace is full; returns the status."""
     while True:
-        status = advance_to_decision(state, cluster, jobs, desk)
+        status = advance_to_decision(state, cluster, jobs, decision_state)
         if status != DECIDE:
             return status
-        observe(state, cluster, jobs, desk, view)
+        observe(state, cluster, jobs, decision_state, view)
         decide(view, weights, work, False, np.int64(0))
-        apply_action(state, cluster, jobs, desk, terms, work.priority, work.affinity)
+        apply_action(state, cluster, jobs, decision_state, terms, work.priority, work.affinity)
         decisions[0] += 1

@@ -19,12 +19,12 @@ Placement = dict[int, int]  # instances of a job by machine
 
 
 class ClusterTables(NamedTuple):
-    """N jobs on M machines. A policy or rule writes its decision into `state` and `desk`."""
+    """N jobs on M machines; a policy or rule writes its decision into the two states."""
 
     state: SimState
     cluster: Cluster
     jobs: Jobs
-    desk: DecisionState
+    decision_state: DecisionState
     placed: Mapping[int, Placement]  # of the jobs that ran before the decision
     job_name: Callable[[int], str]
     machine_name: Callable[[int], str]
@@ -32,7 +32,7 @@ class ClusterTables(NamedTuple):
     @property
     def simulation(self) -> tuple[SimState, Cluster, Jobs, DecisionState]:
         """The first arguments of the environment's compiled functions."""
-        return self.state, self.cluster, self.jobs, self.desk
+        return self.state, self.cluster, self.jobs, self.decision_state
 
 
 class Decision(NamedTuple):

@@ -147,10 +147,10 @@ class DasPolicy:
         observation = _observation(runner)
         with torch.no_grad():
             found = self.network(observation)
-        counts = runner.desk.counts
+        counts = runner.decision_state.counts
         return DecisionContext(
-            runner.episode, runner.state, int(counts[PHASE]), runner.desk.shown[: counts[SHOWN]],
-            observation, *found,
+            runner.episode, runner.state, int(counts[PHASE]),
+            runner.decision_state.shown[: counts[SHOWN]], observation, *found,
         )  # fmt: skip
 
     def _is_compiled_for(self, machines: int) -> bool:
@@ -163,14 +163,14 @@ class DasPolicy:
     def _run_event_in_torch(self, tables: ClusterTables, phase: int, scores: Scores) -> bool:
         """`compiled_loop.run_event` for any number of machines."""
         view = blank_observation(self.trained_in.max_queue, tables.cluster, self.trained_in.history)
-        counts = tables.desk.counts
+        counts = tables.decision_state.counts
         with torch.no_grad(), _one_thread():
             while observe_if_decision(*tables.simulation, view):
                 if phase not in (EVENT, counts[PHASE]):
                     break
                 found = self.network(batch_of_one(view, int(counts[SHOWN])))
                 priority, affinity = (np.ascontiguousarray(mean[0]) for mean in found.mean())
-                if score_options(view, tables.desk, priority, affinity, scores):
+                if score_options(view, tables.decision_state, priority, affinity, scores):
                     _score_uncertainty(found, scores)
                 if not apply_action(*tables.simulation, NO_REWARD, priority, affinity):
                     return False
@@ -181,7 +181,7 @@ class DasPolicy:
 
 def _observation(runner: EpisodeRunner) -> dict[str, torch.Tensor]:
     """A batch of one without unused rows, in memory that the next decision overwrites."""
-    return batch_of_one(runner.view, int(runner.desk.counts[SHOWN]))
+    return batch_of_one(runner.view, int(runner.decision_state.counts[SHOWN]))
 
 
 def _score_uncertainty(found: ActionDistribution, scores: Scores) -> None:

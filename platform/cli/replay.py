@@ -127,8 +127,8 @@ def replay(
         made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
         print(json.dumps({**made, "policies": figures}, indent=2))
         return
-    suffixes = [adapter.beside(result) for result in results]
-    print(summary_line(results, unit=adapter.unit(results), beside=suffixes))
+    suffixes = [adapter.summary_suffix(result) for result in results]
+    print(summary_line(results, unit=adapter.unit(results), suffixes=suffixes))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
     if picture is not None:
         print(f"Picture: {picture}")

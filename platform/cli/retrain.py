@@ -86,7 +86,7 @@ def retrain(
         "sequences": seeds,
         "settings": settings.model_dump(mode="json"),
     })  # fmt: skip
-    result = folder.verdict
+    result = folder.comparison
     if result is None:
         train_in(folder, recipe, settings, address)
         if not folder.bundle.exists():

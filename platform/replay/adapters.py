@@ -47,11 +47,11 @@ def summary_line(
     results: Sequence[Outcome],
     as_html: bool = False,
     unit: Unit = SECOND,
-    beside: Sequence[str] | None = None,
+    suffixes: Sequence[str] | None = None,
 ) -> str:
     """The comparison in one sentence; in HTML, policy names get a class for their colour.
 
-    `beside` holds a suffix for each policy's mean: " for $3".
+    `suffixes` holds a suffix for each policy's mean: " for $3".
     """
     names = [result.policy for result in results]
     if as_html:
@@ -65,7 +65,7 @@ def summary_line(
         "no job"
         if math.isnan(mean)
         else f"the average job in {mean:,.{0 if plain else 1}f}{space}{unit.name}{suffix}"
-        for mean, suffix in zip(means, beside or [""] * len(results), strict=True)
+        for mean, suffix in zip(means, suffixes or [""] * len(results), strict=True)
     ]
     jobs = count(jobs_arrived(results), "job")
     if len(results) == 1:
@@ -190,7 +190,9 @@ class ReplayAdapter:
     policy_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs
     figures: Callable[[Any], Mapping[str, float]]  # outcome -> figures for --json
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
-    beside: Callable[[Any], str] = lambda outcome: ""  # outcome -> suffix in the summary line
+    summary_suffix: Callable[[Any], str] = lambda outcome: (
+        ""
+    )  # outcome -> suffix in the summary line
     # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
     most_rows: int | None = None  # limit below MAX_ROWS of page.py

@@ -49,7 +49,9 @@ def build_page(
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
         security=_security_policy(style, script),
-        headline=summary_line(results, True, unit, [adapter.beside(result) for result in results]),
+        headline=summary_line(
+            results, True, unit, [adapter.summary_suffix(result) for result in results]
+        ),
         note=html.escape(unfinished_note(results, unit)),
         counted=adapter.counted,
         counted_title=adapter.counted.capitalize(),

@@ -21,7 +21,7 @@ INITIAL_DECISIONS = 256  # of a CompiledBuffer
 FULL = -1  # status of a compiled loop beside the simulator's: no space for another decision
 
 Tree = Any  # observations and actions: a table, or Mapping[str, Tree]
-Tape = TypeVar("Tape", bound=NamedTuple)
+Arrays = TypeVar("Arrays", bound=NamedTuple)
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -121,25 +121,25 @@ class RolloutBuffer:
         return np.empty((self.capacity, *table.shape), table.dtype)
 
 
-class CompiledBuffer(Generic[Tape]):
+class CompiledBuffer(Generic[Arrays]):
     """A named tuple of tables for compiled loops; its first table counts the rows in use.
 
     The tables keep the length they grew to: allocating them anew took a quarter of a rollout.
     """
 
-    def __init__(self, blank: Callable[[int], Tape]) -> None:
+    def __init__(self, blank: Callable[[int], Arrays]) -> None:
         """`blank` makes empty tables for a number of decisions."""
-        self.tape = blank(INITIAL_DECISIONS)
+        self.arrays = blank(INITIAL_DECISIONS)
 
     def rewind(self) -> None:
         """Start the next rollout."""
-        self.tape[0][:] = 0
+        self.arrays[0][:] = 0
 
     def lengthen(self) -> None:
         """Double the capacity and keep the contents."""
-        used, *tables = self.tape
+        used, *tables = self.arrays
         longer = (np.concatenate([table, np.zeros_like(table)]) for table in tables)
-        self.tape = self.tape._make([used, *longer])
+        self.arrays = self.arrays._make([used, *longer])
 
 
 @njit_internal

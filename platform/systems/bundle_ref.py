@@ -117,8 +117,8 @@ def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
     path = Path(spec)
     if not path.exists() and os.sep not in spec:
         fault = unknown_name("policy", spec, (*known, *pretrained_policies()))
-        beside = "" if "did you mean" in str(fault) else ", or the folder of a bundle or run"
-        raise InputError(f"{fault}{beside}")
+        hint = "" if "did you mean" in str(fault) else ", or the folder of a bundle or run"
+        raise InputError(f"{fault}{hint}")
     if (path / RUN_FILE).is_file():
         return bundle_of_run(path)
     return path

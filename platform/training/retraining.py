@@ -95,12 +95,12 @@ class RetrainingFolder:
         return self.run.exists() and bool(RunFolder(self.run).checkpoints())
 
     @property
-    def verdict(self) -> ComparisonResult | None:
+    def comparison(self) -> ComparisonResult | None:
         return read_comparison(self.path) if (self.path / COMPARISON_FILE).exists() else None
 
-    def close(self, verdict: ComparisonResult) -> None:
+    def close(self, comparison: ComparisonResult) -> None:
         """Write the comparison and remove the checkpoints, most of the folder's size."""
-        self._write(COMPARISON_FILE, verdict.model_dump(mode="json"))
+        self._write(COMPARISON_FILE, comparison.model_dump(mode="json"))
         shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
 
     def _read(self, name: str) -> dict[str, Any] | None:

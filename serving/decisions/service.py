@@ -153,7 +153,7 @@ class DecisionService:
         """
         while True:
             try:
-                await self._manager.meet()
+                await self._manager.load_policy()
                 break
             except Exception as fault:
                 log.info("%s: the worker is not up yet: %r", self.endpoint.system, fault)
@@ -193,7 +193,7 @@ class DecisionService:
             deadline_ms = min(options.deadline_ms, deadline_ms)
         shadow = None
         share = 1.0 if options.mode == SHADOW else self.settings.shadow_share
-        if routing.beside is not None and self._rng.random() < share:
+        if routing.shadow is not None and self._rng.random() < share:
             shadow = asyncio.ensure_future(self._propose(raw, routing))
         try:
             if self.ready:
@@ -223,11 +223,11 @@ class DecisionService:
 
     async def _propose(self, raw: bytes, routing: Routing) -> Proposed:
         """Decision of the bundle in the shadow; never raises."""
-        assert routing.beside is not None
+        assert routing.shadow is not None
         try:
             async with asyncio.timeout(SHADOW_S):
                 reply = await self._worker.propose(
-                    routing.beside.version, routing.beside.folder, raw
+                    routing.shadow.version, routing.shadow.folder, raw
                 )
             return Proposed.model_validate_json(reply)
         except TimeoutError:
@@ -315,7 +315,7 @@ class DecisionService:
         return {
             **self._summary(),
             "acting_because": roles.acts(self._recorder.rules_act)[1],
-            "policies": {slot: one and one.told() for slot, one in policies.items()},
+            "policies": {slot: one and one.as_json() for slot, one in policies.items()},
             "deadline_ms": self.settings.deadline_ms,
             "breaker": "open" if self._pipeline.breaker.is_open else "closed",
             **self._recorder.status(),
@@ -347,11 +347,11 @@ class DecisionService:
 
 
 def _compare(proposed: Proposed, result: DecisionResult, routing: Routing) -> dict[str, Any]:
-    """The decision in the shadow beside the one that is acted on."""
-    assert routing.beside is not None
+    """The shadow policy's decision, for the record."""
+    assert routing.shadow is not None
     agrees = None if proposed.decision is None else proposed.decision == result.decision
     return {
-        "policy": {"name": routing.beside.name, "version": routing.beside.version},
+        "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
         "decision": proposed.decision,
         "agrees": agrees,
         "fault": proposed.fault,

@@ -90,9 +90,9 @@ class AutoRetrainer:
     async def _use(self, state: RetrainingState, system: RetrainedSystem) -> None:
         """Put a better policy into shadow."""
         self._used = state.ended_at
-        assert state.verdict is not None
+        assert state.comparison is not None
         assert state.bundle is not None
-        if not state.verdict.better:
+        if not state.comparison.better:
             return  # where the rules act `wanted` stays: retried after the cool-down
         try:
             self._candidate = await system.put_in_shadow(Path(state.bundle))
@@ -113,8 +113,8 @@ class AutoRetrainer:
             return
         state = self._retraining.state
         difference = ""
-        if state is not None and state.verdict is not None:
-            found = state.verdict
+        if state is not None and state.comparison is not None:
+            found = state.comparison
             if found.difference_percent is not None:
                 difference = f", {found.difference_percent:+.1f}% {found.metric} against the last"
         self._candidate = None

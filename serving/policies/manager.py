@@ -57,7 +57,7 @@ class PolicyManager:
         recorder.connect(retrainer, writer)
         self._saved_at = self._clock()
 
-    async def meet(self) -> None:
+    async def load_policy(self) -> None:
         """Make the worker load the serving bundle; raises if it cannot."""
         await asyncio.wait_for(self._worker.load(self.roles.serving.folder), LOAD_S)
 

@@ -58,7 +58,7 @@ class RetrainingState(Record):
     serving: str  # version of the initial bundle
     folder: str
     ended_at: float | None = None
-    verdict: ComparisonResult | None = None
+    comparison: ComparisonResult | None = None
     error: str | None = None  # why it failed, or why it cannot be polled now
 
     @property
@@ -68,7 +68,7 @@ class RetrainingState(Record):
     @property
     def bundle(self) -> str | None:
         """Folder of the new policy, once it has been compared."""
-        return str(Path(self.folder) / BUNDLE_FOLDER) if self.verdict is not None else None
+        return str(Path(self.folder) / BUNDLE_FOLDER) if self.comparison is not None else None
 
     def as_json(self) -> dict[str, Any]:
         """Return the state for an endpoint's status."""
@@ -79,7 +79,7 @@ class RetrainingState(Record):
             "ended_at": None if self.ended_at is None else _iso(self.ended_at),
             "why": self.why,
             "bundle": self.bundle,
-            "verdict": None if self.verdict is None else self.verdict.model_dump(mode="json"),
+            "verdict": None if self.comparison is None else self.comparison.model_dump(mode="json"),
             "error": self.error,
         }
 
@@ -230,7 +230,7 @@ class Retraining:
             read_manifest(Path(state.folder) / BUNDLE_FOLDER)
         except InputError as fault:
             return self._fail(state, str(fault), now)
-        return self._end(_changed(state, status="done", verdict=comparison, error=None), now)
+        return self._end(_changed(state, status="done", comparison=comparison, error=None), now)
 
     def _fail(self, state: RetrainingState, error: str, now: float) -> RetrainingState:
         return self._end(_changed(state, status="failed", error=error), now)

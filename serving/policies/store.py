@@ -64,7 +64,7 @@ class Version:
     folder: str
     since: str  # start of its time in its slot: ISO, UTC
 
-    def told(self) -> dict[str, str]:
+    def as_json(self) -> dict[str, str]:
         return {"name": self.name, "version": self.version, "since": self.since}
 
 

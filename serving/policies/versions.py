@@ -21,7 +21,7 @@ class Routing(NamedTuple):
 
     acting: Version | None  # None: the rule
     cause: str | None  # why the rule acts
-    beside: Version | None  # decides too, without effect
+    shadow: Version | None  # decides too, without effect
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,9 @@ def draw(modules: Mapping[str, Module]) -> str:
 def _arrows(rows: list[str], counts: Counter[tuple[str, str]]) -> list[str]:
     """Neighbours get a straight arrow, others one along the right edge."""
     parts, lane = [], 0
-    for (source, target), count in sorted(counts.items(), key=lambda item: rows.index(item[0][0])):
+    order = sorted(counts, key=lambda pair: (rows.index(pair[0]), rows.index(pair[1])))
+    for source, target in order:
+        count = counts[source, target]
         start, end = rows.index(source), rows.index(target)
         bottom = TOP + start * (ROW + GAP) + ROW
         top = TOP + end * (ROW + GAP)

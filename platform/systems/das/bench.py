@@ -220,7 +220,7 @@ def many_machines(size: BenchSize, jobs: int) -> Figure:
     settings = GpuSchedulingSettings(machines=(group,), arrivals="batch", jobs=jobs, max_queue=jobs)
     runner = EpisodeRunner(settings, 0, load_workload(settings))
     assert runner.advance_to_decision()
-    observation = batch_of_one(runner.view, int(runner.desk.counts[SHOWN]))
+    observation = batch_of_one(runner.view, int(runner.decision_state.counts[SHOWN]))
     spent = list[float]()
     for _ in range(REPEATS):
         began = time.process_time()

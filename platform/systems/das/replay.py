@@ -244,7 +244,7 @@ REPLAY = ReplayAdapter(
     policy_data=policy_data,
     figures=figures,
     unit=unit,
-    beside=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
+    summary_suffix=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
     picture=picture,
     most_rows=200_000,  # bars are painted one by one
 )

@@ -123,7 +123,7 @@ def run_sampled(
     state: SimState,
     cluster: Cluster,
     jobs: Jobs,
-    desk: DecisionState,
+    decision_state: DecisionState,
     terms: Terms,
     view: Observation,
     weights: Weights,
@@ -142,10 +142,10 @@ def run_sampled(
         # Before the simulator advances, so that a larger buffer resumes where this one ended.
         if used[STEPS] == len(buffer.facts) or used[ROWS] + len(view.jobs) > len(buffer.jobs):
             return FULL
-        status = advance_to_decision(state, cluster, jobs, desk)
+        status = advance_to_decision(state, cluster, jobs, decision_state)
         if status != DECIDE:
             return status
-        observe(state, cluster, jobs, desk, view)
+        observe(state, cluster, jobs, decision_state, view)
         step = used[STEPS]
         decide(view, weights, work, True, np.int64(splitmix64(action_seed, step)))
         facts = buffer.facts[step]
@@ -153,10 +153,10 @@ def run_sampled(
         facts[ORDER_LOG_PROB] = work.log_prob[ORDER]
         facts[PLACE_LOG_PROB] = work.log_prob[PLACE]
         for place in range(SUMS):
-            facts[FIRST_SUM + place] = desk.sums[place]
+            facts[FIRST_SUM + place] = decision_state.sums[place]
         if chance[step] < keep:
-            _keep(view, work, buffer, step, desk.counts[SHOWN])
-        apply_action(state, cluster, jobs, desk, terms, work.priority, work.affinity)
+            _keep(view, work, buffer, step, decision_state.counts[SHOWN])
+        apply_action(state, cluster, jobs, decision_state, terms, work.priority, work.affinity)
         used[STEPS] = step + 1
 
 
@@ -227,7 +227,7 @@ class LoopEngine:
         for seed in seeds:
             runner = self._start(seed)
             decisions = run_episode(runner, *prepared)
-            loss = -float(total_reward(self.settings, self._scales, runner.desk.sums))
+            loss = -float(total_reward(self.settings, self._scales, runner.decision_state.sums))
             scores.append(EpisodeScore(figures_of(runner.result())[COST], decisions, loss))
         return scores
 
@@ -245,16 +245,16 @@ class LoopEngine:
         growing.rewind()
         rng, chance, status = np.random.default_rng(spec.action_seed), np.zeros(0), FULL
         while status in (FULL, GROW_TRACE):
-            chance = np.append(chance, rng.random(len(growing.tape.facts) - len(chance)))
+            chance = np.append(chance, rng.random(len(growing.arrays.facts) - len(chance)))
             status = run_sampled(
-                runner.state, cluster, jobs, runner.desk, runner.terms, runner.view,
-                weights, work, spec.action_seed, spec.keep, chance, growing.tape,
+                runner.state, cluster, jobs, runner.decision_state, runner.terms, runner.view,
+                weights, work, spec.action_seed, spec.keep, chance, growing.arrays,
             )  # fmt: skip
             if status == FULL:
                 growing.lengthen()
             elif status == GROW_TRACE:
                 runner.grow_trace()
-        buffer, sums = growing.tape, runner.desk.sums
+        buffer, sums = growing.arrays, runner.decision_state.sums
         facts = buffer.facts[: buffer.used[STEPS]]
         total = total_reward(
             self.settings, self._scales, np.concatenate([facts[:, FIRST_SUM:], sums[None]])

@@ -57,14 +57,14 @@ class Effort:
 EFFORT = Effort()
 
 
-def measure(say: Callable[[str], None]) -> Iterator[Figure]:
+def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
     effort = EFFORT
     torch.manual_seed(0)
     with one_thread():
-        yield from rollout_speeds(effort, say)
-        say("decima: one decision at a time, 100 stages")
+        yield from rollout_speeds(effort, report_step)
+        report_step("decima: one decision at a time, 100 stages")
         yield from single_decisions(DecimaNetwork(effort.training.network), effort.decisions)
-    say("decima: training, rollouts and updates")
+    report_step("decima: training, rollouts and updates")
     yield from training_speed(effort.training, effort.iterations)
 
 
@@ -95,9 +95,9 @@ def training_speed(config: DecimaTraining, iterations: int) -> Iterator[Figure]:
         )
 
 
-def rollout_speeds(effort: Effort, say: Callable[[str], None]) -> Iterator[Figure]:
+def rollout_speeds(effort: Effort, report_step: Callable[[str], None]) -> Iterator[Figure]:
     """Sampled decisions, the same environment and module for all."""
-    speeds = measure_interleaved("decima", contenders(effort), effort.rounds, say)
+    speeds = measure_interleaved("decima", contenders(effort), effort.rounds, report_step)
     for name, speed in speeds.items():
         peer = (97.0, PEER) if name in (OURS, UNRECORDED) else (None, "")
         yield Figure(f"decima/rollout/{name}decisions_per_s", speed, PER_S, *peer)

@@ -238,10 +238,10 @@ def record_rollout(
     buffer.rewind()
     while True:
         status = record_network(
-            state, workload.bank, view, rows, weights, scratch, action_seed, keep, buffer.tape
+            state, workload.bank, view, rows, weights, scratch, action_seed, keep, buffer.arrays
         )
         if status != FULL:
-            return recording_of(buffer.tape, state, settings)
+            return recording_of(buffer.arrays, state, settings)
         buffer.lengthen()
 
 

@@ -37,10 +37,10 @@ def state_of(
     cluster: Cluster,
     jobs: Jobs,
     state: SimState,
-    desk: DecisionState | None,
+    decision_state: DecisionState | None,
     ask: Ask = "event",
 ) -> DasState:
-    """The state that an operator of the simulated cluster would send; no history without `desk`."""
+    """State of a simulated cluster as a client sends it; no history without a decision state."""
     names = [machine_name(place) for place in range(len(cluster.rack))]
     present = [
         int(job)
@@ -52,9 +52,13 @@ def state_of(
     return DasState(
         machines=tuple(_machines_of(settings, cluster, state, names)),
         jobs=tuple(records),
-        users={} if desk is None else _users_of(jobs, desk, present),
-        history=() if desk is None else tuple(_notes_of(state, desk, names, ask)),
-        running_order=() if desk is None else _running_order(jobs, desk, len(present)),
+        users={} if decision_state is None else _users_of(jobs, decision_state, present),
+        history=()
+        if decision_state is None
+        else tuple(_notes_of(state, decision_state, names, ask)),
+        running_order=()
+        if decision_state is None
+        else _running_order(jobs, decision_state, len(present)),
         backfill=settings.backfill,
         ask=ask,
     )
@@ -115,34 +119,38 @@ def _job_of(
     )
 
 
-def _users_of(jobs: Jobs, desk: DecisionState, present: list[int]) -> dict[str, Finished]:
+def _users_of(jobs: Jobs, decision_state: DecisionState, present: list[int]) -> dict[str, Finished]:
     return {
         f"user-{user}": Finished(
-            jobs=int(desk.users[user, JOBS_DONE]),
-            mean_log_minutes=float(desk.users[user, LOG_RUN]),
+            jobs=int(decision_state.users[user, JOBS_DONE]),
+            mean_log_minutes=float(decision_state.users[user, LOG_RUN]),
         )
         for user in sorted({int(jobs.user[job]) for job in present})
-        if desk.users[user, JOBS_DONE] > 0
+        if decision_state.users[user, JOBS_DONE] > 0
     }
 
 
-def _notes_of(state: SimState, desk: DecisionState, names: list[str], ask: Ask) -> Iterator[Note]:
+def _notes_of(
+    state: SimState, decision_state: DecisionState, names: list[str], ask: Ask
+) -> Iterator[Note]:
     """Past speeds; those of this event only if an earlier phase of it has noted them."""
-    for row in range(desk.counts[HISTORY_ROWS]):
-        age_s = float(state.times[columns.NOW] - desk.history_s[row])
+    for row in range(decision_state.counts[HISTORY_ROWS]):
+        age_s = float(state.times[columns.NOW] - decision_state.history_s[row])
         if age_s > 0 or ask in ("reconsidering", "placing again"):
-            seen = np.flatnonzero(desk.noted[row]).tolist()
+            seen = np.flatnonzero(decision_state.noted[row]).tolist()
             yield Note(
                 age_s=age_s,
-                speeds={names[place]: float(desk.history_speed[row, place]) for place in seen},
+                speeds={
+                    names[place]: float(decision_state.history_speed[row, place]) for place in seen
+                },
             )
 
 
-def _running_order(jobs: Jobs, desk: DecisionState, present: int) -> tuple[str, ...]:
+def _running_order(jobs: Jobs, decision_state: DecisionState, present: int) -> tuple[str, ...]:
     """Only needed if not all jobs are observed."""
-    if present <= len(desk.shown):
+    if present <= len(decision_state.shown):
         return ()
-    running = desk.running[: desk.counts[RUNNING_JOBS]]
+    running = decision_state.running[: decision_state.counts[RUNNING_JOBS]]
     return tuple(str(job) for job in jobs.job_id[running])
 
 
@@ -158,7 +166,7 @@ def example(name: str) -> DasState:
         if runner.state.clock[[columns.QUEUED, columns.RUNNING]].sum() >= count:
             break
         runner.decide(first_come, np.zeros(shape, np.float32))
-    return state_of(settings, cluster, jobs, runner.state, runner.desk)
+    return state_of(settings, cluster, jobs, runner.state, runner.decision_state)
 
 
 class Examples(Mapping[str, DasState]):

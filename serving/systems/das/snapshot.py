@@ -68,16 +68,16 @@ def tables_of(
     placed = {job: allocated[arrivals[job].id] for job in running.tolist()}
     jobs = _jobs_of(columns)
     sim_state = new_state(settings, cluster, jobs, seed=0, by_user=by_user)
-    desk = new_decision_state(settings, cluster, jobs)
+    decision_state = new_decision_state(settings, cluster, jobs)
     snapshot = _snapshot(state, arrivals, columns, running, placed)
-    state_from_snapshot(sim_state, cluster, jobs, desk, snapshot, ordering)
-    _load_history(state, desk)
-    desk.counts[PHASE] = _PREVIOUS_PHASE[state.ask]
+    state_from_snapshot(sim_state, cluster, jobs, decision_state, snapshot, ordering)
+    _load_history(state, decision_state)
+    decision_state.counts[PHASE] = _PREVIOUS_PHASE[state.ask]
     return ClusterTables(
         sim_state,
         cluster,
         jobs,
-        desk,
+        decision_state,
         placed,
         job_name=lambda job: arrivals[job].id,
         machine_name=lambda machine: state.machines[machine].name,
@@ -147,15 +147,15 @@ def _snapshot(
     )
 
 
-def _load_history(state: DasState, desk: DecisionState) -> None:
+def _load_history(state: DasState, decision_state: DecisionState) -> None:
     """Finished jobs of users, and speeds at earlier decisions; unknown machines are left out."""
     users, place_of = state.parsed.users, state.parsed.cluster_index.place_of
     for name, finished in state.users.items():
         if name in users:
-            desk.users[users[name]] = finished.jobs, finished.mean_log_minutes
-    notes, machines = state.history[: len(desk.history_s)], len(place_of)
-    desk.counts[HISTORY_ROWS] = len(notes)
-    desk.history_s[: len(notes)] = [-note.age_s for note in notes]
+            decision_state.users[users[name]] = finished.jobs, finished.mean_log_minutes
+    notes, machines = state.history[: len(decision_state.history_s)], len(place_of)
+    decision_state.counts[HISTORY_ROWS] = len(notes)
+    decision_state.history_s[: len(notes)] = [-note.age_s for note in notes]
     lengths = [len(note.speeds) for note in notes]
     count = sum(lengths)
     names = chain.from_iterable(note.speeds for note in notes)
@@ -166,5 +166,5 @@ def _load_history(state: DasState, desk: DecisionState) -> None:
     is_known = place >= 0
     if not is_known.all():
         cell, speed = cell[is_known], speed[is_known]
-    desk.history_speed.reshape(-1)[cell] = speed
-    desk.noted.reshape(-1)[cell] = True
+    decision_state.history_speed.reshape(-1)[cell] = speed
+    decision_state.noted.reshape(-1)[cell] = True

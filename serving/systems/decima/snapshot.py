@@ -347,10 +347,10 @@ def _check_executors(snapshot: ClusterSnapshot, source: Source) -> None:
             f"in all, but {snapshot.members.sum()} belong to jobs, {moving.sum()} are moving "
             f"and {elsewhere} free ones belong to none; expected at least {known}",
         )
-    beside = np.full(len(firsts), free)
+    free_share = np.full(len(firsts), free)
     if source_job != state_cols.NONE:
-        beside[source_job] = 0
-    most = snapshot.members + moving + snapshot.committed_in + beside
+        free_share[source_job] = 0
+    most = snapshot.members + moving + snapshot.committed_in + free_share
     if (most > total).any():
         job = int(np.argmax(most > total))
         raise inconsistent(

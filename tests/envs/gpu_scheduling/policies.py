@@ -24,7 +24,7 @@ def running(runner: EpisodeRunner) -> set[int]:
 
 
 def shown(runner: EpisodeRunner) -> list[int]:
-    jobs: list[int] = runner.desk.shown[: runner.desk.counts[SHOWN]].tolist()
+    jobs: list[int] = runner.decision_state.shown[: runner.decision_state.counts[SHOWN]].tolist()
     return jobs
 
 

@@ -140,7 +140,7 @@ def test_published_reward_is_bounded(preempt: bool) -> None:
     env = started(5, jobs=60, reward="published", stragglers=0, preempt=preempt)
     rewards = finish(env, at_random(0))
     assert -0.01 * 32 <= min(rewards) < max(rewards) <= 1
-    assert sum(rewards) == pytest.approx(env.runner.desk.sums[PUBLISHED])
+    assert sum(rewards) == pytest.approx(env.runner.decision_state.sums[PUBLISHED])
 
 
 def test_observation_of_toy() -> None:

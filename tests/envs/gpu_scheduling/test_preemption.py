@@ -74,7 +74,10 @@ def watch(runner: EpisodeRunner, policy: Policy) -> list[Decision]:
         before, rows = running(runner), shown(runner)
         now = float(runner.state.times[cols.NOW])
         event = now, int(clock[cols.FINISHED]), int(clock[cols.NEXT_JOB])
-        phase, priority = int(runner.desk.counts[PHASE]), actions[ORDERING][: len(rows)].tolist()
+        phase, priority = (
+            int(runner.decision_state.counts[PHASE]),
+            actions[ORDERING][: len(rows)].tolist(),
+        )
         runner.decide(actions[ORDERING], actions[PLACEMENT])
         after = running(runner)
         decisions.append(Decision(event, phase, rows, priority, in_system - before, before, after))
@@ -139,8 +142,8 @@ def test_random_preempting_policy_passes_audit(data: st.DataObject) -> None:
     # Hidden jobs may wait although they fit, as without backfill.
     strict = settings.model_copy(update={"backfill": False})
     check_schedule(result, runner.episode, settings if rows == 20 else strict)
-    assert runner.desk.sums[JOB_S] == pytest.approx(result.jct_s.sum(), rel=1e-12)
-    assert runner.desk.sums[FEE] == pytest.approx(result.fee.sum(), rel=1e-12)
+    assert runner.decision_state.sums[JOB_S] == pytest.approx(result.jct_s.sum(), rel=1e-12)
+    assert runner.decision_state.sums[FEE] == pytest.approx(result.fee.sum(), rel=1e-12)
 
 
 @many

@@ -62,7 +62,7 @@ def reconsider(env: GpuSchedulingEnv, priority: list[float]) -> tuple[Any, ...]:
 
 def test_observation_when_reconsidering() -> None:
     env, seen = three_jobs()
-    assert env.runner.desk.counts[PHASE] == RECONSIDERING
+    assert env.runner.decision_state.counts[PHASE] == RECONSIDERING
     assert seen["job_mask"].tolist() == seen["heeded"].tolist() == [True, True, True, False]
     assert not seen["held"].any()
     assert not seen["rack_held"].any()
@@ -103,7 +103,7 @@ def test_job_of_lowest_priority_is_preempted(
     env, _ = three_jobs()
     seen = reconsider(env, priority)[0][ORDERING]
     if priority[2] > 1:
-        assert env.runner.desk.counts[PHASE] == PLACING_AGAIN
+        assert env.runner.decision_state.counts[PHASE] == PLACING_AGAIN
         assert env.result().preemptions == 1
         assert seen["job_mask"].tolist() == [True, True, False, False]
         assert seen["history_t"].tolist()[:3] == [0, 1, 2]  # one row per event
@@ -132,7 +132,7 @@ def test_illegal_priority_ranks_last(wrong: float) -> None:
 
 def test_without_free_rows_agents_do_not_reconsider() -> None:
     env, seen = three_jobs(max_queue=1)
-    assert env.runner.desk.counts[PHASE] == PLACING
+    assert env.runner.decision_state.counts[PHASE] == PLACING
     assert seen["jobs"][0, features.RUNNING] == 0
     assert env.runner.state.times[cols.NOW] == 10
 

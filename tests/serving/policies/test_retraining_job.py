@@ -175,7 +175,7 @@ def test_poll_follows_the_job_to_its_comparison(setup: Setup) -> None:
         assert (polled.status, polled.bundle, polled.ended) == (status, None, False)
     done = setup.succeed(30.0)
     assert (done.status, done.ended_at, done.error) == ("done", 30.0, None)
-    assert done.verdict == comparison()
+    assert done.comparison == comparison()
     assert done.bundle == str(Path(done.folder) / "bundle")
     shown = json.loads(json.dumps(done.as_json()))
     assert shown["submitted_at"] == "1970-01-01T00:00:10+00:00"

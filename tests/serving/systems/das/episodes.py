@@ -71,15 +71,17 @@ class Episode:
 
     def record(self, ask: Ask) -> DasState:
         cluster, jobs, _ = self.runner.episode
-        return state_of(self.settings, cluster, jobs, self.runner.state, self.runner.desk, ask)
+        return state_of(
+            self.settings, cluster, jobs, self.runner.state, self.runner.decision_state, ask
+        )
 
     def kind(self) -> Ask:
         """The phase of the next decision."""
-        return cast("Ask", PHASES[int(self.runner.desk.counts[PHASE])])
+        return cast("Ask", PHASES[int(self.runner.decision_state.counts[PHASE])])
 
     def act(self) -> None:
         if not self._is_compiled:
-            seen = batch_of_one(self.runner.view, int(self.runner.desk.counts[SHOWN]))
+            seen = batch_of_one(self.runner.view, int(self.runner.decision_state.counts[SHOWN]))
             priority, affinity = self._network.mean_actions(seen)
             self.runner.decide(priority[0].numpy(), affinity[0].numpy())
             return

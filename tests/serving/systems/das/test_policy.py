@@ -98,7 +98,10 @@ def test_compiled_decisions_and_scores_equal_torch() -> None:
     threads, jobs, machines = torch.get_num_threads(), 0, 0
     for _ in range(60):
         assert episode.runner.advance_to_decision()
-        state, phase = episode.record(episode.kind()), int(episode.runner.desk.counts[PHASE])
+        state, phase = (
+            episode.record(episode.kind()),
+            int(episode.runner.decision_state.counts[PHASE]),
+        )
         (one, reason), (other, other_reason) = (
             policy.decide(tables_of(state, episode.settings, GIVEN), phase) for policy in both
         )

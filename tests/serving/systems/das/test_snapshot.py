@@ -42,12 +42,14 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
     episode, crowded = Episode(PRETRAINED / "das-small", seed=5, **changes), 0
     for _ in range(300):
         assert episode.runner.advance_to_decision()
-        counts = episode.runner.desk.counts
+        counts = episode.runner.decision_state.counts
         asked = episode.record(episode.kind())
         received = DasState.model_validate_json(asked.model_dump_json())
         tables = tables_of(received, episode.settings, GIVEN)
         view = view_of(tables, episode.settings)
-        assert tables.desk.counts[[SHOWN, PHASE]].tolist() == (counts[[SHOWN, PHASE]].tolist())
+        assert tables.decision_state.counts[[SHOWN, PHASE]].tolist() == (
+            counts[[SHOWN, PHASE]].tolist()
+        )
         for name, table in episode.runner.view._asdict().items():
             np.testing.assert_array_equal(getattr(view, name), table, err_msg=name)
         crowded += len(received.jobs) > rows
@@ -84,8 +86,8 @@ def test_missing_speeds_are_modelled() -> None:
     kept = 0.997 + (0.625 - 0.4) / 0.3 * (0.96 - 0.997)
     assert seen[features.KEPT] == pytest.approx(kept)
     assert seen[features.UTILISATION] == pytest.approx(kept * 2.5 / 4)
-    assert tables.desk.history_speed[0, 0] == pytest.approx(kept)
-    assert tables.desk.noted[0].tolist() == [True, False]
+    assert tables.decision_state.history_speed[0, 0] == pytest.approx(kept)
+    assert tables.decision_state.noted[0].tolist() == [True, False]
 
 
 def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
