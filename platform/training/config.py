@@ -151,9 +151,11 @@ class Recipe:
     metric: Callable[[Any], str]  # config -> name of the validation metric; lower is better
     algorithm: Callable[[Any], Any]  # config -> an InputDrivenConfig, ready to build
     baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # config, seeds -> metric by name
-    network: Callable[[Any], dict[str, Any]]  # config -> the network's settings in a bundle
-    check: Callable[[Any], None]  # config -> InputError for what cannot run
-    compile: Callable[[Any], None]  # config -> compile once, so that workers load from the cache
+    # config -> the network's settings in a bundle; InputError for what cannot run; compile once,
+    # so that workers load from the cache
+    network: Callable[[Any], dict[str, Any]] = lambda config: {}
+    check: Callable[[Any], None] = lambda config: None
+    compile: Callable[[Any], None] = lambda config: None
 
 
 def mean_costs(
