@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from loadmaster.envs import registry
 from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.cli.main import main
-from loadmaster.serving import system as registry
 from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, write_part
 from loadmaster.serving.timestamps import iso, parse_timestamp
 from tests.platform.cli.one_line import error_line
@@ -26,7 +26,8 @@ NOW = 1_800_000_000.0
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Register the toy system with a pretrained bundle; return its version."""
-    monkeypatch.setitem(registry.BUILT_IN, "toy", toy.REFERENCE)
+    system = registry.System("toy", "", "a toy", package=toy.__name__)
+    monkeypatch.setattr(registry, "SYSTEMS", (*registry.SYSTEMS, system))
     folder = tmp_path / "pretrained"
     version = made(folder / "toy-one")
     monkeypatch.setattr(manifest, "pretrained_folder", lambda: folder)
