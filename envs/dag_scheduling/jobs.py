@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
-UNREACHED = -1  # height of a stage in a cycle, or with one among its descendants
 _TASKS_MAX = np.iinfo(np.int32).max
 FRESH, FIRST, REST = 0, 1, 2  # waves: the three kinds of task duration in a profile
 
@@ -77,83 +75,10 @@ class Workload:
     description: str = ""  # one line for readers of its figures
 
 
-@compiled
-def find_children(
-    first_stage: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    child_first: NDArray[np.int64],
-    child: NDArray[np.int64],
-) -> None:
-    """Fill `child_first` and `child`, zeros before, from other fields of JobTemplates."""
-    for template in range(len(first_stage) - 1):
-        first = first_stage[template]
-        for edge in range(parent_first[first], parent_first[first_stage[template + 1]]):
-            child_first[first + parent[edge] + 1] += 1
-    for stage in range(1, len(child_first)):
-        child_first[stage] += child_first[stage - 1]
-    # Filled backwards, each entry of child_first ends as the start of its list.
-    for template in range(len(first_stage) - 2, -1, -1):
-        first = first_stage[template]
-        for stage in range(first_stage[template + 1] - 1, first - 1, -1):
-            for edge in range(parent_first[stage + 1] - 1, parent_first[stage] - 1, -1):
-                above = first + parent[edge] + 1
-                child_first[above] -= 1
-                child[child_first[above]] = stage - first
-    # The entries were one place ahead.
-    for stage in range(1, len(child_first) - 1):
-        child_first[stage] = child_first[stage + 1]
-    child_first[len(child_first) - 1] = len(child)
-
-
-@compiled
-def measure_paths(
-    first_stage: NDArray[np.int64],
-    child_first: NDArray[np.int64],
-    child: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    critical_ms: NDArray[np.float64],
-    height: NDArray[np.int64],
-    ahead: NDArray[np.float64],
-    unmeasured: NDArray[np.int64],
-    queue: NDArray[np.int64],
-) -> None:
-    """Fill `critical_ms`, `height` and `ahead` from other fields of JobTemplates.
-
-    `critical_ms` and `ahead` begin with each stage's own values, `height` as UNREACHED.
-    `unmeasured` and `queue` are scratch, one number a stage.
-    """
-    for template in range(len(first_stage) - 1):
-        first, end = first_stage[template], first_stage[template + 1]
-        head, tail = first, first
-        for stage in range(first, end):
-            unmeasured[stage] = child_first[stage + 1] - child_first[stage]
-            if unmeasured[stage] == 0:
-                queue[tail] = stage
-                tail += 1
-        while head < tail:  # Kahn's algorithm, children before parents
-            stage = queue[head]
-            head += 1
-            longest, levels = 0.0, -1
-            for edge in range(child_first[stage], child_first[stage + 1]):
-                below = first + child[edge]
-                longest = max(longest, critical_ms[below])
-                levels = max(levels, height[below])
-                ahead[stage, 0] = max(ahead[stage, 0], ahead[below, 0])
-                ahead[stage, 1] = max(ahead[stage, 1], ahead[below, 1])
-            critical_ms[stage] += longest
-            height[stage] = levels + 1
-            for edge in range(parent_first[stage], parent_first[stage + 1]):
-                above = first + parent[edge]
-                unmeasured[above] -= 1
-                if unmeasured[above] == 0:
-                    queue[tail] = above
-                    tail += 1
-
-
 def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Workload:
     """Check every job and lay the templates out in arrays."""
+    from loadmaster.envs.dag_scheduling.critical_paths import UNREACHED  # numba
+
     if not jobs:
         raise InputError(f"workload {name!r} holds no jobs; expected at least one")
     for job in jobs:
@@ -195,6 +120,12 @@ def build_templates(
     profiles: Profiles,
 ) -> JobTemplates:
     """Derive the other fields of JobTemplates; stages with a cycle ahead have height UNREACHED."""
+    from loadmaster.envs.dag_scheduling.critical_paths import (  # numba
+        UNREACHED,
+        find_children,
+        measure_paths,
+    )
+
     stages = len(tasks)
     child_first, child = np.zeros(stages + 1, np.int64), np.zeros_like(parent)
     find_children(first_stage, parent_first, parent, child_first, child)

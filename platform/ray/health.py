@@ -21,6 +21,7 @@ from loadmaster.serving.jobs.wheel import ON_THE_NODES
 
 Status = Literal["ok", "warn", "fail"]
 GIB = 2**30
+EXTRAS = ("train", "serve")  # optional dependencies for users
 TRACES = {  # file patterns under LOADMASTER_DATA, in order of preference
     "tpch": ("tpch/*g/task_duration_*.npy", "*g/task_duration_*.npy"),
     "alibaba": ("alibaba2018/batch_task*.csv*", "batch_task*.csv*"),
@@ -81,19 +82,29 @@ def _libraries() -> Iterator[Check]:
     for line in requires("loadmaster") or []:
         wanted = Requirement(line)
         # The wheel of a job names its dependencies under an extra, so that they are not installed.
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ON_THE_NODES}):
+        extras = ("", ON_THE_NODES, *EXTRAS)
+        extra = next((one for one in extras if _applies(wanted, one)), None)
+        if extra is None:
             continue
         expected = f"expected {wanted.specifier}"
         remedy = f"pip install -c constraints.txt '{wanted.name}{wanted.specifier}'"
         try:
             found = version(wanted.name)
         except PackageNotFoundError:
-            yield Check(wanted.name, "fail", f"not installed; {expected}", remedy)
+            if extra in EXTRAS:
+                remedy = f"pip install 'loadmaster[{extra}]'"
+                yield Check(wanted.name, "warn", f"not installed; {extra} needs it", remedy)
+            else:
+                yield Check(wanted.name, "fail", f"not installed; {expected}", remedy)
             continue
         if wanted.specifier.contains(found, prereleases=True):
             yield Check(wanted.name, "ok", found)
         else:
             yield Check(wanted.name, "fail", f"{found}; {expected}", remedy)
+
+
+def _applies(wanted: Requirement, extra: str) -> bool:
+    return wanted.marker is None or wanted.marker.evaluate({"extra": extra})
 
 
 def _compiled_code() -> Iterator[Check]:

@@ -200,7 +200,7 @@ def test_unexpected_error_names_the_log(
     path = sweep_file(ASHA)
     with pytest.raises(ZeroDivisionError) as fault:
         main(["tune", str(path), "--output", str(path.parent / "out")])
-    assert fault.value.__notes__ == [f"What Ray printed is in {path.parent / 'out' / 'ray.log'}"]
+    assert fault.value.__notes__ == [f"Ray's output is in {path.parent / 'out' / 'ray.log'}"]
 
 
 def test_asha_rungs_survive_a_resume(sweep_file: SweepFile) -> None:

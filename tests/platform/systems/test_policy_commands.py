@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.cli.main import main
+from loadmaster.platform.systems import bundle_ref
 from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.bundles import make_bundle, make_run
 
@@ -108,20 +110,17 @@ def test_bundle_of_another_system_is_refused(
     here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_bundle(here / "mine")
-    others = (
-        systems.System("sorter", "dag_scheduling", "another scheduler"),
-        systems.System("decima", "sorting", "decides elsewhere", package="tests.bundles"),
-    )
-    kept = systems.SYSTEMS
-    monkeypatch.setattr(systems, "SYSTEMS", (*kept, others[0]))
+    sorter = systems.System("sorter", "dag_scheduling", "another scheduler")
+    monkeypatch.setattr(systems, "SYSTEMS", (*systems.SYSTEMS, sorter))
     wrong_system = error_of(capsys, "evaluate", "sorter", "--policy", "mine", *TINY)
     assert "mine is a policy of the system 'decima'; expected one of 'sorter'" in wrong_system
-    monkeypatch.setattr(systems, "SYSTEMS", (others[1],))
+    sorting = SimpleNamespace(name="decima", environment="sorting", has=lambda part: True)
+    monkeypatch.setattr(bundle_ref, "find_system", lambda name: sorting)
     elsewhere = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
     assert "mine decides in 'sorting'; expected a policy for 'dag_scheduling'" in elsewhere
-    monkeypatch.setattr(systems, "SYSTEMS", ())
+    monkeypatch.setattr(bundle_ref, "find_system", lambda name: systems.find_system("nothing"))
     unknown = error_of(capsys, "evaluate", "dag_scheduling", "--policy", "mine", *TINY)
-    assert "mine cannot be used here: unknown system 'decima'" in unknown
+    assert "mine cannot be used here: unknown system 'nothing'" in unknown
 
 
 @pytest.mark.usefixtures("no_charts")

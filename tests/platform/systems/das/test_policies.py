@@ -72,11 +72,12 @@ def test_printed_explanations_match_the_schedule(bundle: Path) -> None:
         assert recorded.start_s[job] == pytest.approx(one.time_s)
         assert chosen["machine"] in trace.machine[trace.job == job]
         assert chosen["job"] == one.record["jobs"][0]["job"]
-        for options in one.options:
-            assert options.chosen == 0
-            assert len(options.columns) == len(options.cells[0])
-            assert 0 < sum(options.probabilities) <= 1 + 1e-9
-            assert options.others or sum(options.probabilities) == pytest.approx(1)
+        for heading, options in one.explanation.choices.items():
+            assert [option.chosen for option in options] == [True] + [False] * (len(options) - 1)
+            assert all(option.details.keys() == options[0].details.keys() for option in options)
+            shown = sum(option.probability or 0.0 for option in options)
+            assert 0 < shown <= 1 + 1e-9
+            assert one.explanation.others[heading] or shown == pytest.approx(1)
 
 
 @pytest.mark.slow
@@ -87,7 +88,7 @@ def test_explanations_cover_all_phases(tmp_path: Path) -> None:
     explanations = evaluation_policy(folder).explain(busy, 3, load_workload(SETTINGS), 12)
     assert {one.record["moment"] for one in explanations} == set(PHASES.values())
     for one in explanations:
-        again = "after reconsidering" in one.situation
+        again = "after reconsidering" in one.explanation.summary
         assert again == (one.record["moment"] == "placing again")
 
 

@@ -225,7 +225,7 @@ def test_unit_depends_on_length_of_episode(end_s: float, unit: Unit) -> None:
 def test_summary_in_hours_with_fees() -> None:
     result = recorded("fifo-first-fit")
     seen = episode(result)
-    words = summary_line([seen], unit=Unit(3600, "h"), suffixes=[gpu.scene().summary_suffix(seen)])
+    words = summary_line([seen], unit=Unit(3600, "h"), suffixes=[gpu.REPLAY.summary_suffix(seen)])
     hours = result.mean_jct_s / 3600
     assert words.startswith("fifo-first-fit finishes the average job in ")
     assert f"{hours:.1f} h for ${result.fee.mean():,.2f}, of 60 jobs" in words

@@ -155,7 +155,7 @@ def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
 
 
 def test_training_starts_from_a_policy(uninterrupted: Uninterrupted) -> None:
-    trainer = Trainer(RECIPE, tiny(start=str(uninterrupted.bundle)))
+    trainer = Trainer(RECIPE, tiny(warm_start=str(uninterrupted.bundle)))
     try:
         assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
     finally:
@@ -163,7 +163,7 @@ def test_training_starts_from_a_policy(uninterrupted: Uninterrupted) -> None:
 
 
 def test_start_from_another_network_is_refused(uninterrupted: Uninterrupted) -> None:
-    config = tiny(start=str(uninterrupted.bundle))
+    config = tiny(warm_start=str(uninterrupted.bundle))
     other = config.model_copy(update={"network": config.network.model_copy(update={"width": 4})})
     with pytest.raises(InputError, match=r"has the network .*'width': 8.*expected .*'width': 4"):
         starting_weights(RECIPE, other)
