@@ -1,1 +1,1 @@
-"""The second floor: networks and policies saved as bundles. It stands on `loadmaster.envs` only."""
+"""Networks, policies, and policies saved as bundles. Imports `loadmaster.envs` only."""

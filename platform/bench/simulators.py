@@ -146,7 +146,7 @@ print(peak_mb(10_000) - peak_mb(1_000))
 
 
 def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
-    """All figures of this group; `say` is told what is being measured."""
+    """All figures of this group; `report_step` is called before each one."""
     yield from dag_scheduling(report_step)
     yield from gpu_scheduling(report_step)
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.bundles import make_bundle
 
-FLOORS = ("envs", "models", "serving", "platform")
+PACKAGES = ("envs", "models", "serving", "platform")
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,8 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     copy = tmp_path_factory.mktemp("wheel") / "loadmaster"
     copy.mkdir()
-    for floor in (*FLOORS, "tests"):
-        shutil.copytree(root / floor, copy / floor, ignore=shutil.ignore_patterns("__pycache__"))
+    for package in (*PACKAGES, "tests"):
+        shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(root / file, copy / file)
     make_bundle(copy / "models" / "pretrained" / "example")  # whether or not one ships today
@@ -43,8 +43,8 @@ def test_holds_every_file_of_the_four_folders(wheel: Path) -> None:
     tree = wheel.parent
     expected = {
         str(Path("loadmaster") / file.relative_to(tree))
-        for floor in FLOORS
-        for file in (tree / floor).rglob("*")
+        for package in PACKAGES
+        for file in (tree / package).rglob("*")
         if file.is_file() and file.name != "pyproject.toml"  # of loadmaster-client
     }
     found = {
