@@ -26,7 +26,9 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("wheel") / "loadmaster"
     copy.mkdir()
     for package in (*PACKAGES, "tests"):
-        shutil.copytree(root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            root / package, copy / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(root / file, copy / file)
     make_bundle(copy / "models" / "pretrained" / "example")  # whether or not one ships today
