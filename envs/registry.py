@@ -54,7 +54,7 @@ class System:
     """A learned system: its name, the environment it decides in, and where its parts are.
 
     The parts of a system from another package are modules of `package` with the names in `PARTS`,
-    or attributes of `package` itself.
+    or attributes of `package` if that is a single module.
     """
 
     name: str
@@ -76,14 +76,14 @@ class System:
     def _reference(self, part: str) -> str | None:
         location = PARTS[part]
         package = self.package or location.package.format(system=self.name)
-        try:
-            if find_spec(f"{package}.{location.module}") is not None:
-                return f"{package}.{location.module}:{location.attribute}"
-        except ModuleNotFoundError:  # `package` is a module, or is not installed
-            pass
-        if self.package and hasattr(import_module(self.package), location.attribute):
-            return f"{self.package}:{location.attribute}"
-        return None
+        spec = find_spec(package)
+        if spec is None:
+            return None
+        if spec.submodule_search_locations is None:  # one module that holds all parts
+            found = hasattr(import_module(package), location.attribute)
+            return f"{package}:{location.attribute}" if found else None
+        module = f"{package}.{location.module}"
+        return f"{module}:{location.attribute}" if find_spec(module) is not None else None
 
 
 SYSTEMS = (

@@ -116,7 +116,7 @@ def file_warning(file: Path) -> str | None:
     """Return a warning if every user of this machine may read the file."""
     if not file.stat().st_mode & stat.S_IROTH:
         return None
-    return f"tokens {file} can be read by everybody on this machine; expected `chmod o-r` of it"
+    return f"tokens {file} is readable by all users of this machine; expected `chmod o-r` of it"
 
 
 def parse_tokens(text: str, where: str) -> TokenSet:

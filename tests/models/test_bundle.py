@@ -9,6 +9,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -373,6 +374,7 @@ def test_flipped_bytes_with_a_new_digest_give_finite_weights_or_are_refused(
 
 def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("linear_package")
+    package.__spec__ = ModuleSpec("linear_package", None)
     package.build_network = lambda values: torch.nn.Linear(int(values["inputs"]), 1)  # type: ignore[attr-defined]
     package.trained_on = lambda manifest: "nothing in particular"  # type: ignore[attr-defined]
     package.SYSTEM = registry.System("linear", "", "adds", package="linear_package")  # type: ignore[attr-defined]

@@ -39,7 +39,7 @@ def test_token_file_open_to_others_is_warned_of(
     assert "toy: bundle, within 250 ms, else hold" in shown.out
     assert "No tokens are set" not in shown.out
     assert shown.err.count("\n") == int(warns)
-    assert ("can be read by everybody" in shown.err) == warns
+    assert ("is readable by all users" in shown.err) == warns
     assert TOKEN not in shown.out + shown.err
 
 

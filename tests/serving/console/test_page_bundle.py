@@ -22,17 +22,25 @@ def write(folder: Path, **modules: str) -> Path:
     return folder
 
 
-@needs_node
-def test_modules_run_in_dependency_order_with_scopes_of_their_own(tmp_path: Path) -> None:
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """Bundle of three modules; two of them define a name `x`."""
     main = 'import { two as double,\n  print } from "./sub/b.js";\nprint(1, double());\n'
     root = write(tmp_path, main=main, a="const x = 20;\nexport const one = x + 1;\n")
     (tmp_path / "sub").mkdir()
     text = 'import { one } from "../a.js";\nconst x = "b";\n'
     text += "export const print = (...all) => console.log(JSON.stringify([...all, x]));\n"
     write(tmp_path / "sub", b=f"{text}export function two() {{\n  return 2 * one;\n}}\n")
-    script = bundle_modules(root, "main.js")
+    return bundle_modules(root, "main.js")
+
+
+def test_modules_are_ordered_by_dependency(script: str) -> None:
     order = re.findall(r'^modules\["(.*)"\] = ', script, re.MULTILINE)
     assert order == ["a.js", "sub/b.js", "main.js"]
+
+
+@needs_node
+def test_modules_have_scopes_of_their_own(script: str) -> None:
     assert NODE is not None
     done = subprocess.run([NODE, "-e", script], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [1, 42, "b"]

@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving import toy
 from tests.serving.conftest import Start
-from tests.serving.http.test_bad_requests import refused
+from tests.serving.http.test_bad_requests import assert_refused
 
 
 def bad_bundles(folder: Path) -> list[str]:
@@ -63,7 +63,7 @@ def test_bad_bundles_are_refused_and_nothing_is_stored(start: Start) -> None:
     for bundle in bad_bundles(here.folder):
         for to in ("serving", "shadow"):
             body = {"bundle": bundle, "to": to}
-            answer = refused(here, "POST", "/v1/toy/promote", body, 422, "bundle")
+            answer = assert_refused(here, "POST", "/v1/toy/promote", body, 422, "bundle")
             assert "root:" not in answer.json["error"]  # no content of files
     after = here.status(), sorted(kept.rglob("*"))
     assert {**after[0], "log": 0} == {**before[0], "log": 0}
@@ -85,7 +85,7 @@ def test_a_bundle_without_permission_is_refused(
 
     monkeypatch.setattr(Path, "is_file", denied)
     body = {"bundle": str(closed)}
-    refused(here, "POST", "/v1/toy/promote", body, 422, "bundle", "Permission denied")
+    assert_refused(here, "POST", "/v1/toy/promote", body, 422, "bundle", "Permission denied")
 
 
 def test_a_link_to_a_bundle_is_accepted(start: Start) -> None:

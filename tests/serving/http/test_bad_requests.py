@@ -18,7 +18,7 @@ MAX_BODY = LimitSettings().largest_bytes
 BOM = b"\xef\xbb\xbf"
 
 
-def refused(
+def assert_refused(
     here: LocalService,
     method: str,
     path: str,
@@ -123,7 +123,7 @@ def test_bad_decide_requests_are_refused(everything: LocalService, system: str) 
     path = f"/v1/{system}/decide"
     everything.request("POST", path, {"state": state})
     for bad in bad_requests(state):
-        refused(everything, "POST", path, bad.body, bad.status, bad.field, bad.contains)
+        assert_refused(everything, "POST", path, bad.body, bad.status, bad.field, bad.contains)
     after = everything.status(system)
     assert after["decisions"]["total"] == before + 1
     assert after["breaker"] == "closed"
@@ -163,7 +163,7 @@ def test_bad_decima_states_are_refused(
     everything: LocalService, path: str, value: Any, field: str, contains: str
 ) -> None:
     body = {"state": changed(everything.state("decima", "tiny"), path, value)}
-    refused(everything, "POST", "/v1/decima/decide", body, 422, f"state.{field}", contains)
+    assert_refused(everything, "POST", "/v1/decima/decide", body, 422, f"state.{field}", contains)
 
 
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
@@ -171,7 +171,7 @@ def test_the_first_of_many_bad_items_is_reported(everything: LocalService, syste
     state = everything.state(system)
     for field in (name for name, value in state.items() if isinstance(value, list)):
         body = {"state": {**state, field: [1] * (MAX_VALUES - 2000)}}
-        refused(everything, "POST", f"/v1/{system}/decide", body, 422, f"state.{field}[0]")
+        assert_refused(everything, "POST", f"/v1/{system}/decide", body, 422, f"state.{field}[0]")
 
 
 # Feedback and admin actions.
@@ -194,7 +194,7 @@ def test_the_first_of_many_bad_items_is_reported(everything: LocalService, syste
 def test_bad_feedback_is_refused(
     everything: LocalService, system: str, body: bytes, field: str | None, contains: str
 ) -> None:
-    refused(everything, "POST", f"/v1/{system}/feedback", body, 422, field, contains)
+    assert_refused(everything, "POST", f"/v1/{system}/feedback", body, 422, field, contains)
 
 
 @pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true"])
@@ -202,7 +202,7 @@ def test_rewards_that_are_not_finite_numbers_are_refused(
     everything: LocalService, value: bytes
 ) -> None:
     body = b'{"outcome": {"reward": %s}}' % value
-    refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
+    assert_refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
 
 
 def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
@@ -234,7 +234,7 @@ def test_bad_admin_requests_change_nothing(everything: LocalService, verb: str) 
         (b'{"raeson": "x"}', 422, "raeson", "'reason'"),
         (b'{"reason": "%s"}' % (b"x" * SMALL_BYTES), 413, None, "too large"),
     ]:
-        refused(everything, "POST", f"/v1/toy/{verb}", body, status, field, contains)
+        assert_refused(everything, "POST", f"/v1/toy/{verb}", body, status, field, contains)
     after = everything.status()
     assert {**after, "log": 0, "latency_ms": 0} == {**before, "log": 0, "latency_ms": 0}
 
@@ -259,7 +259,7 @@ def test_bodies_of_another_type_or_length_are_refused(
     everything: LocalService, route: str, headers: dict[str, str], status: int, contains: str
 ) -> None:
     path = f"/v1/toy/{route}"
-    refused(everything, "POST", path, b"{}", status, None, contains, headers=headers)
+    assert_refused(everything, "POST", path, b"{}", status, None, contains, headers=headers)
 
 
 @pytest.mark.parametrize(
@@ -283,12 +283,12 @@ def test_a_body_over_the_limit_is_refused_while_it_arrives(
     here = start(limits={"largest_bytes": 1000})
     body = b'{"state": "' + b"x" * 100_000 + b'"}'
     more = {"headers": headers, "parts": 1000}
-    refused(here, "POST", "/v1/toy/decide", body, 413, None, "1,000 bytes", **more)
+    assert_refused(here, "POST", "/v1/toy/decide", body, 413, None, "1,000 bytes", **more)
 
 
 def test_a_body_that_stalls_is_refused(start: Start) -> None:
     here = start(limits={"body_s": 0.05})
-    refused(here, "POST", "/v1/toy/decide", b'{"state": ', 408, None, "0.05 s", stalls=True)
+    assert_refused(here, "POST", "/v1/toy/decide", b'{"state": ', 408, None, "0.05 s", stalls=True)
     assert here.decide()["source"] == "policy"
 
 
@@ -322,7 +322,7 @@ def test_a_body_that_stalls_is_refused(start: Start) -> None:
 def test_unknown_routes_are_refused(
     everything: LocalService, method: str, path: str, status: int, contains: str
 ) -> None:
-    answer = refused(everything, method, path, None, status, None, contains)
+    answer = assert_refused(everything, method, path, None, status, None, contains)
     assert "location" not in answer.headers
     if status == 405:
         allowed = {"POST"} if path.endswith(("decide", "pause")) else {"GET", "HEAD"}
@@ -336,8 +336,8 @@ def test_head_requests_are_answered(everything: LocalService, path: str) -> None
 
 @pytest.mark.parametrize("host", ["[", "]:x", "a b", "\x7f", "x" * 5000])
 def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
-    refused(everything, "GET", "/nowhere", None, 404, headers={"Host": host})
-    refused(everything, "GET", "/v1/systems", None, 403, headers={"Host": host})
+    assert_refused(everything, "GET", "/nowhere", None, 404, headers={"Host": host})
+    assert_refused(everything, "GET", "/v1/systems", None, 403, headers={"Host": host})
 
 
 @pytest.mark.parametrize(
@@ -350,4 +350,4 @@ def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
     ],
 )
 def test_bad_queries_are_refused(everything: LocalService, query: str, field: str) -> None:
-    refused(everything, "GET", f"/v1/toy/{query}", None, 422, field, "expected")
+    assert_refused(everything, "GET", f"/v1/toy/{query}", None, 422, field, "expected")
