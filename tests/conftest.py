@@ -1,4 +1,4 @@
-"""What every test may ask for."""
+"""Fixtures of all tests, their order, and which may run at the same time."""
 
 from __future__ import annotations
 
@@ -14,19 +14,37 @@ import pytest
 
 from tests.browser import Browser, chromium
 
-# Before anybody loads torch. Its threads wait for each other longer than they work on networks as
-# small as those of tests: for seconds where the cores are busy with other things.
+# Before torch is imported: on networks as small as those of tests its threads cost more than they
+# save, seconds where the cores are busy.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-
 ORDER = ("architecture", "docker", "", "e2e", "serving")  # of folders; "": all others
+RAY = "ray"  # group of tests that run on Ray, one after the other
+LOWER_PRIORITY = 5  # of the others, whose deadlines no other process affects
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The fast ones first, and those that need nothing compiled; whole commands, each in a process
-    of its own, and services later. What a killed command leaves behind, Ray ends after a minute:
-    that is looked at when all is over, so something else has to come after them."""
-    items.sort(key=lambda item: ORDER.index(next((p for p in item.path.parts if p in ORDER), "")))
+    """Sort by folder: first what is fast and needs no compilation, services last.
+
+    `make test` runs two processes. All tests on Ray are one group, which one process runs, since
+    they share a Ray session and measure times; of the others, each file is a group.
+    """
+    items.sort(key=lambda item: ORDER.index(_folder(item)))
+    for item in items:
+        on_ray = "ray_session" in getattr(item, "fixturenames", ()) or _folder(item) == "e2e"
+        item.add_marker(pytest.mark.xdist_group(RAY if on_ray else str(item.path)))
+
+
+def _folder(item: pytest.Item) -> str:
+    return next((part for part in item.path.parts if part in ORDER), "")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let the tests on Ray have the cores first, where others run beside them."""
+    group = item.get_closest_marker("xdist_group")
+    beside = "PYTEST_XDIST_WORKER" in os.environ and group is not None and group.args != (RAY,)
+    if beside and os.nice(0) < LOWER_PRIORITY:
+        os.nice(LOWER_PRIORITY - os.nice(0))
 
 
 @pytest.fixture(scope="session")
