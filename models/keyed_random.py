@@ -20,7 +20,7 @@ from loadmaster.envs.compiled import njit_internal
 
 RNG_KEY = "rng_key"  # the column of a batch that holds the keys: (B,) int64
 
-# Splitmix64's, as in envs/random.py; torch cannot multiply unsigned 64-bit integers.
+# Splitmix64's, as in envs/compiled.py; torch cannot multiply unsigned 64-bit integers.
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)

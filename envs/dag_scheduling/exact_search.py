@@ -20,6 +20,7 @@ from loadmaster.envs.dag_scheduling.observation import Observation, blank_observ
 from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
+    buffers_for,
     episode_result,
     initial_state,
     run_baseline,
@@ -84,8 +85,7 @@ def _replay(
 ) -> EpisodeResult:
     """Apply the plan to a new state and return the result."""
     state = initial_state(settings, workload, seed, record, slots=settings.total_jobs)
-    view = blank_observation(len(state.stages), len(state.jobs), 0)
-    rows = np.zeros(len(state.stages), np.int64)
+    view, rows = buffers_for(state, workload.bank)
     for row, limit in plan:
         if advance(state, workload.bank) != DECIDE:
             break

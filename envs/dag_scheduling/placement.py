@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.compiled import njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates
 from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState
-from loadmaster.envs.random import splitmix64
 
 Table = NDArray[np.int64]
 

@@ -10,21 +10,13 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.baselines import Baseline
+from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    FULL,
-    NEVER,
-    NONE,
-    SimState,
-    enlarge,
-    new_state,
-)
+from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState, enlarge, new_state
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written pages count
@@ -136,33 +128,23 @@ def run(
     bank: JobTemplates,
     view: Observation,
     rows: NDArray[np.int64],
-    rule: int,
-    alpha: float,
-    threshold: float,
-    release: bool,
+    rule: Rule,
 ) -> int:
     """Run a heuristic until the episode ends or a table is full; return the status."""
     while True:
         status = advance(state, bank)
-        if status != DECIDE:
+        if status != cols.DECIDE:
             return status
         observe(state, bank, view, rows)
-        seed, count = state.setup[cols.SEED], state.clock[cols.DECISIONS]
-        row, limit = decide(rule, alpha, threshold, release, view, seed, count)
+        row, limit = decide(rule, view, state.setup[cols.SEED], state.clock[cols.DECISIONS])
         apply_action(state, bank, view, rows, row, limit)
 
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, enlarging full tables on the way; return the final state."""
-    while True:
-        view, rows = buffers_for(state, bank)
-        status = run(
-            state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
-            baseline.release,
-        )  # fmt: skip
-        if status not in FULL:
-            return state
+    while (status := run(state, bank, *buffers_for(state, bank), baseline.parameters)) in cols.FULL:
         state = enlarge(state, status)
+    return state
 
 
 def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:

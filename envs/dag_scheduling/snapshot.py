@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as cols
-from loadmaster.envs.dag_scheduling.jobs import JobTemplates, build_templates
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
-from loadmaster.envs.dag_scheduling.profiles import Profiles
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import NONE, SimState
 
@@ -35,27 +34,6 @@ class ClusterSnapshot:
     stages: NDArray[np.int64]  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
     source_job: int  # whose executors are to be placed, or NONE
     more_to_come: bool  # more jobs, or executors on their way to no job
-
-
-def templates_without_durations(
-    first_stage: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    mean_ms: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-) -> JobTemplates:
-    """Build templates from mean durations alone; their tasks cannot be simulated."""
-    waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
-    return build_templates(
-        first_stage=first_stage,
-        tasks=tasks,
-        demand=demand,
-        parent_first=parent_first,
-        parent=parent,
-        levels=np.zeros(0, np.int64),
-        profiles=Profiles(mean_ms, waves, waves, cold, np.zeros(0, np.int32)),
-    )
 
 
 def state_from_snapshot(snapshot: ClusterSnapshot) -> SimState:

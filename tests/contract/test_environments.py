@@ -233,13 +233,6 @@ def test_vector_env_equals_single_environments(spec: EnvironmentSpec) -> None:
     pytest.fail(f"not all environments reached an end in {MANY_STEPS} steps")
 
 
-def test_equal_seeds_give_equal_episodes_in_vector_env(spec: EnvironmentSpec) -> None:
-    vector = spec.make_vec(2)
-    seen = vector.reset(seed=[4, 4])[0]
-    for table in seen.values():
-        np.testing.assert_array_equal(table[0], table[1])
-
-
 def test_docstring_has_all_sections(spec: EnvironmentSpec) -> None:
     page = inspect.getdoc(type(spec.make() if spec.multi_agent else make(spec).unwrapped))
     assert page is not None

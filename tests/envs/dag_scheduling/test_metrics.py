@@ -56,17 +56,12 @@ def test_metrics_and_job_columns_of_a_finished_episode() -> None:
     assert found["makespan"] == 30
     assert found["slowdown"] == (4 / 2 + 12 / 4 + 20 / 5) / 3
     assert found["decisions"] == 7
+    assert next(iter(figures(result, objective="makespan"))) == "makespan"
     columns = job_columns(result, TOY, 2)
     assert list(columns["template"]) == ["single", "chain", "diamond"]
     assert list(columns["jct_s"]) == [4, 12, 20]
     assert list(columns["work_s"]) == [4, 6, 10]
     assert list(columns["slowdown"]) == [2, 3, 4]
-
-
-def test_objective_is_the_first_metric() -> None:
-    result = episode([0, 0], [4, 12], [SINGLE, CHAIN], end_s=12)
-    assert next(iter(figures(result, objective="makespan"))) == "makespan"
-    assert next(iter(figures(result, objective="jct"))) == "jct"
 
 
 def test_horizon_metrics_count_unfinished_jobs() -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling.jobs import (
-    FIRST,
-    FRESH,
-    REST,
-    Job,
-    JobTemplates,
-    Stage,
-    build_workload,
-)
+from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates, Stage
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import jct_ms, run, task_ms, workload_of
 
@@ -25,18 +17,12 @@ def durations(bank: JobTemplates, stage: int, wave: int, level: int) -> list[int
 
 
 def bank_of(*stages: Stage) -> JobTemplates:
-    return build_workload("w", [Job("j", stages)]).bank
+    return workload_of(stages).bank
 
 
 def test_measured_lists_serve_their_level() -> None:
     bank = bank_of(
-        Stage(
-            4,
-            (),
-            first={5: [11], 10: [12, 13]},
-            rest={5: [21], 10: [22]},
-            fresh={5: [31], 10: [32]},
-        )
+        Stage(4, (), {5: [11], 10: [12, 13]}, rest={5: [21], 10: [22]}, fresh={5: [31], 10: [32]})
     )
     assert bank.levels.tolist() == [5, 10]
     assert durations(bank, 0, FIRST, 10) == [12, 13]
@@ -101,7 +87,7 @@ ONE = {5: [1]}
     ],
 )
 def test_invalid_jobs_are_refused(stages: list[Stage], problem: str) -> None:
-    with pytest.raises(InputError, match=f"job 'j'.*{problem}"):
+    with pytest.raises(InputError, match=f"job 'job-0'.*{problem}"):
         bank_of(*stages)
 
 
