@@ -19,12 +19,14 @@ import numba
 import numpy as np
 from numba import config
 from numba.core.caching import UserProvidedCacheLocator
+from numpy.typing import NDArray
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment, bits of the golden ratio
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
+Ints = NDArray[np.int64]  # a table of compiled code
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]  # holds the four packages, also in a wheel
 

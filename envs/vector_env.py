@@ -32,13 +32,20 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, Actions, NDArray[Any]]):
     }
 
     def __init__(
-        self, num_envs: int, observation_space: Space[Any], action_space: Space[Any], copy: bool
+        self,
+        num_envs: int,
+        observation_space: Space[Any],
+        action_space: Space[Any],
+        blank: Any,
+        copy: bool,
     ) -> None:
+        """`blank` is an observation of one environment, a named tuple of tables."""
         self.num_envs = num_envs
         self.single_observation_space = observation_space
         self.single_action_space = action_space
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
+        self._views = blank._make(np.stack([table] * num_envs) for table in blank)
         self._copy = copy
         self._legal = np.ones(num_envs, np.bool_)
         self._over = np.ones(num_envs, np.bool_)
@@ -84,7 +91,7 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, Actions, NDArray[Any]]):
         self._start(index, seed)
 
     def _observation(self) -> ObservationDict:
-        fields = self._tables()
+        fields = self._views._asdict()
         return {name: table.copy() if self._copy else table for name, table in fields.items()}
 
     @abstractmethod
@@ -104,6 +111,3 @@ class EpisodeVectorEnv(VectorEnv[ObservationDict, Actions, NDArray[Any]]):
 
     @abstractmethod
     def _info(self) -> dict[str, Any]: ...
-
-    @abstractmethod
-    def _tables(self) -> ObservationDict: ...

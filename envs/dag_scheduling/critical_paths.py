@@ -5,19 +5,14 @@ Apart from `jobs`, so that lists of workloads do not import numba.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import Ints, compiled, njit_inline
 from loadmaster.envs.dag_scheduling.profiles import JobTemplates
 
 UNREACHED = -1  # height of a stage in a cycle, or with one among its descendants
 
 
 @compiled
-def link_stages(
-    bank: JobTemplates, unmeasured: NDArray[np.int64], queue: NDArray[np.int64]
-) -> None:
+def link_stages(bank: JobTemplates, unmeasured: Ints, queue: Ints) -> None:
     """Fill `child_first`, `child`, `critical_ms`, `height` and `ahead` from the other fields.
 
     `child_first` and `child` begin as zeros, `critical_ms` and `ahead` with each stage's own

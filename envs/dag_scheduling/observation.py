@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import Ints, compiled, njit_inline
 from loadmaster.envs.dag_scheduling import placement
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
@@ -101,7 +101,7 @@ def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
 
 
 @compiled
-def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64]) -> int:
+def observe(state: SimState, bank: JobTemplates, out: Observation, rows: Ints) -> int:
     """Write the observation into `out` and each row's stage into `rows`; return FITS or TOO_MANY_*.
 
     Edges are skipped where `out` has no rows for them.
@@ -142,12 +142,7 @@ def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray
 
 @njit_inline
 def _observe_stages(
-    state: SimState,
-    bank: JobTemplates,
-    out: Observation,
-    rows: NDArray[np.int64],
-    job_row: int,
-    row: int,
+    state: SimState, bank: JobTemplates, out: Observation, rows: Ints, job_row: int, row: int
 ) -> int:
     """Write the unfinished stages of one job; return the next free row, or -1 if out of rows."""
     slot = state.order[job_row]
@@ -226,7 +221,7 @@ def _observe_job(
 
 @njit_inline
 def _observe_edges(
-    state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64], stages: int
+    state: SimState, bank: JobTemplates, out: Observation, rows: Ints, stages: int
 ) -> bool:
     """Write the edges between unfinished stages; return whether they all fit."""
     edge_row = 0

@@ -7,10 +7,7 @@ minus the cost (s) since the previous step.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import Ints, njit_internal
 from loadmaster.envs.dag_scheduling.state import ACTIVE, JOB_MS, NOW
 
 COST_COLUMN = {"jct": JOB_MS, "makespan": NOW}  # objective -> its column of `SimState.clock`
@@ -18,7 +15,7 @@ REWARD_UNIT_MS = 1000  # rewards are in seconds
 
 
 @njit_internal
-def advance_clock(clock: NDArray[np.int64], when_ms: int) -> None:
+def advance_clock(clock: Ints, when_ms: int) -> None:
     """Move time on to `when_ms`; every job in the system adds that much to JOB_MS."""
     clock[JOB_MS] += clock[ACTIVE] * (when_ms - clock[NOW])
     clock[NOW] = when_ms

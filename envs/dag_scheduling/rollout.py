@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
@@ -24,7 +24,7 @@ _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written
 
 def draw_jobs(
     settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
-) -> NDArray[np.int64]:
+) -> Ints:
     """(jobs, 2) Draw arrivals in ms (exponential gaps, whole ms) and templates (uniform)."""
     templates = rng.integers(len(workload.job_names), size=settings.total_jobs)
     gaps = rng.exponential(
@@ -60,8 +60,8 @@ class ScheduleTrace:
     executor: NDArray[np.int32]
     job: NDArray[np.int32]  # number in order of arrival
     stage: NDArray[np.int32]  # number within the job
-    start_ms: NDArray[np.int64]
-    end_ms: NDArray[np.int64]
+    start_ms: Ints
+    end_ms: Ints
     moving: NDArray[np.int8]  # 1: a move to that job
 
 
@@ -73,7 +73,7 @@ class EpisodeResult:
     seed: int
     arrival_s: NDArray[np.float64]  # (jobs,)
     completion_s: NDArray[np.float64]  # (jobs,) nan where the horizon came first
-    template: NDArray[np.int64]  # (jobs,)
+    template: Ints  # (jobs,)
     work_s: NDArray[np.float64]  # (jobs,) executor-seconds of the template
     end_s: float
     executors: int
@@ -123,13 +123,7 @@ def initial_state(
 
 
 @compiled
-def run(
-    state: SimState,
-    bank: JobTemplates,
-    view: Observation,
-    rows: NDArray[np.int64],
-    rule: Rule,
-) -> int:
+def run(state: SimState, bank: JobTemplates, view: Observation, rows: Ints, rule: Rule) -> int:
     """Run a heuristic until the episode ends or a table is full; return the status."""
     while True:
         status = advance(state, bank)
@@ -147,7 +141,7 @@ def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> Sim
     return state
 
 
-def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:
+def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, Ints]:
     """Allocate an observation, and its `rows`, for as many jobs as the state has slots."""
     slots, stages = len(state.jobs), len(state.stages)
     most_edges = int(np.diff(bank.child_first[bank.first_stage]).max(initial=0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
@@ -25,13 +25,13 @@ class ClusterSnapshot:
     """C executor classes; J jobs in order of arrival; their S stages, job by job."""
 
     bank: JobTemplates  # a template for every job
-    amount: NDArray[np.int64]  # (C,) executors there are
-    left: NDArray[np.int64]  # (C,) of these, the ones to place
+    amount: Ints  # (C,) executors there are
+    left: Ints  # (C,) of these, the ones to place
     capacity: NDArray[np.float64]  # (C, 2) CPU and memory
-    members: NDArray[np.int64]  # (J,) executors that belong to the job
-    committed_in: NDArray[np.int64]  # (J,) executors of others that are committed to it
-    age_ms: NDArray[np.int64]  # (J,)
-    stages: NDArray[np.int64]  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
+    members: Ints  # (J,) executors that belong to the job
+    committed_in: Ints  # (J,) executors of others that are committed to it
+    age_ms: Ints  # (J,)
+    stages: Ints  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
     source_job: int  # whose executors are to be placed, or NONE
     more_to_come: bool  # more jobs, or executors on their way to no job
 
@@ -70,11 +70,11 @@ def state_from_snapshot(snapshot: ClusterSnapshot) -> SimState:
 @compiled
 def _fill(
     state: SimState,
-    first_stage: NDArray[np.int64],
-    stages: NDArray[np.int64],
-    members: NDArray[np.int64],
-    committed_in: NDArray[np.int64],
-    age_ms: NDArray[np.int64],
+    first_stage: Ints,
+    stages: Ints,
+    members: Ints,
+    committed_in: Ints,
+    age_ms: Ints,
 ) -> None:
     """Copy a snapshot's jobs and stages, its fields being the other arguments, into the state."""
     clock, jobs, stride = state.clock, len(members), state.setup[cols.STRIDE]
@@ -120,7 +120,7 @@ def placeable_executors(state: SimState, bank: JobTemplates, stage: int) -> int:
 
 
 @compiled
-def place_executors(state: SimState, bank: JobTemplates, given: NDArray[np.int64]) -> int:
+def place_executors(state: SimState, bank: JobTemplates, given: Ints) -> int:
     """Place executors by `given` (G, 2), rows of (stage row, amount).
 
     Stop at the first placement that is not possible; return how many were made.

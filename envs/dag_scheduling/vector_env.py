@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.compiled import Ints, compiled, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
@@ -18,12 +18,12 @@ from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, REWARD_UNIT_MS
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import GROW_JOBS, SimState, with_more_slots
-from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask, ObservationDict
+from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask
 
 _SKIP, _RUN, _ACT = 0, 1, 2
 
 
-class DagSchedulingVectorEnv(EpisodeVectorEnv[NDArray[np.int64]]):
+class DagSchedulingVectorEnv(EpisodeVectorEnv[Ints]):
     """`num_envs` clusters, each with the rules, spaces and episodes of `DagSchedulingEnv`."""
 
     def __init__(
@@ -34,10 +34,9 @@ class DagSchedulingVectorEnv(EpisodeVectorEnv[NDArray[np.int64]]):
         **settings: Any,
     ) -> None:
         single = DagSchedulingEnv(workload_bank, **settings)
-        super().__init__(num_envs, single.observation_space, single.action_space, copy)
+        blank = obs.padded_observation(single.settings)
+        super().__init__(num_envs, single.observation_space, single.action_space, blank, copy)
         self.settings, self.workload = single.settings, single.workload
-        blank = obs.padded_observation(self.settings)
-        self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
         self._rows = np.zeros((num_envs, self.settings.max_stages), np.int64)
         start = initial_state(self.settings, self.workload, 0, slots=self.settings.max_jobs)
         self._states = SimState._make(np.stack([table] * num_envs) for table in start)
@@ -55,12 +54,12 @@ class DagSchedulingVectorEnv(EpisodeVectorEnv[NDArray[np.int64]]):
     def _start(self, index: int, seed: int) -> None:
         slots = self._states.jobs.shape[1]
         start = initial_state(self.settings, self.workload, seed, slots=slots)
-        for tables, table in zip(self._states, start, strict=True):
-            tables[index] = table
+        for name, tables in self._states._asdict().items():
+            tables[index] = getattr(start, name)
         for view in self._views:
             view[index] = 0
 
-    def _run(self, actions: NDArray[np.int64], deciding: Mask) -> tuple[Mask, Mask]:
+    def _run(self, actions: Ints, deciding: Mask) -> tuple[Mask, Mask]:
         actions = np.ascontiguousarray(actions, np.int64)
         todo = np.where(deciding, _ACT, _RUN)
         while todo.any():
@@ -83,14 +82,11 @@ class DagSchedulingVectorEnv(EpisodeVectorEnv[NDArray[np.int64]]):
             raise obs.too_large(int(self._fit[index]), self.settings, now_s)
         return self._status == cols.DONE, self._status == cols.HORIZON
 
-    def _reward_so_far(self) -> NDArray[np.int64]:
+    def _reward_so_far(self) -> Ints:
         return -self._states.clock[:, self._cost_column]
 
     def _info(self) -> dict[str, Any]:
         return {"time_s": self._states.clock[:, cols.NOW] / 1000}
-
-    def _tables(self) -> ObservationDict:
-        return self._views._asdict()
 
 
 @compiled
@@ -98,12 +94,12 @@ def run_all(
     states: SimState,
     bank: JobTemplates,
     views: Observation,
-    rows: NDArray[np.int64],
-    actions: NDArray[np.int64],
-    todo: NDArray[np.int64],
+    rows: Ints,
+    actions: Ints,
+    todo: Ints,
     legal: NDArray[np.bool_],
-    status: NDArray[np.int64],
-    fit: NDArray[np.int64],
+    status: Ints,
+    fit: Ints,
 ) -> None:
     """Apply the actions of environments to act in; run all to their next decision."""
     for i in range(len(rows)):

@@ -34,7 +34,7 @@ from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total_reward
 from loadmaster.envs.gpu_scheduling.state import DONE, NOW, QUEUED, SimState, new_state
-from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask, ObservationDict, StepResult
+from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask, StepResult
 
 SIZES = 5  # of an episode: jobs, allocation rows, groups, shapes, users
 Table = NDArray[Any]
@@ -184,7 +184,9 @@ class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
     ) -> None:
         single = GpuSchedulingEnv(workload_bank, **settings)
         action_space = spaces.Dict({**single.action_spaces})
-        super().__init__(num_envs, single.observation_space(ORDERING), action_space, copy)
+        limits = single.settings
+        blank = blank_observation(limits.max_queue, single.cluster, limits.history)
+        super().__init__(num_envs, single.observation_space(ORDERING), action_space, blank, copy)
         self.settings, self.workload = single.settings, single.workload
         self.cluster, self.scales = single.cluster, single.scales
         self.possible_agents = list(AGENTS)
@@ -192,8 +194,6 @@ class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
             agent: (num_envs, *space.shape) for agent, space in single.action_spaces.items()
         }
         self._terms = published_terms(self.settings, self.cluster)
-        blank = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
-        self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
         self._batch = _empty_batch(num_envs, *self._new_episode(0))
         self._status = np.full(num_envs, DONE, np.int64)
 
@@ -236,6 +236,3 @@ class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
         states = self._batch.states
         hidden = np.maximum(states.clock[:, QUEUED] - self.settings.max_queue, 0)
         return {"time_s": states.times[:, NOW].copy(), "hidden": hidden}
-
-    def _tables(self) -> ObservationDict:
-        return self._views._asdict()

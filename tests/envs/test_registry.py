@@ -54,6 +54,7 @@ def output_of(code: str) -> str:
     ).stdout
 
 
+@pytest.mark.slow
 def test_gymnasium_imports_the_package_named_in_an_id() -> None:
     spec = find_environment("dag_scheduling")
     made = f"gymnasium.make('loadmaster.envs:{spec.gym_id}')"

@@ -154,9 +154,10 @@ def _job(
         for durations in first[number]:
             # Where all executors were fresh, the next smaller level's list serves.
             known.append(durations if len(durations) or not known else known[-1])
-        waves = (
+        first_wave, rest_wave, fresh_wave = (
             dict(zip(levels, lists, strict=True)) for lists in (known, rest[number], fresh[number])
         )
+        waves = first_wave, rest_wave, fresh_wave
         memory = stage_memory(name, number)
         stages.append(Stage(int(tasks[number]), planned.parents, *waves, memory=memory))
     return Job(name, tuple(stages))

@@ -157,6 +157,7 @@ def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:
 BYTES = st.integers(0, 255).filter(lambda byte: byte not in b"pr")
 
 
+@pytest.mark.slow
 @settings(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

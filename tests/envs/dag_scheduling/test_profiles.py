@@ -35,22 +35,15 @@ def test_measured_lists_serve_their_level() -> None:
 def test_gaps_are_filled_from_the_nearest_list() -> None:
     bank = bank_of(
         Stage(4, (), first={5: [11], 10: []}, rest={5: [], 10: [22]}, fresh={5: [], 10: [32]}),
-        Stage(4, (), first={10: [50]}),
+        Stage(4, (), first={5: [50], 12: [60]}),
     )
+    assert bank.levels.tolist() == [5, 10, 12]
     assert durations(bank, 0, FRESH, 5) == [11]  # and the simulator adds a warm-up
     assert bank.cold_start[0].tolist() == [1, 0]
     assert durations(bank, 0, REST, 5) == [11]
     assert durations(bank, 0, FIRST, 10) == [32]
-    assert durations(bank, 1, REST, 5) == [50]  # not measured at 5: the largest level
-
-
-def test_unmeasured_level_takes_the_largest() -> None:
-    bank = bank_of(
-        Stage(4, (), first={5: [1], 10: [2], 20: [3]}),
-        Stage(4, (), first={5: [4], 12: [5]}),
-    )
-    assert bank.levels.tolist() == [5, 10, 12, 20]
-    assert [durations(bank, 1, FIRST, level) for level in (5, 10, 20)] == [[4], [5], [5]]
+    # Not measured at 10: the largest level.
+    assert [durations(bank, 1, REST, level) for level in (5, 10, 12)] == [[50], [60], [60]]
 
 
 def test_shared_list_is_stored_once_and_counts_twice() -> None:
