@@ -39,7 +39,7 @@ def test_gaps_are_filled_from_the_nearest_list() -> None:
     )
     assert bank.levels.tolist() == [5, 10, 12]
     assert durations(bank, 0, FRESH, 5) == [11]  # and the simulator adds a warm-up
-    assert bank.cold_start[0].tolist() == [1, 0]
+    assert bank.cold_start[0].tolist() == [1, 0, 0]
     assert durations(bank, 0, REST, 5) == [11]
     assert durations(bank, 0, FIRST, 10) == [32]
     # Not measured at 10: the largest level.
