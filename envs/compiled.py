@@ -1,4 +1,4 @@
-"""Compilation of hot loops with numba: no interpreter lock, results cached on disk.
+"""Compilation of hot loops with numba, cached on disk, and random bits for compiled code.
 
 Numba invalidates a cached function by the age of its own source file, and so misses edits in
 functions it calls from other modules. The cache folder is therefore named after a digest of all
@@ -16,9 +16,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba import config
 from numba.core.caching import UserProvidedCacheLocator
+from numpy.typing import NDArray
 
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment, bits of the golden ratio
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+
+Ints = NDArray[np.int64]  # a table of compiled code
 Function = TypeVar("Function", bound=Callable[..., Any])
 PACKAGE_ROOT = Path(__file__).resolve().parents[1]  # holds the four packages, also in a wheel
 
@@ -86,3 +94,16 @@ def _compile(function: Function, **options: Any) -> Function:
         return fast
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before
+
+
+@njit_internal
+def splitmix64(key: int | np.int64 | np.uint64, count: int) -> np.uint64:
+    """Return 64 random bits that depend only on `key` and `count` (splitmix64's finaliser).
+
+    Without a generator, the same jobs get the same draws under every policy, and a copied state
+    needs no generator state.
+    """
+    x = np.uint64(key) + (np.uint64(count) + np.uint64(1)) * _STEP
+    x = (x ^ (x >> _S30)) * _MIX_1
+    x = (x ^ (x >> _S27)) * _MIX_2
+    return x ^ (x >> _S31)

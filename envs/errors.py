@@ -1,4 +1,4 @@
-"""The error for invalid user input."""
+"""The error for invalid user input, and wording of messages."""
 
 from __future__ import annotations
 
@@ -19,3 +19,8 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"expected one of: {', '.join(names)}"
     return InputError(f"unknown {kind} {name!r}; {hint}")
+
+
+def counted(number: int, noun: str) -> str:
+    """Return the number with its noun, in the plural unless it is 1."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -25,12 +25,19 @@ class Metric:
         return f"{self.label}, {self.unit}" if self.unit else self.label
 
 
-def mean_of_finished(jobs: NDArray[np.float64]) -> float:
-    """Return the mean over finished jobs (not nan); nan if there are none."""
+def over_finished(statistic: Callable[[Any], Any], jobs: NDArray[np.float64]) -> float:
+    """Return a statistic of finished jobs (not nan); nan if there are none."""
     finished = jobs[~np.isnan(jobs)]
-    return float(finished.mean()) if len(finished) else float("nan")
+    return float(statistic(finished)) if len(finished) else float("nan")
+
+
+def mean_of_finished(jobs: NDArray[np.float64]) -> float:
+    return over_finished(np.mean, jobs)
 
 
 def last_of_finished(jobs: NDArray[np.float64]) -> float:
-    finished = jobs[~np.isnan(jobs)]
-    return float(finished.max()) if len(finished) else float("nan")
+    return over_finished(np.max, jobs)
+
+
+def p95_of_finished(jobs: NDArray[np.float64]) -> float:
+    return over_finished(lambda finished: np.percentile(finished, 95), jobs)

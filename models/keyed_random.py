@@ -15,18 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.envs import random as env_random
 from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import splitmix64 as _env_splitmix64
 
 RNG_KEY = "rng_key"  # the column of a batch that holds the keys: (B,) int64
 
-# Splitmix64's, as in envs/random.py; torch cannot multiply unsigned 64-bit integers.
+# Splitmix64's, as in envs/compiled.py; torch cannot multiply unsigned 64-bit integers.
 _STEP = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _LOW = (1 << 32) - 1
 
-_env_splitmix64 = env_random.splitmix64
 _UNIT, _TURN = np.float32(2.0**-32), np.float32(2 * math.pi * 2.0**-32)
 _S32, _LOW_U64 = np.uint64(32), np.uint64(_LOW)
 _MINUS_TWO, _ONE = np.float32(-2), np.uint64(1)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.compiled import Ints, compiled, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
@@ -61,12 +61,7 @@ def resolve_action(view: Observation, row: int, limit: int) -> tuple[int, int, b
 
 @compiled
 def apply_action(
-    state: SimState,
-    bank: JobTemplates,
-    view: Observation,
-    rows: NDArray[np.int64],
-    row: int,
-    limit: int,
+    state: SimState, bank: JobTemplates, view: Observation, rows: Ints, row: int, limit: int
 ) -> bool:
     """Apply an action to the round just observed; return whether it was legal."""
     row, limit, legal = resolve_action(view, row, limit)
@@ -78,9 +73,7 @@ def apply_action(
     return legal
 
 
-def sample_legal_action(
-    observation: Mapping[str, NDArray[Any]], rng: np.random.Generator
-) -> NDArray[np.int64]:
+def sample_legal_action(observation: Mapping[str, NDArray[Any]], rng: np.random.Generator) -> Ints:
     """Sample a legal row uniformly, idling included where it is allowed, and any limit."""
     row = rng.choice(np.flatnonzero(observation["schedulable"]))
     executors = int(observation["cluster"][obs.TOTAL_EXECUTORS])

@@ -51,8 +51,6 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
 
 def tuned_baseline(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
     """Return the named baseline with the parameters of the nearest calibration."""
-    if not BASELINES[name].calibrated:
-        return BASELINES[name]
     return tuned_baseline_for(
         name,
         workload=workload.name,
@@ -73,8 +71,6 @@ def tuned_baseline_for(
     path: Path = SHIPPED_PATH,
 ) -> Baseline:
     """Return the named baseline tuned for a setting given by its fields."""
-    baseline = BASELINES[name]
-    entries = [entry for entry in read_calibrations(path) if entry.baseline == name]
 
     def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, float]:
         return (
@@ -85,22 +81,17 @@ def tuned_baseline_for(
             abs(math.log(max(entry.load, 1e-3) / max(load, 1e-3))),
         )
 
-    if not entries:
+    baseline = BASELINES[name]
+    entries = read_calibrations(path) if baseline.calibrated else ()
+    near = min((entry for entry in entries if entry.baseline == name), key=distance, default=None)
+    if near is None:
         return baseline
-    nearest = min(entries, key=distance)
-    return replace(
-        baseline,
-        alpha=nearest.alpha,
-        threshold=nearest.threshold,
-        release=nearest.release,
-    )
+    return replace(baseline, alpha=near.alpha, threshold=near.threshold, release=near.release)
 
 
 @lru_cache(maxsize=8)
 def read_calibrations(path: Path) -> tuple[Calibration, ...]:
     """Read all entries of a calibration file."""
-    if path == SHIPPED_PATH and not path.exists():
-        return ()
     try:
         return tuple(Calibration(**entry) for entry in json.loads(path.read_text()))
     except OSError as fault:

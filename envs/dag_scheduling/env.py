@@ -9,22 +9,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.jobs import Workload
-from loadmaster.envs.dag_scheduling.observation import (
-    FITS,
-    Observation,
-    blank_observation,
-    observation_space,
-    observe,
-    too_large,
-)
-from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_reward
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, REWARD_UNIT_MS
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import DECIDE, DONE, FULL, HORIZON, SimState, enlarge
+from loadmaster.envs.dag_scheduling.state import SimState, enlarge
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.settings import build_settings
 
@@ -83,12 +76,12 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
     ) -> None:
         self.settings = build_settings(DagSchedulingSettings, settings)
         self.workload = workload_bank or load_workload(self.settings)
-        self.observation_space = observation_space(self.settings)
+        self.observation_space = obs.observation_space(self.settings)
         self.action_space = action_space(self.settings)
         self._record = record
         self._seed = 0
         self._state: SimState | None = None
-        self._view = self._blank()
+        self._view = obs.padded_observation(self.settings)
         self._rows = np.zeros(self.settings.max_stages, np.int64)  # row -> stage in the state
         self._cost_column = COST_COLUMN[self.settings.objective]
         self._cost_ms = 0  # that rewards have accounted for
@@ -100,26 +93,25 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
         super().reset(seed=seed)
         self._seed = seed if seed is not None else int(self.np_random.integers(1 << 31))
         self._state = initial_state(self.settings, self.workload, self._seed, self._record)
-        self._view = self._blank()
+        self._view = obs.padded_observation(self.settings)
         self._cost_ms = 0
         self._advance()
-        return self._observation(), {"seed": self._seed}
+        return self._observation(), {"seed": self._seed, "time_s": self._now_s()}
 
     def step(
         self, action: NDArray[np.integer[Any]]
     ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
         state = self._running_state()
-        if state.clock[cols.STATUS] != DECIDE:
+        if state.clock[cols.STATUS] != cols.DECIDE:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         row, limit = int(action[0]), int(action[1])
         legal = apply_action(state, self.workload.bank, self._view, self._rows, row, limit)
         status = self._advance()
-        state = self._running_state()
-        cost_ms = int(state.clock[self._cost_column])
-        reward = step_reward(self._cost_ms, cost_ms)
+        cost_ms = int(self._running_state().clock[self._cost_column])
+        reward = (self._cost_ms - cost_ms) / REWARD_UNIT_MS
         self._cost_ms = cost_ms
-        info = {"legal": legal, "time_s": float(state.clock[cols.NOW]) / 1000}
-        return self._observation(), reward, status == DONE, status == HORIZON, info
+        info = {"legal": legal, "time_s": self._now_s()}
+        return self._observation(), reward, status == cols.DONE, status == cols.HORIZON, info
 
     def result(self) -> EpisodeResult:
         """Return the outcome so far."""
@@ -130,12 +122,13 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
     def _advance(self) -> int:
         """Run to the next decision or the end and observe; return the status."""
         state, bank = self._running_state(), self.workload.bank
-        while (status := advance(state, bank)) in FULL:
+        while (status := advance(state, bank)) in cols.FULL:
             self._state = state = enlarge(state, status)
-        fit = observe(state, bank, self._view, self._rows)
-        if fit != FITS:
+        fit = obs.observe(state, bank, self._view, self._rows)
+        if fit != obs.FITS:
+            now_s = self._now_s()
             self._state = None  # without an observation there is no next decision
-            raise too_large(fit, self.settings, float(state.clock[cols.NOW]) / 1000)
+            raise obs.too_large(fit, self.settings, now_s)
         return status
 
     def _running_state(self) -> SimState:
@@ -143,10 +136,9 @@ class DagSchedulingEnv(gymnasium.Env[ObservationDict, NDArray[np.integer[Any]]])
             raise gymnasium.error.ResetNeeded("call reset() before step()")
         return self._state
 
+    def _now_s(self) -> float:
+        return float(self._running_state().clock[cols.NOW]) / 1000
+
     def _observation(self) -> ObservationDict:
         """Copy the tables, which every step overwrites."""
         return {name: table.copy() for name, table in self._view._asdict().items()}
-
-    def _blank(self) -> Observation:
-        limits = self.settings
-        return blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)

@@ -8,9 +8,8 @@ result is exact. Small clusters with a handful of tasks take seconds; larger one
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.compiled import Ints, compiled, njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
@@ -20,6 +19,7 @@ from loadmaster.envs.dag_scheduling.observation import Observation, blank_observ
 from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
+    buffers_for,
     episode_result,
     initial_state,
     run_baseline,
@@ -65,7 +65,14 @@ def optimal_result(
     )  # fmt: skip
     if status != _FOUND:
         raise _too_large(f"more than {DECISIONS_TRIED_MAX:,} decisions were tried")
-    return _replay(settings, workload, seed, best_plan, record)
+    state = initial_state(settings, workload, seed, record, slots=jobs)
+    view, row_stages = buffers_for(state, bank)
+    for row, limit in best_plan:
+        if advance(state, bank) != DECIDE:
+            break
+        observe(state, bank, view, row_stages)
+        apply_action(state, bank, view, row_stages, row, limit)
+    return episode_result(state, workload, settings, "optimal", seed)
 
 
 def _too_large(why: str) -> InputError:
@@ -75,33 +82,14 @@ def _too_large(why: str) -> InputError:
     )
 
 
-def _replay(
-    settings: DagSchedulingSettings,
-    workload: Workload,
-    seed: int,
-    plan: NDArray[np.int64],
-    record: bool,
-) -> EpisodeResult:
-    """Apply the plan to a new state and return the result."""
-    state = initial_state(settings, workload, seed, record, slots=settings.total_jobs)
-    view = blank_observation(len(state.stages), len(state.jobs), 0)
-    rows = np.zeros(len(state.stages), np.int64)
-    for row, limit in plan:
-        if advance(state, workload.bank) != DECIDE:
-            break
-        observe(state, workload.bank, view, rows)
-        apply_action(state, workload.bank, view, rows, row, limit)
-    return episode_result(state, workload, settings, "optimal", seed)
-
-
-def _shortest_tasks(bank: JobTemplates) -> NDArray[np.int64]:
+def _shortest_tasks(bank: JobTemplates) -> Ints:
     """(stages,) Shortest duration in any of the stage's lists, ms."""
     starts = np.unique(bank.wave_first)  # of the lists, which are adjacent
     shortest = np.minimum.reduceat(bank.durations_ms, starts).astype(np.int64)
     return shortest[np.searchsorted(starts, bank.wave_first)].min(axis=(1, 2))
 
 
-def _shortest_to_end(bank: JobTemplates, shortest: NDArray[np.int64]) -> NDArray[np.int64]:
+def _shortest_to_end(bank: JobTemplates, shortest: Ints) -> Ints:
     """(stages,) Least time from a task's start to the job's end, for any drawn durations."""
     to_end = shortest.copy()
     stages = np.arange(len(to_end))
@@ -118,15 +106,15 @@ def search(
     states: SimState,
     bank: JobTemplates,
     views: Observation,
-    rows: NDArray[np.int64],
-    shortest: NDArray[np.int64],
-    to_end: NDArray[np.int64],
+    rows: Ints,
+    shortest: Ints,
+    to_end: Ints,
     counter: int,
     best: int,
-    work: NDArray[np.int64],
-    tried: NDArray[np.int64],
-    plan: NDArray[np.int64],
-    best_plan: NDArray[np.int64],
+    work: Ints,
+    tried: Ints,
+    plan: Ints,
+    best_plan: Ints,
     budget: int,
 ) -> int:
     """Search all plans depth first and write the best one to `best_plan`; return a status.
@@ -164,7 +152,7 @@ def search(
 
 
 @njit_inline
-def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> bool:
+def nth_option(view: Observation, number: int, option: Ints) -> bool:
     """Write the number-th decision of those with distinct effects; return False if none is left."""
     for row in range(int(view.cluster[obs.STAGES])):
         if view.schedulable[row] == 0:
@@ -183,13 +171,7 @@ def nth_option(view: Observation, number: int, option: NDArray[np.int64]) -> boo
 
 
 @njit_inline
-def lower_bound(
-    state: SimState,
-    shortest: NDArray[np.int64],
-    to_end: NDArray[np.int64],
-    counter: int,
-    work: NDArray[np.int64],
-) -> int:
+def lower_bound(state: SimState, shortest: Ints, to_end: Ints, counter: int, work: Ints) -> int:
     """Return the larger of two lower bounds on the cost to come; `work` is scratch, one a job.
 
     Each job needs its longest chain of tasks, after a move if it has no executor. And no schedule
@@ -241,12 +223,12 @@ def copy_state(source: SimState, target: SimState) -> None:
 
 
 @njit_internal
-def copy_list(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+def copy_list(source: Ints, target: Ints) -> None:
     for i in range(len(source)):  # target[:] = source would need reference counts
         target[i] = source[i]
 
 
 @njit_internal
-def copy_table(source: NDArray[np.int64], target: NDArray[np.int64]) -> None:
+def copy_table(source: Ints, target: Ints) -> None:
     for i in range(len(source)):
         copy_list(source[i], target[i])

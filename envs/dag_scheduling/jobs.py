@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.dag_scheduling.profiles import JobTemplates as JobTemplates
 from loadmaster.envs.dag_scheduling.profiles import ProfilePool, Profiles, Waves
 from loadmaster.envs.errors import InputError
 
@@ -34,34 +35,20 @@ class Stage:
     mean_ms: float | None = None  # given where more was measured than the waves above hold
 
 
+def equal_tasks(
+    tasks: int, duration_ms: int, *parents: int, cpu: float = 0.0, memory: float = 0.0
+) -> Stage:
+    """Build a stage whose tasks all take the same time."""
+    always = {1: [duration_ms]}
+    return Stage(tasks, parents, always, always, always, cpu, memory)
+
+
 @dataclass(frozen=True)
 class Job:
     """A job template; parents are numbers of stages, in any order."""
 
     name: str
     stages: tuple[Stage, ...]
-
-
-class JobTemplates(NamedTuple):
-    """All templates of a workload. T templates, S stages in all, L executor levels."""
-
-    first_stage: NDArray[np.int64]  # (T + 1,) stages of template t: first_stage[t]..[t + 1]
-    tasks: NDArray[np.int64]  # (S,)
-    mean_ms: NDArray[np.float64]  # (S,) over every duration known of the stage
-    critical_ms: NDArray[np.float64]  # (S,) longest path of mean durations to the job's end
-    height: NDArray[np.int64]  # (S,) edges on the longest path to the job's end; 0 = a leaf
-    demand: NDArray[np.float64]  # (S, 2) CPU and memory an executor must offer
-    ahead: NDArray[np.float64]  # (S, 2) longest mean ms, largest demand, from here to the job's end
-    work_ms: NDArray[np.float64]  # (T,) sum over stages of tasks * mean duration
-    child_first: NDArray[np.int64]  # (S + 1,)
-    child: NDArray[np.int64]  # (edges,) numbered within the job
-    parent_first: NDArray[np.int64]  # (S + 1,)
-    parent: NDArray[np.int64]  # (edges,) numbered within the job
-    levels: NDArray[np.int64]  # (L,) executor counts that have durations of their own, ascending
-    wave_first: NDArray[np.int64]  # (S, 3, L) where the list starts in durations_ms
-    wave_count: NDArray[np.int64]  # (S, 3, L) never 0
-    cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured, add the warm-up delay
-    durations_ms: NDArray[np.int32]  # all lists, concatenated
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,6 @@ def build_workload(name: str, jobs: Sequence[Job], description: str = "") -> Wor
         demand=np.array([(stage.cpu, stage.memory) for stage in stages], np.float64),
         parent_first=_starts([stage.parents for stage in stages]),
         parent=np.array([p for stage in stages for p in stage.parents], np.int64),
-        levels=np.array(levels, np.int64),
         profiles=pool.lay_out(),
     )
     cyclic = np.flatnonzero(bank.height == UNREACHED)
@@ -116,44 +102,29 @@ def build_templates(
     demand: NDArray[np.float64],
     parent_first: NDArray[np.int64],
     parent: NDArray[np.int64],
-    levels: NDArray[np.int64],
     profiles: Profiles,
 ) -> JobTemplates:
     """Derive the other fields of JobTemplates; stages with a cycle ahead have height UNREACHED."""
-    from loadmaster.envs.dag_scheduling.critical_paths import (  # numba
-        UNREACHED,
-        find_children,
-        measure_paths,
-    )
+    from loadmaster.envs.dag_scheduling.critical_paths import UNREACHED, link_stages  # numba
 
     stages = len(tasks)
-    child_first, child = np.zeros(stages + 1, np.int64), np.zeros_like(parent)
-    find_children(first_stage, parent_first, parent, child_first, child)
     ahead = np.empty((stages, 2))
     ahead[:, 0], ahead[:, 1] = profiles.mean_ms, demand[:, 0] + demand[:, 1]
     bank = JobTemplates(
         first_stage=first_stage,
         tasks=tasks,
-        mean_ms=profiles.mean_ms,
         critical_ms=profiles.mean_ms.copy(),
         height=np.full(stages, UNREACHED, np.int64),
         demand=demand,
         ahead=ahead,
         work_ms=np.add.reduceat(tasks * profiles.mean_ms, first_stage[:-1]),
-        child_first=child_first,
-        child=child,
+        child_first=np.zeros(stages + 1, np.int64),
+        child=np.zeros_like(parent),
         parent_first=parent_first,
         parent=parent,
-        levels=levels,
-        wave_first=profiles.wave_first,
-        wave_count=profiles.wave_count,
-        cold_start=profiles.cold_start,
-        durations_ms=profiles.durations_ms,
+        **profiles._asdict(),
     )
-    measure_paths(
-        first_stage, child_first, child, parent_first, parent, bank.critical_ms, bank.height,
-        bank.ahead, np.zeros(stages, np.int64), np.zeros(stages, np.int64),
-    )  # fmt: skip
+    link_stages(bank, *np.zeros((2, stages), np.int64))
     return bank
 
 

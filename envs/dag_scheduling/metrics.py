@@ -12,7 +12,7 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.metrics import Metric
+from loadmaster.envs.metrics import Metric, mean_of_finished, p95_of_finished
 
 CLOCK_TICK_S = 0.001
 
@@ -52,10 +52,10 @@ def episode_metrics(settings: DagSchedulingSettings, workload: Workload) -> tupl
     ideal = ideal_s(workload, settings.total_executors)
 
     def mean_slowdown(result: EpisodeResult) -> float:
-        return _over_finished(np.mean, result.jct_s / ideal[result.template])
+        return mean_of_finished(result.jct_s / ideal[result.template])
 
-    jct = Metric("jct", "mean JCT", "s", lambda result: _over_finished(np.mean, result.jct_s))
-    jct_p95 = Metric("jct_p95", "p95 JCT", "s", lambda result: _over_finished(_p95, result.jct_s))
+    jct = Metric("jct", "mean JCT", "s", lambda result: result.mean_jct_s)
+    jct_p95 = Metric("jct_p95", "p95 JCT", "s", lambda result: p95_of_finished(result.jct_s))
     makespan = Metric("makespan", "makespan", "s", lambda result: result.makespan_s)
     slowdown = Metric("slowdown", "slowdown", "", mean_slowdown)
     decisions = Metric("decisions", "decisions", "", lambda result: result.decisions, better=None)
@@ -95,12 +95,3 @@ def job_columns(
         "slowdown": result.jct_s[came] / ideal_s(workload, executors)[template],
         "end_s": np.full(len(template), result.end_s),  # of the episode
     }
-
-
-def _over_finished(statistic: Any, per_job: NDArray[np.float64]) -> float:
-    finished = per_job[~np.isnan(per_job)]
-    return float(statistic(finished)) if len(finished) else float("nan")
-
-
-def _p95(values: NDArray[np.float64]) -> float:
-    return float(np.percentile(values, 95))

@@ -12,15 +12,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import Ints, compiled, njit_inline
+from loadmaster.envs.dag_scheduling import placement
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
-from loadmaster.envs.dag_scheduling.placement import (
-    fits,
-    schedulable,
-    unassigned_tasks,
-    unplaced_executors,
-)
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import NONE, SimState
 from loadmaster.envs.errors import InputError
@@ -89,20 +84,24 @@ def blank_observation(max_stages: int, max_jobs: int, max_edges: int) -> Observa
     )
 
 
+def padded_observation(settings: DagSchedulingSettings) -> Observation:
+    """Allocate an observation of the settings' sizes."""
+    return blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
+
+
 def observation_space(settings: DagSchedulingSettings) -> spaces.Dict:
     """Build the Gymnasium space: one box per field."""
-    blank = blank_observation(settings.max_stages, settings.max_jobs, settings.max_edges)
     bounds = {"schedulable": (0, 1), "stage_job": (0, settings.max_jobs - 1)}
     bounds["edges"] = (0, settings.max_stages - 1)
     boxes: dict[str, spaces.Space[Any]] = {}
-    for name, table in blank._asdict().items():
+    for name, table in padded_observation(settings)._asdict().items():
         low, high = bounds.get(name, (0, _HUGE))
         boxes[name] = spaces.Box(low, high, table.shape, table.dtype.type)
     return spaces.Dict(boxes)
 
 
 @compiled
-def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64]) -> int:
+def observe(state: SimState, bank: JobTemplates, out: Observation, rows: Ints) -> int:
     """Write the observation into `out` and each row's stage into `rows`; return FITS or TOO_MANY_*.
 
     Edges are skipped where `out` has no rows for them.
@@ -135,7 +134,7 @@ def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray
     out.schedulable[len(out.schedulable) - 1] = may_idle
     cluster[JOBS] = clock[cols.ACTIVE]
     cluster[STAGES] = row
-    cluster[FREE_EXECUTORS] = unplaced_executors(state)
+    cluster[FREE_EXECUTORS] = placement.unplaced_executors(state)
     cluster[TOTAL_EXECUTORS] = len(state.executors)
     cluster[MAY_IDLE] = may_idle
     return FITS
@@ -143,12 +142,7 @@ def observe(state: SimState, bank: JobTemplates, out: Observation, rows: NDArray
 
 @njit_inline
 def _observe_stages(
-    state: SimState,
-    bank: JobTemplates,
-    out: Observation,
-    rows: NDArray[np.int64],
-    job_row: int,
-    row: int,
+    state: SimState, bank: JobTemplates, out: Observation, rows: Ints, job_row: int, row: int
 ) -> int:
     """Write the unfinished stages of one job; return the next free row, or -1 if out of rows."""
     slot = state.order[job_row]
@@ -162,11 +156,11 @@ def _observe_stages(
         profile = facts[cols.PROFILE]
         fitting, fitting_total = 0, 0
         for kind in range(len(state.left)):
-            if fits(state, bank, kind, stage):
+            if placement.fits(state, bank, kind, stage):
                 fitting += state.left[kind]
                 fitting_total += state.amount[kind]
         features = out.stages[row]
-        features[UNASSIGNED] = max(unassigned_tasks(state, stage), 0)
+        features[UNASSIGNED] = max(placement.unassigned_tasks(state, stage), 0)
         features[UNSTARTED] = facts[cols.TASKS] - facts[cols.STARTED]
         features[RUNNING] = facts[cols.STARTED] - facts[cols.FINISHED]
         features[MEAN_S] = bank.mean_ms[profile] * 1e-3
@@ -186,7 +180,7 @@ def _observe_stages(
         features[DEMAND_AHEAD] = bank.ahead[profile, 1]
         features[FITTING_TOTAL] = fitting_total
         out.stage_job[row] = job_row
-        out.schedulable[row] = fitting > 0 and schedulable(state, bank, stage)
+        out.schedulable[row] = fitting > 0 and placement.schedulable(state, bank, stage)
         rows[row] = stage
         facts[cols.ROW] = row
         row += 1
@@ -212,27 +206,22 @@ def _observe_job(
         unplaced += out.stages[row, UNASSIGNED]
     features[EXECUTORS] = held
     features[IS_SOURCE] = is_source
-    features[MIN_LIMIT] = held + 1 - (unplaced_executors(state) if is_source else 0)
+    own_free = placement.unplaced_executors(state) if is_source else 0
+    features[MIN_LIMIT] = held + 1 - own_free
     features[AGE_S] = (state.clock[cols.NOW] - job[cols.ARRIVAL]) * 1e-3
-    features[WORK_S] = _work_ms(state, bank, job[cols.TEMPLATE]) * 1e-3
+    work_ms, typical_ms = bank.work_ms[job[cols.TEMPLATE]], state.setup[cols.TYPICAL_MS]
+    if typical_ms > 0:
+        work_ms, first = 0.0, bank.first_stage[job[cols.TEMPLATE]]
+        for profile in range(first, first + job[cols.STAGES]):
+            work_ms += bank.tasks[profile] * typical_ms
+    features[WORK_S] = work_ms * 1e-3
     features[WORK_LEFT_S] = work_left
     features[UNPLACED] = unplaced
 
 
 @njit_inline
-def _work_ms(state: SimState, bank: JobTemplates, template: int) -> float:
-    """Work of the whole job, by TYPICAL_MS where that is set."""
-    work = bank.work_ms[template]
-    if state.setup[cols.TYPICAL_MS] > 0:
-        work = 0.0
-        for profile in range(bank.first_stage[template], bank.first_stage[template + 1]):
-            work += bank.tasks[profile] * state.setup[cols.TYPICAL_MS]
-    return work
-
-
-@njit_inline
 def _observe_edges(
-    state: SimState, bank: JobTemplates, out: Observation, rows: NDArray[np.int64], stages: int
+    state: SimState, bank: JobTemplates, out: Observation, rows: Ints, stages: int
 ) -> bool:
     """Write the edges between unfinished stages; return whether they all fit."""
     edge_row = 0

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.compiled import Ints, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates
 from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState
-from loadmaster.envs.random import splitmix64
-
-Table = NDArray[np.int64]
 
 _LOW = np.uint64(0xFFFFFFFF)
 _S32 = np.uint64(32)
 
 
 @njit_internal
-def update_tournament(tree: Table, executors: Table, executor: int) -> None:
+def update_tournament(tree: Ints, executors: Ints, executor: int) -> None:
     """Recompute the winners above `executor`, whose event changed; ties: scheduled first wins.
 
     The event queue is a tournament tree over the executors, each with at most one event.
@@ -36,7 +32,7 @@ def update_tournament(tree: Table, executors: Table, executor: int) -> None:
 
 
 @njit_internal
-def schedule_event(clock: Table, tree: Table, executors: Table, executor: int, when: int) -> None:
+def schedule_event(clock: Ints, tree: Ints, executors: Ints, executor: int, when: int) -> None:
     """Set the executor's next event; it replaces the one being processed, if any."""
     if executors[executor, cols.EVENT_MS] == NEVER:
         clock[cols.PENDING] += 1
@@ -47,7 +43,7 @@ def schedule_event(clock: Table, tree: Table, executors: Table, executor: int, w
 
 
 @njit_internal
-def clear_event(clock: Table, tree: Table, executors: Table, executor: int) -> None:
+def clear_event(clock: Ints, tree: Ints, executors: Ints, executor: int) -> None:
     """Remove the executor's event."""
     if executors[executor, cols.EVENT_MS] != NEVER:
         clock[cols.PENDING] -= 1

@@ -20,14 +20,44 @@ Waves = Mapping[int, Durations]  # executors the job held when they were measure
 _LONGEST_MS = np.iinfo(np.int32).max
 
 
-class Profiles(NamedTuple):
-    """S stages, L levels; the wave axis is fresh, first, rest."""
+class JobTemplates(NamedTuple):
+    """All templates of a workload. T templates, S stages in all, L executor levels."""
 
-    mean_ms: NDArray[np.float64]  # (S,)
+    first_stage: NDArray[np.int64]  # (T + 1,) stages of template t: first_stage[t]..[t + 1]
+    tasks: NDArray[np.int64]  # (S,)
+    mean_ms: NDArray[np.float64]  # (S,) over every duration known of the stage
+    critical_ms: NDArray[np.float64]  # (S,) longest path of mean durations to the job's end
+    height: NDArray[np.int64]  # (S,) edges on the longest path to the job's end; 0 = a leaf
+    demand: NDArray[np.float64]  # (S, 2) CPU and memory an executor must offer
+    ahead: NDArray[np.float64]  # (S, 2) longest mean ms, largest demand, from here to the job's end
+    work_ms: NDArray[np.float64]  # (T,) sum over stages of tasks * mean duration
+    child_first: NDArray[np.int64]  # (S + 1,)
+    child: NDArray[np.int64]  # (edges,) numbered within the job
+    parent_first: NDArray[np.int64]  # (S + 1,)
+    parent: NDArray[np.int64]  # (edges,) numbered within the job
+    levels: NDArray[np.int64]  # (L,) executor counts that have durations of their own, ascending
     wave_first: NDArray[np.int64]  # (S, 3, L) where the list starts in durations_ms
     wave_count: NDArray[np.int64]  # (S, 3, L) never 0
-    cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured
+    cold_start: NDArray[np.int64]  # (S, L) 1: no fresh list was measured, add the warm-up delay
     durations_ms: NDArray[np.int32]  # all lists, concatenated
+
+
+class Profiles(NamedTuple):
+    """The fields of JobTemplates that durations determine."""
+
+    levels: NDArray[np.int64]
+    mean_ms: NDArray[np.float64]
+    wave_first: NDArray[np.int64]
+    wave_count: NDArray[np.int64]
+    cold_start: NDArray[np.int64]
+    durations_ms: NDArray[np.int32]
+
+
+def without_durations(mean_ms: NDArray[np.float64]) -> Profiles:
+    """Build profiles from mean durations alone; their tasks cannot be simulated."""
+    levels, durations = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
+    return Profiles(levels, mean_ms, waves, waves, cold, durations)
 
 
 class ProfilePool:
@@ -91,14 +121,14 @@ class ProfilePool:
             raise InputError(
                 f"{owner} has a task duration of {values[bad[0]]} ms; expected 0 to {_LONGEST_MS}"
             )
-        durations = np.rint(values).astype(np.int32)
         serving = np.array(self._serving, np.int64)
         return Profiles(
+            levels=np.array(self._levels, np.int64),
             mean_ms=self._means(np.add.reduceat(values, starts), counts),
             wave_first=starts[serving],
             wave_count=counts[serving],
             cold_start=np.array(self._cold, np.int64),
-            durations_ms=durations,
+            durations_ms=np.rint(values).astype(np.int32),
         )
 
     def _means(self, sums: NDArray[Any], counts: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -7,24 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.baselines import Baseline
+from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    FULL,
-    NEVER,
-    NONE,
-    SimState,
-    enlarge,
-    new_state,
-)
+from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState, enlarge, new_state
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written pages count
@@ -32,7 +24,7 @@ _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written
 
 def draw_jobs(
     settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
-) -> NDArray[np.int64]:
+) -> Ints:
     """(jobs, 2) Draw arrivals in ms (exponential gaps, whole ms) and templates (uniform)."""
     templates = rng.integers(len(workload.job_names), size=settings.total_jobs)
     gaps = rng.exponential(
@@ -68,8 +60,8 @@ class ScheduleTrace:
     executor: NDArray[np.int32]
     job: NDArray[np.int32]  # number in order of arrival
     stage: NDArray[np.int32]  # number within the job
-    start_ms: NDArray[np.int64]
-    end_ms: NDArray[np.int64]
+    start_ms: Ints
+    end_ms: Ints
     moving: NDArray[np.int8]  # 1: a move to that job
 
 
@@ -81,7 +73,7 @@ class EpisodeResult:
     seed: int
     arrival_s: NDArray[np.float64]  # (jobs,)
     completion_s: NDArray[np.float64]  # (jobs,) nan where the horizon came first
-    template: NDArray[np.int64]  # (jobs,)
+    template: Ints  # (jobs,)
     work_s: NDArray[np.float64]  # (jobs,) executor-seconds of the template
     end_s: float
     executors: int
@@ -131,41 +123,25 @@ def initial_state(
 
 
 @compiled
-def run(
-    state: SimState,
-    bank: JobTemplates,
-    view: Observation,
-    rows: NDArray[np.int64],
-    rule: int,
-    alpha: float,
-    threshold: float,
-    release: bool,
-) -> int:
+def run(state: SimState, bank: JobTemplates, view: Observation, rows: Ints, rule: Rule) -> int:
     """Run a heuristic until the episode ends or a table is full; return the status."""
     while True:
         status = advance(state, bank)
-        if status != DECIDE:
+        if status != cols.DECIDE:
             return status
         observe(state, bank, view, rows)
-        seed, count = state.setup[cols.SEED], state.clock[cols.DECISIONS]
-        row, limit = decide(rule, alpha, threshold, release, view, seed, count)
+        row, limit = decide(rule, view, state.setup[cols.SEED], state.clock[cols.DECISIONS])
         apply_action(state, bank, view, rows, row, limit)
 
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, enlarging full tables on the way; return the final state."""
-    while True:
-        view, rows = buffers_for(state, bank)
-        status = run(
-            state, bank, view, rows, baseline.rule, baseline.alpha, baseline.threshold,
-            baseline.release,
-        )  # fmt: skip
-        if status not in FULL:
-            return state
+    while (status := run(state, bank, *buffers_for(state, bank), baseline.parameters)) in cols.FULL:
         state = enlarge(state, status)
+    return state
 
 
-def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, NDArray[np.int64]]:
+def buffers_for(state: SimState, bank: JobTemplates) -> tuple[Observation, Ints]:
     """Allocate an observation, and its `rows`, for as many jobs as the state has slots."""
     slots, stages = len(state.jobs), len(state.stages)
     most_edges = int(np.diff(bank.child_first[bank.first_stage]).max(initial=0))

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.dag_scheduling import placement
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
-from loadmaster.envs.dag_scheduling.placement import (
-    assign,
-    fits,
-    join_pool,
-    leave_pool,
-    schedulable,
-    unplaced_executors,
-)
 from loadmaster.envs.dag_scheduling.state import NONE, SimState
 
 
@@ -101,7 +94,7 @@ def place(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None:
         for kind in range(len(state.left)):
             if (
                 state.left[kind] > 0
-                and fits(state, bank, kind, stage)
+                and placement.fits(state, bank, kind, stage)
                 and (best == NONE or class_capacity(state, kind) < class_capacity(state, best))
             ):
                 best = kind
@@ -114,7 +107,7 @@ def place(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None:
 def choose(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None:
     """Place executors at `stage`, and close the round if none are left."""
     place(state, bank, stage, amount)
-    if unplaced_executors(state) == 0:
+    if placement.unplaced_executors(state) == 0:
         close_round(state, bank)
 
 
@@ -142,7 +135,7 @@ def close_round(state: SimState, bank: JobTemplates) -> None:
     for executor in range(len(state.executors)):
         row = state.executors[executor]
         if row[cols.ACTIVITY] == cols.FREE and row[cols.JOB] == job:
-            leave_pool(state, executor)
+            placement.leave_pool(state, executor)
             execute_commitment(state, bank, executor, source)
 
 
@@ -159,15 +152,14 @@ def execute_commitment(state: SimState, bank: JobTemplates, executor: int, sourc
     if commitments[entry, cols.AMOUNT] == 0:
         drop_commitment(state, source, before, entry)
     if stage == NONE:
-        join_pool(
-            state, executor, row[cols.JOB] if has_tasks_to_start(state, row[cols.JOB]) else NONE
-        )
+        keeps_job = has_tasks_to_start(state, row[cols.JOB])
+        placement.join_pool(state, executor, row[cols.JOB] if keeps_job else NONE)
         return
     job = stage // state.setup[cols.STRIDE]
     state.stages[stage, cols.COMMITTED] -= 1
     if row[cols.JOB] != job:
         state.jobs[job, cols.COMMITTED_IN] -= 1
-    assign(state, bank, executor, stage)
+    placement.assign(state, bank, executor, stage)
 
 
 @njit_inline
@@ -219,8 +211,8 @@ def has_choice(state: SimState, bank: JobTemplates) -> bool:
     for position in range(state.clock[cols.ACTIVE]):
         job = state.order[position]
         for stage in range(job * stride, job * stride + state.jobs[job, cols.STAGES]):
-            if schedulable(state, bank, stage):
+            if placement.schedulable(state, bank, stage):
                 for kind in range(len(state.left)):
-                    if state.left[kind] > 0 and fits(state, bank, kind, stage):
+                    if state.left[kind] > 0 and placement.fits(state, bank, kind, stage):
                         return True
     return False

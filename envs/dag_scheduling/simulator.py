@@ -10,17 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import compiled, njit_inline, splitmix64
+from loadmaster.envs.dag_scheduling import placement
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
-from loadmaster.envs.dag_scheduling.placement import (
-    assign,
-    clear_event,
-    join_pool,
-    leave_job,
-    place_by_default,
-    start_task,
-)
 from loadmaster.envs.dag_scheduling.rewards import advance_clock
 from loadmaster.envs.dag_scheduling.rounds import (
     cancel_commitments_to,
@@ -30,18 +23,9 @@ from loadmaster.envs.dag_scheduling.rounds import (
     idle_rest,
     open_pool_round,
     open_stage_round,
+    pool_of,
 )
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    DONE,
-    GROW_JOBS,
-    GROW_TRACE,
-    HORIZON,
-    NEVER,
-    NONE,
-    SimState,
-)
-from loadmaster.envs.random import splitmix64
+from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState
 
 
 @compiled
@@ -53,15 +37,15 @@ def advance(state: SimState, bank: JobTemplates) -> int:
     while clock[cols.STATUS] == cols.RUNNING:
         if clock[cols.SOURCE] != NONE:
             if has_choice(state, bank):
-                clock[cols.STATUS] = DECIDE
+                clock[cols.STATUS] = cols.DECIDE
             else:
                 idle_rest(state, bank)
             continue
         if clock[cols.ACTIVE] == 0 and clock[cols.NEXT_JOB] == len(arrivals):
-            clock[cols.STATUS] = DONE  # though an executor may still be on its way to the last job
+            clock[cols.STATUS] = cols.DONE  # an executor may still be on its way to the last job
             continue
         if clock[cols.TRACE_ROWS] >= trace_room:  # an event and its round may record that much
-            clock[cols.STATUS] = GROW_TRACE
+            clock[cols.STATUS] = cols.GROW_TRACE
             continue
         if clock[cols.REOFFER_POOL] and clock[cols.POOLED] > 0:
             clock[cols.REOFFER_POOL] = 0
@@ -81,11 +65,11 @@ def advance(state: SimState, bank: JobTemplates) -> int:
             continue
         if when > state.setup[cols.HORIZON_MS]:
             advance_clock(clock, state.setup[cols.HORIZON_MS])
-            clock[cols.STATUS] = HORIZON
+            clock[cols.STATUS] = cols.HORIZON
             continue
         if arriving:
             if clock[cols.ACTIVE] == len(state.jobs):
-                clock[cols.STATUS] = GROW_JOBS
+                clock[cols.STATUS] = cols.GROW_JOBS
                 continue
             advance_clock(clock, when)
             admit_job(state, bank)
@@ -116,7 +100,7 @@ def run_task_waves(state: SimState, bank: JobTemplates, until_ms: int, trace_roo
         advance_clock(clock, when)
         stages[stage, cols.FINISHED] += 1
         clock[cols.FINISHED_TASKS] += 1
-        start_task(state, bank, executor, stage)
+        placement.start_task(state, bank, executor, stage)
 
 
 @njit_inline
@@ -183,14 +167,14 @@ def executor_arrives(state: SimState, bank: JobTemplates, executor: int) -> None
     stage = row[cols.DESTINATION]
     row[cols.DESTINATION] = NONE
     if stage == NONE:
-        place_by_default(state, bank, executor)
+        placement.place_by_default(state, bank, executor)
         return
     job = stage // state.setup[cols.STRIDE]
     state.stages[stage, cols.MOVING] -= 1
     state.jobs[job, cols.INCOMING] -= 1
     state.jobs[job, cols.MEMBERS] += 1
     row[cols.JOB] = job
-    assign(state, bank, executor, stage)
+    placement.assign(state, bank, executor, stage)
 
 
 @njit_inline
@@ -202,7 +186,7 @@ def finish_task(state: SimState, bank: JobTemplates, executor: int) -> None:
     stage_row = state.stages[stage]
     stage_row[cols.FINISHED] += 1
     clock[cols.FINISHED_TASKS] += 1
-    clear_event(clock, state.tree, state.executors, executor)
+    placement.clear_event(clock, state.tree, state.executors, executor)
     unlocked = stage_row[cols.FINISHED] == stage_row[cols.TASKS] and complete_stage(
         state, bank, job, stage
     )
@@ -212,7 +196,7 @@ def finish_task(state: SimState, bank: JobTemplates, executor: int) -> None:
     if unlocked:
         # A child became runnable: the round is for all idle executors of the job.
         if not committed:
-            join_pool(state, executor, job)
+            placement.join_pool(state, executor, job)
         if state.jobs[job, cols.IDLE] > 0:
             open_pool_round(state, job)
     elif not committed:
@@ -248,12 +232,12 @@ def complete_job(state: SimState, job: int) -> None:
     state.completed_ms[state.jobs[job, cols.NUMBER]] = clock[cols.NOW]
     cancel_commitments_to(state, job)
     if clock[cols.SOURCE_JOB] == job:  # its last executor's round goes on in the common pool
-        clock[cols.SOURCE] = len(state.stages) + len(state.jobs)
+        clock[cols.SOURCE] = pool_of(state, NONE)
         clock[cols.SOURCE_JOB] = NONE
     for executor in range(len(state.executors)):
         row = state.executors[executor]
         if row[cols.JOB] == job:
-            leave_job(state, executor)
+            placement.leave_job(state, executor)
             if executor != clock[cols.HELD_EXECUTOR]:
                 clock[cols.POOLED] += 1
         elif row[cols.DESTINATION] != NONE and row[cols.DESTINATION] // stride == job:

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import state as cols
-from loadmaster.envs.dag_scheduling.jobs import JobTemplates, build_templates
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.placement import fits, schedulable, unassigned_tasks
-from loadmaster.envs.dag_scheduling.profiles import Profiles
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import NONE, SimState
 
@@ -26,36 +25,15 @@ class ClusterSnapshot:
     """C executor classes; J jobs in order of arrival; their S stages, job by job."""
 
     bank: JobTemplates  # a template for every job
-    amount: NDArray[np.int64]  # (C,) executors there are
-    left: NDArray[np.int64]  # (C,) of these, the ones to place
+    amount: Ints  # (C,) executors there are
+    left: Ints  # (C,) of these, the ones to place
     capacity: NDArray[np.float64]  # (C, 2) CPU and memory
-    members: NDArray[np.int64]  # (J,) executors that belong to the job
-    committed_in: NDArray[np.int64]  # (J,) executors of others that are committed to it
-    age_ms: NDArray[np.int64]  # (J,)
-    stages: NDArray[np.int64]  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
+    members: Ints  # (J,) executors that belong to the job
+    committed_in: Ints  # (J,) executors of others that are committed to it
+    age_ms: Ints  # (J,)
+    stages: Ints  # (S, STAGE_COLUMNS) as in SimState; CHOSEN 1: in this round
     source_job: int  # whose executors are to be placed, or NONE
     more_to_come: bool  # more jobs, or executors on their way to no job
-
-
-def templates_without_durations(
-    first_stage: NDArray[np.int64],
-    tasks: NDArray[np.int64],
-    mean_ms: NDArray[np.float64],
-    demand: NDArray[np.float64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-) -> JobTemplates:
-    """Build templates from mean durations alone; their tasks cannot be simulated."""
-    waves, cold = np.zeros((0, 3, 0), np.int64), np.zeros((0, 0), np.int64)
-    return build_templates(
-        first_stage=first_stage,
-        tasks=tasks,
-        demand=demand,
-        parent_first=parent_first,
-        parent=parent,
-        levels=np.zeros(0, np.int64),
-        profiles=Profiles(mean_ms, waves, waves, cold, np.zeros(0, np.int32)),
-    )
 
 
 def state_from_snapshot(snapshot: ClusterSnapshot) -> SimState:
@@ -92,11 +70,11 @@ def state_from_snapshot(snapshot: ClusterSnapshot) -> SimState:
 @compiled
 def _fill(
     state: SimState,
-    first_stage: NDArray[np.int64],
-    stages: NDArray[np.int64],
-    members: NDArray[np.int64],
-    committed_in: NDArray[np.int64],
-    age_ms: NDArray[np.int64],
+    first_stage: Ints,
+    stages: Ints,
+    members: Ints,
+    committed_in: Ints,
+    age_ms: Ints,
 ) -> None:
     """Copy a snapshot's jobs and stages, its fields being the other arguments, into the state."""
     clock, jobs, stride = state.clock, len(members), state.setup[cols.STRIDE]
@@ -142,7 +120,7 @@ def placeable_executors(state: SimState, bank: JobTemplates, stage: int) -> int:
 
 
 @compiled
-def place_executors(state: SimState, bank: JobTemplates, given: NDArray[np.int64]) -> int:
+def place_executors(state: SimState, bank: JobTemplates, given: Ints) -> int:
     """Place executors by `given` (G, 2), rows of (stage row, amount).
 
     Stop at the first placement that is not possible; return how many were made.

@@ -7,7 +7,7 @@ when jobs finish, so memory follows the jobs in the system, not the jobs of the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -176,25 +176,28 @@ def clone_state(state: SimState) -> SimState:
 
 def with_more_slots(state: SimState) -> SimState:
     """Double the job slots; call between rounds."""
-    slots, stride = len(state.jobs), int(state.setup[STRIDE])
-    jobs = np.zeros((2 * slots, JOB_COLUMNS), np.int64)
-    jobs[:, TEMPLATE] = NONE
-    jobs[:slots] = state.jobs
-    stages = np.zeros((2 * slots * stride, STAGE_COLUMNS), np.int64)
-    stages[: slots * stride] = state.stages
+    slots, rows = len(state.jobs), len(state.stages)
+    jobs = _lengthened(state.jobs, 2 * slots)
+    jobs[slots:, TEMPLATE] = NONE
     # Between rounds only stages hold commitments, and their rows keep their numbers.
-    commit_first = np.full(2 * slots * (stride + 1) + 1, NONE, np.int64)
-    commit_first[: slots * stride] = state.commit_first[: slots * stride]
-    order = np.concatenate([state.order, np.zeros(slots, np.int64)])
+    commit_first = np.full(2 * (rows + slots) + 1, NONE, np.int64)
+    commit_first[:rows] = state.commit_first[:rows]
+    stages, order = _lengthened(state.stages, 2 * rows), _lengthened(state.order, 2 * slots)
     return state._replace(jobs=jobs, stages=stages, commit_first=commit_first, order=order)
 
 
 def with_more_trace(state: SimState) -> SimState:
     """Add half as many trace rows again. Zeroed pages take no memory before they are written."""
-    used, rows = len(state.trace), 1 + 3 * len(state.trace) // 2
-    trace, trace_ms = np.zeros((rows, 4), np.int32), np.zeros((rows, 2), np.int64)
-    trace[:used], trace_ms[:used] = state.trace, state.trace_ms
-    return state._replace(trace=trace, trace_ms=trace_ms)
+    rows = 1 + 3 * len(state.trace) // 2
+    return state._replace(
+        trace=_lengthened(state.trace, rows), trace_ms=_lengthened(state.trace_ms, rows)
+    )
+
+
+def _lengthened(table: NDArray[Any], rows: int) -> NDArray[Any]:
+    longer = np.zeros((rows, *table.shape[1:]), table.dtype)
+    longer[: len(table)] = table
+    return longer
 
 
 def enlarge(state: SimState, status: int) -> SimState:
@@ -204,14 +207,11 @@ def enlarge(state: SimState, status: int) -> SimState:
 
 def _level_table(bank: JobTemplates, executors: int) -> NDArray[np.int64]:
     """(executors + 1, 3) For n executors: the level at or below n, n - level, gap to the next."""
-    table = np.zeros((executors + 1, 3), np.int64)
-    for held in range(executors + 1):
-        below = max(int(np.searchsorted(bank.levels, held, side="right")) - 1, 0)
-        level = int(bank.levels[below])
-        between = level < held and below + 1 < len(bank.levels)
-        gap = int(bank.levels[below + 1]) - level if between else 0
-        table[held] = below, held - level if between else 0, gap
-    return table
+    held = np.arange(executors + 1)
+    below = np.maximum(np.searchsorted(bank.levels, held, side="right") - 1, 0)
+    above = np.minimum(below + 1, len(bank.levels) - 1)
+    gap = np.where(held > bank.levels[below], bank.levels[above] - bank.levels[below], 0)
+    return np.stack([below, np.where(gap > 0, held - bank.levels[below], 0), gap], axis=1)
 
 
 def _typical_ms(bank: JobTemplates) -> int:

@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.compiled import Ints, compiled, njit_internal
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv, ObservationDict
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
-from loadmaster.envs.dag_scheduling.observation import (
-    FITS,
-    Observation,
-    blank_observation,
-    observe,
-    too_large,
-)
-from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, step_rewards
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN, REWARD_UNIT_MS
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, initial_state
 from loadmaster.envs.dag_scheduling.simulator import advance
-from loadmaster.envs.dag_scheduling.state import (
-    DECIDE,
-    DONE,
-    GROW_JOBS,
-    HORIZON,
-    SimState,
-    with_more_slots,
-)
-from loadmaster.envs.random import EpisodeSeeds
+from loadmaster.envs.dag_scheduling.state import GROW_JOBS, SimState, with_more_slots
+from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask
 
 _SKIP, _RUN, _ACT = 0, 1, 2
 
 
-class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArray[Any]]):
-    """`num_envs` clusters, each with the rules, spaces and episodes of `DagSchedulingEnv`.
-
-    Environment i seeded with s has the episodes of a single environment seeded with s. A finished
-    environment starts its next episode in the following step; that step's action is ignored and
-    its reward is 0. With `copy=False` the observations are views that the next step overwrites.
-    """
-
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "autoreset_mode": AutoresetMode.NEXT_STEP
-    }
+class DagSchedulingVectorEnv(EpisodeVectorEnv[Ints]):
+    """`num_envs` clusters, each with the rules, spaces and episodes of `DagSchedulingEnv`."""
 
     def __init__(
         self,
@@ -58,63 +34,24 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         **settings: Any,
     ) -> None:
         single = DagSchedulingEnv(workload_bank, **settings)
+        blank = obs.padded_observation(single.settings)
+        super().__init__(num_envs, single.observation_space, single.action_space, blank, copy)
         self.settings, self.workload = single.settings, single.workload
-        self.num_envs = num_envs
-        self.single_observation_space = single.observation_space
-        self.single_action_space = single.action_space
-        self.observation_space = batch_space(single.observation_space, num_envs)
-        self.action_space = batch_space(single.action_space, num_envs)
-        self._copy = copy
-        limits = self.settings
-        blank = blank_observation(limits.max_stages, limits.max_jobs, limits.max_edges)
-        self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
-        self._rows = np.zeros((num_envs, limits.max_stages), np.int64)
-        start = initial_state(limits, self.workload, seed=0, slots=limits.max_jobs)
+        self._rows = np.zeros((num_envs, self.settings.max_stages), np.int64)
+        start = initial_state(self.settings, self.workload, 0, slots=self.settings.max_jobs)
         self._states = SimState._make(np.stack([table] * num_envs) for table in start)
-        self._status = np.full(num_envs, DONE, np.int64)
-        self._legal = np.ones(num_envs, np.bool_)
+        self._status = np.full(num_envs, cols.DONE, np.int64)
         self._fit = np.zeros(num_envs, np.int64)
-        self._cost_column = COST_COLUMN[limits.objective]
-        self._cost_ms = np.zeros(num_envs, np.int64)  # that rewards have accounted for
-        self._seeds = EpisodeSeeds(num_envs)
-
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start an episode in every environment; an integer seed counts upwards over them."""
-        for i, own in enumerate(self._seeds.begin(seed)):
-            self._start(i, own)
-        self._cost_ms[:] = 0
-        self._run(np.zeros((self.num_envs, 2), np.int64), np.zeros(self.num_envs, np.bool_))
-        return self._observation(), {"seed": self._seeds.now.copy()}
-
-    def step(
-        self, actions: NDArray[np.int64]
-    ) -> tuple[
-        ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
-    ]:
-        deciding = self._status == DECIDE
-        for i in np.flatnonzero(~deciding):
-            self._start(int(i), None)
-        self._run(np.ascontiguousarray(actions, np.int64), deciding)
-        cost_ms = self._states.clock[:, self._cost_column]
-        rewards = step_rewards(self._cost_ms, cost_ms, deciding)
-        self._cost_ms = np.where(deciding, cost_ms, 0)
-        info = {"legal": self._legal.copy(), "time_s": self._states.clock[:, cols.NOW] / 1000}
-        terminated, truncated = self._status == DONE, self._status == HORIZON
-        return self._observation(), rewards, terminated, truncated, info
+        self._cost_column = COST_COLUMN[self.settings.objective]
+        self._reward_unit = REWARD_UNIT_MS
 
     def result(self, index: int) -> EpisodeResult:
         """Return the outcome so far of environment `index`."""
         state = SimState._make(table[index] for table in self._states)
-        seed = int(self._seeds.now[index])
+        seed = int(self._seeds[index])
         return episode_result(state, self.workload, self.settings, "environment", seed)
 
-    def _start(self, index: int, seed: int | None) -> None:
-        seed = self._seeds.next(index, seed)
+    def _start(self, index: int, seed: int) -> None:
         slots = self._states.jobs.shape[1]
         start = initial_state(self.settings, self.workload, seed, slots=slots)
         for name, tables in self._states._asdict().items():
@@ -122,7 +59,8 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
         for view in self._views:
             view[index] = 0
 
-    def _run(self, actions: NDArray[np.int64], deciding: NDArray[np.bool_]) -> None:
+    def _run(self, actions: Ints, deciding: Mask) -> tuple[Mask, Mask]:
+        actions = np.ascontiguousarray(actions, np.int64)
         todo = np.where(deciding, _ACT, _RUN)
         while todo.any():
             run_all(
@@ -136,15 +74,19 @@ class DagSchedulingVectorEnv(VectorEnv[ObservationDict, NDArray[np.int64], NDArr
                 each = (SimState._make(t[i] for t in self._states) for i in range(self.num_envs))
                 grown = zip(*(with_more_slots(state) for state in each), strict=True)
                 self._states = SimState._make(np.stack(tables) for tables in grown)
-        if self._fit.any():
-            index = int(np.flatnonzero(self._fit != FITS)[0])
-            self._status[self._fit != FITS] = DONE  # without an observation there is no decision
+        unfit = self._fit != obs.FITS  # without an observation there is no decision
+        self._over = (self._status != cols.DECIDE) | unfit
+        if unfit.any():
+            index = int(np.argmax(unfit))
             now_s = float(self._states.clock[index, cols.NOW]) / 1000
-            raise too_large(int(self._fit[index]), self.settings, now_s)
+            raise obs.too_large(int(self._fit[index]), self.settings, now_s)
+        return self._status == cols.DONE, self._status == cols.HORIZON
 
-    def _observation(self) -> ObservationDict:
-        fields = self._views._asdict()
-        return {name: table.copy() if self._copy else table for name, table in fields.items()}
+    def _reward_so_far(self) -> Ints:
+        return -self._states.clock[:, self._cost_column]
+
+    def _info(self) -> dict[str, Any]:
+        return {"time_s": self._states.clock[:, cols.NOW] / 1000}
 
 
 @compiled
@@ -152,12 +94,12 @@ def run_all(
     states: SimState,
     bank: JobTemplates,
     views: Observation,
-    rows: NDArray[np.int64],
-    actions: NDArray[np.int64],
-    todo: NDArray[np.int64],
+    rows: Ints,
+    actions: Ints,
+    todo: Ints,
     legal: NDArray[np.bool_],
-    status: NDArray[np.int64],
-    fit: NDArray[np.int64],
+    status: Ints,
+    fit: Ints,
 ) -> None:
     """Apply the actions of environments to act in; run all to their next decision."""
     for i in range(len(rows)):
@@ -170,7 +112,7 @@ def run_all(
             legal[i] = apply_action(state, bank, view, rows[i], row, limit)
         status[i] = advance(state, bank)
         if status[i] != GROW_JOBS:
-            fit[i] = observe(state, bank, view, rows[i])
+            fit[i] = obs.observe(state, bank, view, rows[i])
 
 
 @njit_internal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadmaster.envs.errors import counted
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
 
 
@@ -10,7 +11,7 @@ def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = Non
     groups = settings.machine_groups
     machines = sum(group.count for group in groups)
     gpus = sum(group.count * group.gpus for group in groups)
-    size = f"{_counted(machines, 'machine')} with {_counted(gpus, 'GPU')}"
+    size = f"{counted(machines, 'machine')} with {counted(gpus, 'GPU')}"
     named = size if settings.machines else f"{settings.cluster} cluster: {size}"
     included = {"jobs", "arrivals", "interarrival_s", "load", "jobs_per_minute"}
     included |= {"cluster", "machines"}
@@ -50,10 +51,6 @@ def _jobs(settings: GpuSchedulingSettings, recorded: int | None) -> str:
     if settings.arrivals == "trace" and settings.load is None and recorded is not None:
         return f"{count} jobs as recorded"
     return f"{count} jobs at load {settings.offered_load:g}"
-
-
-def _counted(count: int, thing: str) -> str:
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def _group(group: MachineGroup) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import njit_internal, splitmix64
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.state import SimState
-from loadmaster.envs.random import splitmix64
 
 # Share of their speed that jobs on one GPU keep, by their combined use of it: measured means of the
 # ranges up to 40%, 60-80%, 80-90% and above 95%; linear between the middles of the ranges.

@@ -7,13 +7,11 @@ slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
@@ -30,13 +28,13 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
     advance_to_decision,
     new_decision_state,
 )
-from loadmaster.envs.gpu_scheduling.env import Action, GpuSchedulingEnv, ObservationDict
+from loadmaster.envs.gpu_scheduling.env import Action, GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total_reward
-from loadmaster.envs.gpu_scheduling.state import DECIDE, DONE, NOW, QUEUED, SimState, new_state
-from loadmaster.envs.random import EpisodeSeeds
+from loadmaster.envs.gpu_scheduling.state import DONE, NOW, QUEUED, SimState, new_state
+from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask, StepResult
 
 SIZES = 5  # of an episode: jobs, allocation rows, groups, shapes, users
 Table = NDArray[Any]
@@ -170,19 +168,12 @@ def _view_of(views: Observation, i: int) -> Observation:
     )  # fmt: skip
 
 
-class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], NDArray[Any]]):
+class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
     """`num_envs` environments as described at `GpuSchedulingEnv`.
 
     It has Gymnasium's vector API: observations and rewards, which the agents share, are given once,
-    and actions are a mapping by agent. Environment i seeded with s runs the same episodes as a
-    single one seeded with s. A finished environment starts its next episode in the following step,
-    whose action is ignored and whose reward is 0. With `copy=False` observations are views that
-    the next step overwrites.
+    and actions are a mapping by agent.
     """
-
-    metadata: dict[str, Any] = {  # noqa: RUF012 (Gymnasium declares it so)
-        "autoreset_mode": AutoresetMode.NEXT_STEP
-    }
 
     def __init__(
         self,
@@ -192,57 +183,22 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         **settings: Any,
     ) -> None:
         single = GpuSchedulingEnv(workload_bank, **settings)
+        action_space = spaces.Dict({**single.action_spaces})
+        limits = single.settings
+        blank = blank_observation(limits.max_queue, single.cluster, limits.history)
+        super().__init__(num_envs, single.observation_space(ORDERING), action_space, blank, copy)
         self.settings, self.workload = single.settings, single.workload
         self.cluster, self.scales = single.cluster, single.scales
         self.possible_agents = list(AGENTS)
-        self.num_envs = num_envs
-        self.single_observation_space = single.observation_space(ORDERING)
-        self.single_action_space = spaces.Dict({**single.action_spaces})
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self._copy = copy
         self._shapes = {
             agent: (num_envs, *space.shape) for agent, space in single.action_spaces.items()
         }
         self._terms = published_terms(self.settings, self.cluster)
-        blank = blank_observation(self.settings.max_queue, self.cluster, self.settings.history)
-        self._views = Observation._make(np.stack([table] * num_envs) for table in blank)
         self._batch = _empty_batch(num_envs, *self._new_episode(0))
         self._status = np.full(num_envs, DONE, np.int64)
-        self._legal = np.ones(num_envs, np.bool_)
-        self._rewarded = np.zeros(num_envs)
-        self._seeds = EpisodeSeeds(num_envs)
 
-    def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
-    ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start an episode in every environment; environment i gets an integer seed plus i."""
-        for i, own in enumerate(self._seeds.begin(seed)):
-            self._start(i, own)
-        nothing = {agent: np.zeros(shape, np.float32) for agent, shape in self._shapes.items()}
-        self._run(nothing, np.zeros(self.num_envs, np.bool_))
-        return self._observation(), {"seed": self._seeds.now.copy(), **self._info()}
-
-    def step(
-        self, actions: Mapping[str, Action]
-    ) -> tuple[
-        ObservationDict, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]
-    ]:
-        checked = {a: check_action(actions, a, self._shapes[a]) for a in AGENTS}
-        deciding = self._status == DECIDE
-        for i in np.flatnonzero(~deciding):
-            self._start(int(i), None)
-        self._run(checked, deciding)
-        total = total_reward(self.settings, self.scales, self._batch.decisions.sums)
-        # The cost before the first decision is part of the first reward.
-        rewards = np.where(deciding, total - self._rewarded, 0.0)
-        self._rewarded = np.where(deciding, total, 0.0)
-        over = self._status == DONE
-        info = {"legal": self._legal.copy(), **self._info()}
-        return self._observation(), rewards, over, np.zeros_like(over), info
+    def step(self, actions: Mapping[str, Action]) -> StepResult:
+        return super().step({a: check_action(actions, a, self._shapes[a]) for a in AGENTS})
 
     def result(self, index: int) -> EpisodeResult:
         """The outcome of environment `index` so far."""
@@ -251,12 +207,10 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         state = state._replace(progress=state.progress[:jobs])
         jobs_table = Jobs._make(table[index, :jobs].copy() for table in self._batch.jobs)
         return episode_result(
-            state, self.cluster, jobs_table, "environment", int(self._seeds.now[index])
+            state, self.cluster, jobs_table, "environment", int(self._seeds[index])
         )
 
-    def _start(self, index: int, seed: int | None) -> None:
-        seed = self._seeds.next(index, seed)
-        self._rewarded[index] = 0
+    def _start(self, index: int, seed: int) -> None:
         self._batch = _put_episode(self._batch, index, *self._new_episode(seed))
         for name, table in self._views._asdict().items():
             if name != "rack":
@@ -267,17 +221,18 @@ class GpuSchedulingVectorEnv(VectorEnv[ObservationDict, Mapping[str, Action], ND
         state = new_state(self.settings, *episode)
         return state, episode.jobs, new_decision_state(self.settings, *episode[:2])
 
-    def _run(self, actions: Mapping[str, Action], deciding: NDArray[np.bool_]) -> None:
+    def _run(self, actions: Mapping[str, Action], deciding: Mask) -> tuple[Mask, Mask]:
         _step_batch(
             self._batch, self.cluster, self._terms, deciding, actions[ORDERING],
             actions[PLACEMENT], self._views, self._legal, self._status,
         )  # fmt: skip
+        self._over = self._status == DONE
+        return self._over, np.zeros_like(self._over)
+
+    def _reward_so_far(self) -> NDArray[np.float64]:
+        return total_reward(self.settings, self.scales, self._batch.decisions.sums)
 
     def _info(self) -> dict[str, Any]:
         states = self._batch.states
         hidden = np.maximum(states.clock[:, QUEUED] - self.settings.max_queue, 0)
         return {"time_s": states.times[:, NOW].copy(), "hidden": hidden}
-
-    def _observation(self) -> ObservationDict:
-        fields = self._views._asdict()
-        return {name: table.copy() if self._copy else table for name, table in fields.items()}

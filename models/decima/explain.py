@@ -12,6 +12,7 @@ from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.errors import counted
 from loadmaster.models.decima.compiled import SCORE_LIMIT, Scratch, Weights, decide
 from loadmaster.models.decima.network import ILLEGAL
 from loadmaster.models.layers import top_k
@@ -164,7 +165,3 @@ def situation(free: int, total: int, jobs: int, schedulable: int | None, source:
 def grant(stage: str, executors: int, limit: int) -> str:
     """What a stage gets."""
     return f"{stage} gets {counted(executors, 'executor')}, its job may hold {limit:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from loadmaster.envs.errors import counted
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
@@ -53,7 +54,7 @@ def measure_scaling(
     """Measure one point per number of workers, fewest first; `on_point` receives each at once."""
     sizes = sorted(workers)
     points: list[Point] = []
-    report_step(f"starting Ray and {count(sizes[-1])}")
+    report_step(f"starting Ray and {counted(sizes[-1], 'worker')}")
     with (
         ray_session(cpus=sizes[-1] + 1),
         TemporaryDirectory(prefix="lm-bench-") as folder,
@@ -68,9 +69,9 @@ def measure_scaling(
         with _active_workers(trainer.algorithm.env_runner_group) as activate:
             for size in sizes:
                 activate(size)
-                report_step(f"{count(size)}: rollouts")
+                report_step(f"{counted(size, 'worker')}: rollouts")
                 speed = _rollout_speed(trainer.algorithm, config, size)
-                report_step(f"{count(size)}: whole iterations")
+                report_step(f"{counted(size, 'worker')}: whole iterations")
                 trainer.restore(start)
                 taken = _iterations(trainer, iterations)
                 iterations = len(taken)
@@ -179,7 +180,3 @@ def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
         for part in ("iteration_seconds", "iteration_rollout_seconds"):
             yield Figure(f"{name}/{part}", getattr(point, part), "s", higher_is_better=False)
         yield Figure(f"{name}/iteration_speedup", point.iteration_speedup, "times")
-
-
-def count(workers: int) -> str:
-    return f"{workers} worker{'s' if workers > 1 else ''}"

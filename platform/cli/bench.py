@@ -216,19 +216,21 @@ def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
 
 
 def hardware(gpus: int) -> str:
-    learner = f" and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
+    from loadmaster.envs.errors import counted
+
+    learner = f" and {counted(gpus, 'GPU')}" if gpus else ""
     return f"{os.cpu_count()} cores{learner}"
 
 
 def in_words(point: Point, fewest: int) -> str:
-    from loadmaster.platform.bench.scaling import count
+    from loadmaster.envs.errors import counted
 
     rollouts = f"{_number(point.rollout_decisions_per_s)} decisions/s in rollouts"
     iteration = f"{point.iteration_seconds:.2f} s an iteration"
     if point.workers > fewest:
         rollouts += f" ({100 * point.rollout_efficiency:.0f}% of the ideal)"
         iteration += f" ({point.iteration_speedup:.2f}x as fast as with {fewest})"
-    return f"{count(point.workers)}: {rollouts}, {iteration}"
+    return f"{counted(point.workers, 'worker')}: {rollouts}, {iteration}"
 
 
 def numbers_of_workers(given: str | None) -> list[int]:

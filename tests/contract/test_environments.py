@@ -43,15 +43,7 @@ pytestmark = [
     pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.name),
 ]
 
-SECTIONS = [
-    "Description",
-    "Action",
-    "Observation",
-    "Reward",
-    "Episode end",
-    "Arguments",
-    "Version history",
-]
+SECTIONS = ["Description", "Action", "Observation", "Reward", "Episode end", "Arguments"]
 MANY_STEPS = 20_000  # more than any episode of a default environment takes
 
 Step = tuple[Any, float, bool, bool, dict[str, Any]]
@@ -233,17 +225,10 @@ def test_vector_env_equals_single_environments(spec: EnvironmentSpec) -> None:
     pytest.fail(f"not all environments reached an end in {MANY_STEPS} steps")
 
 
-def test_equal_seeds_give_equal_episodes_in_vector_env(spec: EnvironmentSpec) -> None:
-    vector = spec.make_vec(2)
-    seen = vector.reset(seed=[4, 4])[0]
-    for table in seen.values():
-        np.testing.assert_array_equal(table[0], table[1])
-
-
 def test_docstring_has_all_sections(spec: EnvironmentSpec) -> None:
     page = inspect.getdoc(type(spec.make() if spec.multi_agent else make(spec).unwrapped))
     assert page is not None
-    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == SECTIONS
+    assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [*SECTIONS, "Version history"]
     for text in re.split(r"^## .*$", page, flags=re.MULTILINE):
         assert text.strip(), "empty section"
     assert re.search(r"^v\d+: ", page, re.MULTILINE)

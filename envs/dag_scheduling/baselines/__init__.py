@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+Rule = tuple[int, float, float, bool]  # rule, alpha, threshold, release, for compiled code
 FIFO, FAIR, WEIGHTED, SHORTEST, PACK, TROUBLESOME, RANDOM = 0, 1, 2, 3, 4, 5, 6
 
 
@@ -19,6 +20,10 @@ class Baseline:
     release: bool = False  # executors beyond their job's share leave it when their stage ends
     calibrated: bool = False  # parameters come from `loadmaster calibrate`
 
+    @property
+    def parameters(self) -> Rule:
+        return self.rule, self.alpha, self.threshold, self.release
+
 
 BASELINES: dict[str, Baseline] = {
     baseline.name: baseline
@@ -28,10 +33,7 @@ BASELINES: dict[str, Baseline] = {
         Baseline("fair", "an equal share of the executors for every job", FAIR),
         Baseline("weighted-fair-naive", "shares in proportion to a job's work", WEIGHTED, 1.0),
         Baseline(
-            "weighted-fair",
-            "shares in proportion to work^alpha, tuned",
-            WEIGHTED,
-            calibrated=True,
+            "weighted-fair", "shares in proportion to work^alpha, tuned", WEIGHTED, calibrated=True
         ),
         Baseline("tetris", "the stage that packs best, short jobs preferred", PACK),
         Baseline(

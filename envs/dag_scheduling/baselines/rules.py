@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64
+from loadmaster.envs.dag_scheduling import baselines as rules
 from loadmaster.envs.dag_scheduling import observation as obs
-from loadmaster.envs.dag_scheduling.baselines import (
-    FAIR,
-    FIFO,
-    PACK,
-    SHORTEST,
-    TROUBLESOME,
-    WEIGHTED,
-)
 from loadmaster.envs.dag_scheduling.observation import Observation
-from loadmaster.envs.random import splitmix64
 
 UNCAPPED = 1e9  # as exponent of the work: every job may have the whole cluster (FIFO)
 
@@ -209,24 +201,15 @@ def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
 
 
 @compiled
-def decide(
-    rule: int,
-    alpha: float,
-    threshold: float,
-    release: bool,
-    view: Observation,
-    seed: int,
-    count: int,
-) -> tuple[int, int]:
+def decide(parameters: rules.Rule, view: Observation, seed: int, count: int) -> tuple[int, int]:
     """Return (stage row, parallelism limit); `seed` and `count` key the draws of RANDOM."""
-    if rule == FIFO:
-        alpha = UNCAPPED
-    if rule in (FIFO, FAIR, WEIGHTED):
-        return share(view, alpha, release)
-    if rule == SHORTEST:
+    rule, alpha, threshold, release = parameters
+    if rule in (rules.FIFO, rules.FAIR, rules.WEIGHTED):
+        return share(view, UNCAPPED if rule == rules.FIFO else alpha, release)
+    if rule == rules.SHORTEST:
         return shortest_job_critical_path(view)
-    if rule == PACK:
+    if rule == rules.PACK:
         return pack(view)
-    if rule == TROUBLESOME:
+    if rule == rules.TROUBLESOME:
         return troublesome_first(view, alpha, threshold, release)
     return any_legal(view, seed, count)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
+from loadmaster.envs.dag_scheduling.jobs import Job, Workload, build_workload, equal_tasks
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.traces import CsvTable, read_csv, trace_path
@@ -71,10 +71,19 @@ def _load(path: Path) -> Workload:
     kept = [task for rows in usable.values() for task, _ in rows]
     most_cpu = max(task.cpu for task in kept) or 1.0
     most_memory = max(task.memory for task in kept) or 1.0
-    templates = [
-        Job(name, tuple(_stage(task, parents, most_cpu, most_memory) for task, parents in rows))
-        for name, rows in usable.items()
-    ]
+    templates = []
+    for name, rows in usable.items():
+        stages = (
+            equal_tasks(
+                task.instances,
+                task.duration_ms,
+                *parents,
+                cpu=task.cpu / most_cpu,
+                memory=task.memory / most_memory,
+            )
+            for task, parents in rows
+        )
+        templates.append(Job(name, tuple(stages)))
     description = f"{len(templates)} jobs of {path.name}"
     if reasons:
         description += f"; left out: {reasons}"
@@ -106,19 +115,6 @@ def _finished_tasks(table: CsvTable) -> tuple[dict[str, list[_Task]], list[str]]
         duration_ms = round(min(duration_s, _LONGEST_S) * 1000) or _SHORTEST_MS
         jobs.setdefault(job, []).append(_Task(name, int(instances), duration_ms, cpu, memory))
     return jobs, unfinished
-
-
-def _stage(task: _Task, parents: tuple[int, ...], most_cpu: float, most_memory: float) -> Stage:
-    always = {1: [task.duration_ms]}
-    return Stage(
-        task.instances,
-        parents,
-        first=always,
-        rest=always,
-        fresh=always,
-        cpu=task.cpu / most_cpu,
-        memory=task.memory / most_memory,
-    )
 
 
 def _dependencies(tasks: list[_Task]) -> tuple[list[tuple[int, ...]], str | None]:

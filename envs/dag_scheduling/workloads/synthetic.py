@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
+from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload, equal_tasks
 from loadmaster.envs.dag_scheduling.workloads.tpch_plans import (
     TABLES,
     PlanStage,
@@ -114,18 +114,12 @@ def toy() -> Workload:
     | chain   | 0: 2 x 1 s -> 1: 1 x 2 s -> 2: 2 x 1 s               |  6 s |           4 s |
     | diamond | 0: 1 x 1 s -> (1: 2 x 2 s, 2: 4 x 1 s) -> 3: 1 x 1 s | 10 s |           4 s |
     """
-
-    def stage(tasks: int, duration_ms: int, *parents: int) -> Stage:
-        always = {1: [duration_ms]}
-        return Stage(tasks, parents, first=always, rest=always, fresh=always)
-
+    stage = equal_tasks
+    diamond = stage(1, 1000), stage(2, 2000, 0), stage(4, 1000, 0), stage(1, 1000, 1, 2)
     jobs = (
         Job("single", (stage(4, 1000),)),
         Job("chain", (stage(2, 1000), stage(1, 2000, 0), stage(2, 1000, 1))),
-        Job(
-            "diamond",
-            (stage(1, 1000), stage(2, 2000, 0), stage(4, 1000, 0), stage(1, 1000, 1, 2)),
-        ),
+        Job("diamond", diamond),
     )
     return build_workload("toy", jobs, "constant durations, no waves, no warm-up")
 
@@ -145,7 +139,7 @@ def tpch_like() -> Workload:
         end = 0
         for query, plan in enumerate(plans, start=1):
             start, end = end, end + len(plan)
-            lists = tuple(wave[start:end] for wave in waves)
+            lists = (wave[start:end] for wave in waves)
             jobs.append(_job(f"tpch-like-{gb}g-q{query}", plan, tasks[start:end, 0], *lists))
     return build_workload("tpch-like", jobs)
 
@@ -160,15 +154,12 @@ def _job(
         for durations in first[number]:
             # Where all executors were fresh, the next smaller level's list serves.
             known.append(durations if len(durations) or not known else known[-1])
-        stage = Stage(
-            int(tasks[number]),
-            planned.parents,
-            first=dict(zip(levels, known, strict=True)),
-            rest=dict(zip(levels, rest[number], strict=True)),
-            fresh=dict(zip(levels, fresh[number], strict=True)),
-            memory=stage_memory(name, number),
+        first_wave, rest_wave, fresh_wave = (
+            dict(zip(levels, lists, strict=True)) for lists in (known, rest[number], fresh[number])
         )
-        stages.append(stage)
+        waves = first_wave, rest_wave, fresh_wave
+        memory = stage_memory(name, number)
+        stages.append(Stage(int(tasks[number]), planned.parents, *waves, memory=memory))
     return Job(name, tuple(stages))
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.compiled import compiled, njit_internal, splitmix64
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, CONSOLIDATE, FIFO, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
@@ -30,7 +30,6 @@ from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.slowdown import gang_speed
 from loadmaster.envs.gpu_scheduling.state import SimState
-from loadmaster.envs.random import splitmix64
 
 MOVES_PER_JOB = 20
 MOST_MOVES = 200

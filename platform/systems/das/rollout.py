@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import compiled, njit_inline, splitmix64
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT, apply_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
@@ -31,7 +31,6 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, NOW, SimState
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.envs.random import splitmix64
 from loadmaster.models.das.compiled import (
     ORDER,
     PLACE,

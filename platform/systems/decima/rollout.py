@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
@@ -24,7 +24,6 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots, with_more_trace
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.envs.random import splitmix64
 from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy

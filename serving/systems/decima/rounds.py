@@ -10,7 +10,8 @@ from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation
 from loadmaster.envs.dag_scheduling.snapshot import state_from_snapshot
 from loadmaster.envs.dag_scheduling.state import SimState
-from loadmaster.models.decima.explain import counted, explain, grant, situation
+from loadmaster.envs.errors import counted
+from loadmaster.models.decima.explain import explain, grant, situation
 from loadmaster.models.decima.policy import GRANT_COLUMNS, DecimaPolicy
 from loadmaster.models.policy import Explanation, Proposal
 from loadmaster.serving.systems.decima.records import ROUND_MAX

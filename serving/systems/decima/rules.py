@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
+from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline_for
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
@@ -35,16 +35,13 @@ def rule_round(
     bank: JobTemplates,
     view: Observation,
     rows: NDArray[np.int64],
-    rule: int,
-    alpha: float,
-    threshold: float,
-    release: bool,
+    rule: Rule,
     granted: NDArray[np.int64],
 ) -> int:
     """Fill `granted` (most, GRANT_COLUMNS) by a heuristic; the number of assignments."""
     count = 0
     while count < len(granted) and observe_round(state, bank, view, rows) > 0:
-        row, limit = decide(rule, alpha, threshold, release, view, 0, 0)
+        row, limit = decide(rule, view, 0, 0)
         if not commit(state, bank, view, rows, row, limit, granted[count]):
             break
         count += 1
@@ -62,9 +59,8 @@ class DecimaRule:
     def decide(self, state: DecimaState) -> Proposal:
         decided, (view, rows), rule = Round(state), self._buffers.fit(state), self._baseline
         count = rule_round(
-            decided.state, decided.bank, view, rows, rule.rule, rule.alpha, rule.threshold,
-            rule.release, decided.granted,
-        )  # fmt: skip
+            decided.state, decided.bank, view, rows, rule.parameters, decided.granted
+        )
         decision = decided.decision(count)
         summary = (
             f"{state_summary(state)}; by {rule.name} ({rule.summary}): {decision_summary(decision)}"
@@ -80,7 +76,4 @@ def load_rule(name: str) -> DecimaRule:
 
 def tuned_rule(name: str) -> Baseline:
     """The heuristic with parameters tuned for a stream of jobs."""
-    baseline = BASELINES[name]
-    return (
-        tuned_baseline_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
-    )
+    return tuned_baseline_for(name, arrivals="poisson", load=LOAD)

@@ -17,7 +17,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as state_cols
-from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot, templates_without_durations
+from loadmaster.envs.dag_scheduling.jobs import build_templates
+from loadmaster.envs.dag_scheduling.profiles import without_durations
+from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot
 from loadmaster.serving.systems.decima.records import (
     EDGES_MAX,
     EXECUTORS_MAX,
@@ -79,13 +81,13 @@ def to_snapshot(
     parent = np.fromiter(chain.from_iterable(parents), np.int64)
     table = np.zeros((len(stages), state_cols.STAGE_COLUMNS), np.int64)
     _fill(counts.reshape(-1, len(_COUNT_COLUMNS)), first_stage, parent_first, parent, table)
-    bank = templates_without_durations(
+    bank = build_templates(
         first_stage=first_stage,
         tasks=table[:, state_cols.TASKS].copy(),
-        mean_ms=sizes[:, 0].copy(),
         demand=sizes[:, 1:].copy(),
         parent_first=parent_first,
         parent=parent,
+        profiles=without_durations(sizes[:, 0].copy()),
     )
     left = np.array([group.free for group in executors], np.int64)
     source_job = _source_job(source, jobs, slot_of)

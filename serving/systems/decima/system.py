@@ -18,8 +18,8 @@ from loadmaster.envs.dag_scheduling.snapshot import (
     placeable_executors,
     state_from_snapshot,
 )
+from loadmaster.envs.errors import counted
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.decima.explain import counted
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.serving.system import Endpoint, Quantity
 from loadmaster.serving.systems.decima.examples import examples

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import state as cols
-from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.actions import apply_action, sample_legal_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, run_baseline
@@ -20,12 +21,6 @@ from loadmaster.envs.dag_scheduling.state import DECIDE, FULL, NEVER, enlarge, n
 from loadmaster.envs.settings import build_settings
 
 NO_HORIZON = int(NEVER) - 1
-
-
-def constant(tasks: int, duration_ms: int, *parents: int, **demand: float) -> Stage:
-    """Build a stage whose tasks all take the same time."""
-    always = {1: [duration_ms]}
-    return Stage(tasks, parents, first=always, rest=always, fresh=always, **demand)
 
 
 def workload_of(*jobs: Sequence[Stage]) -> Workload:
@@ -112,6 +107,17 @@ class Cluster:
 
     def result(self) -> EpisodeResult:
         return episode_result(self.state, self.workload, self.settings, "by hand", 0)
+
+
+def play_legally(env: DagSchedulingEnv, seed: int) -> tuple[NDArray[np.float64], Any]:
+    """Play an episode with random legal actions; return the rewards and the last step."""
+    rng, rewards = np.random.default_rng(0), []
+    step: Any = (env.reset(seed=seed)[0], 0.0, False, False, {})
+    while not (step[2] or step[3]):
+        step = env.step(sample_legal_action(step[0], rng))
+        assert step[4]["legal"]
+        rewards.append(step[1])
+    return np.array(rewards), step
 
 
 def jct_ms(result: EpisodeResult) -> list[int]:

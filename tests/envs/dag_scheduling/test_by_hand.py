@@ -6,16 +6,17 @@ Moving to a job takes 2 s unless a test sets otherwise, and executors begin outs
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.jobs import Workload, equal_tasks
 from loadmaster.envs.dag_scheduling.workloads.synthetic import toy
 from tests.envs.dag_scheduling.cluster import (
     Cluster,
-    constant,
     executors_of,
     jct_ms,
     run,
@@ -48,39 +49,32 @@ def test_single_toy_job(template: int, executors: int, expected_ms: int) -> None
         assert jct_ms(result) == [expected_ms]
 
 
-def test_moves_without_delay() -> None:
-    for template, expected_ms in ((SINGLE, 2000), (CHAIN, 4000), (DIAMOND, 6000)):
-        result = run("fifo", TOY, [(0, template)], executors=2, moving_delay_s=0)
-        assert jct_ms(result) == [expected_ms]  # as above, less the 2 s
-        assert result.trace is not None
-        assert not result.trace.moving.any()
-
-
 # Several jobs.
 
 
 @pytest.mark.parametrize(
-    ("policy", "delay_s", "expected_ms"),
+    ("policy", "second_ms", "delay_s", "expected_ms"),
     [
-        ("fifo", 2, [4000, 8000]),  # both executors: A 2..4, move 4..6, B 6..8
-        ("fifo", 0, [2000, 4000]),  # A 0..2, B 2..4
-        ("fair", 2, [6000, 6000]),  # one executor each: move 2, then 4 tasks one at a time
-        ("fair", 0, [4000, 4000]),
+        ("fifo", 0, 2, [4000, 8000]),  # both executors: A 2..4, move 4..6, B 6..8
+        ("fifo", 0, 0, [2000, 4000]),  # A 0..2, B 2..4
+        ("fair", 0, 2, [6000, 6000]),  # one executor each: move 2, then 4 tasks one at a time
+        ("fair", 0, 0, [4000, 4000]),
+        ("fifo", 3000, 2, [4000, 5000]),  # A 2..4; B came at 3; move 4..6, B 6..8
     ],
 )
-def test_two_jobs_under_fifo_and_fair(policy: str, delay_s: float, expected_ms: list[int]) -> None:
-    jobs = [(0, SINGLE), (0, SINGLE)]
-    assert jct_ms(run(policy, TOY, jobs, executors=2, moving_delay_s=delay_s)) == expected_ms
-
-
-def test_job_that_arrives_while_all_executors_work_waits() -> None:
-    # A 2..4; B came at 3; move 4..6, B 6..8.
-    assert jct_ms(run("fifo", TOY, [(0, SINGLE), (3000, SINGLE)], executors=2)) == [4000, 5000]
+def test_two_single_stage_jobs(
+    policy: str, second_ms: int, delay_s: float, expected_ms: list[int]
+) -> None:
+    jobs = [(0, SINGLE), (second_ms, SINGLE)]
+    result = run(policy, TOY, jobs, executors=2, moving_delay_s=delay_s)
+    assert jct_ms(result) == expected_ms
+    assert result.trace is not None
+    assert result.trace.moving.any() == (delay_s > 0)
 
 
 def test_idle_executors_are_offered_to_an_arriving_job() -> None:
     # A has one task for one executor, 2..12. The other one moves to B at 1, runs it 3..4.
-    workload = workload_of([constant(1, 10_000)], [constant(1, 1000)])
+    workload = workload_of([equal_tasks(1, 10_000)], [equal_tasks(1, 1000)])
     assert jct_ms(run("fifo", workload, [(0, 0), (1000, 1)], executors=2)) == [12_000, 3000]
 
 
@@ -88,7 +82,7 @@ def test_executor_that_finds_no_task_goes_to_the_first_schedulable_stage() -> No
     # Executors 0 and 1 do A, 2..3. Executor 2 moves to B 2.5..4.5, 0 and 1 3..5.
     # B: executor 2 takes a task at 4.5 and the next at 4.9, executor 0 the last, 5..5.4.
     # Executor 1 finds none at 5, moves to C 5..7 and does it 7..8; C came at 4.
-    workload = workload_of([constant(2, 1000)], [constant(3, 400)], [constant(1, 1000)])
+    workload = workload_of([equal_tasks(2, 1000)], [equal_tasks(3, 400)], [equal_tasks(1, 1000)])
     result = run("fifo", workload, [(0, 0), (2500, 1), (4000, 2)], executors=3)
     assert jct_ms(result) == [3000, 2900, 4000]
     assert executors_of(result, 1) == {0, 2}
@@ -100,7 +94,7 @@ def test_commitments_to_a_finished_job_are_cancelled() -> None:
     # executor 1 moves 6..8 and does all of B, 8..9, while 0 still works for A.
     # C comes at 9.5, in B's slot: executor 1 moves 9.5..11.5, does its task 11.5..12.5.
     # Executor 0, free at 10 and without a commitment, moves to D 10..12, does it 12..13.
-    workload = workload_of([constant(3, 4000)], [constant(2, 500)], [constant(1, 1000)])
+    workload = workload_of([equal_tasks(3, 4000)], [equal_tasks(2, 500)], [equal_tasks(1, 1000)])
     sequence = [(0, 0), (1000, 1), (9500, 2), (9600, 2)]
     result = run("fifo", workload, sequence, executors=2)
     assert jct_ms(result) == [10_000, 8000, 3000, 3400]
@@ -109,7 +103,7 @@ def test_commitments_to_a_finished_job_are_cancelled() -> None:
 
 def moving_to_a_job_that_ends(*later: tuple[int, int]) -> Cluster:
     """Executor 0 does A from 2 on. Executor 1, done with B at 2.1, moves to A; A ends at 2.8."""
-    workload = workload_of([constant(4, 200)], [constant(1, 100)], [constant(2, 1000)])
+    workload = workload_of([equal_tasks(4, 200)], [equal_tasks(1, 100)], [equal_tasks(2, 1000)])
     cluster = Cluster(workload, [(0, 0), (0, 1), *later], executors=2)
     cluster.play((0, 0, 1, 1), (1, 0, 1, 1), (0, 0, 2, 1))
     assert cluster.now_ms == 2100
@@ -133,7 +127,7 @@ def test_executor_that_arrives_at_a_finished_job_moves_on() -> None:
 
 # Decisions.
 
-TWO_STEPS = workload_of([constant(1, 1000), constant(2, 1000, 0)])
+TWO_STEPS = workload_of([equal_tasks(1, 1000), equal_tasks(2, 1000, 0)])
 
 
 def test_executors_may_be_committed_once_the_parents_have_no_unassigned_task() -> None:
@@ -157,22 +151,9 @@ def test_executors_may_be_committed_once_the_parents_have_no_unassigned_task() -
     assert jct_ms(cluster.result()) == [4000]
 
 
-def test_executors_left_idle_are_not_offered_when_a_stage_unlocks() -> None:
-    # As above, but executor 1 stays in the common pool: executor 0 does the second stage alone,
-    # 3..4 and 4..5.
-    cluster = Cluster(TWO_STEPS, [(0, 0)], executors=2)
-    cluster.play((0, 0, 2, 1))
-    assert cluster.decision()
-    assert cluster.idle() == 1
-    cluster.play((0, 1, 2, 1))
-    assert cluster.now_ms == 3000
-    assert not cluster.decision()
-    assert jct_ms(cluster.result()) == [5000]
-
-
 def test_child_of_a_stage_with_unassigned_tasks_is_not_schedulable() -> None:
     # One executor for two tasks: the child is no option, so the other executor idles.
-    workload = workload_of([constant(2, 1000), constant(1, 1000, 0)])
+    workload = workload_of([equal_tasks(2, 1000), equal_tasks(1, 1000, 0)])
     cluster = Cluster(workload, [(0, 0)], executors=2)
     cluster.play((0, 0, 1, 1))
     assert cluster.decision()
@@ -210,7 +191,7 @@ def test_limit_bounds_the_executors_of_a_job(limit: int, used: int, expected_ms:
 
 
 def test_limit_counts_executors_the_job_has() -> None:
-    workload = workload_of([constant(2, 1000), constant(2, 1000), constant(9, 1000)])
+    workload = workload_of([equal_tasks(2, 1000), equal_tasks(2, 1000), equal_tasks(9, 1000)])
     for limit, granted in ((1, 1), (3, 1), (4, 2), (7, 2)):
         cluster = Cluster(workload, [(0, 0)], executors=7)
         assert cluster.decision()
@@ -226,7 +207,7 @@ def test_limit_counts_executors_the_job_has() -> None:
 
 def test_free_executors_of_a_job_do_not_count_against_its_limit() -> None:
     # Both executors do stage 0, 2..3; then they are the source: one stays under limit 1.
-    workload = workload_of([constant(2, 1000), constant(4, 1000, 0)])
+    workload = workload_of([equal_tasks(2, 1000), equal_tasks(4, 1000, 0)])
     cluster = Cluster(workload, [(0, 0), (0, 0)], executors=2)
     cluster.play((0, 0, 2, 2))
     assert cluster.decision()
@@ -274,7 +255,7 @@ def test_rewards_are_minus_the_cost_since_the_last_step(
     objective: str, rewards: list[float]
 ) -> None:
     # As under FIFO above: A 2..4, move 4..6, B 6..8.
-    workload = workload_of([constant(4, 1000)])
+    workload = workload_of([equal_tasks(4, 1000)])
     env = DagSchedulingEnv(workload, jobs=2, executors=2, objective=objective)
     env.reset(seed=0)
     first = env.step(np.array([0, 2]))
@@ -289,12 +270,14 @@ def test_rewards_are_minus_the_cost_since_the_last_step(
 
 BIG, SMALL = 0, 1  # the executors' numbers
 BIG_AND_SMALL = ({"count": 1, "memory": 1.0}, {"count": 1, "memory": 0.5})
-SMALL_THEN_BIG = workload_of([constant(1, 1000, memory=0.3), constant(1, 1000, 0, memory=0.8)])
+SMALL_THEN_BIG = workload_of(
+    [equal_tasks(1, 1000, memory=0.3), equal_tasks(1, 1000, 0, memory=0.8)]
+)
 
 
 def test_stage_gets_the_smallest_class_that_fits() -> None:
     # A's two tasks need the big one: move 2, 1 + 1. B takes the small one: move 2, 1.
-    workload = workload_of([constant(2, 1000, memory=0.8)], [constant(1, 1000, memory=0.3)])
+    workload = workload_of([equal_tasks(2, 1000, memory=0.8)], [equal_tasks(1, 1000, memory=0.3)])
     for arrivals in ([(0, 0), (0, 1)], [(0, 1), (0, 0)]):
         result = run("fifo", workload, arrivals, executor_classes=BIG_AND_SMALL)
         for job, (_, template) in enumerate(arrivals):
@@ -303,7 +286,7 @@ def test_stage_gets_the_smallest_class_that_fits() -> None:
 
 
 def test_both_demands_must_fit() -> None:
-    workload = workload_of([constant(3, 1000, cpu=0.5, memory=0.5)])
+    workload = workload_of([equal_tasks(3, 1000, cpu=0.5, memory=0.5)])
     classes = (
         {"count": 2, "cpu": 1.0, "memory": 0.4},
         {"count": 2, "cpu": 0.4, "memory": 1.0},
@@ -320,16 +303,26 @@ def test_fitting_class_may_be_committed_ahead() -> None:
     assert jct_ms(result) == [4000]
 
 
-def test_common_pool_is_offered_when_a_stage_unlocks_that_fits_no_executor_of_its_job() -> None:
-    # Stage 0 on the small one, 2..3. The big one idles until then, moves 3..5, does stage 1 5..6.
-    cluster = Cluster(SMALL_THEN_BIG, [(0, 0)], executor_classes=BIG_AND_SMALL)
+@pytest.mark.parametrize(
+    ("workload", "settings", "expected_ms"),
+    [
+        # Executor 1 stays in the common pool; 0 does the second stage alone, 3..4 and 4..5.
+        (TWO_STEPS, {"executors": 2}, 5000),
+        # Stage 0 on the small one, 2..3, which does not fit stage 1: the big one moves 3..5, 5..6.
+        (SMALL_THEN_BIG, {"executor_classes": BIG_AND_SMALL}, 6000),
+    ],
+)
+def test_common_pool_is_offered_an_unlocked_stage_only_with_several_classes(
+    workload: Workload, settings: dict[str, Any], expected_ms: int
+) -> None:
+    cluster = Cluster(workload, [(0, 0)], **settings)
     cluster.play((0, 0, 2, 1))
     assert cluster.decision()
     assert cluster.idle() == 1
     cluster.play((0, 1, 2, 1))
     assert cluster.now_ms == 3000
     assert not cluster.decision()
-    assert jct_ms(cluster.result()) == [6000]
+    assert jct_ms(cluster.result()) == [expected_ms]
 
 
 def test_fitting_idle_executors_are_offered_from_any_pool() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
@@ -21,7 +19,7 @@ from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import DONE, HORIZON, NEVER, NONE
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from tests.envs.dag_scheduling.cluster import Cluster, workload_of
+from tests.envs.dag_scheduling.cluster import Cluster, play_legally, workload_of
 
 
 def check_schedule(
@@ -217,27 +215,13 @@ def test_every_baseline_gives_a_valid_schedule(policy: str, values: dict[str, An
     check_schedule(run_episode(policy, settings, 1, workload, record=True), workload, settings)
 
 
-def play_legally(env: gymnasium.Env[Any, Any], rng: np.random.Generator) -> NDArray[np.float64]:
-    """Play an episode with random legal actions; return the rewards."""
-    rewards: list[float] = []
-    observation, over = env.reset(seed=1)[0], False
-    while not over:
-        row = rng.choice(np.flatnonzero(observation["schedulable"]))
-        limit = rng.integers(1, env.unwrapped.settings.total_executors + 1)
-        observation, reward, terminated, truncated, info = env.step(np.array([row, limit]))
-        assert info["legal"]
-        rewards.append(reward)
-        over = terminated or truncated
-    assert terminated
-    return np.array(rewards)
-
-
 @episodes
 @pytest.mark.parametrize("objective", ["jct", "makespan"])
 def test_random_actions_give_a_valid_schedule(objective: str, values: dict[str, Any]) -> None:
     env = DagSchedulingEnv(record=True, objective=objective, **values)
-    rewards = play_legally(env, np.random.default_rng(0))
+    rewards, last = play_legally(env, seed=1)
     result = env.result()
+    assert last[2]
     check_schedule(result, env.workload, env.settings)
     assert result.decisions == len(rewards)
     assert (rewards <= 0).all()

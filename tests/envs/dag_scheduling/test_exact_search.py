@@ -13,38 +13,32 @@ from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.exact_search import optimal_result
-from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
+from loadmaster.envs.dag_scheduling.jobs import equal_tasks
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
-
-
-def one_task_jobs(*seconds: int) -> Workload:
-    stages = (Stage(tasks=1, parents=(), first={1: (s * 1000,)}) for s in seconds)
-    return build_workload("one-task", [Job(f"{n}", (stage,)) for n, stage in enumerate(stages)])
+from tests.envs.dag_scheduling.cluster import workload_of
 
 
 def test_optimum_of_one_executor_is_shortest_job_first() -> None:
-    # Three jobs drawn from tasks of 1 s and 4 s, one executor, 2 s to move, no warm-up. In any
-    # order the k-th job ends after k moves and the first k tasks, so shortest first is best.
-    workload = one_task_jobs(1, 4)
-    settings = DagSchedulingSettings(jobs=3, executors=1, warmup_s=0)
+    # Three jobs drawn from tasks of 1 s and 4 s, one executor, 2 s to move. In any order the k-th
+    # job ends after k moves and the first k tasks, so shortest first is best.
+    workload = workload_of([equal_tasks(1, 1000)], [equal_tasks(1, 4000)])
+    settings = DagSchedulingSettings(jobs=3, executors=1)
     for seed in range(5):
         result = optimal_result(settings, seed, workload)
-        lengths = sorted({0: 1, 1: 4}[int(t)] for t in result.template)
-        expected = np.cumsum([2 + length for length in lengths])
+        expected = np.cumsum(2 + np.sort(np.where(result.template == 0, 1, 4)))
         assert sorted(result.completion_s) == expected.tolist()
 
 
 def cheapest(env: DagSchedulingEnv, observation: dict[str, Any]) -> float:
     """Compute the least cost from here by trying every action on copies."""
     costs = []
-    idle = len(observation["schedulable"]) - 1
     for row in np.flatnonzero(observation["schedulable"]):
-        lowest = 1
-        if row != idle:
+        lowest, highest = 1, 1
+        if row < env.settings.max_stages:  # else it idles
             lowest = int(observation["jobs"][observation["stage_job"][row], obs.MIN_LIMIT])
-        highest = 1 if row == idle else env.settings.total_executors
+            highest = env.settings.total_executors
         for limit in range(lowest, highest + 1):
             branch = copy.deepcopy(env)
             after, reward, terminated, _, _ = branch.step(np.array([row, limit]))
@@ -54,17 +48,10 @@ def cheapest(env: DagSchedulingEnv, observation: dict[str, Any]) -> float:
 
 @pytest.mark.parametrize("objective", ["jct", "makespan"])
 def test_search_equals_plain_enumeration(objective: str) -> None:
-    stages = {
-        "fork": (
-            Stage(tasks=1, parents=(), first={1: (2000,)}),
-            Stage(tasks=2, parents=(0,), first={1: (3000,)}),
-        ),
-        "flat": (Stage(tasks=2, parents=(), first={1: (1000,)}),),
-    }
-    workload = build_workload("tiny", [Job(name, parts) for name, parts in stages.items()])
+    workload = workload_of([equal_tasks(1, 2000), equal_tasks(2, 3000, 0)], [equal_tasks(2, 1000)])
     values = {"jobs": 2, "executors": 2, "objective": objective}
     limits = {"max_jobs": 2, "max_stages": 4, "max_edges": 4}
-    for seed in range(3):
+    for seed in range(2):
         env = DagSchedulingEnv(workload, **values, **limits)
         expected = cheapest(env, env.reset(seed=seed)[0])
         result = optimal_result(DagSchedulingSettings.model_validate(values), seed, workload)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import pytest
 
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.episode import run_episode
+from loadmaster.envs.dag_scheduling.jobs import equal_tasks
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from tests.envs.dag_scheduling.cluster import Cluster, constant, workload_of
+from tests.envs.dag_scheduling.cluster import Cluster, workload_of
 
 # Tasks of 1, 4 and 7 s: 2 x 1 + 2 x 4 + 1 x 7 s are 17 s of work in 5 tasks.
-CHAIN = [constant(2, 1000), constant(2, 4000, 0), constant(1, 7000, 1)]
-SHORT = [constant(5, 600)]
+CHAIN = [equal_tasks(2, 1000), equal_tasks(2, 4000, 0), equal_tasks(1, 7000, 1)]
+SHORT = [equal_tasks(5, 600)]
 
 
 def test_columns_of_the_toy_diamond_at_the_start() -> None:
@@ -58,19 +56,9 @@ def test_missing_estimates_give_the_mean_of_all_tasks() -> None:
     assert jobs[0, obs.WORK_S] == 10
 
 
-def test_estimates_are_known_by_default() -> None:
-    cluster = Cluster(workload_of(CHAIN, SHORT), [(0, 0), (0, 1)], executors=2)
-    assert cluster.decision()
-    assert cluster.view.stages[:4, obs.MEAN_S] == pytest.approx([1, 4, 7, 0.6])
-    assert cluster.view.jobs[:2, obs.WORK_S].tolist() == [17, 3]
-
-
-@pytest.mark.parametrize(
-    "arrivals", [{"arrivals": "batch"}, {"arrivals": "poisson", "jobs": 30, "load": 0.8}]
-)
-def test_missing_estimates_change_only_policies_that_use_them(arrivals: dict[str, Any]) -> None:
-    known = DagSchedulingSettings(executors=30, **arrivals)
-    missing = DagSchedulingSettings(executors=30, estimates="missing", **arrivals)
+def test_missing_estimates_change_only_policies_that_use_them() -> None:
+    known = DagSchedulingSettings(executors=30, arrivals="poisson", jobs=30, load=0.8)
+    missing = known.model_copy(update={"estimates": "missing"})
     workload = load_workload(known)
     for policy in ("fifo", "fair", "random", "sjf-cp"):
         one, other = (run_episode(policy, s, 3, workload) for s in (known, missing))
@@ -81,8 +69,8 @@ def test_missing_estimates_change_only_policies_that_use_them(arrivals: dict[str
 
 
 def test_missing_estimates_hide_all_durations() -> None:
-    faster = workload_of([constant(2, 2000), constant(2, 3000, 0), constant(2, 1000, 0)])
-    slower = workload_of([constant(2, 1000), constant(2, 2000, 0), constant(2, 3000, 0)])
+    faster = workload_of([equal_tasks(2, 2000), equal_tasks(2, 3000, 0), equal_tasks(2, 1000, 0)])
+    slower = workload_of([equal_tasks(2, 1000), equal_tasks(2, 2000, 0), equal_tasks(2, 3000, 0)])
     views = []
     for workload in (faster, slower):
         env = DagSchedulingEnv(workload_bank=workload, jobs=1, executors=4, estimates="missing")

@@ -22,8 +22,6 @@ from loadmaster.envs.dag_scheduling.workloads import load_workload
 from tests.envs.dag_scheduling.cluster import workload_of
 from tests.traces import needs_traces
 
-JOBS = 2000
-
 
 def single_stage_jobs(most_tasks: int) -> Workload:
     """Build forty templates of one stage with fifty durations."""
@@ -36,16 +34,9 @@ def single_stage_jobs(most_tasks: int) -> Workload:
     return workload_of(*jobs)
 
 
-def episode(
-    executors: int, moving_delay_s: float, workload: Workload, load: float
-) -> EpisodeResult:
-    settings = DagSchedulingSettings(
-        arrivals="poisson",
-        jobs=JOBS,
-        executors=executors,
-        load=load,
-        moving_delay_s=moving_delay_s,
-    )
+def episode(executors: int, moving_delay_s: float, workload: Workload) -> EpisodeResult:
+    values = {"executors": executors, "load": 0.8, "moving_delay_s": moving_delay_s}
+    settings = DagSchedulingSettings(arrivals="poisson", jobs=2000, **values)
     return run_episode("fifo", settings, 5, workload, record=True)
 
 
@@ -65,7 +56,7 @@ def in_ms(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("moving_delay_s", [0, 0.5])
 def test_one_executor_equals_lindleys_recursion(moving_delay_s: float) -> None:
-    result = episode(1, moving_delay_s, single_stage_jobs(most_tasks=5), load=0.8)
+    result = episode(1, moving_delay_s, single_stage_jobs(most_tasks=5))
     arrival_ms, service_ms = in_ms(result.arrival_s), work_ms(result) + round(1000 * moving_delay_s)
     wait_ms = np.zeros(len(arrival_ms), np.int64)
     for job in range(1, len(wait_ms)):
@@ -78,7 +69,7 @@ def test_one_executor_equals_lindleys_recursion(moving_delay_s: float) -> None:
 @pytest.mark.parametrize("moving_delay_s", [0, 0.5])
 @pytest.mark.parametrize("executors", [2, 5])
 def test_single_task_jobs_equal_a_multi_server_queue(executors: int, moving_delay_s: float) -> None:
-    result = episode(executors, moving_delay_s, single_stage_jobs(most_tasks=1), load=0.8)
+    result = episode(executors, moving_delay_s, single_stage_jobs(most_tasks=1))
     arrival_ms, service_ms = in_ms(result.arrival_s), work_ms(result) + round(1000 * moving_delay_s)
     left_ms = np.zeros(len(arrival_ms), np.int64)
     world = simpy.Environment()
@@ -119,12 +110,7 @@ def test_job_alone_with_an_executor_per_task_takes_its_critical_path() -> None:
 
 SEEDS = 80
 SETTINGS = DagSchedulingSettings(
-    workload="tpch",
-    arrivals="poisson",
-    jobs=200,
-    interarrival_s=25,
-    executors=50,
-    interpolation="as-published",
+    workload="tpch", arrivals="poisson", jobs=200, interarrival_s=25, interpolation="as-published"
 )
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling.jobs import (
-    FIRST,
-    FRESH,
-    REST,
-    Job,
-    JobTemplates,
-    Stage,
-    build_workload,
-)
+from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates, Stage
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import jct_ms, run, task_ms, workload_of
 
@@ -25,18 +17,12 @@ def durations(bank: JobTemplates, stage: int, wave: int, level: int) -> list[int
 
 
 def bank_of(*stages: Stage) -> JobTemplates:
-    return build_workload("w", [Job("j", stages)]).bank
+    return workload_of(stages).bank
 
 
 def test_measured_lists_serve_their_level() -> None:
     bank = bank_of(
-        Stage(
-            4,
-            (),
-            first={5: [11], 10: [12, 13]},
-            rest={5: [21], 10: [22]},
-            fresh={5: [31], 10: [32]},
-        )
+        Stage(4, (), {5: [11], 10: [12, 13]}, rest={5: [21], 10: [22]}, fresh={5: [31], 10: [32]})
     )
     assert bank.levels.tolist() == [5, 10]
     assert durations(bank, 0, FIRST, 10) == [12, 13]
@@ -49,22 +35,15 @@ def test_measured_lists_serve_their_level() -> None:
 def test_gaps_are_filled_from_the_nearest_list() -> None:
     bank = bank_of(
         Stage(4, (), first={5: [11], 10: []}, rest={5: [], 10: [22]}, fresh={5: [], 10: [32]}),
-        Stage(4, (), first={10: [50]}),
+        Stage(4, (), first={5: [50], 12: [60]}),
     )
+    assert bank.levels.tolist() == [5, 10, 12]
     assert durations(bank, 0, FRESH, 5) == [11]  # and the simulator adds a warm-up
-    assert bank.cold_start[0].tolist() == [1, 0]
+    assert bank.cold_start[0].tolist() == [1, 0, 0]
     assert durations(bank, 0, REST, 5) == [11]
     assert durations(bank, 0, FIRST, 10) == [32]
-    assert durations(bank, 1, REST, 5) == [50]  # not measured at 5: the largest level
-
-
-def test_unmeasured_level_takes_the_largest() -> None:
-    bank = bank_of(
-        Stage(4, (), first={5: [1], 10: [2], 20: [3]}),
-        Stage(4, (), first={5: [4], 12: [5]}),
-    )
-    assert bank.levels.tolist() == [5, 10, 12, 20]
-    assert [durations(bank, 1, FIRST, level) for level in (5, 10, 20)] == [[4], [5], [5]]
+    # Not measured at 10: the largest level.
+    assert [durations(bank, 1, REST, level) for level in (5, 10, 12)] == [[50], [60], [60]]
 
 
 def test_shared_list_is_stored_once_and_counts_twice() -> None:
@@ -101,7 +80,7 @@ ONE = {5: [1]}
     ],
 )
 def test_invalid_jobs_are_refused(stages: list[Stage], problem: str) -> None:
-    with pytest.raises(InputError, match=f"job 'j'.*{problem}"):
+    with pytest.raises(InputError, match=f"job 'job-0'.*{problem}"):
         bank_of(*stages)
 
 

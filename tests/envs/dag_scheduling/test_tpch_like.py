@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,6 +58,9 @@ def test_stages_and_parents_equal_the_published_ones(like: Workload) -> None:
     assert (stages.min(), stages.max()) == (2, 18) == (2, like.stages_max)
     parents = np.bincount(np.diff(like.bank.parent_first))
     assert (parents / 7).tolist() == [78, 64, 57, 3]
+    cpu, memory = like.bank.demand.T
+    assert not cpu.any()
+    assert 0 < memory.min() < memory.max() <= 1
 
 
 def test_tasks_grow_with_the_size(like: Workload) -> None:
@@ -89,16 +92,18 @@ def test_variation_within_a_stage_equals_the_published(like: Workload) -> None:
     assert percentiles(variation) == pytest.approx([0.13, 0.29, 0.57, 1.14, 1.82], rel=0.2)
 
 
-def test_first_tasks_in_a_stage_take_longer(means: NDArray[np.float64]) -> None:
-    found = percentiles(means[:, FIRST] / means[:, REST])
-    assert found[:4] == pytest.approx([1.1, 1.8, 3.1, 6.1], rel=0.10)
-    assert found[4] == pytest.approx(18, rel=0.30)
-
-
-def test_first_tasks_in_a_job_take_longest(means: NDArray[np.float64]) -> None:
-    found = percentiles(means[:, FRESH] / means[:, REST])
-    assert found[1:3] == pytest.approx([2.0, 2.3], rel=0.10)
-    assert found[[0, 3, 4]] == pytest.approx([1.3, 14.6, 45], rel=0.35)
+@pytest.mark.parametrize(
+    ("wave", "published", "tolerance"),
+    [
+        (FIRST, (1.1, 1.8, 3.1, 6.1, 18), (0.1, 0.1, 0.1, 0.1, 0.3)),
+        (FRESH, (1.3, 2.0, 2.3, 14.6, 45), (0.35, 0.1, 0.1, 0.35, 0.35)),
+    ],
+)
+def test_first_tasks_in_a_stage_or_job_take_longer(
+    means: NDArray[np.float64], wave: int, published: Any, tolerance: Any
+) -> None:
+    found = percentiles(means[:, wave] / means[:, REST])
+    assert (np.abs(found / published - 1) <= tolerance).all()
 
 
 @pytest.mark.parametrize(
@@ -128,22 +133,13 @@ def test_more_executors_slow_short_tasks_most(like: Workload, means: NDArray[np.
     assert 1.05 < percentiles((at_50 / at_5)[wide & (at_5 > 1000)], 50) < 1.3
 
 
-def test_demands_are_memory_only(like: Workload) -> None:
-    assert (like.bank.demand[:, 0] == 0).all()
-    assert like.bank.demand[:, 1].min() > 0
-    assert like.bank.demand[:, 1].max() <= 1
-
-
 def test_generation_is_deterministic_and_cached(like: Workload) -> None:
-    began = time.process_time()
     synthetic.tpch_like.cache_clear()
     again = load_workload(DagSchedulingSettings())
-    took = time.process_time() - began
     assert again is not like
     for field, expected in zip(again.bank, like.bank, strict=True):
         np.testing.assert_array_equal(field, expected)
     assert load_workload(DagSchedulingSettings(executors=7)) is again
-    assert took < 1.0  # 0.15 s on a quiet core
 
 
 @needs_traces

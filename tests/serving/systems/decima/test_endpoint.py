@@ -335,7 +335,7 @@ def test_retraining_estimates_the_interarrival_time(gap_s: float) -> None:
     own = tuned_rule("weighted-fair")
 
     def by_rule(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.rule, own.alpha, own.threshold, own.release, view, 0, 0)
+        return decide_by_rule(own.parameters, view, 0, 0)
 
     stream = {"arrivals": "poisson", "jobs": 40, "interarrival_s": gap_s}
     states = (held.state for held in rounds(stream, 1, by_rule))

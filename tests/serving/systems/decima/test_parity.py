@@ -81,7 +81,7 @@ def test_rule_decisions_equal_those_in_the_simulator(rule: str, episode: str) ->
     own = tuned_rule(rule)
 
     def by_rule(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.rule, own.alpha, own.threshold, own.release, view, 0, 0)
+        return decide_by_rule(own.parameters, view, 0, 0)
 
     assert compare(ENDPOINT.rule(rule), episode, by_rule, 80) >= 80
 
