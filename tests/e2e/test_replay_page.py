@@ -14,7 +14,7 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay.page import build_page
-from tests.browser import assert_self_contained
+from tests.browser import assert_fits, assert_self_contained
 
 if TYPE_CHECKING:
     from tests.browser import Browser
@@ -67,8 +67,7 @@ def figures_at(result: EpisodeResult, at_s: float) -> dict[str, float]:
 
 def shown(browser: Browser, policy: str) -> dict[str, float]:
     names = ("in-system", "completed", "jct-so-far", "busy", "moving", "idle")
-    texts = {name: browser.text(f"{name}-{policy}").partition(" of ")[0] for name in names}
-    return {name: seconds(text) for name, text in texts.items()}
+    return {n: seconds(browser.text(f"{n}-{policy}").partition(" of ")[0]) for n in names}
 
 
 def plot(browser: Browser, panel: int) -> dict[str, float]:
@@ -103,7 +102,7 @@ def test_page_is_self_contained_and_shows_totals(
         assert browser.text(f"makespan-{result.policy}") == f"{result.makespan_s:,.1f} s"
 
 
-@pytest.mark.parametrize("share", [0, 0.001, 0.137, 0.31, 0.64, 0.999, 1])
+@pytest.mark.parametrize("share", [0, 0.137, 0.64, 1])
 def test_figures_at_a_time_match_the_trace(
     browser: Browser, address: str, episodes: Episodes, share: float
 ) -> None:
@@ -241,29 +240,9 @@ def test_sorting_the_jobs(browser: Browser, address: str, episodes: Episodes) ->
     assert order == np.argsort(episodes[1].jct_s, kind="stable").tolist()
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (820, True), (1920, True)])
-def test_page_fits_the_window(browser: Browser, address: str, width: int, dark: bool) -> None:
-    browser.open(address, width=width, height=900, dark=dark)
-    assert browser.evaluate("document.documentElement.scrollWidth") == width
-    ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(int(part) for part in ground.strip("rgb()").split(",")) < 200) == dark
-    assert browser.errors() == []
-
-
-def test_security_policy_blocks_connections_and_scripts(browser: Browser, address: str) -> None:
-    browser.open(address)
-    blocked = browser.evaluate(
-        """new Promise((done) => {
-          const seen = [];
-          document.addEventListener("securitypolicyviolation", (event) => {
-            seen.push(event.effectiveDirective);
-            if (seen.length === 2) done(seen.sort());
-          });
-          fetch("http://127.0.0.1:9/").catch(() => {});
-          document.body.append(Object.assign(document.createElement("script"), {text: "1"}));
-        })"""
-    )
-    assert blocked == ["connect-src", "script-src-elem"]
+def test_page_fits_the_window(browser: Browser, address: str) -> None:
+    for width, dark in ((390, False), (820, True), (1920, True)):
+        assert_fits(browser, address, width, dark)
 
 
 def open_results(
