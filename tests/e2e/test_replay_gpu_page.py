@@ -11,7 +11,7 @@ import pytest
 from loadmaster.envs.gpu_scheduling.decision_state import PLACING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.platform.replay.page import build_page
-from loadmaster.platform.systems.das.decision_trace import RecordedEpisode, Step
+from loadmaster.platform.systems.das.decision_trace import RecordedEpisode
 from loadmaster.platform.systems.das.replay import assign_gpu_rows
 from tests.browser import assert_fits, assert_self_contained
 from tests.platform.systems.das.traces import recorded, traced_steps
@@ -24,28 +24,15 @@ pytestmark = pytest.mark.slow
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
 
 
-@pytest.fixture(scope="module")
-def das() -> RecordedEpisode:
-    return recorded()
+def episodes() -> tuple[RecordedEpisode, RecordedEpisode]:
+    return recorded(), recorded("las-consolidate")
 
 
 @pytest.fixture(scope="module")
-def las() -> RecordedEpisode:
-    return recorded("las-consolidate")
-
-
-@pytest.fixture(scope="module")
-def steps() -> tuple[Step, ...]:
-    return traced_steps()
-
-
-@pytest.fixture(scope="module")
-def address(
-    das: RecordedEpisode, las: RecordedEpisode, tmp_path_factory: pytest.TempPathFactory
-) -> str:
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page: Path = tmp_path_factory.mktemp("gpu") / "replay.html"
-    names = list(map(str, das.jobs.job_id))
-    page.write_text(build_page([das, las], names, "two", "gpu_scheduling"), encoding="utf-8")
+    names = list(map(str, recorded().jobs.job_id))
+    page.write_text(build_page(episodes(), names, "two", "gpu_scheduling"), encoding="utf-8")
     return page.as_uri()
 
 
@@ -71,29 +58,24 @@ def position(browser: Browser) -> int:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.07, 0.9])
-def test_figures_at_a_time_match_the_trace(
-    browser: Browser, address: str, das: RecordedEpisode, las: RecordedEpisode, share: float
-) -> None:
-    at_s = round(share * max(das.end_s, las.end_s), 3) + 0.0005
+def test_figures_at_a_time_match_the_trace(browser: Browser, address: str, share: float) -> None:
+    at_s = round(share * max(each.end_s for each in episodes()), 3) + 0.0005
     browser.open(f"{address}#t={at_s}")
-    for each in (das, las):
+    for each in episodes():
         expected = figures_at(each, at_s)
         assert {name: browser.text(f"{name}-{each.policy}") for name in expected} == expected
 
 
-def test_page_is_self_contained_and_shows_totals(
-    browser: Browser, address: str, das: RecordedEpisode, las: RecordedEpisode
-) -> None:
+def test_page_is_self_contained_and_shows_totals(browser: Browser, address: str) -> None:
     assert_self_contained(browser, address)
-    for each in (das, las):
+    for each in episodes():
         assert browser.text(f"preemptions-{each.policy}") == str(each.preemptions)
         assert browser.text(f"fee-{each.policy}") == f"${each.fee.mean():,.2f}"
         assert browser.text(f"jct-{each.policy}") == f"{each.mean_jct_s / 3600:.1f} h"
 
 
-def test_highlighted_gang_keeps_its_colour_on_all_machines(
-    browser: Browser, address: str, las: RecordedEpisode
-) -> None:
+def test_highlighted_gang_keeps_its_colour_on_all_machines(browser: Browser, address: str) -> None:
+    las = recorded("las-consolidate")
     assert las.trace is not None
     bars = assign_gpu_rows(las.trace, las.cluster, las.jobs)
     wide = (bars.height >= 100) & (bars.end_s - bars.start_s > 3600)
@@ -122,9 +104,8 @@ def test_highlighted_gang_keeps_its_colour_on_all_machines(
     assert max(rows) - min(rows) > len(rows) / 2
 
 
-def test_stepping_through_decisions(
-    browser: Browser, address: str, steps: tuple[Step, ...]
-) -> None:
+def test_stepping_through_decisions(browser: Browser, address: str) -> None:
+    steps = traced_steps()
     browser.open(f"{address}#decision=1")
     assert browser.text("decision-position") == f"1 of {len(steps)}"
     assert "with a choice" in browser.text("decisions-count")
@@ -149,9 +130,8 @@ def test_stepping_through_decisions(
     assert browser.errors() == []
 
 
-def test_decision_lists_jobs_in_order_of_priority(
-    browser: Browser, address: str, das: RecordedEpisode, steps: tuple[Step, ...]
-) -> None:
+def test_decision_lists_jobs_in_order_of_priority(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
     index = max(range(len(steps)), key=lambda i: len(steps[i].startable))
     step = steps[index]
     browser.open(f"{address}#decision={index + 1}")
@@ -167,9 +147,8 @@ def test_decision_lists_jobs_in_order_of_priority(
     assert f"job {first} starts first" in browser.text("decision-text")
 
 
-def test_tooltip_shows_the_affinity_to_a_machine(
-    browser: Browser, address: str, das: RecordedEpisode, steps: tuple[Step, ...]
-) -> None:
+def test_tooltip_shows_the_affinity_to_a_machine(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
     index, step = next((i, step) for i, step in enumerate(steps) if step.kind == PLACING)
     affinity = step.affinity[step.startable.tolist().index(int(step.order[0]))]
     machine = int(np.nanargmax(affinity))
@@ -191,9 +170,8 @@ def test_tooltip_shows_the_affinity_to_a_machine(
     assert "placed here" in tip
 
 
-def test_next_stop_names_the_stopped_jobs(
-    browser: Browser, address: str, das: RecordedEpisode, steps: tuple[Step, ...]
-) -> None:
+def test_next_stop_names_the_stopped_jobs(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
     index, step = next((i, step) for i, step in enumerate(steps) if step.stopped)
     browser.open(f"{address}#decision=1")
     browser.evaluate("document.getElementById('decision-stop').click()")
@@ -205,11 +183,9 @@ def test_next_stop_names_the_stopped_jobs(
     assert sorted(stopped) == sorted(step.stopped)
 
 
-def test_heuristic_has_no_decision_panel(
-    browser: Browser, tmp_path: Path, las: RecordedEpisode
-) -> None:
+def test_heuristic_has_no_decision_panel(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(build_page([las], ["j"] * 60, "one", "gpu_scheduling"), "utf-8")
+    page.write_text(build_page(episodes()[1:], ["j"] * 60, "one", "gpu_scheduling"), "utf-8")
     assert_self_contained(browser, page.as_uri())
     assert browser.evaluate("document.getElementById('decisions').hidden")
 

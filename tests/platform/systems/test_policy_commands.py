@@ -26,6 +26,7 @@ from loadmaster.platform.systems import bundle_ref
 from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.bundles import make_bundle, make_run
 from tests.platform.cli.one_line import error_line
+from tests.platform.systems.das.traces import NETWORK
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_charts")]
 
@@ -146,9 +147,9 @@ def test_explain_prints_the_options_of_decisions(here: Path, capsys: Captured) -
 
 
 def test_explain_prints_preemptions(here: Path, capsys: Captured) -> None:
-    sizes = {"width": 16, "heads": 2, "layers": 1, "process": False}
-    make_bundle(here / "mine", system="das", environment={"preempt": True}, **sizes)
-    arguments = ["--against", "fifo-first-fit", "--seeds", "1", "--set", "jobs=30"]
+    environment = {"jobs": 60, "max_queue": 40, "history": 4, "preempt": True}
+    make_bundle(here / "mine", system="das", environment=environment, **NETWORK)
+    arguments = ["--against", "fifo-first-fit", "--seeds", "1", "--set", "jobs=60"]
     arguments += ["--set", "load=4", "--first-seed", "3", "--explain", "12"]
     shown, entries = explained(here, capsys, "das", *arguments)
     reconsidered = [entry for entry in entries if entry["moment"] == "reconsidering"]
