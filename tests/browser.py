@@ -155,6 +155,15 @@ def chromium() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
+def assert_fits(browser: Browser, address: str, width: int, dark: bool) -> None:
+    """Open a page in a window of that width and check its scheme, without horizontal scrolling."""
+    browser.open(address, width=width, height=1000, dark=dark)
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    ground = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(int(part) for part in ground.strip("rgb()").split(",")) < 200) == dark
+    assert browser.errors() == []
+
+
 def assert_self_contained(browser: Browser, address: str) -> None:
     """Open a page and check that it is ready without errors and requests nothing else."""
     browser.open(address)

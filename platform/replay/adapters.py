@@ -28,7 +28,7 @@ class Outcome(Protocol):
     @property
     def completion_s(self) -> NDArray[np.float64]: ...  # (N,) nan: not completed
     @property
-    def jct_s(self) -> NDArray[np.float64]: ...  # (N,)
+    def mean_jct_s(self) -> float: ...  # of completed jobs; nan: none
     @property
     def end_s(self) -> float: ...
 
@@ -56,7 +56,7 @@ def summary_line(
     names = [result.policy for result in results]
     if as_html:
         names = [f'<b class="policy-{i}">{html.escape(name)}</b>' for i, name in enumerate(names)]
-    means = [mean_jct_s(result) / unit.seconds for result in results]
+    means = [result.mean_jct_s / unit.seconds for result in results]
     # No decimals, unless rounding would hide the difference.
     known = [mean for mean in means if not math.isnan(mean)]
     plain = min(known, default=0) >= 10 and len({round(mean) for mean in known}) == len(known)
@@ -84,12 +84,6 @@ def unfinished_note(results: Sequence[Outcome], unit: Unit = SECOND) -> str:
     parts = [f"{count(n, 'job')} under {r.policy}" for n, r in zip(left, results, strict=True)]
     end = max(result.end_s for result in results) / unit.seconds
     return f"Unfinished when the episode ends at {end:,.0f} {unit.name}: {', '.join(parts)}."
-
-
-def mean_jct_s(result: Outcome) -> float:
-    """Mean over the finished jobs; nan if there are none."""
-    finished = result.jct_s[~np.isnan(result.completion_s)]
-    return float(finished.mean()) if len(finished) else math.nan
 
 
 def makespan_s(result: Outcome) -> float:
@@ -183,21 +177,17 @@ class ReplayAdapter:
     title: Callable[[Any, int, Any], str]  # settings, seed, workload
     job_names: Callable[[Any, Any], tuple[str, ...]]  # workload, outcome
 
-    rows: Callable[[Any], int | None]  # outcome -> rows of its schedule; None: not recorded
-    same_jobs: Callable[[Any, Any], bool]  # outcome, outcome
+    rows: Callable[[Any], int]  # outcome -> rows of its schedule
     cluster_data: Callable[[Sequence[Any]], dict[str, Any]]  # outcomes -> what policies share
     job_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs -> columns
     policy_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs
     figures: Callable[[Any], Mapping[str, float]]  # outcome -> figures for --json
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
-    summary_suffix: Callable[[Any], str] = lambda outcome: (
-        ""
-    )  # outcome -> suffix in the summary line
+    summary_suffix: Callable[[Any], str] = lambda outcome: ""  # of the summary line
     # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
     most_rows: int | None = None  # limit below MAX_ROWS of page.py
 
 
 def find_replay_adapter(environment: str) -> ReplayAdapter:
-    """Find the replay adapter of an environment."""
     return cast(ReplayAdapter, environment_part(environment, "replay"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest as manifests
-from loadmaster.models.manifest import pretrained_policies, read_manifest, visible
+from loadmaster.models.manifest import read_manifest, visible
 from loadmaster.platform.systems.bundle_ref import resolve_folder
 from loadmaster.serving.monitoring.log_files import DecisionRow
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
@@ -21,7 +22,6 @@ from loadmaster.serving.timestamps import iso
 SHOWN = 5  # differences kept for the report
 MOST_REASONS = 50
 
-Key = TypeVar("Key")
 Made = TypeVar("Made")
 
 
@@ -88,19 +88,17 @@ class LoggedDecision(NamedTuple):
 def given_bundles(assignments: Iterable[str]) -> dict[str, Path]:
     """Bundle folders by system, from `SYSTEM=FOLDER_OR_NAME`."""
     folders = {}
-    for assignment in assignments:
-        system, equals, spec = assignment.partition("=")
-        if not equals or not system or not spec:
-            raise InputError(
-                f"--bundle {assignment!r} is malformed; expected SYSTEM=FOLDER_OR_NAME"
-            )
+    for given in assignments:
+        system, _, spec = given.partition("=")
+        if not system or not spec:
+            raise InputError(f"--bundle {given!r} is malformed; expected SYSTEM=FOLDER_OR_NAME")
         if system in folders:
             raise InputError(f"--bundle gives {system!r} twice; expected one bundle a system")
         folder = resolve_folder(spec)
         manifest = read_manifest(folder)
         if manifest.system != system:
             raise InputError(
-                f"--bundle {assignment}: {manifest.name!r} is of {visible(manifest.system)!r}; "
+                f"--bundle {given}: {manifest.name!r} is of {visible(manifest.system)!r}; "
                 f"expected a bundle of {system!r}"
             )
         folders[system] = folder
@@ -111,65 +109,61 @@ def replay_log(
     rows: Iterable[DecisionRow], given: Mapping[str, Path], on_row: Callable[[int], None]
 ) -> LogReplay:
     """Decide every row's state again; `on_row` is called with the number of rows read."""
-    replay = LogReplay()
-    policies = _PolicyCache(given)
+    replay, policies = LogReplay(), _PolicyCache(given)
     for system, folder in given.items():
         policies.load(system, folder)  # a faulty bundle raises here, not row by row
     for number, row in enumerate(rows, start=1):
         on_row(number)
         try:
             endpoint = policies.endpoint(row.system)
-            state = endpoint.state.model_validate_json(row.state)
+            state = _read(endpoint.state, "state", row.state)
             decisions, time = _decisions(row), iso(row.time)
         except InputError as fault:
             replay.skip(str(fault))
-        except ValidationError as fault:
-            replay.skip(f"its state is refused today: {_first_error(fault)}")
+            continue
         except (ValueError, OverflowError) as fault:  # malformed shadow or time
             replay.skip(f"its record is damaged: {visible(str(fault))}")
-        else:
-            for logged in decisions:
-                _decide_again(row, time, logged, state, endpoint, policies, replay)
+            continue
+        for logged in decisions:
+            try:
+                if logged.guarded:
+                    raise InputError("the guard changed the decision")
+                then = _read(endpoint.decision, "decision", logged.decision).model_dump_json()
+                policy = policies.find(row.system, logged)
+            except InputError as fault:
+                replay.skip(str(fault))
+                continue
+            replay.add(
+                ReplayedDecision(
+                    id=row.id,
+                    time=time,
+                    system=row.system,
+                    policy=f"{logged.policy} {logged.version}".strip(),
+                    by=f"{policy.name} {policy.version}".strip(),
+                    then=then,
+                    now=_decide(policy, state),
+                    same_version=policy.version == logged.version,
+                )
+            )
     return replay
 
 
-def _decide_again(
-    row: DecisionRow,
-    time: str,
-    logged: LoggedDecision,
-    state: Any,
-    endpoint: Endpoint[Any, Any, Any],
-    policies: _PolicyCache,
-    replay: LogReplay,
-) -> None:
-    if logged.guarded:
-        replay.skip("the guard changed the decision")
-        return
+def _read(model: type[BaseModel], what: str, text: str) -> BaseModel:
+    """Validate logged JSON by today's schema."""
     try:
-        then = endpoint.decision.model_validate_json(logged.decision).model_dump_json()
-        policy = policies.find(row.system, logged)
-    except InputError as fault:
-        replay.skip(str(fault))
-        return
+        return model.model_validate_json(text)
     except ValidationError as fault:
-        replay.skip(f"its decision is refused today: {_first_error(fault)}")
-        return
+        first = fault.errors(include_input=False, include_url=False)[0]
+        error = visible(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+        raise InputError(f"its {what} is refused today: {error}") from None
+
+
+def _decide(policy: Policy, state: Any) -> str:
+    """The decision in JSON. A failure is a difference: the policy did decide then."""
     try:
-        now = policy.decide(state).decision.model_dump_json()
-    except Exception as fault:  # a failure is a difference: the policy did decide then
-        now = f"fails: {type(fault).__name__}: {visible(' '.join(str(fault).split()))}"
-    replay.add(
-        ReplayedDecision(
-            id=row.id,
-            time=time,
-            system=row.system,
-            policy=f"{logged.policy} {logged.version}".strip(),
-            by=f"{policy.name} {policy.version}".strip(),
-            then=then,
-            now=now,
-            same_version=policy.version == logged.version,
-        )
-    )
+        return str(policy.decide(state).decision.model_dump_json())
+    except Exception as fault:
+        return f"fails: {type(fault).__name__}: {visible(' '.join(str(fault).split()))}"
 
 
 def _decisions(row: DecisionRow) -> list[LoggedDecision]:
@@ -180,9 +174,9 @@ def _decisions(row: DecisionRow) -> list[LoggedDecision]:
         try:
             name, version = (str(shadow["policy"][key]) for key in ("name", "version"))
             decision = json.dumps(shadow["decision"])
-            found.append(LoggedDecision(False, name, version, decision, False))
         except (KeyError, TypeError):
             raise InputError("its record is damaged: no policy in its shadow") from None
+        found.append(LoggedDecision(False, name, version, decision, False))
     return found
 
 
@@ -191,31 +185,24 @@ class _PolicyCache:
 
     def __init__(self, given: Mapping[str, Path]) -> None:
         self._given = given
-        self._endpoints: dict[str, Endpoint[Any, Any, Any] | InputError] = {}
-        self._policies: dict[tuple[str, str], Policy | InputError] = {}
+        self._known: dict[tuple[str, ...], Any] = {}
         self._pretrained: dict[tuple[str, str], Path] = {}  # by system and version
-        for name in pretrained_policies():
+        for name in manifests.pretrained_policies():
             folder = manifests.pretrained_folder() / name
-            try:
+            with suppress(InputError):
                 manifest = read_manifest(folder)
-            except InputError:
-                continue
-            self._pretrained[manifest.system, manifest.version] = folder
+                self._pretrained[manifest.system, manifest.version] = folder
 
     def endpoint(self, system: str) -> Endpoint[Any, Any, Any]:
-        return _once(self._endpoints, system, lambda: find_endpoint(system))
+        return self._once(("endpoint", system), lambda: find_endpoint(system))
 
     def find(self, system: str, logged: LoggedDecision) -> Policy:
         """The rule or bundle of a logged decision, or the bundle given instead."""
-        endpoint = self.endpoint(system)
         if logged.by_rule:
-            if logged.policy not in endpoint.rules:
-                raise InputError(f"no rule {visible(logged.policy)!r} is known to {system}")
-            return _once(
-                self._policies,
-                (system, f"rule {logged.policy}"),
-                lambda: endpoint.rule(logged.policy),
-            )
+            endpoint, rule = self.endpoint(system), logged.policy
+            if rule not in endpoint.rules:
+                raise InputError(f"no rule {visible(rule)!r} is known to {system}")
+            return self._once(("rule", system, rule), lambda: endpoint.rule(rule))
         folder = self._given.get(system) or self._pretrained.get((system, logged.version))
         if folder is None:
             raise InputError(
@@ -226,22 +213,16 @@ class _PolicyCache:
 
     def load(self, system: str, folder: Path) -> Policy:
         endpoint = self.endpoint(system)
-        return _once(self._policies, (system, str(folder)), lambda: endpoint.policy(folder))
+        return self._once(("bundle", system, str(folder)), lambda: endpoint.policy(folder))
 
-
-def _once(known: dict[Key, Made | InputError], key: Key, make: Callable[[], Made]) -> Made:
-    """Cache the result of `make`, or its InputError."""
-    if key not in known:
-        try:
-            known[key] = make()
-        except InputError as fault:
-            known[key] = fault
-    found = known[key]
-    if isinstance(found, InputError):
-        raise InputError(str(found))
-    return found
-
-
-def _first_error(fault: ValidationError) -> str:
-    first = fault.errors(include_input=False, include_url=False)[0]
-    return visible(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}")
+    def _once(self, key: tuple[str, ...], make: Callable[[], Made]) -> Made:
+        """Cache the result of `make`, or its InputError."""
+        if key not in self._known:
+            try:
+                self._known[key] = make()
+            except InputError as fault:
+                self._known[key] = fault
+        found: Made | InputError = self._known[key]
+        if isinstance(found, InputError):
+            raise InputError(str(found))
+        return found

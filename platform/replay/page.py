@@ -10,8 +10,6 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-import numpy as np
-
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.replay.adapters import (
     DAG_SCHEDULING,
@@ -20,13 +18,11 @@ from loadmaster.platform.replay.adapters import (
     find_replay_adapter,
     jobs_arrived,
     makespan_s,
-    mean_jct_s,
     summary_line,
     unfinished_note,
 )
 from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
 
-MAX_POLICIES = 2
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which browsers still paint smoothly
 
 
@@ -38,7 +34,12 @@ def build_page(
 ) -> str:
     """Build the page for one or two recorded episodes; `job_names` are in order of arrival."""
     adapter = find_replay_adapter(environment)
-    _check(adapter, results, job_names)
+    most = MAX_ROWS if adapter.most_rows is None else min(MAX_ROWS, adapter.most_rows)
+    if (rows := sum(map(adapter.rows, results))) > most:
+        raise InputError(
+            f"{rows:,} {adapter.rows_are} are too many for one page; expected at most {most:,}: "
+            "replay fewer jobs (--set jobs=...) or one policy"
+        )
     unit = adapter.unit(results)
     modules = files("loadmaster.platform.replay").joinpath("script")
     script = bundle_modules(modules, f"{environment}/main.js")
@@ -68,29 +69,6 @@ def _asset(name: str) -> str:
     return files("loadmaster.platform.replay").joinpath(name).read_text(encoding="utf-8")
 
 
-def _check(adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]) -> None:
-    if not 1 <= len(results) <= MAX_POLICIES:
-        raise InputError(f"{len(results)} policies to replay; expected one or two")
-    first = results[0]
-    if len(job_names) != len(first.arrival_s):
-        raise ValueError(f"{len(job_names)} names for {len(first.arrival_s)} jobs")
-    total = 0
-    for result in results:
-        same = np.array_equal(result.arrival_s, first.arrival_s)
-        if not same or not adapter.same_jobs(result, first):
-            raise ValueError("the episodes ran different jobs; a comparison needs the same ones")
-        rows = adapter.rows(result)
-        if rows is None:
-            raise ValueError(f"the episode of {result.policy!r} was not recorded")
-        total += rows
-    most = MAX_ROWS if adapter.most_rows is None else min(MAX_ROWS, adapter.most_rows)
-    if total > most:
-        raise InputError(
-            f"{total:,} {adapter.rows_are} are too many for one page; expected at most {most:,}: "
-            "replay fewer jobs (--set jobs=...) or one policy"
-        )
-
-
 def _page_data(
     adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
 ) -> dict[str, Any]:
@@ -106,7 +84,7 @@ def _page_data(
         "policies": [
             {
                 "name": result.policy,
-                "mean_jct_s": none_for_nan(mean_jct_s(result)),
+                "mean_jct_s": none_for_nan(result.mean_jct_s),
                 "makespan_s": none_for_nan(makespan_s(result)),
                 "end_s": result.end_s,
                 "completion_s": [none_for_nan(s) for s in result.completion_s[:jobs].tolist()],

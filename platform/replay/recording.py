@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import environments, systems
 from loadmaster.models.manifest import pretrained_policies
 from loadmaster.platform.evaluation.adapters import Learned, choose_learned, find_adapter
 from loadmaster.platform.replay.adapters import ReplayAdapter, find_replay_adapter
-from loadmaster.platform.replay.page import MAX_POLICIES
 from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy, is_bundle_or_run
 
 
@@ -55,7 +54,7 @@ def plan_recording(target: str, policies: Sequence[str], seed: int, values: dict
     if not wanted and system is None:
         wanted = list(adapter.default_policies)
     names, learned = choose_learned(environment, wanted, system, settings)
-    if len(names) > MAX_POLICIES:
+    if len(names) > 2:
         raise InputError(f"{len(names)} policies to replay; expected one, or two to compare")
     if len(set(names)) < len(names):
         raise InputError(f"policy {names[0]!r} is given twice; expected two different ones")
@@ -90,8 +89,9 @@ def _target_bundle(target: str) -> BundleRef | None:
 
 def _training_settings(bundle: BundleRef, values: Mapping[str, Any]) -> dict[str, Any]:
     """Settings a bundle was trained with, without the load if `values` set the interarrival."""
-    trained = bundle.policies.settings(bundle.manifest).model_dump(exclude_unset=True)
-    return {k: v for k, v in trained.items() if k != "load" or "interarrival_s" not in values}
+    trained = bundle.system.load("training_settings")(bundle.manifest)
+    left_out = {"load"} if "interarrival_s" in values else set()
+    return cast(dict[str, Any], trained.model_dump(exclude_unset=True, exclude=left_out))
 
 
 def record(plan: Plan, on_policy: Callable[[str], None]) -> Recording:

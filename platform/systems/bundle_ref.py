@@ -7,19 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import System, find_system
 from loadmaster.models import manifest as manifests
-from loadmaster.models.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    pretrained_policies,
-    read_manifest,
-    visible,
-)
-from loadmaster.platform.systems.policies import Policies
+from loadmaster.models.manifest import MANIFEST_FILE, Manifest, pretrained_policies, visible
 
 if TYPE_CHECKING:
     from loadmaster.models.bundle import Bundle
@@ -31,15 +24,11 @@ KEPT = ("best", "last")  # bundles of a run, the best first
 
 @dataclass(frozen=True)
 class BundleRef:
-    """A bundle whose weights are read when they are needed."""
+    """A bundle whose weights are read when they are needed: lists of bundles need no torch."""
 
     folder: Path
     manifest: Manifest
     system: System
-
-    @property
-    def policies(self) -> Policies:
-        return Policies(self.system)
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -49,11 +38,12 @@ class BundleRef:
 
     @cached_property
     def policy(self) -> LearnedPolicy:
-        return self.policies.load(self.bundle)
+        return cast("LearnedPolicy", self.system.load("load_policy")(self.bundle))
 
     @property
     def trained_on(self) -> str:
-        return visible(self.policies.trained_on(self.manifest), most=400)
+        """Settings of the training in words."""
+        return visible(self.system.load("trained_on")(self.manifest), most=400)
 
 
 def find_policy(spec: str, known: Iterable[str] = ()) -> BundleRef:
@@ -93,7 +83,8 @@ def best_pretrained(system: System, settings: Any) -> BundleRef:
             f"no pretrained {system.name} policy ships with this installation; name one of yours "
             f"by --policy BUNDLE_OR_RUN, or make one: loadmaster train {system.name}"
         )
-    return min(bundles, key=lambda found: found.policies.distance(found.manifest, settings))
+    distance = system.load("distance")
+    return min(bundles, key=lambda found: distance(found.manifest, settings))
 
 
 def bundle_of_run(run: Path, which: str | None = None) -> Path:
@@ -125,7 +116,7 @@ def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
 
 
 def _open(folder: Path) -> BundleRef:
-    manifest = read_manifest(folder)
+    manifest = manifests.read_manifest(folder)
     try:
         system = find_system(manifest.system)
     except InputError as fault:

@@ -7,53 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
-from loadmaster.envs.gpu_scheduling import decision_state as on
+from loadmaster.envs.gpu_scheduling.decision_state import PLACING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.network import DasNetwork
-from loadmaster.models.das.policy import DasPolicy
-from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.replay.page import build_page
-from loadmaster.platform.systems.das import replay as gpu
-from loadmaster.platform.systems.das.decision_trace import RecordedEpisode, Step
+from loadmaster.platform.systems.das.decision_trace import RecordedEpisode
 from loadmaster.platform.systems.das.replay import assign_gpu_rows
-from tests.browser import assert_self_contained
+from tests.browser import assert_fits, assert_self_contained
+from tests.platform.systems.das.traces import recorded, traced_steps
 
 if TYPE_CHECKING:
     from tests.browser import Browser
 
 pytestmark = pytest.mark.slow
 
-SETTINGS = GpuSchedulingSettings(jobs=60, load=2.0, preempt=True)
-SEED = 3
 NEXT_FRAME = "new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))"
-Episodes = tuple[RecordedEpisode, RecordedEpisode]
+
+
+def episodes() -> tuple[RecordedEpisode, RecordedEpisode]:
+    return recorded(), recorded("las-consolidate")
 
 
 @pytest.fixture(scope="module")
-def episodes() -> Episodes:
-    torch.manual_seed(1)
-    policy = DasPolicy(DasNetwork(DasSettings(width=16, heads=2, layers=1)), SETTINGS)
-    workload = load_workload(SETTINGS)
-    das = gpu.run("das", policy, SETTINGS, SEED, workload, True)
-    return das, gpu.run("las-consolidate", None, SETTINGS, SEED, workload, True)
-
-
-@pytest.fixture(scope="module")
-def steps(episodes: Episodes) -> tuple[Step, ...]:
-    case = episodes[0].case
-    assert case is not None
-    return case.steps
-
-
-@pytest.fixture(scope="module")
-def address(episodes: Episodes, tmp_path_factory: pytest.TempPathFactory) -> str:
+def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     page: Path = tmp_path_factory.mktemp("gpu") / "replay.html"
-    names = [str(number) for number in episodes[0].result.jobs.job_id]
-    page.write_text(build_page(episodes, names, "two", "gpu_scheduling"), encoding="utf-8")
+    names = list(map(str, recorded().jobs.job_id))
+    page.write_text(build_page(episodes(), names, "two", "gpu_scheduling"), encoding="utf-8")
     return page.as_uri()
 
 
@@ -78,40 +57,34 @@ def position(browser: Browser) -> int:
     return int(browser.text("decision-position").partition(" of ")[0])
 
 
-@pytest.mark.parametrize("share", [0.0, 0.013, 0.07, 0.31, 0.9])
-def test_figures_at_a_time_match_the_trace(
-    browser: Browser, address: str, episodes: Episodes, share: float
-) -> None:
-    at_s = round(share * max(each.end_s for each in episodes), 3) + 0.0005
+@pytest.mark.parametrize("share", [0.0, 0.07, 0.9])
+def test_figures_at_a_time_match_the_trace(browser: Browser, address: str, share: float) -> None:
+    at_s = round(share * max(each.end_s for each in episodes()), 3) + 0.0005
     browser.open(f"{address}#t={at_s}")
-    for each in episodes:
-        expected = figures_at(each.result, at_s)
+    for each in episodes():
+        expected = figures_at(each, at_s)
         assert {name: browser.text(f"{name}-{each.policy}") for name in expected} == expected
 
 
-def test_page_is_self_contained_and_shows_totals(
-    browser: Browser, address: str, episodes: Episodes
-) -> None:
+def test_page_is_self_contained_and_shows_totals(browser: Browser, address: str) -> None:
     assert_self_contained(browser, address)
-    for each in episodes:
-        assert browser.text(f"preemptions-{each.policy}") == str(each.result.preemptions)
-        assert browser.text(f"fee-{each.policy}") == f"${each.result.fee.mean():,.2f}"
-        assert browser.text(f"jct-{each.policy}") == f"{each.result.mean_jct_s / 3600:.1f} h"
+    for each in episodes():
+        assert browser.text(f"preemptions-{each.policy}") == str(each.preemptions)
+        assert browser.text(f"fee-{each.policy}") == f"${each.fee.mean():,.2f}"
+        assert browser.text(f"jct-{each.policy}") == f"{each.mean_jct_s / 3600:.1f} h"
 
 
-def test_highlighted_gang_keeps_its_colour_on_all_machines(
-    browser: Browser, address: str, episodes: Episodes
-) -> None:
-    result = episodes[1].result
-    assert result.trace is not None
-    bars = assign_gpu_rows(result.trace, episodes[1].cluster, result.jobs)
+def test_highlighted_gang_keeps_its_colour_on_all_machines(browser: Browser, address: str) -> None:
+    las = recorded("las-consolidate")
+    assert las.trace is not None
+    bars = assign_gpu_rows(las.trace, las.cluster, las.jobs)
     wide = (bars.height >= 100) & (bars.end_s - bars.start_s > 3600)
     job = next(
         int(job)
         for job in np.unique(bars.job[wide])
         if len(set(bars.machine[wide & (bars.job == job)])) > 1
     )
-    browser.open(f"{address}#t=1e9&job={result.jobs.job_id[job]}")
+    browser.open(f"{address}#t=1e9&job={las.jobs.job_id[job]}")
     assert browser.evaluate("document.querySelector('tr.pinned').dataset.job") == str(job)
     rows = browser.evaluate(
         f"""{NEXT_FRAME}.then(() => {{
@@ -131,9 +104,8 @@ def test_highlighted_gang_keeps_its_colour_on_all_machines(
     assert max(rows) - min(rows) > len(rows) / 2
 
 
-def test_stepping_through_decisions(
-    browser: Browser, address: str, steps: tuple[Step, ...]
-) -> None:
+def test_stepping_through_decisions(browser: Browser, address: str) -> None:
+    steps = traced_steps()
     browser.open(f"{address}#decision=1")
     assert browser.text("decision-position") == f"1 of {len(steps)}"
     assert "with a choice" in browser.text("decisions-count")
@@ -158,9 +130,8 @@ def test_stepping_through_decisions(
     assert browser.errors() == []
 
 
-def test_decision_lists_jobs_in_order_of_priority(
-    browser: Browser, address: str, episodes: Episodes, steps: tuple[Step, ...]
-) -> None:
+def test_decision_lists_jobs_in_order_of_priority(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
     index = max(range(len(steps)), key=lambda i: len(steps[i].startable))
     step = steps[index]
     browser.open(f"{address}#decision={index + 1}")
@@ -172,14 +143,13 @@ def test_decision_lists_jobs_in_order_of_priority(
     assert [float(text) for _, text in rows] == pytest.approx(
         step.mean[step.order].tolist(), abs=0.0051 + float(np.ptp(step.mean)) / 4000
     )
-    first = episodes[0].result.jobs.job_id[step.jobs[step.order[0]]]
+    first = das.jobs.job_id[step.jobs[step.order[0]]]
     assert f"job {first} starts first" in browser.text("decision-text")
 
 
-def test_tooltip_shows_the_affinity_to_a_machine(
-    browser: Browser, address: str, episodes: Episodes, steps: tuple[Step, ...]
-) -> None:
-    index, step = next((i, step) for i, step in enumerate(steps) if step.kind == on.PLACING)
+def test_tooltip_shows_the_affinity_to_a_machine(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
+    index, step = next((i, step) for i, step in enumerate(steps) if step.kind == PLACING)
     affinity = step.affinity[step.startable.tolist().index(int(step.order[0]))]
     machine = int(np.nanargmax(affinity))
     browser.open(f"{address}#decision={index + 1}", height=1400)
@@ -190,7 +160,7 @@ def test_tooltip_shows_the_affinity_to_a_machine(
           return [left, top, width];
         }})"""
     )
-    racks = episodes[0].cluster.rack
+    racks = das.cluster.rack
     cell = (width - 6 * int(racks[-1])) / len(racks)
     mouse: Any = {"x": left + (machine + 0.5) * cell + 6 * int(racks[machine]), "y": top + 12}
     browser.send("Input.dispatchMouseEvent", type="mouseMoved", **mouse)
@@ -200,31 +170,26 @@ def test_tooltip_shows_the_affinity_to_a_machine(
     assert "placed here" in tip
 
 
-def test_next_stop_names_the_stopped_jobs(
-    browser: Browser, address: str, episodes: Episodes, steps: tuple[Step, ...]
-) -> None:
+def test_next_stop_names_the_stopped_jobs(browser: Browser, address: str) -> None:
+    das, steps = recorded(), traced_steps()
     index, step = next((i, step) for i, step in enumerate(steps) if step.stopped)
     browser.open(f"{address}#decision=1")
     browser.evaluate("document.getElementById('decision-stop').click()")
     assert position(browser) == index + 1
-    name = episodes[0].result.jobs.job_id[step.stopped[0]]
+    name = das.jobs.job_id[step.stopped[0]]
     assert f"job {name} is stopped on machine" in browser.text("decision-text")
     rows = "document.querySelectorAll('#decision-jobs tr.stopped')"
     stopped = browser.evaluate(f"[...{rows}].map((row) => Number(row.dataset.job))")
     assert sorted(stopped) == sorted(step.stopped)
 
 
-def test_heuristic_has_no_decision_panel(
-    browser: Browser, tmp_path: Path, episodes: Episodes
-) -> None:
+def test_heuristic_has_no_decision_panel(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(build_page([episodes[1]], ["j"] * 60, "one", "gpu_scheduling"), "utf-8")
+    page.write_text(build_page(episodes()[1:], ["j"] * 60, "one", "gpu_scheduling"), "utf-8")
     assert_self_contained(browser, page.as_uri())
     assert browser.evaluate("document.getElementById('decisions').hidden")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, False), (1000, True), (1400, False)])
-def test_page_fits_the_window(browser: Browser, address: str, width: int, dark: bool) -> None:
-    browser.open(f"{address}#decision=9", width=width, height=1000, dark=dark)
-    assert browser.evaluate("document.documentElement.scrollWidth") == width
-    assert browser.errors() == []
+def test_page_fits_the_window(browser: Browser, address: str) -> None:
+    for width, dark in ((390, False), (1000, True)):
+        assert_fits(browser, f"{address}#decision=9", width, dark)

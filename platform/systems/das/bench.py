@@ -24,7 +24,7 @@ from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from ray.rllib.env.multi_agent_env_runner import MultiAgentEnvRunner
 from ray.tune.registry import register_env
 
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.actions import AGENTS, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
@@ -90,29 +90,21 @@ class RllibAgent(TorchRLModule):  # type: ignore[misc]
         return {Columns.ACTIONS: drawn, Columns.ACTION_LOGP: of_jobs.log_prob(drawn)}
 
 
-class RllibMultiAgent(Stock):
+def rllib_runner(settings: GpuSchedulingSettings, network: DasSettings, environments: int) -> Stock:
     """RLlib's multi-agent runner in this process."""
-
-    def __init__(
-        self, settings: GpuSchedulingSettings, network: DasSettings, environments: int
-    ) -> None:
-        register_env(ENV_NAME, RllibEnv)
-        config = PPOConfig()  # all algorithms sample with this runner
-        config.environment(ENV_NAME, env_config=settings.model_dump(exclude_unset=True))
-        config.env_runners(num_env_runners=0, num_envs_per_env_runner=environments)
-        config.multi_agent(policies=set(AGENTS), policy_mapping_fn=lambda agent, *_, **__: agent)
-        specs = {
-            agent: RLModuleSpec(
-                module_class=RllibAgent,
-                model_config={"network": network.model_dump(), "agent": agent},
-            )
-            for agent in (ORDERING, PLACEMENT)
-        }
-        config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
-        config.debugging(seed=0, log_level="ERROR")
-        with quiet_rllib():
-            runner = MultiAgentEnvRunner(config=config, worker_index=0)
-        super().__init__(runner, environments)
+    register_env(ENV_NAME, RllibEnv)
+    config = PPOConfig()  # all algorithms sample with this runner
+    config.environment(ENV_NAME, env_config=settings.model_dump(exclude_unset=True))
+    config.env_runners(num_env_runners=0, num_envs_per_env_runner=environments)
+    config.multi_agent(policies=set(AGENTS), policy_mapping_fn=lambda agent, *_, **__: agent)
+    own = {agent: {"network": network.model_dump(), "agent": agent} for agent in AGENTS}
+    specs = {
+        agent: RLModuleSpec(module_class=RllibAgent, model_config=own[agent]) for agent in AGENTS
+    }
+    config.rl_module(rl_module_spec=MultiRLModuleSpec(rl_module_specs=specs))
+    config.debugging(seed=0, log_level="ERROR")
+    with quiet_rllib():
+        return Stock(MultiAgentEnvRunner(config=config, worker_index=0), environments)
 
 
 @dataclass(frozen=True)
@@ -183,7 +175,7 @@ def rollout_functions(size: BenchSize) -> dict[str, Callable[[], int]]:
         f"{VECTOR}envs-{size.episodes}/": partial(recorded, engine.vector),
     }
     for envs in size.stock:
-        stock = RllibMultiAgent(environment, network, envs)
+        stock = rllib_runner(environment, network, envs)
         steps = -(-size.stock_decisions // envs)
         functions[f"{STOCK}envs-{envs}/"] = partial(stock.sample, steps)
     return functions

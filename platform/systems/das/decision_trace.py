@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,15 @@ from loadmaster.envs.gpu_scheduling import state as columns
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
+from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.features import ATTAINED, RUNNING
+from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.models.das.explain import DecisionContext
+from loadmaster.models.das.policy import DasPolicy
 from loadmaster.platform.replay.adapters import pack
 from loadmaster.platform.systems.policies import spread
-
-if TYPE_CHECKING:  # the replay of heuristics needs no torch
-    from loadmaster.envs.gpu_scheduling.jobs import Workload
-    from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-    from loadmaster.envs.gpu_scheduling.state import SimState
-    from loadmaster.models.das.explain import DecisionContext
-    from loadmaster.models.das.policy import DasPolicy
 
 MAX_NUMBERS = 500_000  # in all decisions of a page: about 1.5 MB
 NUMBERS_PER_JOB = 6  # beside its affinities
@@ -78,29 +77,20 @@ class DecisionTrace:
 
 
 @dataclass(frozen=True)
-class RecordedEpisode:
-    """An episode, its machines, and its decisions if a DAS policy made them."""
+class RecordedEpisode(EpisodeResult):
+    """A result with its machines, and with the decisions if a DAS policy made them."""
 
-    result: EpisodeResult
     cluster: Cluster
     gpu_names: tuple[str, ...]  # of each machine
     case: DecisionTrace | None
 
     @property
-    def policy(self) -> str:
-        return self.result.policy
-
-    @property
     def arrival_s(self) -> NDArray[np.float64]:
-        return self.result.jobs.arrival_s
+        return self.jobs.arrival_s
 
     @property
     def completion_s(self) -> NDArray[np.float64]:
-        return self.result.finish_s
-
-    @property
-    def jct_s(self) -> NDArray[np.float64]:
-        return self.result.jct_s
+        return self.finish_s
 
     @property
     def end_s(self) -> float:
@@ -118,62 +108,50 @@ def trace_episode(
     while runner.advance_to_decision():
         decisions += 1
         context = policy.score(runner)
-        before = _before(context, decisions)
-        runner.decide(*context.actions)
-        step = _after(before, runner.state)
+        step = _apply(context, runner, decisions)
         if step.kind == PLACING_AGAIN and steps and steps[-1].number == decisions - 1:
             steps[-1] = replace(steps[-1], then=step.placed)
-        if step.kind == RECONSIDERING:
-            has_choice = bool(step.running.any() and not step.running.all())
-        else:
-            has_choice = context.has_choice
-        if has_choice:
+        both = bool(step.running.any() and not step.running.all())
+        if both if step.kind == RECONSIDERING else context.has_choice:
             steps.append(step)
     return runner.result(), DecisionTrace(tuple(steps), decisions)
 
 
-def _before(context: DecisionContext, number: int) -> Step:
-    """The step before the decision is applied; arrays that will change are copied."""
-    jobs, startable = context.shown.copy(), context.startable
+def _apply(context: DecisionContext, runner: EpisodeRunner, number: int) -> Step:
+    """Apply the decision; the observation is valid until the next one."""
+    state, jobs, startable = context.state, context.shown.copy(), context.startable
     features = context.observation["jobs"][0].numpy()
     fits = context.placements.fits[0, startable].numpy()
     running = features[:, RUNNING] > 0
+    free, held = state.free[:, columns.GPU].copy(), _places(state, jobs[running])
+    mean, affinity = context.actions
+    runner.decide(mean, affinity)
+    on_machines = state.jobs[jobs, columns.ROWS_USED] > 0
     return Step(
         number=number,
         time_s=context.time_s,
         kind=context.phase,
         jobs=jobs,
         attained_s=60 * np.expm1(features[:, ATTAINED].astype(np.float64)),
-        mean=context.priority,
+        mean=mean,
         std=context.priorities.log_std[0].exp().numpy(),
         heeded=context.priorities.mask[0].numpy().copy(),
         running=running,
-        free=context.state.free[:, columns.GPU].copy(),
+        free=free,
         startable=startable,
-        affinity=np.where(fits, context.actions[1][startable], np.float32(np.nan)),
-        held=_places(context.state, jobs[running]),
-        placed=(),
-        stopped=(),
-    )
-
-
-def _after(step: Step, state: SimState) -> Step:
-    on_machines = state.jobs[step.jobs, columns.ROWS_USED] > 0
-    return replace(
-        step,
-        placed=_places(state, step.jobs[on_machines & ~step.running]),
-        stopped=tuple(step.jobs[step.running & ~on_machines].tolist()),
+        affinity=np.where(fits, affinity[startable], np.float32(np.nan)),
+        held=held,
+        placed=_places(state, jobs[on_machines & ~running]),
+        stopped=tuple(jobs[running & ~on_machines].tolist()),
     )
 
 
 def _places(state: SimState, jobs: NDArray[np.int64]) -> tuple[Place, ...]:
     found = []
     for job in jobs.tolist():
-        first, used = state.jobs[job, columns.FIRST_ROW], state.jobs[job, columns.ROWS_USED]
-        found += [
-            Place(job, int(row[columns.MACHINE]), int(row[columns.COUNT]))
-            for row in state.rows[first : first + used]
-        ]
+        first, used = state.jobs[job, [columns.FIRST_ROW, columns.ROWS_USED]]
+        rows = state.rows[first : first + used, [columns.MACHINE, columns.COUNT]]
+        found += [Place(job, machine, instances) for machine, instances in rows.tolist()]
     return tuple(found)
 
 
@@ -182,8 +160,8 @@ def thinned(trace: DecisionTrace, most: int = MAX_NUMBERS) -> tuple[Step, ...]:
     events = [list(steps) for _, steps in groupby(trace.steps, lambda step: step.time_s)]
     total = sum(step.numbers for step in trace.steps)
     count = len(events) if total <= most else int(len(events) * most / total)
-    kept = spread(range(len(events)), count) if count else set()
-    return tuple(step for place in sorted(kept) for step in events[place])
+    kept = sorted(spread(range(len(events)), count))
+    return tuple(step for place in kept for step in events[place])
 
 
 def trace_data(trace: DecisionTrace) -> dict[str, Any]:
@@ -225,8 +203,8 @@ def _levels(values: NDArray[np.float32]) -> dict[str, Any]:
     known = ~np.isnan(values)
     if not known.any():
         return {"low": 0, "step": 0, "levels": pack(np.zeros(len(values), np.int64))}
-    low, high = round(float(values[known].min()), 6), float(values[known].max())
-    step = max(float(f"{(high - low) / LEVELS:.6g}"), 1e-6)
+    low = round(float(values[known].min()), 6)
+    step = max(float(f"{(float(values[known].max()) - low) / LEVELS:.6g}"), 1e-6)
     above = np.rint((np.where(known, values, low) - low) / step)
     levels = np.where(known, 1 + np.maximum(above, 0), 0)  # low may have been rounded up
     return {"low": low, "step": step, "levels": pack(levels.astype(np.int64))}

@@ -19,46 +19,25 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
-from loadmaster.models.bundle import Bundle
 from loadmaster.models.das.explain import ExplainedDecision as DasDecision
 from loadmaster.models.das.explain import explain
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.policy import Explanation
-from loadmaster.platform.evaluation.adapters import (
-    EnvironmentAdapter,
-    EvaluationSetup,
-    JobColumns,
-    JobLabels,
-    folder_name_of,
-    loop_is_compiled,
-)
+from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.systems.policies import ExplainedDecision, spread
 
 HEADINGS = {"job": "job that goes first", "machine": "machine it fills first"}
 
 
-class LearnedDas:
-    """A `DasPolicy` that runs and explains episodes."""
-
-    def __init__(self, policy: DasPolicy) -> None:
-        self.policy = policy
-
-    def run(
-        self,
-        settings: GpuSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        *,
-        record: bool = False,
-    ) -> EpisodeResult:
-        return self.policy.run(settings, seed, workload, record=record)
+class LearnedDas(DasPolicy):
+    """The policy with explanations of episodes."""
 
     def explain(
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload, count: int
     ) -> tuple[ExplainedDecision, ...]:
-        contexts = enumerate(self.policy.iterate(settings, seed, workload))
+        contexts = enumerate(self.iterate(settings, seed, workload))
         chosen = spread([number for number, one in contexts if one.has_choice], count)
-        contexts = enumerate(self.policy.iterate(settings, seed, workload))
+        contexts = enumerate(self.iterate(settings, seed, workload))
         return tuple(
             explained(explain(one, number)) for number, one in contexts if number in chosen
         )
@@ -67,8 +46,7 @@ class LearnedDas:
         return any(cache_folder().glob("das_*/compiled_loop.run_greedy-*.nbi"))
 
 
-def load_policy(bundle: Bundle) -> LearnedDas:
-    return LearnedDas(DasPolicy.from_bundle(bundle))
+load_policy = LearnedDas.from_bundle
 
 
 def explained(decision: DasDecision) -> ExplainedDecision:
@@ -77,10 +55,8 @@ def explained(decision: DasDecision) -> ExplainedDecision:
     headings = {"job": "job by priority"} if record["moment"] == "reconsidering" else HEADINGS
     choices = {
         headings[choice]: [
-            option._replace(
-                chosen=place == 0, details={**option.details, "score": f"{option.score:+.3f}"}
-            )
-            for place, option in enumerate(options)
+            option._replace(details={**option.details, "score": f"{option.score:+.3f}"})
+            for option in options
         ]
         for choice, options in own.choices.items()
     }
@@ -96,20 +72,18 @@ def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
     return settings
 
 
-def prepare(settings: GpuSchedulingSettings) -> EvaluationSetup:
+def prepare(settings: GpuSchedulingSettings) -> adapters.EvaluationSetup:
     workload = load_workload(settings)
-
-    def run(policy: str, seed: int) -> EpisodeResult:
-        return run_episode(policy, settings, seed, workload)
-
-    return EvaluationSetup(
+    return adapters.EvaluationSetup(
         settings=settings,
         workload=settings.workload,
         conditions=describe_episode(settings, workload.size),
         metrics=episode_metrics(settings, workload),
-        run=run,
+        run=lambda policy, seed: run_episode(policy, settings, seed, workload),
         job_columns=columns,
-        job_labels=JobLabels("job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"),
+        job_labels=adapters.JobLabels(
+            "job's work, GPU-seconds of a V100", "JCT / run time on V100s, alone"
+        ),
         notes=(workload.description,) if workload.description else (),
         oracles=oracles(settings),
         bank=workload,
@@ -123,7 +97,7 @@ def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
     return frozenset(name for name, baseline in BASELINES.items() if baseline.oracle)
 
 
-def columns(result: EpisodeResult) -> JobColumns:
+def columns(result: EpisodeResult) -> adapters.JobColumns:
     """The environment's columns, the jobs' work, and the time of the last arrival or completion."""
     last_s = np.nanmax(np.concatenate([result.jobs.arrival_s, result.finish_s]))
     return {
@@ -134,13 +108,12 @@ def columns(result: EpisodeResult) -> JobColumns:
 
 
 def folder_name(settings: GpuSchedulingSettings) -> str:
-    """A folder name that is distinct for distinct settings."""
     own = [f"{name}-{value}" for name, value in changed_settings(settings) if name != "cluster"]
     named = [] if settings.machines else [settings.cluster]
-    return folder_name_of(["gpu_scheduling", settings.workload, *named, *own])
+    return adapters.folder_name_of(["gpu_scheduling", settings.workload, *named, *own])
 
 
-EVALUATION = EnvironmentAdapter(
+EVALUATION = adapters.EnvironmentAdapter(
     environment="gpu_scheduling",
     baselines=tuple(BASELINES),
     settings=settings_from,
@@ -153,5 +126,5 @@ EVALUATION = EnvironmentAdapter(
         if baseline.ordering is rule
     },
     choice="job",
-    is_compiled=partial(loop_is_compiled, "gpu_scheduling"),
+    is_compiled=partial(adapters.loop_is_compiled, "gpu_scheduling"),
 )

@@ -23,24 +23,28 @@ COLUMNS = 2  # of decisions
 ROWS = 8  # jobs of a decision
 WRITTEN = 12  # machines at most, else cells are too small for numbers
 STOP, GROUND = "#B3261E", "#F4F4F1"
-BARE: dict[str, Any] = {"fill": False, "lw": 2}
+KEY = (
+    "Left: priority, mean and one standard deviation; the highest goes first. Right: affinity "
+    "of a job to a machine, darkest for the highest; framed: placed; hatched: does not fit.\n"
+    "Reconsidering: in colour, machines of running jobs; struck out: stopped; green: jobs that "
+    "start there next. Above the maps, GPU type and price of a GPU-hour."
+)
 
 
 def draw_picture(
     episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str
 ) -> None:
     """Draw decisions of the first policy that has a trace."""
-    traced = [each for each in episodes if each.case is not None and each.case.steps]
-    if not traced:
-        raise InputError(
-            f"{episodes[0].policy} has no decision that --picture could show; expected a policy "
-            "that orders and places jobs, and an episode in which it has a choice"
-        )
-    episode = traced[0]
-    assert episode.case is not None
-    with mpl.rc_context({**STYLE, "axes.grid": False, "hatch.linewidth": 0.6}):
-        figure = _draw(episode, select_steps(episode.case.steps), title)
-        figure.savefig(file, format=kind, dpi=DPI)
+    for episode in episodes:
+        if episode.case is not None and episode.case.steps:
+            with mpl.rc_context({**STYLE, "axes.grid": False, "hatch.linewidth": 0.6}):
+                figure = _draw(episode, select_steps(episode.case.steps), title)
+                figure.savefig(file, format=kind, dpi=DPI)
+            return
+    raise InputError(
+        f"{episodes[0].policy} has no decision that --picture could show; expected a policy "
+        "that orders and places jobs, and an episode in which it has a choice"
+    )
 
 
 def select_steps(steps: Sequence[Step], count: int = DECISIONS) -> Sequence[Step]:
@@ -53,8 +57,7 @@ def select_steps(steps: Sequence[Step], count: int = DECISIONS) -> Sequence[Step
         return min(len(step.startable) - 1, ROWS // 2) - hidden
 
     values = np.array([value(step) for step in steps])
-    windows = np.convolve(values, np.ones(min(count, len(steps))), "valid")
-    first = int(windows.argmax())
+    first = int(np.convolve(values, np.ones(min(count, len(steps))), "valid").argmax())
     return steps[first : first + count]
 
 
@@ -77,12 +80,11 @@ def _draw(episode: RecordedEpisode, steps: Sequence[Step], title: str) -> Figure
         shown = _shown(step)
         _draw_priorities(left, episode, step, shown)
         _draw_map(right, episode, step, shown)
-        corner = left.get_position()
+        start, top = left.get_position().x0 - names + 0.012, left.get_position().y1
         words = f"{place + 1}  ·  {_situation(episode, step)}"
-        start, top = corner.x0 - names + 0.012, corner.y1
         figure.text(start, top + 0.43 / high, words, fontsize=9.5, fontweight="bold")
         figure.text(start, top + 0.24 / high, _outcome(episode, step), fontsize=9)
-    _draw_key(figure, high)
+    figure.text(0.012, 0.08 / high, KEY, va="bottom", fontsize=8, color=QUIET)
     return figure
 
 
@@ -95,7 +97,7 @@ def _shown(step: Step) -> list[int]:
 
 
 def _draw_priorities(axes: Axes, episode: RecordedEpisode, step: Step, shown: list[int]) -> None:
-    jobs = episode.result.jobs
+    jobs = episode.jobs
     height = np.arange(len(shown))
     axes.barh(
         height, 2 * step.std[shown], left=(step.mean - step.std)[shown], height=0.42, color=FAINT
@@ -122,43 +124,35 @@ def _draw_priorities(axes: Axes, episode: RecordedEpisode, step: Step, shown: li
 
 
 def _draw_map(axes: Axes, episode: RecordedEpisode, step: Step, shown: list[int]) -> None:
-    cluster = episode.cluster
-    machines = len(cluster.rack)
-    gap = 0.25 * cluster.rack  # space between racks
-    cmap = mpl.colormaps["Blues"]
+    rack = episode.cluster.rack
+    machines = len(rack)
+    left = np.arange(machines) + 0.25 * rack - 0.46  # of the cells, with space between racks
     startable = step.startable.tolist()
     for height, row in enumerate(shown):
         job = int(step.jobs[row])
         affinity = step.affinity[startable.index(row)] if row in startable else None
-        places = {
-            name: {place.machine: place.instances for place in found if place.job == job}
-            for name, found in (("placed", step.placed), ("held", step.held), ("then", step.then))
-        }
         for machine in range(machines):
-            corner = (machine + gap[machine] - 0.46, height - 0.42)
-            _draw_cell(axes, corner, machine, job, affinity, places, step, cmap)
-    axes.set_xlim(-0.6, machines - 1 + gap[-1] + 0.6)
+            held, placed, then = (
+                next((one.instances for one in places if one[:2] == (job, machine)), 0)
+                for places in (step.held, step.placed, step.then)
+            )
+            corner = (left[machine], height - 0.42)
+            _draw_cell(axes, corner, step, job, machine, affinity, held, placed, then)
+    axes.set_xlim(-0.6, left[-1] + 1.06)
     axes.set_ylim(max(len(shown), 4) - 0.5, -0.5)
     axes.set_yticks([])
-    labelled = np.arange(machines)
-    if machines > WRITTEN:  # the first of each rack
-        labelled = np.flatnonzero(np.diff(cluster.rack, prepend=-1))
-    axes.set_xticks(labelled + gap[labelled], labelled + 1, fontsize=8)
+    firsts = np.flatnonzero(np.diff(rack, prepend=-1))  # machines of the racks
+    labelled = np.arange(machines) if machines <= WRITTEN else firsts
+    axes.set_xticks(left[labelled] + 0.46, labelled + 1, fontsize=8)
     axes.tick_params(axis="x", length=0, pad=1)
     axes.set_xlabel("machine", fontsize=8.5, labelpad=1)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    for rack in np.unique(cluster.rack):
-        inside = np.flatnonzero(cluster.rack == rack)
-        price = cluster.price_per_s[inside[0]] * 3600
-        if (
-            rack
-            and machines > WRITTEN
-            and episode.gpu_names[inside[0] - 1] == episode.gpu_names[inside[0]]
-        ):
+    axes.spines[:].set_visible(False)
+    names = episode.gpu_names
+    for first in firsts:
+        if first and machines > WRITTEN and names[first - 1] == names[first]:
             continue
         axes.text(
-            inside[0] + gap[inside[0]] - 0.46, 1.02, f"{episode.gpu_names[inside[0]]} ${price:.2f}",
+            left[first], 1.02, f"{names[first]} ${episode.cluster.price_per_s[first] * 3600:.2f}",
             transform=axes.get_xaxis_transform(), fontsize=8, color=QUIET,
         )  # fmt: skip
 
@@ -166,39 +160,48 @@ def _draw_map(axes: Axes, episode: RecordedEpisode, step: Step, shown: list[int]
 def _draw_cell(
     axes: Axes,
     corner: tuple[float, float],
-    machine: int,
-    job: int,
-    affinity: np.ndarray | None,
-    places: dict[str, dict[int, int]],
     step: Step,
-    cmap: mpl.colors.Colormap,
+    job: int,
+    machine: int,
+    affinity: np.ndarray | None,
+    held: int,
+    placed: int,
+    then: int,
 ) -> None:
-    size, middle = (0.92, 0.84), (corner[0] + 0.46, corner[1] + 0.44)
+    """Draw the cell of a job with these numbers of instances on the machine."""
+    wide, high = 0.92, 0.84
     text, ink = "", INK
+    fill: dict[str, Any] = {"ec": "none"}
     if affinity is not None and not np.isnan(affinity[machine]):
-        low, high = np.nanmin(affinity), np.nanmax(affinity)
-        share = (affinity[machine] - low) / (high - low) if high > low else 0.5
-        axes.add_patch(Rectangle(corner, *size, fc=cmap(0.06 + 0.8 * share), ec="none"))
+        lowest, highest = np.nanmin(affinity), np.nanmax(affinity)
+        share = (affinity[machine] - lowest) / (highest - lowest) if highest > lowest else 0.5
+        fill["fc"] = mpl.colormaps["Blues"](0.06 + 0.8 * share)
         text, ink = f"{affinity[machine]:.2f}", "white" if share > 0.62 else INK
-    elif machine in places["held"]:
-        axes.add_patch(Rectangle(corner, *size, fc=PALETTE[job % len(PALETTE)], ec="none"))
-        text, ink = _instances(places["held"][machine]), "white"
+    elif held:
+        fill["fc"] = PALETTE[job % len(PALETTE)]
+        text, ink = _instances(held), "white"
     else:
         hatch = None if step.kind == RECONSIDERING else "/////"
-        axes.add_patch(Rectangle(corner, *size, fc=GROUND, ec=FAINT, lw=0, hatch=hatch))
-    if machine in places["held"] and job in step.stopped:
-        axes.add_patch(Rectangle(corner, *size, ec=STOP, zorder=3, **BARE))
-        across = [corner[0], corner[0] + size[0]], [corner[1] + size[1], corner[1]]
+        fill = {"fc": GROUND, "ec": FAINT, "lw": 0, "hatch": hatch}
+    axes.add_patch(Rectangle(corner, wide, high, **fill))
+    frames = []
+    if held and job in step.stopped:
+        frames.append(STOP)
+        across = [corner[0], corner[0] + wide], [corner[1] + high, corner[1]]
         axes.plot(*across, color=STOP, lw=2, solid_capstyle="butt")
-    if machine in places["placed"]:
-        axes.add_patch(Rectangle(corner, *size, ec=INK, zorder=3, **BARE))
-        if places["placed"][machine] > 1:
-            text += f"\n{_instances(places['placed'][machine])}"
-    if machine in places["then"] and machine not in places["held"]:
-        axes.add_patch(Rectangle(corner, *size, ec=PALETTE[2], zorder=3, **BARE))
-        text, ink = _instances(places["then"][machine]), PALETTE[2]
+    if placed:
+        frames.append(INK)
+        text += f"\n{_instances(placed)}" if placed > 1 else ""
+    if then and not held:
+        frames.append(PALETTE[2])
+        text, ink = _instances(then), PALETTE[2]
+    for colour in frames:
+        axes.add_patch(Rectangle(corner, wide, high, fill=False, lw=2, ec=colour, zorder=3))
     if len(step.free) <= WRITTEN:
-        axes.text(*middle, text, ha="center", va="center", fontsize=7, color=ink, linespacing=0.95)
+        axes.text(
+            corner[0] + wide / 2, corner[1] + 0.44, text,
+            ha="center", va="center", fontsize=7, color=ink, linespacing=0.95,
+        )  # fmt: skip
 
 
 def _instances(count: int) -> str:
@@ -206,20 +209,17 @@ def _instances(count: int) -> str:
 
 
 def _situation(episode: RecordedEpisode, step: Step) -> str:
-    free = step.free.sum() / WHOLE
-    gpus = episode.cluster.gpu_capacity.sum() / WHOLE
+    free, gpus = step.free.sum() / WHOLE, episode.cluster.gpu_capacity.sum() / WHOLE
     when = f"{step.time_s / 3600:.2f} h" if step.time_s >= 3600 else f"{step.time_s:.0f} s"
+    jobs, running = len(step.jobs), int(step.running.sum())
+    phase = f"placing: {jobs} waiting, {len(step.startable)} could start"
     if step.kind == RECONSIDERING:
-        running = int(step.running.sum())
-        waiting = len(step.jobs) - running
-        phase = f"reconsidering: {waiting} waiting, {running} running"
-    else:
-        phase = f"placing: {len(step.jobs)} waiting, {len(step.startable)} could start"
+        phase = f"reconsidering: {jobs - running} waiting, {running} running"
     return f"{when}  ·  {phase}, {free:g} of {gpus:g} GPUs free"
 
 
 def _outcome(episode: RecordedEpisode, step: Step) -> str:
-    names = episode.result.jobs.job_id
+    names = episode.jobs.job_id
 
     def starts(places: Sequence[Place]) -> str:
         rank = {int(step.jobs[row]): place for place, row in enumerate(step.order)}
@@ -227,10 +227,11 @@ def _outcome(episode: RecordedEpisode, step: Step) -> str:
         parts = []
         for job in jobs[:3]:
             machines = sorted(place.machine + 1 for place in places if place.job == job)
-            where = " + ".join(map(str, machines))
-            parts.append(f"job {names[job]} to {where if len(machines) < 4 else 'several'}")
-        more = f", {len(jobs) - 3} more" if len(jobs) > 3 else ""
-        return ", ".join(parts) + more
+            where = " + ".join(map(str, machines)) if len(machines) < 4 else "several"
+            parts.append(f"job {names[job]} to {where}")
+        if len(jobs) > 3:
+            parts.append(f"{len(jobs) - 3} more")
+        return ", ".join(parts)
 
     if step.kind != RECONSIDERING:
         return starts(step.placed)
@@ -240,13 +241,3 @@ def _outcome(episode: RecordedEpisode, step: Step) -> str:
     more = f" and {len(step.stopped) - 3} more" if len(step.stopped) > 3 else ""
     then = f"; then {starts(step.then)}" if step.then else ""
     return f"stops {'job' if len(step.stopped) == 1 else 'jobs'} {stopped}{more}{then}"
-
-
-def _draw_key(figure: Figure, high: float) -> None:
-    words = (
-        "Left: priority, mean and one standard deviation; the highest goes first. Right: affinity "
-        "of a job to a machine, darkest for the highest; framed: placed; hatched: does not fit.\n"
-        "Reconsidering: in colour, machines of running jobs; struck out: stopped; green: jobs that "
-        "start there next. Above the maps, GPU type and price of a GPU-hour."
-    )
-    figure.text(0.012, 0.08 / high, words, va="bottom", fontsize=8, color=QUIET)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +12,18 @@ from numpy.typing import NDArray
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, type_names
 from loadmaster.envs.gpu_scheduling.describe import describe_episode
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, PlacementTrace, run_episode
+from loadmaster.envs.gpu_scheduling.episode import PlacementTrace, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.metrics import utilisation
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import mean_of_finished
-from loadmaster.platform.replay.adapters import Packed, ReplayAdapter, Unit, mean_jct_s, pack
-from loadmaster.platform.systems.das.decision_trace import (
-    DecisionTrace,
-    RecordedEpisode,
-    trace_data,
-    trace_episode,
-)
+from loadmaster.platform.replay.adapters import Packed, ReplayAdapter, Unit, pack
+from loadmaster.platform.replay.page import none_for_nan
+from loadmaster.platform.systems.das import decision_trace
+from loadmaster.platform.systems.das.decision_trace import RecordedEpisode
 from loadmaster.platform.systems.das.evaluation import LearnedDas, oracles
-
-if TYPE_CHECKING:
-    from loadmaster.models.das.policy import DasPolicy
-    from loadmaster.platform.systems.policies import LearnedPolicy
+from loadmaster.platform.systems.policies import LearnedPolicy
 
 UNITS = (Unit(3600, "h"), Unit(60, "min"), Unit(1, "s"))
 UNITS_SHOWN = 3  # of a unit at least, else a smaller one is chosen
@@ -121,27 +114,27 @@ def pack_bars(bars: Bars, finish_s: NDArray[np.float64]) -> Packed:
 
 def run(
     policy: str,
-    learned: LearnedPolicy | DasPolicy | None,
+    learned: LearnedPolicy | None,
     settings: GpuSchedulingSettings,
     seed: int,
     workload: Workload,
     recorded: bool,
 ) -> RecordedEpisode:
     """Run a baseline, or a learned policy, whose decisions are traced if it is DAS."""
-    trace: DecisionTrace | None = None
-    if learned is None:
-        result = run_episode(policy, settings, seed, workload, record=recorded)
+    trace = None
+    if isinstance(learned, LearnedDas):
+        result, trace = decision_trace.trace_episode(learned, settings, seed, workload)
+    elif learned is not None:
+        result = learned.run(settings, seed, workload, record=True)
     else:
-        from loadmaster.models.das.policy import DasPolicy
-
-        das = learned.policy if isinstance(learned, LearnedDas) else learned
-        if isinstance(das, DasPolicy):
-            result, trace = trace_episode(das, settings, seed, workload)
-        else:
-            result = das.run(settings, seed, workload, record=True)
+        result = run_episode(policy, settings, seed, workload, record=recorded)
     cluster, names = build_cluster(settings), type_names(settings)
-    of_machine = tuple(names[kind] for kind in cluster.gpu_type)
-    return RecordedEpisode(replace(result, policy=policy), cluster, of_machine, trace)
+    return RecordedEpisode(
+        **{**vars(result), "policy": policy},
+        cluster=cluster,
+        gpu_names=tuple(names[kind] for kind in cluster.gpu_type),
+        case=trace,
+    )
 
 
 def picture(episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str) -> None:
@@ -160,10 +153,6 @@ def title(settings: GpuSchedulingSettings, seed: int, workload: Workload) -> str
     return f"gpu_scheduling · {settings.workload} · {described} · seed {seed}"
 
 
-def same_jobs(one: RecordedEpisode, other: RecordedEpisode) -> bool:
-    return np.array_equal(one.result.jobs.job_id, other.result.jobs.job_id)
-
-
 def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
     """Unit of the time axis."""
     end_s = max(each.end_s for each in episodes)
@@ -171,12 +160,11 @@ def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
 
 
 def figures(episode: RecordedEpisode) -> dict[str, float]:
-    result = episode.result
     return {
-        "jct": mean_jct_s(episode),
-        "fee": _mean_fee(result),
-        "makespan": result.makespan_s,
-        "preemptions": result.preemptions,
+        "jct": episode.mean_jct_s,
+        "fee": mean_fee(episode),
+        "makespan": episode.makespan_s,
+        "preemptions": episode.preemptions,
     }
 
 
@@ -195,7 +183,7 @@ def cluster_data(episodes: Sequence[RecordedEpisode]) -> dict[str, Any]:
 
 
 def job_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
-    drawn = episode.result.jobs
+    drawn = episode.jobs
     return {
         "work_s": gpu_seconds(drawn)[:jobs].tolist(),
         "instances": drawn.instances[:jobs].tolist(),
@@ -205,24 +193,21 @@ def job_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
 
 
 def policy_data(episode: RecordedEpisode, jobs: int) -> dict[str, Any]:
-    result = episode.result
-    assert result.trace is not None
-    used = utilisation(result)
+    assert episode.trace is not None
+    bars = assign_gpu_rows(episode.trace, episode.cluster, episode.jobs)
     return {
-        "mean_fee": None if np.isnan(_mean_fee(result)) else _mean_fee(result),
-        "fee": [round(fee, 4) for fee in result.fee[:jobs].tolist()],
-        "utilisation": None if np.isnan(used) else used,
-        "preemptions": result.preemptions,
-        "schedule": pack_bars(
-            assign_gpu_rows(result.trace, episode.cluster, result.jobs), result.finish_s
-        ),
-        "case": None if episode.case is None else trace_data(episode.case),
+        "mean_fee": none_for_nan(mean_fee(episode)),
+        "fee": [round(fee, 4) for fee in episode.fee[:jobs].tolist()],
+        "utilisation": none_for_nan(utilisation(episode)),
+        "preemptions": episode.preemptions,
+        "schedule": pack_bars(bars, episode.finish_s),
+        "case": None if episode.case is None else decision_trace.trace_data(episode.case),
     }
 
 
-def _mean_fee(result: EpisodeResult) -> float:
+def mean_fee(episode: RecordedEpisode) -> float:
     """Dollars per finished job."""
-    return mean_of_finished(np.where(np.isnan(result.finish_s), np.nan, result.fee))
+    return mean_of_finished(np.where(np.isnan(episode.finish_s), np.nan, episode.fee))
 
 
 REPLAY = ReplayAdapter(
@@ -234,17 +219,16 @@ REPLAY = ReplayAdapter(
     load=load_workload,
     run=run,
     opponents=opponents,
-    cost=lambda settings, episode: mean_jct_s(episode),
+    cost=lambda settings, episode: episode.mean_jct_s,
     title=title,
-    job_names=lambda workload, episode: tuple(map(str, episode.result.jobs.job_id)),
-    rows=lambda episode: None if episode.result.trace is None else len(episode.result.trace.job),
-    same_jobs=same_jobs,
+    job_names=lambda workload, episode: tuple(map(str, episode.jobs.job_id)),
+    rows=lambda episode: len(episode.trace.job),
     cluster_data=cluster_data,
     job_data=job_data,
     policy_data=policy_data,
     figures=figures,
     unit=unit,
-    summary_suffix=lambda episode: f" for ${_mean_fee(episode.result):,.2f}",
+    summary_suffix=lambda episode: f" for ${mean_fee(episode):,.2f}",
     picture=picture,
     most_rows=200_000,  # bars are painted one by one
 )

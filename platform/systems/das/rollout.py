@@ -31,16 +31,8 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, NOW, SimState
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.compiled import (
-    ORDER,
-    PLACE,
-    Weights,
-    Workspace,
-    decide,
-    is_supported,
-    weights_of,
-    workspace_for,
-)
+from loadmaster.models.das import compiled as kernels
+from loadmaster.models.das.compiled import Weights, Workspace
 from loadmaster.models.das.compiled_loop import run_episode
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rl.advantages import Rollout
@@ -61,6 +53,9 @@ QUEUE = Rows(
     actions=frozenset({ORDERING, PLACEMENT}),
 )
 
+# Tables of the observation in `EpisodeBuffer`: one a decision, one a job.
+OF_DECISION = ("machines", "history_y", "history_mask", "history_t")
+OF_JOB = ("jobs", "heeded", "held", "rack_held")
 # Columns of `EpisodeBuffer.facts`; the environment's sums follow.
 TIME_S, ORDER_LOG_PROB, PLACE_LOG_PROB, FIRST_SUM = 0, 1, 2, 3
 # Places in `EpisodeBuffer.used`.
@@ -93,27 +88,18 @@ def empty_buffer(view: Observation, decisions: int) -> EpisodeBuffer:
     """For observations like `view`."""
     rows = 8 * decisions + len(view.jobs)  # at least one observation; usual rollouts double it
 
-    def of_decision(table: NDArray[Any]) -> NDArray[Any]:
-        return np.zeros((decisions, *table.shape), table.dtype)
-
-    def of_job(table: NDArray[Any]) -> NDArray[Any]:
-        return np.zeros((rows, *table.shape[1:]), table.dtype)
+    def empty(length: int, table: Any) -> NDArray[Any]:
+        return np.zeros((length, *table.shape), table.dtype)
 
     return EpisodeBuffer(
         used=np.zeros(3, np.int64),
         facts=np.zeros((decisions, FIRST_SUM + SUMS)),
         kept=np.zeros(decisions, np.int64),
         counts=np.zeros(decisions, np.int64),
-        machines=of_decision(view.machines),
-        history_y=of_decision(view.history_y),
-        history_mask=of_decision(view.history_mask),
-        history_t=of_decision(view.history_t),
-        jobs=of_job(view.jobs),
-        heeded=of_job(view.heeded),
-        held=of_job(view.held),
-        rack_held=of_job(view.rack_held),
+        **{name: empty(decisions, getattr(view, name)) for name in OF_DECISION},
+        **{name: empty(rows, getattr(view, name)[0]) for name in OF_JOB},
         priority=np.zeros(rows, np.float32),
-        affinity=of_job(view.held),
+        affinity=empty(rows, view.held[0]),
     )
 
 
@@ -146,11 +132,11 @@ def run_sampled(
             return status
         observe(state, cluster, jobs, decision_state, view)
         step = used[STEPS]
-        decide(view, weights, work, True, np.int64(splitmix64(action_seed, step)))
+        kernels.decide(view, weights, work, True, np.int64(splitmix64(action_seed, step)))
         facts = buffer.facts[step]
         facts[TIME_S] = state.times[NOW]
-        facts[ORDER_LOG_PROB] = work.log_prob[ORDER]
-        facts[PLACE_LOG_PROB] = work.log_prob[PLACE]
+        facts[ORDER_LOG_PROB] = work.log_prob[kernels.ORDER]
+        facts[PLACE_LOG_PROB] = work.log_prob[kernels.PLACE]
         for place in range(SUMS):
             facts[FIRST_SUM + place] = decision_state.sums[place]
         if chance[step] < keep:
@@ -184,16 +170,10 @@ def _observations(buffer: EpisodeBuffer, rack: NDArray[np.int64]) -> dict[str, A
     """The kept ones, by the names of envs/gpu_scheduling/observation.py."""
     kept, rows = int(buffer.used[KEPT]), int(buffer.used[ROWS])
     return {
-        "jobs": _ragged(buffer, buffer.jobs),
         "job_mask": Ragged(np.ones(rows, np.bool_), buffer.counts[:kept].copy()),
-        "heeded": _ragged(buffer, buffer.heeded),
-        "machines": buffer.machines[:kept].copy(),
-        "held": _ragged(buffer, buffer.held),
-        "rack_held": _ragged(buffer, buffer.rack_held),
         "rack": np.tile(rack, (kept, 1)),
-        "history_y": buffer.history_y[:kept].copy(),
-        "history_mask": buffer.history_mask[:kept].copy(),
-        "history_t": buffer.history_t[:kept].copy(),
+        **{name: getattr(buffer, name)[:kept].copy() for name in OF_DECISION},
+        **{name: _ragged(buffer, getattr(buffer, name)) for name in OF_JOB},
     }
 
 
@@ -224,22 +204,20 @@ class LoopEngine:
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         prepared, scores = self._prepare(module.network), []
         for seed in seeds:
-            runner = self._start(seed)
+            runner = EpisodeRunner(self.settings, seed, self._workload)
             decisions = run_episode(runner, *prepared)
             loss = -float(total_reward(self.settings, self._scales, runner.decision_state.sums))
-            scores.append(EpisodeScore(figures_of(runner.result())[COST], decisions, loss))
+            scores.append(EpisodeScore(runner.result().mean_jct_s, decisions, loss))
         return scores
 
     def _prepare(self, network: DasNetwork) -> tuple[Weights, Workspace]:
         sizes = self.settings.max_queue, self._machines, self.settings.history
-        return weights_of(network), workspace_for(network.settings, *sizes)
-
-    def _start(self, seed: int) -> EpisodeRunner:
-        return EpisodeRunner(self.settings, seed, self._workload)
+        return kernels.weights_of(network), kernels.workspace_for(network.settings, *sizes)
 
     def _record(self, spec: RolloutSpec, weights: Weights, work: Workspace) -> Recording:
         """Sample one rollout and keep a share of it, as VectorEngine does."""
-        runner, growing = self._start(spec.sequence), self._buffer
+        runner = EpisodeRunner(self.settings, spec.sequence, self._workload)
+        growing = self._buffer
         cluster, jobs, _ = runner.episode
         growing.rewind()
         rng, chance, status = np.random.default_rng(spec.action_seed), np.zeros(0), FULL
@@ -291,7 +269,7 @@ class DasEngine:
         return self._for(module.network).judge(module, seeds)
 
     def _for(self, network: DasNetwork) -> RolloutEngine:
-        return self.loop if is_supported(network.settings, self._machines) else self.vector
+        return self.loop if kernels.is_supported(network.settings, self._machines) else self.vector
 
     @cached_property
     def loop(self) -> RolloutEngine:

@@ -16,7 +16,7 @@ from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
 from loadmaster.envs.dag_scheduling.describe import changed_settings, describe_episode
-from loadmaster.envs.dag_scheduling.episode import OPTIMAL, EpisodeResult, run_episode
+from loadmaster.envs.dag_scheduling.episode import OPTIMAL, run_episode
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
@@ -27,18 +27,10 @@ from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
-from loadmaster.models.bundle import Bundle
 from loadmaster.models.decima.explain import Decision
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.policy import Explanation
-from loadmaster.platform.evaluation.adapters import (
-    EnvironmentAdapter,
-    EvaluationSetup,
-    JobColumns,
-    JobLabels,
-    folder_name_of,
-    loop_is_compiled,
-)
+from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.systems.decima import rollout
 from loadmaster.platform.systems.policies import ExplainedDecision, spread
 
@@ -49,23 +41,16 @@ def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
     return settings
 
 
-def prepare(settings: DagSchedulingSettings) -> EvaluationSetup:
+def prepare(settings: DagSchedulingSettings) -> adapters.EvaluationSetup:
     workload = load_workload(settings)
-
-    def run(policy: str, seed: int) -> EpisodeResult:
-        return run_episode(policy, settings, seed, workload)
-
-    def columns(result: EpisodeResult) -> JobColumns:
-        return job_columns(result, workload, settings.total_executors)
-
-    return EvaluationSetup(
+    return adapters.EvaluationSetup(
         settings=settings,
         workload=settings.workload,
         conditions=describe_episode(settings),
         metrics=episode_metrics(settings, workload),
-        run=run,
-        job_columns=columns,
-        job_labels=JobLabels("job's work, executor-seconds", "JCT / least possible"),
+        run=lambda policy, seed: run_episode(policy, settings, seed, workload),
+        job_columns=lambda result: job_columns(result, workload, settings.total_executors),
+        job_labels=adapters.JobLabels("job's work, executor-seconds", "JCT / least possible"),
         notes=(workload.description,) if workload.description else (),
         parameters=tuned_parameters(settings, workload),
         bank=workload,
@@ -87,10 +72,9 @@ def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dic
 
 
 def folder_name(settings: DagSchedulingSettings) -> str:
-    """A name that differs for settings that differ."""
     parts = ["dag_scheduling", settings.workload, settings.arrivals]
     parts += [f"{name}-{value}" for name, value in changed_settings(settings) if name != "arrivals"]
-    return folder_name_of(parts)
+    return adapters.folder_name_of(parts)
 
 
 class Step(NamedTuple):
@@ -115,24 +99,13 @@ class Stage(NamedTuple):
         return f"job {self.job + 1} ({self.template}), stage {self.stage + 1}"
 
 
-class LearnedDecima:
-    """Episodes under a bundle's policy."""
+class LearnedDecima(DecimaPolicy):
+    """The policy with whole episodes and their explanations."""
 
-    def __init__(self, policy: DecimaPolicy) -> None:
-        self.policy = policy
-
-    def run(
-        self,
-        settings: DagSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        *,
-        record: bool = False,
-    ) -> EpisodeResult:
-        return rollout.run_episode(self.policy, settings, seed, workload, record=record)
+    run = rollout.run_episode
 
     def explain(
-        self, settings: DagSchedulingSettings, seed: int, workload: Workload, moments: int
+        self, settings: DagSchedulingSettings, seed: int, workload: Workload, count: int
     ) -> tuple[ExplainedDecision, ...]:
         steps = enumerate(self.iterate(settings, seed, workload))
         with_choice = [
@@ -140,7 +113,7 @@ class LearnedDecima:
             for number, step in steps
             if step.decision.schedulable > 1
         ]
-        return tuple(with_choice[i] for i in sorted(spread(range(len(with_choice)), moments)))
+        return tuple(with_choice[i] for i in sorted(spread(range(len(with_choice)), count)))
 
     def is_compiled(self) -> bool:
         return any(cache_folder().glob("decima_*/rollout.run_network-*.nbi"))
@@ -151,20 +124,22 @@ class LearnedDecima:
         """The decisions of the episode that `run` runs."""
         state, bank = initial_state(settings, workload, seed), workload.bank
         view, rows = buffers_for(state, bank)
+
+        def stage_name(row: int) -> str:
+            return str(_stage(state, rows, workload, row))
+
         while (status := advance(state, bank)) in (state_cols.DECIDE, state_cols.GROW_JOBS):
             if status == state_cols.GROW_JOBS:
                 state = with_more_slots(state)
                 view, rows = buffers_for(state, bank)
                 continue
             observe(state, bank, view, rows)
-            name = partial(_stage_name, state, rows, workload)
-            decision, explanation = self.policy.decide(view, name)
+            decision, explanation = self.decide(view, stage_name)
             yield Step(state, rows, view, decision, explanation)
             apply_action(state, bank, view, rows, decision.row, decision.limit)
 
 
-def load_policy(bundle: Bundle) -> LearnedDecima:
-    return LearnedDecima(DecimaPolicy.from_bundle(bundle))
+load_policy = LearnedDecima.from_bundle
 
 
 def explained(step: Step, number: int, workload: Workload) -> ExplainedDecision:
@@ -192,11 +167,7 @@ def explained(step: Step, number: int, workload: Workload) -> ExplainedDecision:
             {"limit": each.limit, "probability": round(each.probability, 6)}
             for each in decision.limits
         ],
-        "chosen": {
-            **stages[0]._asdict(),
-            "limit": decision.limit,
-            "executors": decision.executors,
-        },
+        "chosen": stages[0]._asdict() | {"limit": decision.limit, "executors": decision.executors},
     }
     return ExplainedDecision(time_s, step.explanation, record)
 
@@ -208,11 +179,7 @@ def _stage(state: SimState, rows: NDArray[np.int64], workload: Workload, row: in
     return Stage(int(state.jobs[slot, state_cols.NUMBER]), template, place)
 
 
-def _stage_name(state: SimState, rows: NDArray[np.int64], workload: Workload, row: int) -> str:
-    return str(_stage(state, rows, workload, row))
-
-
-EVALUATION = EnvironmentAdapter(
+EVALUATION = adapters.EnvironmentAdapter(
     environment="dag_scheduling",
     baselines=tuple(BASELINES),
     settings=settings_from,
@@ -220,5 +187,5 @@ EVALUATION = EnvironmentAdapter(
     prepare=prepare,
     references=(OPTIMAL,),
     choice="stage",
-    is_compiled=partial(loop_is_compiled, "dag_scheduling"),
+    is_compiled=partial(adapters.loop_is_compiled, "dag_scheduling"),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +12,7 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.platform.replay.adapters import (
-    ReplayAdapter,
-    count,
-    makespan_s,
-    mean_jct_s,
-    pack_schedule,
-)
+from loadmaster.platform.replay.adapters import ReplayAdapter, count, makespan_s, pack_schedule
 from loadmaster.platform.systems.policies import LearnedPolicy
 
 
@@ -33,13 +26,12 @@ def run(
 ) -> EpisodeResult:
     if learned is None:
         return run_episode(policy, settings, seed, workload, record=recorded)
-    result = learned.run(settings, seed, workload, record=recorded)
-    named: EpisodeResult = replace(result, policy=policy)
-    return named
+    result: EpisodeResult = learned.run(settings, seed, workload, record=recorded)
+    return replace(result, policy=policy)
 
 
 def cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
-    return makespan_s(result) if settings.objective == "makespan" else mean_jct_s(result)
+    return makespan_s(result) if settings.objective == "makespan" else result.mean_jct_s
 
 
 def title(settings: DagSchedulingSettings, seed: int, workload: Workload) -> str:
@@ -58,14 +50,6 @@ def job_names(workload: Workload, result: EpisodeResult) -> tuple[str, ...]:
     """Names of jobs without the workload, which the title has."""
     short = [name.removeprefix(f"{workload.name}-") for name in workload.job_names]
     return tuple(short[template] for template in result.template)
-
-
-def same_jobs(one: EpisodeResult, other: EpisodeResult) -> bool:
-    return np.array_equal(one.template, other.template)
-
-
-def cluster_data(results: Sequence[EpisodeResult]) -> dict[str, Any]:
-    return {"executors": results[0].executors}
 
 
 def policy_data(result: EpisodeResult, jobs: int) -> dict[str, Any]:
@@ -92,10 +76,9 @@ REPLAY = ReplayAdapter(
     cost=cost,
     title=title,
     job_names=job_names,
-    rows=lambda result: None if result.trace is None else len(result.trace.start_ms),
-    same_jobs=same_jobs,
-    cluster_data=cluster_data,
+    rows=lambda result: len(result.trace.start_ms),
+    cluster_data=lambda results: {"executors": results[0].executors},
     job_data=lambda result, jobs: {"work_s": result.work_s[:jobs].tolist()},
     policy_data=policy_data,
-    figures=lambda result: {"jct": mean_jct_s(result), "makespan": makespan_s(result)},
+    figures=lambda result: {"jct": result.mean_jct_s, "makespan": makespan_s(result)},
 )

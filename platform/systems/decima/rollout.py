@@ -10,16 +10,12 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import observation as obs_cols
+from loadmaster.envs.dag_scheduling import rollout
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
-from loadmaster.envs.dag_scheduling.rollout import (
-    EpisodeResult,
-    buffers_for,
-    episode_result,
-    initial_state,
-)
+from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots, with_more_trace
@@ -91,7 +87,7 @@ def run_episode(
         elif status == state_cols.GROW_JOBS:
             state = with_more_slots(state)
         else:
-            return episode_result(state, workload, settings, "decima", seed)
+            return rollout.episode_result(state, workload, settings, "decima", seed)
 
 
 # Columns of `DecisionBuffer.steps`.
@@ -247,8 +243,8 @@ def record_rollout(
 def recording_of(
     buffer: DecisionBuffer, state: SimState, settings: DagSchedulingSettings
 ) -> Recording:
-    steps, kept, stages, jobs, edges = (int(count) for count in buffer.used)
-    facts, counts = buffer.steps[:steps], buffer.counts[:kept]
+    steps, kept, stages, jobs, edges = buffer.used.tolist()
+    facts = buffer.steps[:steps]
     counter, end_ms = JOB_MS, state.clock[state_cols.JOB_MS]
     if settings.objective == "makespan":
         counter, end_ms = TIME_MS, state.clock[state_cols.NOW]
@@ -257,7 +253,7 @@ def recording_of(
     chosen = buffer.kept[:kept].copy()
     done = state.completed_ms != state_cols.NONE
     jct_ms = (state.completed_ms - state.arrivals[:, 0])[done]
-    per_stage, per_job, per_edge = counts[:, 0].copy(), counts[:, 1].copy(), counts[:, 2].copy()
+    per_stage, per_job, per_edge = buffer.counts[:kept].T.copy()
     return Recording(
         observations={
             "stages": Ragged(buffer.stages[:stages].copy(), per_stage),
@@ -294,30 +290,26 @@ class DecimaEngine:
         self.buffer = CompiledBuffer(empty_buffer)
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
-        return [
-            record_rollout(
-                module.network,
-                self._settings_for(assignment),
-                assignment.sequence,
-                self.workload,
-                assignment.action_seed,
-                assignment.keep,
-                self.buffer,
-            )
-            for assignment in assignments
-        ]
+        found = []
+        for spec in assignments:
+            settings = self.settings
+            if spec.horizon_s is not None:
+                settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
+            found.append(record_rollout(
+                module.network, settings, spec.sequence, self.workload,
+                spec.action_seed, spec.keep, self.buffer,
+            ))  # fmt: skip
+        return found
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
-        policy = DecimaPolicy(module.network)
-        results = [run_episode(policy, self.settings, seed, self.workload) for seed in seeds]
-        makespan = self.settings.objective == "makespan"
-        costs = [result.makespan_s if makespan else result.mean_jct_s for result in results]
-        return [
-            EpisodeScore(cost, result.decisions, cost)
-            for cost, result in zip(costs, results, strict=True)
-        ]
+        policy, scores = DecimaPolicy(module.network), []
+        for seed in seeds:
+            result = run_episode(policy, self.settings, seed, self.workload)
+            cost = episode_cost(self.settings, result)
+            scores.append(EpisodeScore(cost, result.decisions, cost))
+        return scores
 
-    def _settings_for(self, assignment: RolloutSpec) -> DagSchedulingSettings:
-        if assignment.horizon_s is None:
-            return self.settings
-        return self.settings.model_copy(update={"horizon_s": assignment.horizon_s})
+
+def episode_cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
+    """Seconds that the objective minimises."""
+    return result.makespan_s if settings.objective == "makespan" else result.mean_jct_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -17,11 +18,10 @@ from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
-from loadmaster.platform.systems.decima import rollout as episodes
-from loadmaster.platform.systems.decima.rollout import DecimaEngine, record_rollout
+from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.systems.decima.rollout import DecimaEngine, episode_cost
 from loadmaster.platform.training.config import (
     Learning,
     Recipe,
@@ -33,8 +33,6 @@ from loadmaster.platform.training.config import (
 
 
 class DecimaTraining(TrainingConfig):
-    """Settings of a training run."""
-
     environment: DagSchedulingSettings = DagSchedulingSettings()
     network: DecimaSettings = DecimaSettings()
     # Rounded results of the sweep tune_configs/decima/asha.yaml, with two changes outside its
@@ -52,7 +50,7 @@ class DecimaTraining(TrainingConfig):
 
 
 def algorithm(config: DecimaTraining) -> InputDrivenConfig:
-    environment = config.environment
+    environment, learning = config.environment, config.training
     # The network takes tables of any size; small spaces, since they are sent to every worker.
     smallest = environment.model_copy(update={"max_jobs": 1, "max_stages": 1, "max_edges": 1})
     built = InputDrivenConfig()
@@ -62,24 +60,15 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
     built.env_runners(num_env_runners=config.rollouts.workers)
     built.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
     built.training(
-        lr=config.training.learning_rate.first,
-        grad_clip=config.training.gradient_clip,
+        lr=learning.learning_rate.first,
+        grad_clip=learning.gradient_clip,
         grad_clip_by="global_norm",
     )
-    built.rl_module(
-        rl_module_spec=RLModuleSpec(
-            module_class=DecimaModule,
-            model_config={
-                "network": config.network.model_dump(),
-                "limits": environment.total_executors,
-            },
-        )
-    )
+    sizes = {"network": network(config), "limits": environment.total_executors}
+    built.rl_module(rl_module_spec=RLModuleSpec(module_class=DecimaModule, model_config=sizes))
     built.debugging(seed=config.seed, log_level="ERROR")
     return built.input_driven(
-        engine=partial(DecimaEngine, environment),
-        groups=config.rollouts,
-        learning=config.training,
+        engine=partial(DecimaEngine, environment), groups=config.rollouts, learning=learning
     )
 
 
@@ -92,7 +81,7 @@ def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
 
     def cost(name: str, seed: int) -> float:
         result = run_episode(name, config.environment, seed, workload)
-        return result.makespan_s if metric(config) == "makespan_s" else result.mean_jct_s
+        return episode_cost(config.environment, result)
 
     return mean_costs([name for name in BASELINES if name != "random"], seeds, cost)
 
@@ -111,11 +100,10 @@ def check(config: DecimaTraining) -> None:
 
 def compile_loops(config: DecimaTraining) -> None:
     """Compile the two loops of a worker on the smallest episode."""
-    smallest = DagSchedulingSettings(workload="toy", jobs=1, executors=2)
-    workload = load_workload(smallest)
-    untrained = DecimaNetwork(config.network)
-    record_rollout(untrained, smallest, 0, workload, action_seed=0)
-    episodes.run_episode(DecimaPolicy(untrained), smallest, 0, workload)
+    engine = DecimaEngine(DagSchedulingSettings(workload="toy", jobs=1, executors=2))
+    module = SimpleNamespace(network=DecimaNetwork(config.network))
+    engine.roll_out(module, [RolloutSpec(sequence=0, action_seed=0)])
+    engine.judge(module, [0])
 
 
 RECIPE = Recipe(

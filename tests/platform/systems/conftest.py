@@ -1,14 +1,22 @@
-"""A working folder, and pretrained policies, for tests of learned policies."""
+"""A working folder, pretrained policies and commands, for tests of learned policies."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from loadmaster.models import manifest as manifests
+from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
+
+if TYPE_CHECKING:
+    from loadmaster.platform.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +47,29 @@ def pretrained(here: Path) -> Path:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "draw_all", lambda *_: None)
+
+
+@pytest.fixture
+def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command with --json and parse its output."""
+
+    def run(*arguments: str) -> Any:
+        assert main([*arguments, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
+def start(ray_session: None) -> Iterator[Callable[..., Trainer]]:
+    """Build a trainer, which is stopped after the test."""
+    from loadmaster.platform.training.trainer import Trainer
+
+    with ExitStack() as stack:
+
+        def build(*arguments: Any, **options: Any) -> Trainer:
+            trainer = Trainer(*arguments, **options)
+            stack.callback(trainer.stop)
+            return trainer
+
+        yield build

@@ -15,9 +15,8 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
-from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
-from loadmaster.platform.systems.decima.evaluation import LearnedDecima, load_policy
+from loadmaster.platform.systems.decima.evaluation import LearnedDecima
 from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
 
@@ -74,22 +73,15 @@ def test_unknown_policies_are_refused(here: Path, pretrained: Path) -> None:
         ({"arrivals": "poisson", "interarrival_s": 18}, "fast"),
         ({"arrivals": "poisson", "load": 1.2}, "fast"),  # a load is a gap, with this workload
         ({"arrivals": "poisson", "load": 0.3}, "slow"),
+        ({"moving_delay_s": 0}, "free"),
     ],
 )
 def test_nearest_pretrained_policy_is_chosen(
     values: dict[str, Any], name: str, pretrained: Path
 ) -> None:
-    settings = DagSchedulingSettings(**values)
-    found = best_pretrained(systems.find_system("decima"), settings)
-    assert found.folder.name == f"decima-{name}"
-
-
-def test_moving_delay_counts_in_the_distance(pretrained: Path) -> None:
     make_bundle(pretrained / "decima-free", environment={"moving_delay_s": 0.0})
-    system = systems.find_system("decima")
-    free = DagSchedulingSettings(moving_delay_s=0)
-    assert best_pretrained(system, free).folder.name == "decima-free"
-    assert best_pretrained(system, DagSchedulingSettings()).folder.name == "decima-batch"
+    found = best_pretrained(systems.find_system("decima"), DagSchedulingSettings(**values))
+    assert found.folder.name == f"decima-{name}"
 
 
 def test_damaged_pretrained_policy_is_skipped(pretrained: Path) -> None:
@@ -98,9 +90,10 @@ def test_damaged_pretrained_policy_is_skipped(pretrained: Path) -> None:
     assert found.folder.name != "decima-batch"
 
 
-@pytest.fixture
-def learned(tmp_path: Path) -> LearnedDecima:
-    return load_policy(load_bundle(make_bundle(tmp_path / "policy")))
+def untrained(folder: Path, **network: Any) -> LearnedDecima:
+    policy = find_policy(str(make_bundle(folder / "policy", **network))).policy
+    assert isinstance(policy, LearnedDecima)
+    return policy
 
 
 @pytest.mark.parametrize(
@@ -108,10 +101,10 @@ def learned(tmp_path: Path) -> LearnedDecima:
     [TINY_SETTINGS, DagSchedulingSettings(arrivals="poisson", jobs=12, interarrival_s=4)],
 )
 def test_explained_decisions_are_those_of_the_episode(
-    learned: LearnedDecima, settings: DagSchedulingSettings
+    tmp_path: Path, settings: DagSchedulingSettings
 ) -> None:
     """The stream makes the tables grow on the way."""
-    workload = load_workload(settings)
+    learned, workload = untrained(tmp_path), load_workload(settings)
     steps = list(learned.iterate(settings, 1, workload))
     result = learned.run(settings, 1, workload)
     assert len(steps) == result.decisions
@@ -131,15 +124,17 @@ def test_explained_decisions_are_those_of_the_episode(
             assert 0 < sum(chances) < 1
 
 
-def test_probabilities_are_those_of_the_network(learned: LearnedDecima) -> None:
+def test_probabilities_are_those_of_the_network(tmp_path: Path) -> None:
+    learned = untrained(tmp_path)
     env = DagSchedulingEnv(jobs=4, executors=8, max_jobs=4, max_stages=80, max_edges=100)
     observation, _ = env.reset(seed=3)
-    decision, _ = learned.policy.decide(Observation(**observation))
+    decision, _ = learned.decide(Observation(**observation))
     tables = {name: torch.as_tensor(table)[None] for name, table in observation.items()}
-    network = learned.policy.network
     with torch.no_grad():
-        scores, batch, embedded = network(tables)
-        limits = network.limit_scores(tables, batch, embedded, torch.tensor([decision.row]), 8)
+        scores, batch, embedded = learned.network(tables)
+        limits = learned.network.limit_scores(
+            tables, batch, embedded, torch.tensor([decision.row]), 8
+        )
     stages = scores.softmax(1)[0]
     assert decision.schedulable == int(observation["schedulable"][:-1].sum())
     for stage in decision.stages:
@@ -151,8 +146,7 @@ def test_probabilities_are_those_of_the_network(learned: LearnedDecima) -> None:
 
 
 def test_a_network_without_limits_explains_stages_only(tmp_path: Path) -> None:
-    learned = load_policy(load_bundle(make_bundle(tmp_path / "free", limits=False)))
-    workload = load_workload(TINY_SETTINGS)
+    learned, workload = untrained(tmp_path, limits=False), load_workload(TINY_SETTINGS)
     for decision in learned.explain(TINY_SETTINGS, 0, workload, 3):
         assert decision.record["limits"] == []
         assert decision.record["chosen"]["limit"] == 8

@@ -9,32 +9,28 @@ from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.platform.systems.das.decision_trace import thinned
 from loadmaster.platform.systems.das.picture import DECISIONS, select_steps
-from tests.platform.systems.das.traces import SEED, SMALL, Traced, traced, untrained_policy
+from tests.platform.systems.das.traces import SEED, SMALL, recorded, traced_steps, untrained_policy
 
-__all__ = ["traced"]  # a fixture
 pytestmark = pytest.mark.slow
 
 
-def test_traced_episode_equals_plain_run(traced: Traced) -> None:
-    result, found = traced
+def test_traced_episode_equals_plain_run() -> None:
+    result = recorded()
+    found = result.case
     plain = untrained_policy().run(SMALL, SEED, load_workload(SMALL))
     np.testing.assert_array_equal(result.finish_s, plain.finish_s)
-    assert result.trace is not None
+    assert found is not None
     assert 0 < len(found.steps) <= found.decisions
     assert [step.number for step in found.steps] == sorted({s.number for s in found.steps})
 
 
-def test_steps_match_the_schedule(traced: Traced) -> None:
-    result, found = traced
+def test_steps_match_the_schedule() -> None:
+    result, steps = recorded(), traced_steps()
     run = result.trace
     assert run is not None
-    kinds = {step.kind for step in found.steps}
-    assert kinds == {PLACING, RECONSIDERING, PLACING_AGAIN}
-    rows = {
-        (j, m, n, s)
-        for j, m, n, s in zip(run.job, run.machine, run.instances, run.start_s, strict=True)
-    }
-    for step in found.steps:
+    assert {step.kind for step in steps} == {PLACING, RECONSIDERING, PLACING_AGAIN}
+    rows = set(zip(run.job, run.machine, run.instances, run.start_s, strict=True))
+    for step in steps:
         for place in step.placed:
             assert (*place, step.time_s) in rows
             assert int(np.flatnonzero(step.jobs == place.job)[0]) in step.startable
@@ -47,12 +43,12 @@ def test_steps_match_the_schedule(traced: Traced) -> None:
         else:
             assert step.placed
             assert not step.stopped
-    stopped = sum(len(step.stopped) for step in found.steps)
+    stopped = sum(len(step.stopped) for step in steps)
     assert 0 < stopped <= result.preemptions
 
 
-def test_highest_priority_goes_first_to_highest_affinity(traced: Traced) -> None:
-    for step in traced[1].steps:
+def test_highest_priority_goes_first_to_highest_affinity() -> None:
+    for step in traced_steps():
         if step.kind == RECONSIDERING:
             continue
         first = int(step.order[0])
@@ -64,21 +60,19 @@ def test_highest_priority_goes_first_to_highest_affinity(traced: Traced) -> None
         assert not any(np.isnan(affinity[machine]) for machine in machines)
 
 
-def test_stopped_jobs_have_lower_priority_than_a_waiting_one(traced: Traced) -> None:
-    checked = 0
-    for step in traced[1].steps:
+def test_stopped_jobs_have_lower_priority_than_a_waiting_one() -> None:
+    stops = [step for step in traced_steps() if step.stopped]
+    assert stops
+    for step in stops:
+        assert step.then
         for job in step.stopped:
-            turn = step.order.tolist().index(int(np.flatnonzero(step.jobs == job)[0]))
-            before = step.order[:turn]
-            assert (~step.running[before]).any()
-            checked += 1
-        if step.stopped:
-            assert step.then
-    assert checked
+            turn = step.jobs[step.order].tolist().index(job)
+            assert (~step.running[step.order[:turn]]).any()
 
 
-def test_thinned_steps_are_spread_over_the_episode(traced: Traced) -> None:
-    found = traced[1]
+def test_thinned_steps_are_spread_over_the_episode() -> None:
+    found = recorded().case
+    assert found is not None
     assert thinned(found) == found.steps
     total = sum(step.numbers for step in found.steps)
     few = thinned(found, total // 4)
@@ -89,8 +83,8 @@ def test_thinned_steps_are_spread_over_the_episode(traced: Traced) -> None:
     assert thinned(found, 1) == ()
 
 
-def test_picture_selects_successive_steps(traced: Traced) -> None:
-    steps = traced[1].steps
+def test_picture_selects_successive_steps() -> None:
+    steps = traced_steps()
     shown = select_steps(steps)
     assert len(shown) == DECISIONS
     first = steps.index(shown[0])

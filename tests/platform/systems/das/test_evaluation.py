@@ -1,8 +1,9 @@
-"""`loadmaster evaluate gpu_scheduling`."""
+"""`loadmaster evaluate gpu_scheduling`, and bundles of DAS in it."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +14,35 @@ import pytest
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.platform.cli.main import main
-from loadmaster.platform.evaluation import charts
-from loadmaster.platform.systems.das.evaluation import EVALUATION, folder_name
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.envs.registry import find_system
+from loadmaster.models.das.module import DasModule
+from loadmaster.models.das.settings import training_settings
+from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
+from loadmaster.platform.systems.das.evaluation import EVALUATION, LearnedDas, folder_name
+from loadmaster.platform.systems.das.rollout import DasEngine
+from tests.bundles import make_bundle
+from tests.platform.systems.das.traces import NETWORK
 
 METRICS = ["jct", "fee", "queueing", "slowdown", "utilisation", "fairness", "makespan"]
 FOUR_GPUS = "machines=[{count: 1, gpus: 4, gpu: V100, cpus: 32}]"
 TOY = ("--workload", "toy", "--set", "arrivals=trace", "--set", FOUR_GPUS)
 UNDISTURBED = ("--set", "interference=false", "--set", "stragglers=0")
+THREE_MACHINES = {"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}
+ENVIRONMENT = {"jobs": 60, "max_queue": 9, "history": 4}
+SETTINGS = GpuSchedulingSettings(**ENVIRONMENT)
+RunJson = Callable[..., Any]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "draw_all", lambda *_: None)
-
-
-def evaluated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert main(["evaluate", "gpu_scheduling", *arguments, "--json"]) == 0
-    record: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return record
+def evaluated(run_json: RunJson) -> RunJson:
+    return partial(run_json, "evaluate", "gpu_scheduling")
 
 
 @pytest.mark.slow
-def test_all_baselines_run_on_the_same_jobs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = evaluated(capsys, "--against", "all", "--seeds", "2", "--set", "jobs=40")
+def test_all_baselines_run_on_the_same_jobs(here: Path, evaluated: RunJson) -> None:
+    record = evaluated("--against", "all", "--seeds", "2", "--set", "jobs=40")
     assert set(record["policies"]) == set(BASELINES)
-    assert len(BASELINES) == 31
     means = [figures["jct"]["mean"] for figures in record["policies"].values()]
     assert means == sorted(means)
     for figures in record["policies"].values():
@@ -71,25 +69,23 @@ def test_all_baselines_run_on_the_same_jobs(here: Path, capsys: pytest.CaptureFi
         assert (folder / f"{chart}.png").stat().st_size > 10_000
 
 
-@pytest.mark.usefixtures("here", "no_charts")
-def test_toy_workload_equals_hand_calculation(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("no_charts")
+def test_toy_workload_equals_hand_calculation(evaluated: RunJson) -> None:
     """Jobs arrive at 0, 0, 1, 2 and 3 s and end at 10, 4, 7, 4 and 18 s."""
-    record = evaluated(capsys, "--policy", "fifo-first-fit", "--seeds", "1", *TOY, *UNDISTURBED)
+    record = evaluated("--policy", "fifo-first-fit", "--seeds", "1", *TOY, *UNDISTURBED)
     figures = record["policies"]["fifo-first-fit"]
     assert figures["jct"]["mean"] == pytest.approx((10 + 4 + 6 + 2 + 15) / 5)
     assert figures["fee"]["mean"] == pytest.approx(57 / 5 * 2.48 / 3600, abs=1e-6)
     assert record["conditions"] == (
         "5 jobs as recorded, 1 machine with 4 GPUs, interference False, stragglers 0"
     )
-    assert record["best_baseline"] == "fifo-first-fit"
-    assert "oracles" not in record
 
 
 @pytest.mark.usefixtures("no_charts")
-def test_oversized_jobs_are_reported_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_oversized_jobs_are_reported_once(here: Path, evaluated: RunJson) -> None:
     small = [part.replace("gpus: 4", "gpus: 3") for part in TOY]
     queue = ("--policy", "fifo-first-fit", "--policy", "las-best-fit", "--seeds", "3", *small)
-    record = evaluated(capsys, *queue, "--set", "oversized=queue", "--output", "queue")
+    record = evaluated(*queue, "--set", "oversized=queue", "--output", "queue")
     (line,) = [note for note in record["notes"] if note.startswith("warning: ")]
     assert "job 4 requests 4 x 1 GPU" in line
     assert "left in the queue" in line
@@ -98,17 +94,17 @@ def test_oversized_jobs_are_reported_once(here: Path, capsys: pytest.CaptureFixt
     jobs = pd.read_csv(here / "queue" / "jobs.csv")
     assert jobs["completion_s"].isna().sum() == 2 * 3
     assert (jobs["end_s"] >= jobs["completion_s"].fillna(0)).all()
-    skipping = evaluated(capsys, *queue, "--set", "oversized=skip", "--output", "skip")
+    skipping = evaluated(*queue, "--set", "oversized=skip", "--output", "skip")
     assert "unfinished" not in skipping["policies"]["las-best-fit"]
     assert len(pd.read_csv(here / "skip" / "jobs.csv")) == 2 * 3 * 4
 
 
-@pytest.mark.usefixtures("here", "no_charts")
-def test_known_durations_make_no_oracles(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("no_charts")
+def test_known_durations_make_no_oracles(evaluated: RunJson) -> None:
     pair = ("--against", "sjf-first-fit,fifo-first-fit", "--seeds", "3", "--set", "jobs=60")
-    blind = evaluated(capsys, *pair)
+    blind = evaluated(*pair)
     assert (blind["best_baseline"], blind["oracles"]) == ("fifo-first-fit", ["sjf-first-fit"])
-    informed = evaluated(capsys, *pair, "--set", "durations=known")
+    informed = evaluated(*pair, "--set", "durations=known")
     assert informed["best_baseline"] == "sjf-first-fit"
     assert "oracles" not in informed
     assert informed["policies"] == blind["policies"]
@@ -121,27 +117,100 @@ def test_families_are_the_orderings() -> None:
     assert set(BASELINES) - set(families) == {"mosa"}
 
 
-def test_conditions_and_folder_names() -> None:
-    small = GpuSchedulingSettings()
-    assert describe_episode(small) == "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs"
-    assert folder_name(small) == "gpu_scheduling-pai-like-small"
-    own = GpuSchedulingSettings.model_validate(
-        {
-            "workload": "pai",
-            "arrivals": "per-minute",
-            "machines": [{"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}],
-            "backfill": False,
-        }
-    )
-    assert describe_episode(own, 3046) == (
-        "3046 jobs, 1000 a minute, 3 machines with 24 GPUs, backfill False"
-    )
-    assert folder_name(own) == (
-        "gpu_scheduling-pai-arrivals-per-minute-backfill-False-machines-3x8V100-96-4"
-    )
-    large = GpuSchedulingSettings(cluster="large", arrivals="batch", jobs=50)
-    assert describe_episode(large) == "50 jobs at once, large cluster: 128 machines with 1,024 GPUs"
-    slow = GpuSchedulingSettings(interarrival_s=90)
-    assert describe_episode(slow).startswith("200 jobs, one every 90 s on average, small cluster")
-    known = [small, own, large, slow, GpuSchedulingSettings(cluster="medium")]
-    assert len({folder_name(settings) for settings in known}) == len(known)
+@pytest.mark.parametrize(
+    ("values", "jobs", "words", "folder"),
+    [
+        ({}, None, "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs", "small"),
+        (
+            {"cluster": "large", "arrivals": "batch", "jobs": 50},
+            None,
+            "50 jobs at once, large cluster: 128 machines with 1,024 GPUs",
+            "large-jobs-50-arrivals-batch",
+        ),
+        (
+            {"interarrival_s": 90},
+            None,
+            "200 jobs, one every 90 s on average, small cluster: 8 machines with 32 GPUs",
+            "small-interarrival_s-90",
+        ),
+        (
+            {"arrivals": "per-minute", "machines": [THREE_MACHINES], "backfill": False},
+            3046,
+            "3046 jobs, 1000 a minute, 3 machines with 24 GPUs, backfill False",
+            "arrivals-per-minute-backfill-False-machines-3x8V100-96-4",
+        ),
+    ],
+)
+def test_conditions_and_folder_names(
+    values: dict[str, Any], jobs: int | None, words: str, folder: str
+) -> None:
+    settings = GpuSchedulingSettings.model_validate(values)
+    assert describe_episode(settings, jobs) == words
+    assert folder_name(settings) == f"gpu_scheduling-pai-like-{folder}"
+
+
+def learned(folder: Path, **changes: Any) -> LearnedDas:
+    environment = {**ENVIRONMENT, **changes}
+    policy = find_policy(
+        str(make_bundle(folder / "das", system="das", environment=environment, **NETWORK))
+    ).policy
+    assert isinstance(policy, LearnedDas)
+    return policy
+
+
+@pytest.mark.slow
+def test_evaluation_runs_the_episodes_of_validation(tmp_path: Path) -> None:
+    policy, seeds = learned(tmp_path), [0, 5]
+    module = DasModule(observation_space=None, action_space=None, model_config={"network": NETWORK})
+    module.network.load_state_dict(policy.network.state_dict())
+    validated = [score.cost for score in DasEngine(SETTINGS).judge(module, seeds)]
+    # The sizes of the observation come from the bundle, not from the evaluation's settings.
+    settings, workload = GpuSchedulingSettings(jobs=60), load_workload(SETTINGS)
+    results = [policy.run(settings, seed, workload) for seed in seeds]
+    assert [result.mean_jct_s for result in results] == pytest.approx(validated, rel=1e-6)
+    assert validated[0] != validated[1]
+    assert all(np.isfinite(result.finish_s).all() for result in results)
+
+
+@pytest.mark.slow
+def test_printed_explanations_match_the_schedule(tmp_path: Path) -> None:
+    policy, workload = learned(tmp_path), load_workload(SETTINGS)
+    explanations = policy.explain(SETTINGS, 3, workload, 3)
+    recorded = policy.run(SETTINGS, 3, workload, record=True)
+    trace, jobs = recorded.trace, recorded.jobs
+    assert trace is not None
+    assert len(explanations) == 3
+    assert sorted(one.time_s for one in explanations) == [one.time_s for one in explanations]
+    for one in explanations:
+        chosen = one.record["chosen"]
+        job = int(np.flatnonzero(jobs.job_id == chosen["job"])[0])
+        assert recorded.start_s[job] == pytest.approx(one.time_s)
+        assert chosen["machine"] in trace.machine[trace.job == job]
+        assert chosen["job"] == one.record["jobs"][0]["job"]
+        for heading, options in one.explanation.choices.items():
+            assert [option.chosen for option in options] == [True] + [False] * (len(options) - 1)
+            assert all(option.details.keys() == options[0].details.keys() for option in options)
+            shown = sum(option.probability or 0.0 for option in options)
+            assert 0 < shown <= 1 + 1e-9
+            assert one.explanation.others[heading] or shown == pytest.approx(1)
+
+
+def test_nearest_bundle_is_chosen_by_durations_then_size(here: Path) -> None:
+    environments: dict[str, dict[str, Any]] = {
+        "small": ENVIRONMENT,
+        "large": {"cluster": "large"},
+        "known": {"durations": "known"},
+    }
+    for name, environment in environments.items():
+        folder = here.parent / "pretrained" / name
+        make_bundle(folder, system="das", environment=environment, **NETWORK)
+    for values, name in (
+        ({}, "small"),
+        ({"cluster": "large"}, "large"),
+        ({"durations": "known", "cluster": "large"}, "known"),
+    ):
+        wanted = GpuSchedulingSettings.model_validate(values)
+        assert best_pretrained(find_system("das"), wanted).folder.name == name
+    small = find_policy("small")
+    assert training_settings(small.manifest) == SETTINGS
+    assert small.trained_on.startswith("pai-like, 60 jobs at load 1.2, small cluster")

@@ -44,7 +44,7 @@ def module_of(**network: Any) -> DasModule:
 
 def assert_same(one: Any, other: Any) -> None:
     if isinstance(one, dict):
-        assert list(one) == list(other)
+        assert set(one) == set(other)
         for name in one:
             assert_same(one[name], other[name])
         return

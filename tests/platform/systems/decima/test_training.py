@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,17 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import save_bundle
-from loadmaster.platform.rl.env_runner import EngineRunner
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
 from loadmaster.platform.training.trainer import Trainer, starting_weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
+pytestmark = pytest.mark.slow
 
 CLOCKS = ("seconds", "decisions_per_s", "workers")
 SAVED = 2  # the iteration after which the run below was saved
 Row = dict[str, float]
+Start = Callable[..., Trainer]
 
 
 def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
@@ -74,40 +74,18 @@ def uninterrupted(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -
     return Uninterrupted(rows, folder / "saved", folder / "bundle")
 
 
-def test_restored_trainer_continues_the_curve(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
+def test_restored_trainer_continues_the_curve(
+    start: Start, uninterrupted: Uninterrupted, tmp_path: Path
+) -> None:
     """RLlib may drop a pending set_state; our runners get the weights with each request."""
-    trainer = Trainer(RECIPE, tiny(workers=1), resumed=True)
-    try:
-        trainer.restore(uninterrupted.checkpoint)
-        assert trainer.iteration == SAVED
-        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
-        for before in uninterrupted.rows[SAVED:]:
-            assert row_of(trainer) == pytest.approx(before)
-        with pytest.raises(InputError, match=r"nowhere cannot be restored .* expected a whole one"):
-            trainer.restore(tmp_path / "nowhere")
-    finally:
-        trainer.stop()
-
-
-class StaleRunner(EngineRunner):
-    """Keeps its initial weights, as a restored RLlib worker may."""
-
-    def _use(self, weights: Any) -> None:
-        pass
-
-
-def test_stale_weights_of_workers_change_the_validation(uninterrupted: Uninterrupted) -> None:
-    """Shows that the test above can fail."""
-    recipe = replace(
-        RECIPE,
-        algorithm=lambda config: RECIPE.algorithm(config).env_runners(env_runner_cls=StaleRunner),
-    )
-    trainer = Trainer(recipe, tiny(workers=1), resumed=True)
-    try:
-        trainer.restore(uninterrupted.checkpoint)
-        assert trainer.validate() != pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
-    finally:
-        trainer.stop()
+    trainer = start(RECIPE, tiny(workers=1), resumed=True)
+    trainer.restore(uninterrupted.checkpoint)
+    assert trainer.iteration == SAVED
+    assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
+    for before in uninterrupted.rows[SAVED:]:
+        assert row_of(trainer) == pytest.approx(before)
+    with pytest.raises(InputError, match=r"nowhere cannot be restored .* expected a whole one"):
+        trainer.restore(tmp_path / "nowhere")
 
 
 class MortalEngine(DecimaEngine):
@@ -128,42 +106,35 @@ class MortalEngine(DecimaEngine):
 
 
 def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
-    uninterrupted: Uninterrupted, tmp_path: Path
+    start: Start, uninterrupted: Uninterrupted, tmp_path: Path
 ) -> None:
     doom = tmp_path / "doom"
 
     def algorithm(config: DecimaTraining) -> Any:
         return RECIPE.algorithm(config).input_driven(engine=partial(MortalEngine, config, doom))
 
-    trainer = Trainer(replace(RECIPE, algorithm=algorithm), tiny(workers=2))
-    try:
-        for before in uninterrupted.rows[:2]:
-            assert row_of(trainer) == pytest.approx(before)
-        doom.touch()
+    trainer = start(replace(RECIPE, algorithm=algorithm), tiny(workers=2))
+    for before in uninterrupted.rows[:2]:
+        assert row_of(trainer) == pytest.approx(before)
+    doom.touch()
+    figures = trainer.step()
+    assert not doom.exists()
+    assert 0 < figures["rollouts"] < 6  # the other worker's half was learnt from
+    assert figures["workers"] == 1
+    for _ in range(40):
         figures = trainer.step()
-        assert not doom.exists()
-        assert 0 < figures["rollouts"] < 6  # the other worker's half was learnt from
-        assert figures["workers"] == 1
-        for _ in range(40):
-            figures = trainer.step()
-            if figures["workers"] == 2:
-                break
-        assert figures["workers"] == 2
-        assert trainer.step()["rollouts"] == 6
-    finally:
-        trainer.stop()
+        if figures["workers"] == 2:
+            break
+    assert figures["workers"] == 2
+    assert trainer.step()["rollouts"] == 6
 
 
-def test_training_starts_from_a_policy(uninterrupted: Uninterrupted) -> None:
-    trainer = Trainer(RECIPE, tiny(warm_start=str(uninterrupted.bundle)))
-    try:
-        assert trainer.validate() == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
-    finally:
-        trainer.stop()
-
-
-def test_start_from_another_network_is_refused(uninterrupted: Uninterrupted) -> None:
+def test_training_starts_from_a_policy_with_the_same_network(
+    start: Start, uninterrupted: Uninterrupted
+) -> None:
     config = tiny(warm_start=str(uninterrupted.bundle))
+    validation = start(RECIPE, config).validate()
+    assert validation == pytest.approx(uninterrupted.rows[SAVED - 1]["validation"])
     other = config.model_copy(update={"network": config.network.model_copy(update={"width": 4})})
     with pytest.raises(InputError, match=r"has the network .*'width': 8.*expected .*'width': 4"):
         starting_weights(RECIPE, other)
@@ -177,42 +148,30 @@ def test_recipe_and_engine_are_picklable() -> None:
     assert isinstance(pickle.loads(pickle.dumps(built.engine))(), DecimaEngine)
 
 
-def test_averaging_keeps_the_mean_of_the_latest_weights(tmp_path: Path) -> None:
-    trainer, resumed = Trainer(RECIPE, tiny(averaging=3)), Trainer(RECIPE, tiny(averaging=3), True)
+def test_averaging_keeps_the_mean_of_the_latest_weights(start: Start, tmp_path: Path) -> None:
+    trainer, resumed = (start(RECIPE, tiny(averaging=3), resumed) for resumed in (False, True))
     name, seen = "network.score_stage.0.bias", []
-    try:
-        for _ in range(3):
-            trainer.step()
-            seen.append(trainer.algorithm.module_weights()[name])
-        kept = trainer.weights()["score_stage.0.bias"]
-        assert kept.numpy() == pytest.approx(sum(seen) / 3, abs=1e-6)
-        assert kept.numpy() != pytest.approx(seen[-1], abs=1e-6)
-        trainer.save(tmp_path / "saved")
-        resumed.restore(tmp_path / "saved")
-        assert resumed.validate() == trainer.validate()
-        assert bool((resumed.weights()["score_stage.0.bias"] == kept).all())
-    finally:
-        trainer.stop()
-        resumed.stop()
+    for _ in range(3):
+        trainer.step()
+        seen.append(trainer.algorithm.module_weights()[name])
+    kept = trainer.weights()["score_stage.0.bias"]
+    assert kept.numpy() == pytest.approx(sum(seen) / 3, abs=1e-6)
+    assert kept.numpy() != pytest.approx(seen[-1], abs=1e-6)
+    trainer.save(tmp_path / "saved")
+    resumed.restore(tmp_path / "saved")
+    assert resumed.validate() == trainer.validate()
+    assert bool((resumed.weights()["score_stage.0.bias"] == kept).all())
 
 
-def test_evolution_resumes(tmp_path: Path) -> None:
+def test_evolution_resumes(start: Start, tmp_path: Path) -> None:
     search = {"weights": ["tilt_*"], "population": 6, "spread": 1.0}
     config = tiny(method="evolution", evolution=search)
-    trainer, resumed = Trainer(RECIPE, config), Trainer(RECIPE, config, True)
-    try:
-        first = trainer.weights()
-        rows = [row_of(trainer) for _ in range(2)]
-        trainer.save(tmp_path / "saved")
-        rows.append(row_of(trainer))
-        resumed.restore(tmp_path / "saved")
-        assert row_of(resumed) == rows[-1]
-        changed = {
-            name for name, table in trainer.weights().items() if (table != first[name]).any()
-        }
-        assert changed == {"tilt_stage.weight", "tilt_limit.weight"}
-        assert rows[0]["decisions"] > 0
-        assert rows[0]["rollouts"] == 6 * config.rollouts.sequences
-    finally:
-        trainer.stop()
-        resumed.stop()
+    trainer, resumed = (start(RECIPE, config, resumed) for resumed in (False, True))
+    first, row = trainer.weights(), row_of(trainer)
+    trainer.save(tmp_path / "saved")
+    resumed.restore(tmp_path / "saved")
+    assert row_of(resumed) == row_of(trainer)
+    changed = {name for name, table in trainer.weights().items() if (table != first[name]).any()}
+    assert changed == {"tilt_stage.weight", "tilt_limit.weight"}
+    assert row["decisions"] > 0
+    assert row["rollouts"] == 6 * config.rollouts.sequences
