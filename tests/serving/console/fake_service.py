@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from loadmaster.serving.console import HEADERS, page
+from loadmaster.serving.console import HEADERS, PAGE
 from tests.serving.console.fake_system import FakeSystem, iso, make_das, make_decima
 
 
@@ -100,7 +100,7 @@ class FakeService(HttpServer):
 
         @app.get("/console")
         def console() -> Response:
-            return Response(page(), headers=dict(HEADERS))
+            return Response(PAGE, headers=dict(HEADERS))
 
         @app.get("/v1/systems")
         def systems(request: Request) -> Any:

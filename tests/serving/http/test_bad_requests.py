@@ -1,16 +1,19 @@
-"""Bad requests: refused quickly, in one line with the field, and nothing changes."""
+"""Bad requests and bundles: refused quickly, in one line with the field, and nothing changes."""
 
 from __future__ import annotations
 
-import copy
 import json
+import os
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from loadmaster.serving.http.body import MAX_NESTED, MAX_VALUES, SMALL_BYTES
+from loadmaster.serving.policies.manager import VERBS
 from loadmaster.serving.settings import LimitSettings
+from tests.serving import toy
 from tests.serving.asgi import Answer
 from tests.serving.conftest import ALL, SYSTEMS, LocalService, Start
 
@@ -129,43 +132,6 @@ def test_bad_decide_requests_are_refused(everything: LocalService, system: str) 
     assert after["breaker"] == "closed"
 
 
-def changed(state: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
-    """Copy a state with one value replaced; a path such as jobs.0.id."""
-    new = copy.deepcopy(state)
-    *where, last = [int(part) if part.isdigit() else part for part in path.split(".")]
-    branch: Any = new
-    for part in where:
-        branch = branch[part]
-    branch[last] = value
-    return new
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "field", "contains"),
-    [
-        ("jobs.0", "x", "jobs[0]", "object"),
-        ("jobs", [{"id": "x", "stage": []}], "jobs[0].stage", "'stages'"),
-        ("executors.0.count", 8.0, "executors[0].count", "integer"),
-        ("executors.0.count", "8", "executors[0].count", "integer"),
-        ("executors.0.count", True, "executors[0].count", "integer"),
-        ("executors.0.count", 10**30, "executors[0].count", "less"),
-        ("jobs.0.stages.0.parents", ["join"], "jobs[0].stages[0].parents", "DAG"),
-        ("jobs.0.stages.1.parents", ["nope"], "jobs[0].stages[1].parents[0]", "'nope'"),
-        ("jobs.0.stages.1.task", 5, "jobs[0].stages[1].task", "'tasks'"),
-        ("jobs.0.stages.1.task_ms", float("nan"), "jobs[0].stages[1].task_ms", "finite"),
-        ("jobs.0.stages.1.tasks", None, "jobs[0].stages[1].tasks", "integer"),
-        ("jobs.0.stages.1.chosen", 1, "jobs[0].stages[1].chosen", "boolean"),
-        ("jobs.1.id", 7, "jobs[1].id", "string"),
-        ("more_to_come", "yes", "more_to_come", "boolean"),
-    ],
-)
-def test_bad_decima_states_are_refused(
-    everything: LocalService, path: str, value: Any, field: str, contains: str
-) -> None:
-    body = {"state": changed(everything.state("decima", "tiny"), path, value)}
-    assert_refused(everything, "POST", "/v1/decima/decide", body, 422, f"state.{field}", contains)
-
-
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_the_first_of_many_bad_items_is_reported(everything: LocalService, system: str) -> None:
     state = everything.state(system)
@@ -174,35 +140,42 @@ def test_the_first_of_many_bad_items_is_reported(everything: LocalService, syste
         assert_refused(everything, "POST", f"/v1/{system}/decide", body, 422, f"state.{field}[0]")
 
 
-# Feedback and admin actions.
+REWARDS = (b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true")
+FEEDBACK = [
+    (b"", None, "JSON"),
+    (b"[1]", None, "object"),
+    (b'{"outcome": NaN}', "outcome", "object"),
+    (b"{}", "outcome", "required"),
+    (b'{"outcomes": {}}', "outcomes", "'outcome'"),
+    (b'{"outcome": {"nope": 1}}', "outcome.nope", "unknown field"),
+    (b'{"id": 7, "outcome": {}}', "id", "string"),
+    (b'{"id": "%s", "outcome": {}}' % (b"x" * 101), "id", "at most 100"),
+]
+ADMIN = [
+    (b"no", 422, None, "JSON"),
+    (b"[]", 422, None, "object"),
+    (b"null", 422, None, "object"),
+    (b"[" * 90_000, 422, None, "recursion"),
+    (b'{"reason": 5}', 422, "reason", "string"),
+    (b'{"reason": "%s"}' % (b"x" * 301), 422, "reason", "at most 300"),
+    (b'{"raeson": "x"}', 422, "raeson", "'reason'"),
+    (b'{"reason": "%s"}' % (b"x" * SMALL_BYTES), 413, None, "too large"),
+]
 
 
-@pytest.mark.parametrize("system", ALL)
-@pytest.mark.parametrize(
-    ("body", "field", "contains"),
-    [
-        (b"", None, "JSON"),
-        (b"[1]", None, "object"),
-        (b'{"outcome": NaN}', "outcome", "object"),
-        (b"{}", "outcome", "required"),
-        (b'{"outcomes": {}}', "outcomes", "'outcome'"),
-        (b'{"outcome": {"nope": 1}}', "outcome.nope", "unknown field"),
-        (b'{"id": 7, "outcome": {}}', "id", "string"),
-        (b'{"id": "%s", "outcome": {}}' % (b"x" * 101), "id", "at most 100"),
-    ],
-)
-def test_bad_feedback_is_refused(
-    everything: LocalService, system: str, body: bytes, field: str | None, contains: str
-) -> None:
-    assert_refused(everything, "POST", f"/v1/{system}/feedback", body, 422, field, contains)
-
-
-@pytest.mark.parametrize("value", [b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true"])
-def test_rewards_that_are_not_finite_numbers_are_refused(
-    everything: LocalService, value: bytes
-) -> None:
-    body = b'{"outcome": {"reward": %s}}' % value
-    assert_refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
+def test_bad_feedback_and_admin_requests_change_nothing(everything: LocalService) -> None:
+    before = everything.status()
+    for system in ALL:
+        for body, field, contains in FEEDBACK:
+            assert_refused(everything, "POST", f"/v1/{system}/feedback", body, 422, field, contains)
+    for reward in REWARDS:
+        body = b'{"outcome": {"reward": %s}}' % reward
+        assert_refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
+    for verb in VERBS:
+        for body, status, field, contains in ADMIN:
+            assert_refused(everything, "POST", f"/v1/toy/{verb}", body, status, field, contains)
+    after = everything.status()
+    assert {**after, "log": 0, "latency_ms": 0} == {**before, "log": 0, "latency_ms": 0}
 
 
 def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
@@ -221,45 +194,23 @@ def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
     assert start().status()["rewards"] == rewards  # saved and restored
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "promote", "rollback"])
-def test_bad_admin_requests_change_nothing(everything: LocalService, verb: str) -> None:
-    before = everything.status()
-    for body, status, field, contains in [
-        (b"no", 422, None, "JSON"),
-        (b"[]", 422, None, "object"),
-        (b"null", 422, None, "object"),
-        (b"[" * 90_000, 422, None, "recursion"),
-        (b'{"reason": 5}', 422, "reason", "string"),
-        (b'{"reason": "%s"}' % (b"x" * 301), 422, "reason", "at most 300"),
-        (b'{"raeson": "x"}', 422, "raeson", "'reason'"),
-        (b'{"reason": "%s"}' % (b"x" * SMALL_BYTES), 413, None, "too large"),
-    ]:
-        assert_refused(everything, "POST", f"/v1/toy/{verb}", body, status, field, contains)
-    after = everything.status()
-    assert {**after, "log": 0, "latency_ms": 0} == {**before, "log": 0, "latency_ms": 0}
-
-
 # Bodies.
 
 
-@pytest.mark.parametrize("route", ["decide", "feedback", "pause", "promote"])
-@pytest.mark.parametrize(
-    ("headers", "status", "contains"),
-    [
-        ({"Content-Type": "text/plain"}, 415, "application/json"),
-        ({"Content-Type": "multipart/form-data; boundary=x"}, 415, "application/json"),
-        ({"Content-Type": "x" * 5000}, 415, "application/json"),
-        ({"Content-Type": "<script>"}, 415, "application/json"),
-        ({"Content-Encoding": "gzip"}, 415, "gzip"),
-        ({"Content-Length": str(MAX_BODY + 1)}, 413, "too large"),
-        ({"Content-Length": "9" * 5000}, 413, "too large"),
-    ],
-)
-def test_bodies_of_another_type_or_length_are_refused(
-    everything: LocalService, route: str, headers: dict[str, str], status: int, contains: str
-) -> None:
-    path = f"/v1/toy/{route}"
-    assert_refused(everything, "POST", path, b"{}", status, None, contains, headers=headers)
+def test_bodies_of_another_type_or_length_are_refused(everything: LocalService) -> None:
+    for header, value, status, contains in [
+        ("Content-Type", "text/plain", 415, "application/json"),
+        ("Content-Type", "multipart/form-data; boundary=x", 415, "application/json"),
+        ("Content-Type", "x" * 5000, 415, "application/json"),
+        ("Content-Type", "<script>", 415, "application/json"),
+        ("Content-Encoding", "gzip", 415, "gzip"),
+        ("Content-Length", str(MAX_BODY + 1), 413, "too large"),
+        ("Content-Length", "9" * 5000, 413, "too large"),
+    ]:
+        for route in ("decide", "feedback", "pause", "promote"):
+            more = {"headers": {header: value}}
+            path = f"/v1/toy/{route}"
+            assert_refused(everything, "POST", path, b"{}", status, None, contains, **more)
 
 
 @pytest.mark.parametrize(
@@ -271,9 +222,8 @@ def test_valid_types_and_unusable_lengths_are_accepted(
     everything: LocalService, headers: dict[str, str]
 ) -> None:
     body = {"state": everything.state("toy")}
-    assert (
-        everything.request("POST", "/v1/toy/decide", body, headers=headers, parts=9).status == 200
-    )
+    answer = everything.request("POST", "/v1/toy/decide", body, headers=headers, parts=9)
+    assert answer.status == 200
 
 
 @pytest.mark.parametrize("headers", [{}, {"Content-Length": "12"}])
@@ -329,11 +279,6 @@ def test_unknown_routes_are_refused(
         assert set(answer.headers["allow"].split(", ")) == allowed
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/docs", "/console", "/v1/toy/status"])
-def test_head_requests_are_answered(everything: LocalService, path: str) -> None:
-    assert everything.request("HEAD", path).status == 200
-
-
 @pytest.mark.parametrize("host", ["[", "]:x", "a b", "\x7f", "x" * 5000])
 def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
     assert_refused(everything, "GET", "/nowhere", None, 404, headers={"Host": host})
@@ -351,3 +296,88 @@ def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
 )
 def test_bad_queries_are_refused(everything: LocalService, query: str, field: str) -> None:
     assert_refused(everything, "GET", f"/v1/toy/{query}", None, 422, field, "expected")
+
+
+# Bundles.
+
+
+def bad_bundles(folder: Path) -> list[str]:
+    """Names and folders that are not usable bundles."""
+    made = folder / "bad"
+    made.mkdir()
+    weights = toy.make_bundle(folder / "valid", "other", extra=3) / "weights.safetensors"
+    manifest = json.loads((folder / "valid" / "manifest.json").read_text())
+
+    def bundle(name: str, manifest: Any = None) -> Path:
+        (made / name).mkdir()
+        if manifest is not None:
+            text = manifest if isinstance(manifest, str) else json.dumps(manifest)
+            (made / name / "manifest.json").write_text(text)
+        return made / name
+
+    def with_weights(**changes: Any) -> dict[str, Any]:
+        return {**manifest, "weights": {**manifest["weights"], **changes}}
+
+    os.mkfifo(made / "pipe")
+    (made / "loop").symlink_to(made / "loop")
+    (made / "file").write_text("x")
+    os.mkfifo(bundle("manifest is a pipe") / "manifest.json")
+    (bundle("manifest is zeros") / "manifest.json").symlink_to("/dev/zero")
+    (bundle("manifest is a folder") / "manifest.json").mkdir()
+    (bundle("manifest is passwd") / "manifest.json").symlink_to("/etc/passwd")
+    bundle("nested manifest", "[" * 1_000_000)
+    bundle("long manifest", " " * (5 << 20))
+    bundle("incomplete manifest", {"kind": "loadmaster-policy"})
+    bundle("no weights", manifest)
+    os.mkfifo(bundle("weights are a pipe", manifest) / "weights.safetensors")
+    (bundle("weights are zeros", manifest) / "weights.safetensors").symlink_to("/dev/zero")
+    huge = bundle("huge weights", with_weights(bytes=1 << 40)) / "weights.safetensors"
+    with huge.open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    bundle("digest is a path", with_weights(sha256="../" * 21 + "x"))
+    wrong = bundle("wrong digest", with_weights(sha256="0" * 64))
+    (wrong / "weights.safetensors").write_bytes(weights.read_bytes())
+    names = ["", " ", ".", "..", "../..", "~", "-", "/", "/dev/zero", "/dev/stdin", "/proc/self",
+             "/etc/passwd", "a\0b", "/a\0b", "x" * 1000, "/" + "x" * 999, "../" * 300,
+             "decima-sream", "<script>", "toy\n", "//", "file:///etc", "é" * 500]  # fmt: skip
+    return names + [str(one) for one in made.iterdir()]
+
+
+def test_bad_bundles_are_refused_and_nothing_is_stored(start: Start) -> None:
+    here = start()
+    kept = here.folder / "kept"
+    before = here.status(), sorted(kept.rglob("*"))
+    for bundle in bad_bundles(here.folder):
+        for to in ("serving", "shadow"):
+            body = {"bundle": bundle, "to": to}
+            answer = assert_refused(here, "POST", "/v1/toy/promote", body, 422, "bundle")
+            assert "root:" not in answer.json["error"]  # no content of files
+    after = here.status(), sorted(kept.rglob("*"))
+    assert {**after[0], "log": 0} == {**before[0], "log": 0}
+    assert after[1] == before[1]
+    assert here.decide()["source"] == "policy"
+
+
+def test_a_bundle_without_permission_is_refused(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = start()
+    closed = here.folder / "closed"
+    is_file = Path.is_file
+
+    def denied(path: Path) -> bool:
+        if path.parent == closed:
+            raise PermissionError(13, "Permission denied")
+        return is_file(path)
+
+    monkeypatch.setattr(Path, "is_file", denied)
+    body = {"bundle": str(closed)}
+    assert_refused(here, "POST", "/v1/toy/promote", body, 422, "bundle", "Permission denied")
+
+
+def test_a_link_to_a_bundle_is_accepted(start: Start) -> None:
+    here = start()
+    better = toy.make_bundle(here.folder / "better", "better", extra=1)
+    (here.folder / "link").symlink_to(better)
+    answer = here.request("POST", "/v1/toy/promote", {"bundle": str(here.folder / "link")})
+    assert answer.json["policies"]["serving"]["name"] == "better"
