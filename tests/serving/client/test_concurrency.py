@@ -1,44 +1,49 @@
-"""The blocking client: threads, forks, TLS, and import without other packages."""
+"""Threads, forks, tasks and event loops that share a client; TLS; import without other packages."""
 
 from __future__ import annotations
 
+import asyncio
 import datetime
+import gc
 import ipaddress
 import os
 import shutil
 import ssl
 import subprocess
 import sys
-import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from loadmaster.serving.client import Client, Unreachable
+from loadmaster.serving.client import AsyncClient, Client, Unreachable
 from tests.serving.client.conftest import MakeClient
-from tests.serving.client.fake_service import echo, fake_service
+from tests.serving.client.fake_service import echo, fake_service, silence
+
+STATES = [{"count": count} for count in range(200)]
 
 
 def test_threads_get_their_own_responses() -> None:
-    wrong: list[object] = []
     with fake_service(echo) as service, Client(service.url, deadline_s=20) as client:
-
-        def work(worker: int) -> None:
-            for count in range(30):
-                state = {"worker": worker, "count": count}
-                decision = client.decide("decima", state).decision
-                if decision != state:
-                    wrong.append((state, decision))
-
-        threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(service.seen) == 240
+        with ThreadPoolExecutor(8) as threads:
+            decided = list(threads.map(lambda state: client.decide("das", state).decision, STATES))
+        assert decided == STATES
+        assert len(service.seen) == len({seen.json["request_id"] for seen in service.seen}) == 200
         assert service.connections <= 8
-        assert len({seen.json["request_id"] for seen in service.seen}) == 240
-    assert wrong == []
+
+
+def test_tasks_get_their_own_responses() -> None:
+    async def call(url: str) -> list[object]:
+        async with AsyncClient(url, deadline_s=20) as client:
+            decided = await asyncio.gather(*(client.decide("das", state) for state in STATES))
+            await client.decide("das", {})  # on a reused connection
+            return [each.decision for each in decided]
+
+    with fake_service(echo) as service:
+        assert asyncio.run(call(service.url)) == STATES
+        assert service.connections <= 200
 
 
 def test_forked_process_opens_its_own_connection() -> None:
@@ -51,6 +56,48 @@ def test_forked_process_opens_its_own_connection() -> None:
         assert os.waitpid(child, 0)[1] == 0
         client.decide("decima", {})
         assert [seen.connection for seen in service.seen] == [0, 1, 0]
+
+
+def test_cancelled_call_drops_its_connection() -> None:
+    async def call(url: str) -> object:
+        async with AsyncClient(url, deadline_s=20) as client:
+            await client.decide("das", {"count": 0})
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.decide("das", {"count": 1}), 0.05)
+            return (await client.decide("das", {"count": 2})).decision
+
+    with fake_service(echo, silence, echo) as service:
+        assert asyncio.run(call(service.url)) == {"count": 2}
+        assert [seen.connection for seen in service.seen] == [0, 0, 1]
+
+
+def test_client_reconnects_in_another_event_loop() -> None:
+    with fake_service(echo) as service:
+        client = AsyncClient(service.url, deadline_s=20)
+        for count in range(2):
+            decision = asyncio.run(client.decide("das", {"count": count}))
+            assert decision.decision == {"count": count}
+        assert service.connections == 2
+        del client
+        with warnings.catch_warnings(action="ignore", category=ResourceWarning):
+            gc.collect()  # asyncio warns about connections that outlive their event loop
+
+
+def test_event_loop_is_not_blocked() -> None:
+    async def call(url: str) -> int:
+        ticks = 0
+        async with AsyncClient(url, deadline_s=0.2, fallback=lambda *_: {}) as client:
+            task = asyncio.create_task(client.decide("das", {}))
+            while not task.done():
+                await asyncio.sleep(0.01)
+                ticks += 1
+            assert task.result().cause == "deadline"
+        return ticks
+
+    with fake_service(silence) as service:
+        began = time.monotonic()
+        assert asyncio.run(call(service.url)) >= 5
+        assert time.monotonic() - began < 2
 
 
 def certificate(folder: Path) -> Path:
