@@ -85,34 +85,34 @@ def bundle(name: str, version: str, since: datetime) -> Json:
     return {"name": name, "version": version, "since": iso(since)}
 
 
-def draw_decision(rng: random.Random, n: int, *, uncertain: bool) -> tuple[Json, Json]:
+SCORES = (2.0, 1.0, 0.5, 0.0, -1.0)
+
+
+def draw_decision(n: int, *, uncertain: bool) -> tuple[Json, Json]:
     """Return a decision and its reason: scores have uncertainties, or else probabilities."""
-    jobs = [f"job {400 + n // 9 + k}" for k in range(5)]
-    targets = [f"machine {k}" for k in rng.sample(range(240), 5)]
-    choices: Json = {}
-    for group, names in {"job": jobs, "target": targets}.items():
-        scores = sorted((rng.gauss(0.4, 1.0) for _ in names), reverse=True)
-        total = sum(math.exp(score) for score in scores)
-        choices[group] = [
+    total = sum(map(math.exp, SCORES))
+    choices = {
+        group: [
             {
-                "name": name,
+                "name": f"{group} {n + k}",
                 "score": score,
-                "uncertainty": rng.uniform(0.1, 0.6) if uncertain else None,
+                "uncertainty": 0.1 + 0.1 * k if uncertain else None,
                 "probability": None if uncertain else math.exp(score) / total,
             }
-            for name, score in zip(names, scores, strict=True)
+            for k, score in enumerate(SCORES)
         ]
-    place = {"job": jobs[0], "target": targets[0], "gpus": rng.choice([1, 2, 4, 8])}
-    reason = {"summary": f"{jobs[0]} fits on {targets[0]}", "choices": choices}
-    return {"place": [place], "preempt": []}, reason
+        for group in ("job", "machine")
+    }
+    reason = {"summary": f"job {n} fits on machine {n}", "choices": choices}
+    return {"place": [{"job": n, "machine": n, "gpus": 4}], "preempt": []}, reason
 
 
 class FakeSystem:
     """What the gateway uses of a DecisionService, with an hour of history."""
 
     def __init__(self, system: str, rule: str, now: datetime, *, uncertain: bool = False) -> None:
-        self.draw = partial(draw_decision, random.Random(1), uncertain=uncertain)
-        self.rng, self.now, self.rate = random.Random(1), now, RATE
+        self.draw = partial(draw_decision, uncertain=uncertain)
+        self.now, self.rate = now, RATE
         self.pause_reason: str | None = None
         self.posted: list[tuple[str, Json]] = []  # actions and their bodies
         self.decided: deque[Json] = deque(maxlen=200)
@@ -122,11 +122,8 @@ class FakeSystem:
             "summary": f"What {system} decides",
             "rule": rule,
             "lifecycle": {"state": "SERVING", "since": iso(now), "why": "rewards hold"},
-            "policies": {
-                "serving": bundle(f"{system}-small", "3f2a91bc04de", now),
-                "shadow": None,
-                "previous": None,
-            },
+            "policies": {"shadow": None, "previous": None}
+            | {"serving": bundle(f"{system}-small", "3f2a91bc04de", now)},
             "deadline_ms": 25.0,
             "decisions": {"total": 0, "policy": 0, "fallback": 0, "by_cause": {}},
             "guard": dict.fromkeys(("bounds", "step", "total", "stabilisation", "flap"), 0),
@@ -214,27 +211,26 @@ class FakeSystem:
                 "policy": policies["serving"],
                 "guard": ["bounds: job 3 from 24 to 20"] if counts["total"] % 9 == 0 else [],
                 "shadow": shadow and {"decision": decision, "agrees": True, "policy": shadow},
-                "latency_ms": round(self.rng.lognormvariate(0.9, 0.45), 3),
+                "latency_ms": 2.5,
             }
         )
         counts["total"] += 1
 
     def add_history(self, drift_minutes_ago: int = -1) -> None:
         """An hour of intervals up to now, and two minutes of decisions."""
-        shadow = self.fields["policies"]["shadow"]
+        rng, shadow = random.Random(1), self.fields["policies"]["shadow"]
         for i in range(INTERVALS, 0, -1):
-            fallbacks = int(self.rng.random() < 0.1)
             self.intervals.append(
                 {
                     "time": iso(self.now - timedelta(seconds=INTERVAL_S * i)),
-                    "decisions": self.rng.randint(8, 20),
-                    "fallbacks": fallbacks,
-                    "by_cause": {"timeout": fallbacks},
+                    "decisions": rng.randint(8, 20),
+                    "fallbacks": 1,
+                    "by_cause": {"timeout": 1},
                     "drift": int(i * INTERVAL_S == 60 * drift_minutes_ago),
-                    "p50_ms": self.rng.uniform(2, 3),
-                    "p99_ms": self.rng.uniform(4, 9),
-                    "reward_mean": self.rng.gauss(-14, 1),
-                    "shadow_agreement": shadow and self.rng.uniform(0.8, 1),
+                    "p50_ms": rng.uniform(2, 3),
+                    "p99_ms": rng.uniform(4, 9),
+                    "reward_mean": rng.gauss(-14, 1),
+                    "shadow_agreement": shadow and rng.uniform(0.8, 1),
                 }
             )
         until, self.now = self.now, self.now - timedelta(minutes=2)
@@ -261,12 +257,8 @@ def make_das(now: datetime) -> FakeSystem:
     made.fields["drift"] = {"rewards": drift, "inputs": {"queue": {**drift, "mean": 37.2}}}
     made.fields["lifecycle"] |= {"state": "ONLINE", "why": "rewards drifted"}
     made.fields["retraining"] = {
-        "job": "retrain-das-0007",
-        "status": "RUNNING",
-        "submitted_at": drift["last"],
-        "why": "drift of rewards and of queue",
-        "bundle": None,
-        "verdict": None,
-    }
+        "job": "retrain-das-0007", "status": "RUNNING", "submitted_at": drift["last"],
+        "why": "drift of rewards and of queue", "bundle": None, "verdict": None,
+    }  # fmt: skip
     made.add_history(drift_minutes_ago=24)
     return made
