@@ -131,12 +131,6 @@ def find_principal(principals: Principals, token: str) -> Principal | None:
     return found
 
 
-def bearer(header: str | None) -> str | None:
-    """Return the token of an Authorization header; None if there is none."""
-    kind, _, token = (header or "").strip().partition(" ")
-    return token.strip() if kind.lower() == "bearer" and token.strip() else None
-
-
 def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
@@ -220,8 +214,9 @@ class AccessControl:
 
     def _authenticate(self, request: Request, address: str, principals: Principals) -> Principal:
         headers = request.headers.getlist("authorization")
-        token = bearer(headers[0]) if len(headers) == 1 else None
-        if token is None:
+        kind, _, token = (headers[0] if len(headers) == 1 else "").strip().partition(" ")
+        token = token.strip()
+        if kind.lower() != "bearer" or not token:
             self._check_rate(address)
         else:
             principal = find_principal(principals, token)
