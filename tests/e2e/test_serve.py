@@ -124,10 +124,8 @@ def config(tmp_path: Path) -> Path:
     bundle = str(toy.make_bundle(tmp_path / "bundle"))
     system = {"endpoint": toy.REFERENCE, "bundle": bundle, "deadline_ms": 5000}
     settings = {"systems": {"toy": system}, "port": free_port(), "folder": str(tmp_path / "kept")}
-    application: dict[str, Any] = {
-        "name": "loadmaster",
-        "import_path": "loadmaster.serving.app:build",
-    }
+    build = "loadmaster.serving.app:build"
+    application: dict[str, Any] = {"name": "loadmaster", "import_path": build}
     application |= {"route_prefix": "/", "args": settings}
     file = tmp_path / "serve.yaml"
     file.write_text(yaml.safe_dump({"proxy_location": "Disabled", "applications": [application]}))

@@ -61,8 +61,12 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
     assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
 
 
+ENCODED = json.dumps(STATE, indent=1).encode()
+
+
 @pytest.mark.parametrize(
-    "state", [STATE, MappingProxyType(STATE), Model(), json.dumps(STATE, indent=1).encode()]
+    "state",  # bytes cannot override the mode
+    [STATE, MappingProxyType(STATE), Model(), ENCODED, ENCODED + b',"mode":"active"'],
 )
 def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:
@@ -78,12 +82,6 @@ def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
             make_client(service.url).decide("decima", state)
         assert service.seen == []
     assert (raised.value.status, raised.value.field) == (None, "state")
-
-
-def test_state_bytes_cannot_override_the_mode(make_client: MakeClient) -> None:
-    with fake_service() as service:
-        make_client(service.url).decide("decima", b'{},"mode":"active"', mode="shadow")
-        assert service.seen[0].json["mode"] == "shadow"
 
 
 INTERVAL = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
@@ -153,31 +151,18 @@ TRANSIENT = [
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_decide_is_retried_with_the_same_request_id(
+def test_only_decide_is_retried_and_with_the_same_request_id(
     make_client: MakeClient, clock: Clock, fault: Any
 ) -> None:
-    with fake_service(fault, fault, answer()) as service:
-        decision = make_client(service.url, clock=clock).decide("decima", STATE)
-        ids = {seen.json["request_id"] for seen in service.seen}
-    assert decision.id == "d-1"
-    assert len(service.seen) == 3
-    assert len(ids) == 1
-    assert len(clock.pauses) == 2
-
-
-@pytest.mark.parametrize("fault", TRANSIENT)
-def test_admin_and_feedback_are_not_retried(
-    make_client: MakeClient, clock: Clock, fault: Any
-) -> None:
-    with fake_service(fault, answer(STATUS)) as service:
+    with fake_service(fault, fault, answer(), fault, fault, answer()) as service:
         client = make_client(service.url, clock=clock)
-        with pytest.raises(ServiceError):
-            client.promote("decima")
-        service.script.insert(0, fault)
-        with pytest.raises(ServiceError):
-            client.feedback("decima", {})
-        assert len(service.seen) == 2
-    assert clock.pauses == []
+        assert client.decide("decima", STATE).id == "d-1"
+        assert len({seen.json["request_id"] for seen in service.seen}) == 1
+        assert (len(service.seen), len(clock.pauses)) == (3, 2)
+        for name, arguments in (("promote", ()), ("feedback", ({},))):
+            with pytest.raises(ServiceError):
+                getattr(client, name)("decima", *arguments)
+        assert (len(service.seen), len(clock.pauses)) == (5, 2)
 
 
 def test_last_response_is_raised_when_retries_run_out(
