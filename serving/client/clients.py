@@ -67,13 +67,12 @@ class BaseClient:
         self._address = parse_address(url, token, tls)
         self._deadline_s, self._retries = deadline_s, retries
         self._fallback, self._max_body = fallback, max_answer
-        self._clock, self._sleep = clock, sleep or self._default_sleep
+        self._clock, self._sleep = clock, sleep
         self._pool = ConnectionPool(self._owner)
         self._outages: dict[str, str] = {}  # cause by system that is decided locally
         # Not seeded: forked processes would draw the same request ids.
         self._rng = rng or random.SystemRandom()
 
-    _default_sleep: Callable[[float], Any]
     _owner: Callable[[], object]  # see ConnectionPool
 
     def __repr__(self) -> str:
@@ -156,7 +155,6 @@ class Client(BaseClient):
     Threads may share one.
     """
 
-    _default_sleep = staticmethod(time.sleep)
     _owner = staticmethod(os.getpid)
 
     systems, status = _method(calls.systems), _method(calls.status)
@@ -183,7 +181,7 @@ class Client(BaseClient):
         return Connection(self._address, self._max_body, remaining)
 
     async def _pause(self, seconds: float) -> None:
-        self._sleep(seconds)
+        (self._sleep or time.sleep)(seconds)
 
     def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -222,7 +220,6 @@ class AsyncClient(BaseClient):
     Tasks of one event loop may share one.
     """
 
-    _default_sleep = staticmethod(asyncio.sleep)
     _owner = staticmethod(asyncio.get_running_loop)
 
     systems, status = _coroutine(calls.systems), _coroutine(calls.status)
@@ -243,7 +240,7 @@ class AsyncClient(BaseClient):
         return await AsyncConnection.open(self._address, self._max_body, remaining)
 
     async def _pause(self, seconds: float) -> None:
-        await self._sleep(seconds)
+        await (self._sleep or asyncio.sleep)(seconds)
 
     async def close(self) -> None:
         self._pool.clear()
