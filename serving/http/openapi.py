@@ -93,7 +93,7 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
     limit = Annotated[int, Query(ge=1, le=200)]
     listed = schemas.DecisionsResponse
     get("decisions", "The latest decisions, newest first.", listed, limit=(limit, 50))
-    name = Literal[tuple(sorted(states))]
+    name: Any = Literal[tuple(sorted(states))]
     get("example", "An example of a state.", endpoint.state, name=(name, "small"))
     post("pause", "Let the rule act until resume. (admin)", status, action, WITH_REASON, 409)
     post("resume", "Let the policy act again. (admin)", status, action, WITH_REASON, 409)
