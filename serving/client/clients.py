@@ -90,7 +90,7 @@ class BaseClient:
     ) -> Decision:
         start, request_id = self._clock(), f"{self._rng.getrandbits(96):024x}"
         try:
-            decision = await self._ask(calls.decide(system, state, mode, deadline_ms, request_id))
+            decision = await self._send(calls.decide(system, state, mode, deadline_ms, request_id))
         except ServiceError as fault:
             if self._fallback is None:
                 raise
@@ -110,7 +110,7 @@ class BaseClient:
             _log.warning("%s is decided by the service again", system)
         return decision
 
-    async def _ask(self, call: Call[T]) -> T:
+    async def _send(self, call: Call[T]) -> T:
         retry = RetryPolicy(
             self._address.url, call.request, self._deadline_s, self._retries, self._clock, self._rng
         )
@@ -175,7 +175,7 @@ class Client(BaseClient):
 
     def ask(self, call: Call[T]) -> T:
         """Send a call, with retries, and decode its response."""
-        return _run(self._ask(call))
+        return _run(self._send(call))
 
     async def _connect(self, remaining: Remaining) -> Connection:
         return Connection(self._address, self._max_body, remaining)
@@ -234,7 +234,7 @@ class AsyncClient(BaseClient):
         return await self._decide(system, state, mode, deadline_ms)
 
     async def ask(self, call: Call[T]) -> T:
-        return await self._ask(call)
+        return await self._send(call)
 
     async def _connect(self, remaining: Remaining) -> AsyncConnection:
         return await AsyncConnection.open(self._address, self._max_body, remaining)
