@@ -13,8 +13,8 @@ import typer
 
 from loadmaster.platform.cli.options import SystemName
 from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
-from loadmaster.serving.client.base import DEFAULT_URL
 from loadmaster.serving.client.calls import Mode
+from loadmaster.serving.client.clients import DEFAULT_URL
 from loadmaster.serving.client.errors import one_line
 
 MOST_BYTES = 32 * 2**20  # of a state; those of the largest clusters take a few MB

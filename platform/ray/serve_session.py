@@ -51,7 +51,7 @@ def check_reachability(settings: ServeSettings, environment: Mapping[str, str]) 
     """Refuse settings without tokens on a public address, and ports that are taken."""
     from loadmaster.serving.http.auth import TokenStore
 
-    settings.require_tokens(TokenStore(settings.tokens, environment).keys.needed)
+    settings.require_tokens(bool(TokenStore(settings.tokens, environment).principals))
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -3,8 +3,7 @@
 They run inside a scheduler: they need the standard library only, and no call exceeds its deadline.
 """
 
-from .aio import AsyncClient
-from .blocking import Client
+from .clients import AsyncClient, Client
 from .errors import DeadlineExceeded, ServiceError, Unreachable
 from .responses import (
     Accepted,

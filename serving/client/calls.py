@@ -9,18 +9,10 @@ from functools import partial
 from typing import Any, Generic, Literal, TypeVar
 from urllib.parse import quote, urlencode
 
+from . import responses
 from .errors import ServiceError
 from .http1 import Request, Response
-from .responses import (
-    Accepted,
-    Decision,
-    History,
-    LoggedDecision,
-    LoggedDecisions,
-    Status,
-    Systems,
-    decode,
-)
+from .responses import Decision, Status, decode
 
 T = TypeVar("T")
 Mode = Literal["active", "shadow"]
@@ -51,8 +43,13 @@ def with_original(call: Call[T]) -> Call[tuple[T, Mapping[str, Any]]]:
     return Call(call.request, lambda data: (call.decode(data), data))
 
 
-def systems() -> Call[Systems]:
-    return Call(Request("GET", "/v1/systems"), partial(decode, Systems))
+def _get(record: type[T], target: str) -> Call[T]:
+    return Call(Request("GET", target), partial(decode, record))
+
+
+def systems() -> Call[responses.Systems]:
+    """Describe the service and its systems."""
+    return _get(responses.Systems, "/v1/systems")
 
 
 def decide(
@@ -67,33 +64,60 @@ def decide(
     return Call(Request("POST", _path(system, "decide"), body), partial(decode, Decision))
 
 
-def feedback(system: str, outcome: Payload, decision_id: str | None) -> Call[Accepted]:
-    """Not idempotent: a repeated outcome would count twice."""
-    start = b"{" if decision_id is None else b'{"id":%b,' % json.dumps(decision_id).encode()
+def feedback(system: str, outcome: Payload, id: str | None = None) -> Call[responses.Accepted]:
+    """Report the outcome of the decision `id`, or of the latest ones.
+
+    Not idempotent: a repeated outcome would count twice.
+    """
+    start = b"{" if id is None else b'{"id":%b,' % json.dumps(id).encode()
     body = b'%b"outcome":%b}' % (start, _json(outcome, "outcome"))
     request = Request("POST", _path(system, "feedback"), body, idempotent=False)
-    return Call(request, partial(decode, Accepted))
+    return Call(request, partial(decode, responses.Accepted))
 
 
 def status(system: str) -> Call[Status]:
-    return Call(Request("GET", _path(system, "status")), partial(decode, Status))
+    """Return lifecycle, policies, counts, rewards and drift of a system."""
+    return _get(Status, _path(system, "status"))
 
 
-def decisions(system: str, limit: int) -> Call[tuple[LoggedDecision, ...]]:
-    target = _path(system, "decisions", limit=limit)
-    return Call(Request("GET", target), lambda data: decode(LoggedDecisions, data).decisions)
+def decisions(system: str, limit: int = 50) -> Call[tuple[responses.LoggedDecision, ...]]:
+    """Return the latest decisions, newest first."""
+    call = _get(responses.LoggedDecisions, _path(system, "decisions", limit=limit))
+    return Call(call.request, lambda data: call.decode(data).decisions)
 
 
-def history(system: str) -> Call[History]:
-    return Call(Request("GET", _path(system, "history")), partial(decode, History))
+def history(system: str) -> Call[responses.History]:
+    """Return counts and latencies by interval, oldest first."""
+    return _get(responses.History, _path(system, "history"))
 
 
-def example(system: str, name: str) -> Call[Mapping[str, Any]]:
+def example(system: str, name: str = "small") -> Call[Mapping[str, Any]]:
+    """Return an example of a valid state."""
     return Call(Request("GET", _path(system, "example", name=name)), _object)
 
 
-def admin(verb: str, system: str, **content: str | None) -> Call[Status]:
-    """pause, resume, promote or rollback."""
+def pause(system: str, reason: str | None = None) -> Call[Status]:
+    """Let the rule decide until `resume`. This and the calls below need an admin token."""
+    return _admin("pause", system, reason=reason)
+
+
+def resume(system: str, reason: str | None = None) -> Call[Status]:
+    return _admin("resume", system, reason=reason)
+
+
+def promote(
+    system: str, bundle: str | None = None, to: Literal["shadow", "serving"] | None = None
+) -> Call[Status]:
+    """Let the shadow policy serve; with `bundle`, put that into shadow or let it serve."""
+    return _admin("promote", system, bundle=bundle, to=to)
+
+
+def rollback(system: str) -> Call[Status]:
+    """Let the previously serving policy serve again."""
+    return _admin("rollback", system)
+
+
+def _admin(verb: str, system: str, **content: str | None) -> Call[Status]:
     body = _json({name: value for name, value in content.items() if value is not None}, "request")
     request = Request("POST", _path(system, verb), body, idempotent=False, fresh=True)
     return Call(request, partial(decode, Status))

@@ -1,4 +1,7 @@
-"""Connections of the two clients, and the pool that keeps them open between calls."""
+"""Connections of the two clients, and the pool that keeps them open between calls.
+
+The methods of the blocking connection are coroutines that never suspend.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,9 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
-from .http1 import (
-    Address,
-    BrokenError,
-    MalformedError,
-    Response,
-    ResponseParser,
-)
+from .http1 import Address, BrokenError, MalformedError, Response, ResponseParser
 
 Remaining = Callable[[], float]  # seconds until the deadline; raises once it has passed
 
@@ -28,7 +25,8 @@ POOL_SIZE = 16
 class Connection:
     """A blocking connection. Raises BrokenError if it fails, TimeoutError at the deadline."""
 
-    def __init__(self, address: Address, remaining: Remaining) -> None:
+    def __init__(self, address: Address, max_body: int, remaining: Remaining) -> None:
+        self._max_body = max_body
         try:
             self._socket = _connect(address, remaining)
         except TimeoutError:
@@ -36,8 +34,7 @@ class Connection:
         except OSError as fault:
             raise BrokenError(_reason(fault), sent=False) from None
 
-    def exchange(self, data: bytes, remaining: Remaining, max_body: int) -> Response:
-        """Send an encoded request and receive the response."""
+    async def exchange(self, data: bytes, remaining: Remaining) -> Response:
         sent = 0
         try:
             try:
@@ -48,7 +45,7 @@ class Connection:
                 if not sent:
                     raise
                 # A service may reject a large request, and close, before all of it was sent.
-            return self._receive(ResponseParser(max_body), remaining)
+            return self._receive(ResponseParser(self._max_body), remaining)
         except TimeoutError:
             raise
         except OSError as fault:
@@ -65,7 +62,7 @@ class Connection:
                 raise BrokenError(CLOSED, sent=True)
 
     def is_stale(self) -> bool:
-        return _is_readable(self._socket)
+        return _is_readable(self._socket.fileno())
 
     def close(self) -> None:
         self._socket.close()
@@ -97,7 +94,7 @@ def _connect(address: Address, remaining: Remaining) -> socket.socket:
 
 
 class AsyncConnection(asyncio.Protocol):
-    """A connection on asyncio's event loop. Raises BrokenError if it fails; has no timeout."""
+    """A connection on asyncio's event loop, with the errors of the blocking one."""
 
     def __init__(self, max_body: int) -> None:
         self._max_body = max_body
@@ -105,21 +102,36 @@ class AsyncConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._response: asyncio.Future[Response] | None = None  # None between two requests
 
-    async def exchange(self, data: bytes) -> Response:
-        """Send an encoded request and receive the response."""
+    @classmethod
+    async def open(cls, address: Address, max_body: int, remaining: Remaining) -> AsyncConnection:
+        try:
+            async with asyncio.timeout(remaining()):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: cls(max_body), address.host, address.port, ssl=address.tls
+                )
+        except TimeoutError:
+            raise
+        except OSError as fault:
+            raise BrokenError(_reason(fault), sent=False) from None
+        return connection
+
+    async def exchange(self, data: bytes, remaining: Remaining) -> Response:
         if self._transport is None:
             raise BrokenError(CLOSED, sent=False)
         self._parser = ResponseParser(self._max_body)
         self._response = asyncio.get_running_loop().create_future()
-        self._transport.write(data)
         try:
-            return await self._response
+            async with asyncio.timeout(remaining()):
+                self._transport.write(data)
+                return await self._response
         finally:
             self._response = None
 
     def is_stale(self) -> bool:
         # A busy event loop may not have processed the end of the connection yet.
-        return self._transport is None or _is_readable(self._transport.get_extra_info("socket"))
+        if self._transport is None:
+            return True
+        return _is_readable(self._transport.get_extra_info("socket").fileno())
 
     def close(self) -> None:
         transport, self._transport = self._transport, None
@@ -155,26 +167,10 @@ class AsyncConnection(asyncio.Protocol):
             self._response.set_exception(BrokenError(reason, sent=True))
 
 
-async def open_async_connection(address: Address, max_body: int) -> AsyncConnection:
-    try:
-        _, connection = await asyncio.get_running_loop().create_connection(
-            lambda: AsyncConnection(max_body), address.host, address.port, ssl=address.tls
-        )
-    except TimeoutError:
-        raise
-    except OSError as fault:
-        raise BrokenError(_reason(fault), sent=False) from None
-    return connection
-
-
-class _HasFile(Protocol):
-    def fileno(self) -> int: ...
-
-
-def _is_readable(connection: _HasFile) -> bool:
+def _is_readable(file: int) -> bool:
     """Whether an idle connection has input: only if the service closed it or is out of step."""
     poll = select.poll()
-    poll.register(connection, select.POLLIN)
+    poll.register(file, select.POLLIN)
     return bool(poll.poll(0))
 
 
@@ -185,15 +181,15 @@ def _reason(fault: OSError) -> str:
     return (fault.strerror or str(fault) or type(fault).__name__).lower()
 
 
-class _Poolable(Protocol):
+class PooledConnection(Protocol):
+    async def exchange(self, data: bytes, remaining: Remaining) -> Response:
+        """Send an encoded request and receive the response."""
+
     def is_stale(self) -> bool: ...
     def close(self) -> None: ...
 
 
-C = TypeVar("C", bound=_Poolable)
-
-
-class ConnectionPool(Generic[C]):
+class ConnectionPool:
     """Idle connections, last in first out, so that surplus ones become stale and are dropped.
 
     Connections belong to the process or event loop that opened them, as `owner` identifies it: a
@@ -204,9 +200,9 @@ class ConnectionPool(Generic[C]):
     def __init__(self, owner: Callable[[], object]) -> None:
         self._current_owner = owner
         self._owner: object = None
-        self._idle: list[C] = []
+        self._idle: list[PooledConnection] = []
 
-    def take(self) -> C | None:
+    def take(self) -> PooledConnection | None:
         """Return a usable connection, or None."""
         if self._owner != (owner := self._current_owner()):
             self.clear()
@@ -220,7 +216,7 @@ class ConnectionPool(Generic[C]):
                 return connection
             connection.close()
 
-    def put(self, connection: C) -> None:
+    def put(self, connection: PooledConnection) -> None:
         if len(self._idle) < POOL_SIZE and self._owner == self._current_owner():
             self._idle.append(connection)
         else:

@@ -12,6 +12,8 @@ class ServiceError(Exception):
     request, if the service named one.
     """
 
+    cause = "refused"  # of a local decision after this error
+
     def __init__(self, message: str, status: int | None = None, field: str | None = None) -> None:
         super().__init__(message, status, field)
         self.message = one_line(message)
@@ -27,9 +29,13 @@ class ServiceError(Exception):
 class DeadlineExceeded(ServiceError):  # noqa: N818
     """No response in time. The service may have acted on the request."""
 
+    cause = "deadline"
+
 
 class Unreachable(ServiceError):  # noqa: N818
     """No connection, or one that broke before the response."""
+
+    cause = "unreachable"
 
 
 def one_line(text: str) -> str:

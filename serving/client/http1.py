@@ -10,7 +10,6 @@ import os
 import ssl
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -59,14 +58,7 @@ class Address:
     port: int
     prefix: str  # path before /v1, where a proxy adds one
     header_lines: bytes = field(repr=False)  # sent with every request
-    tls_context: ssl.SSLContext | None = field(default=None, repr=False)
-
-    @cached_property
-    def tls(self) -> ssl.SSLContext | None:
-        """The TLS context to use; None for plain http."""
-        if not self.url.startswith("https:"):
-            return None
-        return self.tls_context or ssl.create_default_context()
+    tls: ssl.SSLContext | None = field(repr=False)  # None for plain http
 
     def encode(self, request: Request) -> bytes:
         """Return the bytes of a request."""
@@ -99,13 +91,14 @@ def parse_address(url: str, token: str | None = None, tls: ssl.SSLContext | None
     lines = f"Host: {parts.netloc}\r\nAccept: application/json\r\nUser-Agent: loadmaster\r\n"
     if token is not None:
         lines += f"Authorization: Bearer {token}\r\n"
+    is_tls = parts.scheme == "https"
     return Address(
         url=url.rstrip("/"),
         host=host,
-        port=port or (443 if parts.scheme == "https" else 80),
+        port=port or (443 if is_tls else 80),
         prefix=parts.path.rstrip("/"),
         header_lines=lines.encode("ascii"),
-        tls_context=tls,
+        tls=(tls or ssl.create_default_context()) if is_tls else None,
     )
 
 

@@ -217,10 +217,32 @@ def _decoder(hint: Any) -> Decoder:
         decoder = _decoder(other)
         return lambda value, path: None if value is None else decoder(value, path)
     if origin is tuple:
-        return _sequence(_decoder(inner[0]))
+        item = _decoder(inner[0])
+        return lambda value, path: tuple(
+            item(each, f"{path}[{index}]")
+            for index, each in enumerate(_expect(list, value, path, "a list"))
+        )
     if origin is Mapping:
-        return _mapping(_decoder(inner[1]))
-    return _scalar(hint)
+        entry = _decoder(inner[1])
+        return lambda value, path: {
+            name: entry(each, f"{path}.{name}")
+            for name, each in _expect(dict, value, path, "an object").items()
+        }
+
+    def scalar(value: Any, path: str) -> Any:
+        if type(value) is hint:
+            return value
+        if hint is float and type(value) is int:
+            return float(value)
+        raise DecodeError(path, _EXPECTED[hint], value)
+
+    return scalar
+
+
+def _expect(kind: type[T], value: Any, path: str, expected: str) -> T:
+    if type(value) is not kind:  # parsed JSON has no subclasses, and true is not a number
+        raise DecodeError(path, expected, value)
+    return value
 
 
 def _record(record: type[Any]) -> Decoder:
@@ -233,49 +255,19 @@ def _record(record: type[Any]) -> Decoder:
     }
 
     def decode_record(value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            raise DecodeError(path, "an object", value)
-        if missing := required - value.keys():
+        found = _expect(dict, value, path, "an object")
+        if missing := required - found.keys():
             raise DecodeError(path, f"{min(missing)!r} in it", value)
         prefix = f"{path}." if path else ""
         return record(
             **{
-                name: decoder(value[name], prefix + name)
+                name: decoder(found[name], prefix + name)
                 for name, decoder in decoders.items()
-                if name in value
+                if name in found
             }
         )
 
     return decode_record
-
-
-def _sequence(decoder: Decoder) -> Decoder:
-    def decode_sequence(value: Any, path: str) -> Any:
-        if not isinstance(value, list):
-            raise DecodeError(path, "a list", value)
-        return tuple(decoder(item, f"{path}[{index}]") for index, item in enumerate(value))
-
-    return decode_sequence
-
-
-def _mapping(decoder: Decoder) -> Decoder:
-    def decode_mapping(value: Any, path: str) -> Any:
-        if not isinstance(value, dict):
-            raise DecodeError(path, "an object", value)
-        return {name: decoder(item, f"{path}.{name}") for name, item in value.items()}
-
-    return decode_mapping
-
-
-def _scalar(kind: type[Any]) -> Decoder:
-    accepted = (int, float) if kind is float else kind
-
-    def decode_scalar(value: Any, path: str) -> Any:
-        if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-            raise DecodeError(path, _EXPECTED[kind], value)
-        return kind(value)
-
-    return decode_scalar
 
 
 def _shown(value: object) -> str:

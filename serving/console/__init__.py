@@ -17,7 +17,9 @@ _FOLDER: Final = files(__name__)
 _STYLE: Final = _FOLDER.joinpath("console.css").read_text(encoding="utf-8")
 _SCRIPT: Final = bundle_modules(_FOLDER.joinpath("script"), "main.js")
 _TEMPLATE: Final = Template(_FOLDER.joinpath("console.html").read_text(encoding="utf-8"))
-_PAGE: Final = _TEMPLATE.substitute(style=_STYLE, script=_SCRIPT).encode()
+
+# The document, to be sent with `HEADERS`.
+PAGE: Final = _TEMPLATE.substitute(style=_STYLE, script=_SCRIPT).encode()
 
 _SECURITY: Final = {
     "default-src": "'none'",
@@ -45,8 +47,3 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType(
         "Cache-Control": "no-cache",
     }
 )
-
-
-def page() -> bytes:
-    """Return the document, to be sent with `HEADERS`."""
-    return _PAGE

@@ -73,7 +73,7 @@ class Service:
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     """Build the service; raises InputError for wrong settings."""
     tokens = TokenStore(settings.tokens)
-    settings.require_tokens(tokens.keys.needed)
+    settings.require_tokens(bool(tokens.principals))
     systems = {name: _system(name, settings, workers[name]) for name in settings.systems}
     gateway = Gateway(systems, AccessControl(tokens, settings.limits), settings.limits)
     address = (settings.host, settings.port) if settings.listen else None

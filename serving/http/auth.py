@@ -50,66 +50,51 @@ class Principal(NamedTuple):
     scope: Scope
 
 
-class TokenSet(NamedTuple):
-    """Digests of tokens. If there are none, every client on this machine may do everything."""
-
-    principals: tuple[Principal, ...]
-
-    @property
-    def needed(self) -> bool:
-        return bool(self.principals)
-
-    def find(self, token: str) -> Principal | None:
-        """Compare with every digest, so that the time does not depend on the token."""
-        digest, found = _digest(token), None
-        for principal in self.principals:
-            if hmac.compare_digest(digest, principal.digest):
-                found = principal
-        return found
+Principals = tuple[Principal, ...]
 
 
 class TokenStore:
-    """The tokens that are valid now."""
+    """The tokens that are valid now; if none, every client on this machine may do everything."""
 
     def __init__(self, file: Path | None, environment: Mapping[str, str] = os.environ) -> None:
         self._file, self._from_environment = file, environment.get(TOKENS, "")
-        self._signature = _file_signature(file)
-        self._keys = self._read()
+        self._signature = None if file is None else _file_signature(file)
+        self._principals = self._read()
 
     @property
-    def keys(self) -> TokenSet:
+    def principals(self) -> Principals:
         """Read the file again if it has changed; if it is now invalid, the old tokens stay."""
         if self._file is not None and (signature := _file_signature(self._file)) != self._signature:
             self._signature = signature  # before reading: a change meanwhile is seen next time
             try:
-                self._keys = self._read()
+                self._principals = self._read()
             except InputError as fault:
                 logger.warning("%s; the tokens read before stay valid", fault)
-        return self._keys
+        return self._principals
 
-    def _read(self) -> TokenSet:
-        keys = parse_tokens(self._from_environment, TOKENS)
-        if self._file is not None:
-            try:
-                text = read_bounded(self._file, MAX_FILE_BYTES)
-            except InputError as fault:
-                raise InputError(
-                    f"tokens: {fault}; expected a file of `read TOKEN` or `admin TOKEN` lines"
-                ) from None
-            more = parse_tokens(text.decode("utf-8", "replace"), str(self._file))
-            if not more.needed:
-                raise InputError(f"tokens {self._file} holds none; expected at least one line")
-            keys = TokenSet(keys.principals + more.principals)
-        return keys
+    def _read(self) -> Principals:
+        from_environment = parse_tokens(self._from_environment, TOKENS)
+        if self._file is None:
+            return from_environment
+        try:
+            text = read_bounded(self._file, MAX_FILE_BYTES)
+        except InputError as fault:
+            raise InputError(
+                f"tokens: {fault}; expected a file of `read TOKEN` or `admin TOKEN` lines"
+            ) from None
+        from_file = parse_tokens(text.decode("utf-8", "replace"), str(self._file))
+        if not from_file:
+            raise InputError(f"tokens {self._file} holds none; expected at least one line")
+        return from_environment + from_file
 
 
-def _file_signature(file: Path | None) -> tuple[int, int, int] | None:
+def _file_signature(file: Path) -> tuple[int, int, int] | None:
     """Changes whenever the file does; None if it cannot be accessed."""
     try:
-        facts = file.stat() if file is not None else None
+        facts = file.stat()
     except OSError:
         return None
-    return None if facts is None else (facts.st_ino, facts.st_ctime_ns, facts.st_size)
+    return facts.st_ino, facts.st_ctime_ns, facts.st_size
 
 
 def file_warning(file: Path) -> str | None:
@@ -119,7 +104,7 @@ def file_warning(file: Path) -> str | None:
     return f"tokens {file} is readable by all users of this machine; expected `chmod o-r` of it"
 
 
-def parse_tokens(text: str, where: str) -> TokenSet:
+def parse_tokens(text: str, where: str) -> Principals:
     """Parse `SCOPE TOKEN` lines. Errors never repeat a token."""
     found = []
     for number, line in enumerate(text.replace(",", "\n").splitlines(), start=1):
@@ -134,13 +119,16 @@ def parse_tokens(text: str, where: str) -> TokenSet:
                 "characters or more"
             )
         found.append(Principal(_digest(words[1]), Scope[words[0].upper()]))
-    return TokenSet(tuple(found))
+    return tuple(found)
 
 
-def bearer(header: str | None) -> str | None:
-    """Return the token of an Authorization header; None if there is none."""
-    kind, _, token = (header or "").strip().partition(" ")
-    return token.strip() if kind.lower() == "bearer" and token.strip() else None
+def find_principal(principals: Principals, token: str) -> Principal | None:
+    """Compare with every digest, so that the time does not depend on the token."""
+    digest, found = _digest(token), None
+    for principal in principals:
+        if hmac.compare_digest(digest, principal.digest):
+            found = principal
+    return found
 
 
 def _digest(token: str) -> bytes:
@@ -207,30 +195,31 @@ class AccessControl:
 
     @property
     def uses_tokens(self) -> bool:
-        return self._tokens.keys.needed
+        return bool(self._tokens.principals)
 
     def admit(self, request: Request, scope: Scope) -> Scope:
         """Return the client's scope; raises HttpError if the request is not allowed."""
         address = request.client.host if request.client else ""
-        keys = self._tokens.keys
-        if not keys.needed:
+        principals = self._tokens.principals
+        if not principals:
             _require_local_origin(request.headers)
             self._check_rate(address)
             return Scope.ADMIN
-        principal = self._authenticate(request, address, keys)
+        principal = self._authenticate(request, address, principals)
         if principal.scope < scope:
             needed = scope.name.lower()
             raise HttpError(403, f"the token may not do this; expected one of scope {needed}")
         self._check_rate(principal.digest)
         return principal.scope
 
-    def _authenticate(self, request: Request, address: str, keys: TokenSet) -> Principal:
+    def _authenticate(self, request: Request, address: str, principals: Principals) -> Principal:
         headers = request.headers.getlist("authorization")
-        token = bearer(headers[0]) if len(headers) == 1 else None
-        if token is None:
+        kind, _, token = (headers[0] if len(headers) == 1 else "").strip().partition(" ")
+        token = token.strip()
+        if kind.lower() != "bearer" or not token:
             self._check_rate(address)
         else:
-            principal = keys.find(token)
+            principal = find_principal(principals, token)
             wait_s = self._failures.wait_s(address, principal, time.monotonic())
             if wait_s > 0:
                 raise _too_many("too many wrong tokens from this address", wait_s)

@@ -7,6 +7,7 @@ a number belongs, for example. So the number of values in a body is bounded as w
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 
 from fastapi import Request
@@ -33,48 +34,40 @@ class HttpError(Exception):
         self.status, self.line, self.field, self.headers = status, line, field, headers or {}
 
 
-class BodyReader:
-    """Reads bodies of at most `max_bytes` that arrive within `within_s`."""
+async def read_body(request: Request, limit: int, within_s: float) -> bytes:
+    """Read at most `limit` bytes of JSON.
 
-    def __init__(self, max_bytes: int, within_s: float) -> None:
-        self._max_bytes, self._within_s = max_bytes, within_s
-
-    async def read(self, request: Request, max_bytes: int | None = None) -> bytes:
-        """Raises HttpError for another content type, and for a body that is too large or late."""
-        limit = min(self._max_bytes, max_bytes or self._max_bytes)
-        _check_content_type(request)
-        declared = request.headers.get("content-length", "")
-        is_number = declared.isascii() and declared.isdigit()
-        if is_number and (len(declared) > 18 or int(declared) > limit):
-            raise _too_large(limit)
-        parts, size = [], 0
-        request.scope[BODY_READ] = True
-        try:
-            async with asyncio.timeout(self._within_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > limit:
-                        break
-                    parts.append(part)
-        except TimeoutError:
-            raise HttpError(408, f"the body did not arrive within {self._within_s:g} s") from None
-        except ClientDisconnect:
-            raise HttpError(400, "the body is incomplete") from None
-        if size > limit:
-            request.scope[BODY_READ] = False
-            raise _too_large(limit)
-        raw = b"".join(parts)
-        if size > MAX_NESTED and _has_too_many_values(raw):
-            raise HttpError(
-                413,
-                f"the body holds too many values; expected at most {MAX_VALUES:,}, of which "
-                f"{MAX_NESTED:,} lists and objects",
-            )
-        return raw
-
-
-def _has_too_many_values(raw: bytes) -> bool:
-    return raw.count(b",") > MAX_VALUES or raw.count(b"[") + raw.count(b"{") > MAX_NESTED
+    Raises HttpError for another content type, and for a body that is too large or late.
+    """
+    _check_content_type(request)
+    declared = request.headers.get("content-length", "")
+    is_number = declared.isascii() and declared.isdigit()
+    if is_number and (len(declared) > 18 or int(declared) > limit):
+        raise _too_large(limit)
+    parts, size = [], 0
+    request.scope[BODY_READ] = True
+    try:
+        async with asyncio.timeout(within_s):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    request.scope[BODY_READ] = False
+                    raise _too_large(limit)
+                parts.append(part)
+    except TimeoutError:
+        raise HttpError(408, f"the body did not arrive within {within_s:g} s") from None
+    except ClientDisconnect:
+        raise HttpError(400, "the body is incomplete") from None
+    raw = b"".join(parts)
+    if size > MAX_NESTED and (
+        raw.count(b",") > MAX_VALUES or raw.count(b"[") + raw.count(b"{") > MAX_NESTED
+    ):
+        raise HttpError(
+            413,
+            f"the body holds too many values; expected at most {MAX_VALUES:,}, of which "
+            f"{MAX_NESTED:,} lists and objects",
+        )
+    return raw
 
 
 async def drain(request: Request) -> None:
@@ -88,16 +81,13 @@ async def drain(request: Request) -> None:
         return
     if request.scope.get(BODY_READ):
         return
-    size = 0
-    try:
+    size, more = 0, True
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(DRAIN_S):
-            while size < DRAIN_BYTES:
+            while more and size < DRAIN_BYTES:
                 message = await request.receive()
                 size += len(message.get("body", b""))
-                if not message.get("more_body", False):
-                    return
-    except TimeoutError:
-        return
+                more = message.get("more_body", False)
 
 
 def _check_content_type(request: Request) -> None:

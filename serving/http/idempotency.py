@@ -34,9 +34,6 @@ class IdempotencyCache:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the oldest first
         self.stored_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     async def get_or_run(
         self, request_id: str, raw: bytes, work: Callable[[], Awaitable[bytes]]
     ) -> bytes:

@@ -6,8 +6,6 @@ same paths are declared once per system as FastAPI routes, for the document only
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from html import escape
@@ -19,6 +17,7 @@ from fastapi import APIRouter, Body, Query
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, create_model
 
+from loadmaster.serving.console.page_bundle import csp_hash
 from loadmaster.serving.decisions.request import feedback_model, request_model
 from loadmaster.serving.http import schemas
 from loadmaster.serving.system import Endpoint
@@ -61,43 +60,41 @@ def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]
 
 
 def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, Any]) -> None:
-    base, title = f"/v1/{system}", system.title().replace("_", "")
     states = endpoint.examples()
     examples = {
         name: {"summary": f"a {name} state", "value": {"state": state.model_dump(mode="json")}}
         for name, state in states.items()
         if name != "large"  # too long to read
     }
-    response = create_model(
-        f"{title}Response", __base__=schemas.DecisionResponse, decision=(endpoint.decision, ...)
+    decision = create_model(
+        f"{system.title().replace('_', '')}Response",
+        __base__=schemas.DecisionResponse,
+        decision=(endpoint.decision, ...),
     )
 
-    def get(verb: str, summary: str, response: type[BaseModel], *query: Parameter) -> None:
+    def get(verb: str, summary: str, response: Any, **query: Any) -> None:
         errors = (*ACCESS_ERRORS, 422) if query else ACCESS_ERRORS
-        _declare(api, f"{base}/{verb}", summary, response, errors, *query)
+        _declare(api, f"/v1/{system}/{verb}", summary, response, errors, **query)
 
     def post(
-        verb: str,
-        summary: str,
-        response: type[BaseModel],
-        body: type[BaseModel],
-        examples: dict[str, Any] | None,
-        *errors: int,
+        verb: str, summary: str, response: Any, body: Any, examples: Any, *errors: int
     ) -> None:
-        content = _parameter("body", body, Body(openapi_examples=examples))
-        _declare(api, f"{base}/{verb}", summary, response, (*BODY_ERRORS, *errors), content)
+        content = body, Body(openapi_examples=examples)
+        errors = (*BODY_ERRORS, *errors)
+        _declare(api, f"/v1/{system}/{verb}", summary, response, errors, body=content)
 
     status, action = schemas.StatusResponse, schemas.AdminRequest
     summary = f"Decide for {system}. {endpoint.summary}"
-    post("decide", summary, response, request_model(endpoint), examples, 503)
+    post("decide", summary, decision, request_model(endpoint), examples, 503)
     feedback = feedback_model(endpoint)
     post("feedback", "Report an outcome.", schemas.FeedbackResponse, feedback, None)
     get("status", "Lifecycle, rewards, drift, fallbacks.", status)
     get("history", "The last hour in short intervals.", schemas.HistoryResponse)
-    limit = _parameter("limit", Annotated[int, Query(ge=1, le=200)], 50)
-    get("decisions", "The latest decisions, newest first.", schemas.DecisionsResponse, limit)
-    name = _parameter("name", Literal[tuple(sorted(states))], "small")
-    get("example", "An example of a state.", endpoint.state, name)
+    limit = Annotated[int, Query(ge=1, le=200)]
+    listed = schemas.DecisionsResponse
+    get("decisions", "The latest decisions, newest first.", listed, limit=(limit, 50))
+    name: Any = Literal[tuple(sorted(states))]
+    get("example", "An example of a state.", endpoint.state, name=(name, "small"))
     post("pause", "Let the rule act until resume. (admin)", status, action, WITH_REASON, 409)
     post("resume", "Let the policy act again. (admin)", status, action, WITH_REASON, 409)
     promote = schemas.PromoteRequest
@@ -111,14 +108,22 @@ def _declare(
     summary: str,
     response: type[BaseModel],
     errors: tuple[int, ...],
-    *parameters: Parameter,
+    **parameters: tuple[Any, Any],
 ) -> None:
-    """Declare a route that is never called: GET, or POST if it has a body."""
+    """Declare a route that is never called: GET, or POST if it has a body.
+
+    `parameters` are annotations and defaults, by name.
+    """
 
     def endpoint(**_: Any) -> None: ...
 
-    endpoint.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    method = "POST" if BODY_ERRORS[0] in errors else "GET"
+    endpoint.__signature__ = Signature(  # type: ignore[attr-defined]
+        [
+            Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+            for name, (annotation, default) in parameters.items()
+        ]
+    )
+    method = "POST" if "body" in parameters else "GET"
     api.add_api_route(
         path,
         endpoint,
@@ -133,11 +138,6 @@ def _declare(
         },
         openapi_extra=None if 401 in errors else {"security": [{}]},
     )
-
-
-def _parameter(name: str, annotation: Any, default: Any) -> Parameter:
-    """A query parameter, or the body if `default` is a `Body`."""
-    return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 # The page at /docs: no script, nothing from another site.
@@ -156,10 +156,8 @@ summary { cursor: pointer; }
 section p { margin: .2rem 0; }
 """
 
-
-_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 HEADERS = {
-    "Content-Security-Policy": f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; "
+    "Content-Security-Policy": f"default-src 'none'; style-src {csp_hash(STYLE)}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

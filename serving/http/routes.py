@@ -22,7 +22,7 @@ from loadmaster.serving.decisions.request import RequestError, parse_options, to
 from loadmaster.serving.decisions.service import DecisionService
 from loadmaster.serving.http import openapi
 from loadmaster.serving.http.auth import AccessControl, Scope
-from loadmaster.serving.http.body import JSON, SMALL_BYTES, BodyReader, HttpError, drain
+from loadmaster.serving.http.body import JSON, SMALL_BYTES, HttpError, drain, read_body
 from loadmaster.serving.http.idempotency import IdempotencyCache
 from loadmaster.serving.policies.manager import VERBS, Conflict
 from loadmaster.serving.settings import LimitSettings
@@ -58,7 +58,6 @@ class Gateway:
         limits: LimitSettings,
     ) -> None:
         self.systems, self._access, self._limits = systems, access, limits
-        self._bodies = BodyReader(limits.largest_bytes, limits.body_s)
         self._idempotency = {name: IdempotencyCache(time.monotonic) for name in systems}
         self._pending = 0
         self._started, self._started_at = time.monotonic(), time.time()
@@ -67,31 +66,35 @@ class Gateway:
         """Return the encoded response; a repeated request id gets the same bytes."""
         self._access.admit(request, Scope.READ)
         system = self._system(request)
-        raw = await self._bodies.read(request)
+        raw = await read_body(request, self._limits.largest_bytes, self._limits.body_s)
         if self._pending >= self._limits.waiting:
             raise HttpError(503, "too many requests at once", headers=RETRY_SOON)
         self._pending += 1
         try:
             options = parse_options(raw)
-            if options.request_id is None:
-                return to_json(await system.decide(raw, options))
 
             async def decide() -> bytes:
                 return to_json(await system.decide(raw, options))
 
+            if options.request_id is None:
+                return await decide()
             responses = self._idempotency[request.path_params["system"]]
             return await responses.get_or_run(options.request_id, raw, decide)
         finally:
             self._pending -= 1
 
     async def feedback(self, request: Request) -> Json:
-        self._access.admit(request, Scope.READ)
-        system = self._system(request)
-        raw = await self._bodies.read(request, SMALL_BYTES)
+        system, raw = await self._small_request(request, Scope.READ)
         try:
             return system.feedback(raw)
         except InputError as fault:
             raise HttpError(422, f"outcome: {fault}", "outcome") from None
+
+    async def _small_request(self, request: Request, scope: Scope) -> tuple[DecisionService, bytes]:
+        self._access.admit(request, scope)
+        system = self._system(request)
+        limit = min(SMALL_BYTES, self._limits.largest_bytes)
+        return system, await read_body(request, limit, self._limits.body_s)
 
     def read(self, view: Callable[[DecisionService, Request], Json]) -> Handler:
         """Build the handler of a GET route of a system."""
@@ -106,9 +109,7 @@ class Gateway:
         """Build the handler of an admin action."""
 
         async def handler(request: Request) -> Json:
-            self._access.admit(request, Scope.ADMIN)
-            system = self._system(request)
-            raw = await self._bodies.read(request, SMALL_BYTES)
+            system, raw = await self._small_request(request, Scope.ADMIN)
             try:
                 return await system.admin_action(verb, raw)
             except InputError as fault:
@@ -161,24 +162,22 @@ def build_app(
         lifespan=lifespan,
     )
 
-    def error(
-        status: int, line: str, field: str | None = None, headers: Mapping[str, str] | None = None
-    ) -> Response:
-        count_error(status)
-        content = to_json({"error": line, "field": field})
-        return Response(content, status, {**HEADERS, **(headers or {})}, JSON)
+    def error(fault: HttpError) -> Response:
+        count_error(fault.status)
+        content = to_json({"error": fault.line, "field": fault.field})
+        return Response(content, fault.status, {**HEADERS, **fault.headers}, JSON)
 
     def respond(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
                 found = await handler(request)
-            except HttpError as refusal:
+            except HttpError as fault:
                 await drain(request)
-                return error(refusal.status, refusal.line, refusal.field, refusal.headers)
+                return error(fault)
             except RequestError as fault:
-                return error(422, fault.line, fault.field)
+                return error(HttpError(422, fault.line, fault.field))
             except Conflict as fault:
-                return error(409, str(fault))
+                return error(HttpError(409, str(fault)))
             content = found if isinstance(found, bytes) else to_json(found)
             return Response(content, media_type=JSON, headers=HEADERS)
 
@@ -190,14 +189,13 @@ def build_app(
             404: f"no such route: {request.scope['path'][:200]}; see /docs",
             405: f"{request.method[:20]} is not allowed on this route; see /docs",
         }
-        return error(
-            fault.status_code, lines.get(fault.status_code, fault.detail), None, fault.headers
-        )
+        line = lines.get(fault.status_code, fault.detail)
+        return error(HttpError(fault.status_code, line, headers=fault.headers))
 
     @app.exception_handler(Exception)
     async def failed(_: Request, __: Exception) -> Response:
         """Starlette raises the exception again, so it is logged; the client learns no details."""
-        return error(500, "internal error; see the log of the service")
+        return error(HttpError(500, "internal error; see the log of the service"))
 
     @cache
     def document() -> Json:
@@ -214,7 +212,7 @@ def build_app(
         return Response(docs_page(), media_type="text/html", headers=openapi.HEADERS)
 
     async def console_page(_: Request) -> Response:
-        return Response(console.page(), media_type="text/html", headers=console.HEADERS)
+        return Response(console.PAGE, media_type="text/html", headers=console.HEADERS)
 
     # Starlette tries routes in order: the most frequent comes first.
     posts: dict[str, Handler] = {
@@ -229,11 +227,9 @@ def build_app(
         "/v1/systems": gateway.list_systems,
         "/v1/{system}/status": gateway.read(lambda system, _: system.status()),
         "/v1/{system}/history": gateway.read(lambda system, _: system.history()),
-        "/v1/{system}/decisions": gateway.read(
-            lambda system, request: system.decisions(_limit(request))
-        ),
+        "/v1/{system}/decisions": gateway.read(lambda system, r: system.decisions(_limit(r))),
         "/v1/{system}/example": gateway.read(
-            lambda system, request: system.example(request.query_params.get("name", "small"))
+            lambda system, r: system.example(r.query_params.get("name", "small"))
         ),
     }
     for path, handler in posts.items():
@@ -247,10 +243,8 @@ def build_app(
 
 def _limit(request: Request) -> int:
     text = request.query_params.get("limit", "50")
-    if not (
-        text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_DECISIONS
-    ):
-        raise RequestError(
-            f"limit: {text[:40]!r}; expected a number from 1 to {MAX_DECISIONS}", "limit"
-        )
+    is_number = text.isascii() and text.isdigit() and len(text) < 9
+    if not is_number or not 1 <= int(text) <= MAX_DECISIONS:
+        expected = f"expected a number from 1 to {MAX_DECISIONS}"
+        raise RequestError(f"limit: {text[:40]!r}; {expected}", "limit")
     return int(text)

@@ -51,7 +51,6 @@ def dashboard_address(given: str | None = None) -> str:
 
 
 def _checked(address: str, origin: str) -> str:
-    expected = "expected the dashboard's http://HOST:PORT"
     if "://" not in address:
         address = f"http://{address}"
     try:
@@ -60,7 +59,7 @@ def _checked(address: str, origin: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid or parts.query or parts.fragment or parts.username:
-        raise InputError(f"{origin} {address!r}: {expected}")
+        raise InputError(f"{origin} {address!r}: expected the dashboard's http://HOST:PORT")
     return address.rstrip("/")
 
 
@@ -73,10 +72,8 @@ def running_ray_address() -> str | None:
 
     found = get_webui_url_from_internal_kv()
     if not found:
-        raise InputError(
-            "the running Ray has no dashboard, which accepts jobs; "
-            "expected one started with include_dashboard=True"
-        )
+        expected = "expected one started with include_dashboard=True"
+        raise InputError(f"the running Ray has no dashboard, which accepts jobs; {expected}")
     return f"http://{found}"
 
 
@@ -87,10 +84,8 @@ def _address_from_head(head: str) -> str:
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
     except (OSError, ValueError, OverflowError) as fault:
-        reason = getattr(fault, "strerror", None) or str(fault)
-        raise InputError(
-            f"{RAY_ADDRESS}={head}: no cluster responds ({reason}); {expected}"
-        ) from None
+        reason = f"no cluster responds ({getattr(fault, 'strerror', None) or fault})"
+        raise InputError(f"{RAY_ADDRESS}={head}: {reason}; {expected}") from None
     from ray.dashboard.utils import ray_address_to_api_server_url
 
     try:

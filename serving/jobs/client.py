@@ -16,24 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.serving.jobs.access import (
-    ANSWER_S,
-    API_SERVER,
-    AUTH_TOKEN,
-    cluster_token,
-    dashboard_address,
-)
-from loadmaster.serving.jobs.job import (
-    COMMAND,
-    FOLDER,
-    Job,
-    entrypoint,
-    environment,
-    job_folder,
-    job_from,
-    job_id,
-    usual_name,
-)
+from loadmaster.serving.jobs import access
+from loadmaster.serving.jobs import job as submission
+from loadmaster.serving.jobs.access import ANSWER_S, API_SERVER
+from loadmaster.serving.jobs.job import COMMAND, Job, job_from
 from loadmaster.serving.jobs.wheel import wheel
 
 TRANSFER_S = 120.0  # timeout of a request; the wheel is uploaded in one
@@ -58,7 +44,7 @@ class Jobs:
     @cached_property
     def address(self) -> str:
         """Address of the dashboard: http://host:port."""
-        return dashboard_address(self._given)
+        return access.dashboard_address(self._given)
 
     def submit(
         self,
@@ -79,22 +65,22 @@ class Jobs:
         `code` is a wheel to run instead of this installation's.
         """
         now = datetime.datetime.now()
-        job = job_id(name or usual_name(arguments), now, secrets.token_hex(2))
-        folder = job_folder(storage, job)
-        labels = {**(metadata or {}), COMMAND: shlex.join(arguments), FOLDER: folder}
-        variables = environment(env or {})
+        name = name or submission.usual_name(arguments)
+        job = submission.job_id(name, now, secrets.token_hex(2))
+        folder = submission.job_folder(storage, job)
+        variables = submission.environment(env or {})
         shipped = str(code or wheel())
+        labels = {COMMAND: shlex.join(arguments), submission.FOLDER: folder}
         with self._errors():
-            return str(
-                self._ray.submit_job(
-                    entrypoint=entrypoint(arguments, folder),
-                    submission_id=job,
-                    runtime_env={"py_modules": [shipped], "env_vars": variables},
-                    metadata=labels,
-                    entrypoint_num_cpus=cpus or None,
-                    entrypoint_num_gpus=gpus or None,
-                )
+            self._ray.submit_job(
+                entrypoint=submission.entrypoint(arguments, folder),
+                submission_id=job,
+                runtime_env={"py_modules": [shipped], "env_vars": variables},
+                metadata={**(metadata or {}), **labels},
+                entrypoint_num_cpus=cpus or None,
+                entrypoint_num_gpus=gpus or None,
             )
+        return job
 
     def list(self) -> list[Job]:
         """Return the jobs of loadmaster, latest first."""
@@ -110,9 +96,7 @@ class Jobs:
     def find(self, name: str) -> Job:
         """Find the job of that id, or the only one whose id contains `name`."""
         known = {job.id: job for job in self.list()}
-        matches = [each for each in known if name in each]
-        if name in known:
-            return known[name]
+        matches = [name] if name in known else [each for each in known if name in each]
         if len(matches) == 1:
             return known[matches[0]]
         if matches:
@@ -175,7 +159,7 @@ class Jobs:
     @cached_property
     def _ray(self) -> Any:
         """Ray's client, created once the cluster responds."""
-        token = self._token or cluster_token()
+        token = self._token or access.cluster_token()
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._check_responds(headers)
         from ray.job_submission import JobSubmissionClient
@@ -199,10 +183,8 @@ class Jobs:
         if response.status_code in (401, 403):
             raise self._refused(bool(headers))
         if response.status_code != 200 or "ray_version" not in response.text:
-            raise InputError(
-                f"{self.address} is no Ray dashboard; expected the address that `ray start --head` "
-                "printed"
-            )
+            expected = "expected the address that `ray start --head` printed"
+            raise InputError(f"{self.address} is no Ray dashboard; {expected}")
 
     @contextmanager
     def _errors(self, job: str | None = None) -> Iterator[None]:
@@ -224,18 +206,15 @@ class Jobs:
             raise InputError(f"the cluster at {self.address} refused: {reason[:300]}") from None
 
     def _unreachable(self, fault: OSError) -> UnreachableError:
-        reason = _reason(fault)
         return UnreachableError(
-            f"no Ray cluster answers at {self.address} ({reason}); expected the dashboard of a "
-            f"running one: --address URL or {API_SERVER}"
+            f"no Ray cluster answers at {self.address} ({_reason(fault)}); expected the dashboard "
+            f"of a running one: --address URL or {API_SERVER}"
         )
 
     def _refused(self, had_token: bool) -> InputError:
         what = "refuses the token" if had_token else "requires a token, and none is set"
-        return InputError(
-            f"the cluster at {self.address} {what}; expected its own in {AUTH_TOKEN} or in "
-            "~/.ray/auth_token"
-        )
+        expected = f"expected its own in {access.AUTH_TOKEN} or in ~/.ray/auth_token"
+        return InputError(f"the cluster at {self.address} {what}; {expected}")
 
 
 def _reason(fault: BaseException) -> str:
@@ -256,12 +235,11 @@ def _reason(fault: BaseException) -> str:
 @contextmanager
 def _override_address(address: str) -> Iterator[None]:
     """Set the variable by which Ray would override the given address."""
-    before = os.environ.get(API_SERVER)
+    before = os.environ.pop(API_SERVER, None)
     os.environ[API_SERVER] = address
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[API_SERVER]
-        else:
+        del os.environ[API_SERVER]
+        if before is not None:
             os.environ[API_SERVER] = before

@@ -98,9 +98,7 @@ def job_folder(storage: str | None, job: str) -> str:
     if storage is None:
         return f"$HOME/{HOME_FOLDER}/{job}"
     if not PurePosixPath(storage).is_absolute():
-        raise InputError(
-            f"storage {storage!r} is relative; expected an absolute path on the cluster"
-        )
+        raise InputError(f"storage {storage!r}: expected an absolute path on the cluster")
     return str(PurePosixPath(storage) / job)
 
 

@@ -51,10 +51,8 @@ def installed_files(package: Path) -> dict[str, bytes]:
         try:
             files[entry.as_posix()] = Path(str(found.locate_file(entry))).read_bytes()
         except OSError as fault:
-            raise InputError(
-                f"this installation is damaged: {entry} cannot be read ({fault.strerror}); "
-                "install loadmaster again"
-            ) from None
+            reason = f"{entry} cannot be read ({fault.strerror}); install loadmaster again"
+            raise InputError(f"this installation is damaged: {reason}") from None
     return files
 
 
@@ -112,19 +110,12 @@ def build(files: Files) -> dict[str, bytes]:
             raise InputError(f"this checkout cannot be built as a wheel: {fault}") from None
         built = list(dist.glob("*.whl"))
         if done.returncode or len(built) != 1:
-            raise InputError(_build_error(done.stderr))
+            *_, reason = ["no output of setuptools", *done.stderr.strip().splitlines()]
+            if "No module named 'setuptools'" in reason:
+                reason = "setuptools is not installed; expected `pip install 'setuptools>=77'`"
+            raise InputError(f"this checkout cannot be built as a wheel: {reason}")
         with zipfile.ZipFile(built[0]) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
-
-
-def _build_error(stderr: str) -> str:
-    lines = stderr.strip().splitlines() or ["no output of setuptools"]
-    if "No module named 'setuptools'" in lines[-1]:
-        return (
-            "this checkout cannot be built as a wheel: setuptools is not installed; "
-            "expected `pip install 'setuptools>=77'`"
-        )
-    return f"this checkout cannot be built as a wheel: {lines[-1]}"
 
 
 def _project(root: Path) -> dict[str, Any]:
@@ -175,7 +166,8 @@ def wheel(root: Path | None = None, cache: Path | None = None) -> Path:
         os.utime(known)
         return known
     content = without_requirements(build(files) if checkout else files)
-    path = folder / f"loadmaster-{version_of(content)}-0_{digest}-{TAGS}.whl"
+    version = BytesParser().parsebytes(content[metadata_name(content)])["Version"]
+    path = folder / f"loadmaster-{version}-0_{digest}-{TAGS}.whl"
     _write(content, path)
     _delete_old(folder)
     return path
@@ -195,7 +187,6 @@ def without_requirements(files: Files) -> dict[str, bytes]:
 
     `loadmaster doctor` reads there which versions a node must have.
     """
-    changed = {name: content for name, content in files.items() if not _is_record(name)}
     name = metadata_name(files)
     metadata = BytesParser().parsebytes(files[name])
     requirements = metadata.get_all("Requires-Dist") or []
@@ -207,27 +198,19 @@ def without_requirements(files: Files) -> dict[str, bytes]:
             other = marker.replace(f"and {EXTRA}", "").replace(EXTRA, "").strip()
             both = f"{other} and {EXTRA}" if other else EXTRA
             metadata["Requires-Dist"] = f"{requirement.strip()}; {both}"
-    changed[name] = _encode(metadata)
     record = name.replace("METADATA", "RECORD")
+    changed = {name: content for name, content in files.items() if name != record}
+    changed[name] = _encode(metadata)
     changed[record] = _record(changed, record)
     return changed
 
 
 def metadata_name(files: Iterable[str]) -> str:
+    """Name of the metadata file among the names of a wheel's files."""
     for name in files:
         if name.endswith(".dist-info/METADATA") and name.count("/") == 1:
             return name
-    raise InputError(
-        "the installation has no metadata; expected `pip install` of a wheel or of a checkout"
-    )
-
-
-def version_of(files: Files) -> str:
-    return str(BytesParser().parsebytes(files[metadata_name(files)])["Version"])
-
-
-def _is_record(name: str) -> bool:
-    return name.endswith(".dist-info/RECORD")
+    raise InputError("this installation has no metadata; install loadmaster again")
 
 
 def _encode(metadata: Message) -> bytes:
@@ -256,10 +239,8 @@ def _write(files: Files, path: Path) -> None:
                 entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
                 archive.writestr(entry, content)
     except (OSError, InputError) as fault:
-        raise InputError(
-            f"cannot write the wheel {str(path)!r}: {fault}; set LOADMASTER_CACHE to a writable "
-            "folder"
-        ) from None
+        expected = "set LOADMASTER_CACHE to a writable folder"
+        raise InputError(f"cannot write the wheel {str(path)!r}: {fault}; {expected}") from None
 
 
 def _delete_old(folder: Path) -> None:

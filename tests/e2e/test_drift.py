@@ -22,7 +22,7 @@ from loadmaster.models.bundle import load_bundle, save_bundle
 from loadmaster.models.manifest import pretrained_folder
 from loadmaster.serving.client import Client
 from tests.e2e.operator import operate
-from tests.e2e.test_jobs import free_ports
+from tests.serving.live import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def make_reversed_policy(folder: Path) -> Path:
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Client]:
-    (port,) = free_ports(1)
+    port = free_port()
     decima = {
         "bundle": str(make_reversed_policy(tmp_path / "reversed")),
         "deadline_ms": 5000,

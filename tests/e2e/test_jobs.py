@@ -37,7 +37,12 @@ TINY = {
     "rollouts.sequences": 1,
     "rollouts.per_sequence": 2,
     "validation.sequences": 2,
+    "training.iterations": 100_000,
+    "checkpoints.every": 1,
 }
+
+
+Submitted = dict[str, subprocess.Popen[str]]
 
 
 class Cluster(NamedTuple):
@@ -47,36 +52,22 @@ class Cluster(NamedTuple):
     storage: Path
 
 
-def free_ports(count: int) -> list[int]:
-    """Free ports, all different."""
-    held = [socket.socket() for _ in range(count)]
-    for each in held:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose head has no virtual environment in its PATH."""
     home = tmp_path_factory.mktemp("home")
     # Directly under /tmp: paths of sockets are limited to 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
-    gcs, dashboard, client, agent = free_ports(4)
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
+        gcs, dashboard, client, agent = (each.getsockname()[1] for each in sockets)
     token = secrets.token_hex(32)
     secure = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "HOME": str(home)}
-    ports = {
-        "--port": gcs,
-        "--dashboard-port": dashboard,
-        "--ray-client-server-port": client,
-        "--dashboard-agent-listen-port": agent,
-    }
     options = [
         "--head", "--block", "--num-cpus=2", "--object-store-memory=134217728",
         "--disable-usage-stats", "--dashboard-host=127.0.0.1", "--node-ip-address=127.0.0.1",
-        f"--temp-dir={folder}", *(f"{name}={port}" for name, port in ports.items()),
+        f"--temp-dir={folder}", f"--port={gcs}", f"--dashboard-port={dashboard}",
+        f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
     ]  # fmt: skip
     head = subprocess.Popen(
         [str(Path(sys.executable).with_name("ray")), "start", *options],
@@ -135,15 +126,9 @@ def begin(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def ended(process: subprocess.Popen[str]) -> Done:
-    out, err = process.communicate(timeout=TIMEOUT_S)
-    return Done(process.returncode, out, err)
+def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
+    output = process.communicate(timeout=TIMEOUT_S)
+    return subprocess.CompletedProcess(process.args, process.returncode, *output)
 
 
 def submit(*options: str, command: list[str]) -> list[str]:
@@ -151,33 +136,21 @@ def submit(*options: str, command: list[str]) -> list[str]:
     return ["submit", "--env", f"LOADMASTER_CACHE={cache_root().parent}", *options, "--", *command]
 
 
-def settings(**changed: object) -> list[str]:
-    values = {**TINY, **{name.replace("__", "."): value for name, value in changed.items()}}
-    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
-
-
-class Submitted(NamedTuple):
-    """Three jobs at once."""
-
-    checking: subprocess.Popen[str]
-    failing: subprocess.Popen[str]
-    training: subprocess.Popen[str]
-
-
 @pytest.fixture(scope="module")
 def submitted(cluster: Cluster) -> Submitted:
-    train = ["train", "decima", "--workers", "1", "--output", "run"]
-    train += settings(training__iterations=100_000, checkpoints__every=1)
+    """Three jobs at once."""
+    options = [part for name, value in TINY.items() for part in ("--set", f"{name}={value}")]
+    train = ["train", "decima", "--workers", "1", "--output", "run", *options]
     nonsense = ["train", "decima", "--set", "environment.workload=nonsense"]
-    return Submitted(
-        begin(cluster, *submit(command=["doctor", "--json"])),
-        begin(cluster, *submit(command=nonsense)),
-        begin(cluster, *submit("--storage", str(cluster.storage), command=train)),
-    )
+    return {
+        "checking": begin(cluster, *submit(command=["doctor", "--json"])),
+        "failing": begin(cluster, *submit(command=nonsense)),
+        "training": begin(cluster, *submit("--storage", str(cluster.storage), command=train)),
+    }
 
 
 def test_job_runs_the_code_of_this_checkout(cluster: Cluster, submitted: Submitted) -> None:
-    done = ended(submitted.checking)
+    done = ended(submitted["checking"])
     assert done.returncode == 0, done.stdout + done.stderr
     checks = json.loads(done.stdout[done.stdout.index('{\n  "checks"') :])["checks"]
     found = {check["name"]: check["status"] for check in checks}
@@ -189,14 +162,14 @@ def test_job_runs_the_code_of_this_checkout(cluster: Cluster, submitted: Submitt
 
 
 def test_failed_job_is_reported(submitted: Submitted) -> None:
-    done = ended(submitted.failing)
+    done = ended(submitted["failing"])
     assert done.returncode == 1
     assert "error: unknown workload 'nonsense'" in done.stdout
     assert re.fullmatch(r"error: job \S+ failed \(exit code 2\)\n", done.stderr)
 
 
 def test_training_survives_ctrl_c_and_is_stopped(cluster: Cluster, submitted: Submitted) -> None:
-    process = submitted.training
+    process = submitted["training"]
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("iteration "):

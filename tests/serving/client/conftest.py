@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,11 +13,8 @@ from loadmaster.serving.client import AsyncClient, Client
 
 
 class Clock:
-    """Advances by the pauses that are slept."""
-
     def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
+        self.now, self.pauses = 0.0, list[float]()
 
     def __call__(self) -> float:
         return self.now
@@ -35,20 +31,13 @@ class BlockingAdapter:
     """An AsyncClient with blocking methods, so that one test covers both clients."""
 
     def __init__(self, client: AsyncClient, runner: asyncio.Runner) -> None:
-        self.client = client
-        self._runner = runner
+        self.client, self._runner = client, runner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self.client, name)
+        async def call(*arguments: Any, **settings: Any) -> Any:
+            return await getattr(self.client, name)(*arguments, **settings)
 
-        def call(*arguments: Any, **settings: Any) -> Any:
-            async def awaited() -> Any:
-                result = found(*arguments, **settings)
-                return await result if inspect.isawaitable(result) else result
-
-            return self._runner.run(awaited())
-
-        return call
+        return lambda *arguments, **settings: self._runner.run(call(*arguments, **settings))
 
     def __repr__(self) -> str:
         return repr(self.client)

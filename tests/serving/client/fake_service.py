@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
+import socketserver
 import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 DECISION: dict[str, Any] = {
@@ -122,86 +122,77 @@ def trickle(exchange: Talk) -> bool:
     return False
 
 
-@dataclass
-class FakeService:
+def refuse_unread(exchange: Talk) -> bool:
+    """Respond 413 after the headers, and close."""
+    answer({"error": "too large"}, 413, Connection="close")(exchange)
+    return False
+
+
+def refuse_and_drain(exchange: Talk) -> bool:
+    """Respond 413 after the headers, then read the body."""
+    refuse_unread(exchange)
+    exchange.socket.shutdown(socket.SHUT_WR)
+    while exchange.socket.recv(100_000):
+        pass
+    return False
+
+
+class FakeService(socketserver.ThreadingTCPServer):
     """Each request gets the next behaviour of the script; the last one repeats."""
 
-    script: list[Behaviour]
-    tls: ssl.SSLContext | None = None
-    largest: float = math.inf  # limit of a request body, bytes
-    patient: bool = True  # reads the rest of a body that is too large
-    seen: list[Seen] = field(default_factory=list)
-    connections: int = 0
-    over: threading.Event = field(default_factory=threading.Event)
+    daemon_threads = True
+    request_queue_size = 100
 
-    def __post_init__(self) -> None:
-        self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        scheme = "http" if self.tls is None else "https"
-        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._open: list[socket.socket] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+    def __init__(self, script: list[Behaviour], tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self.server_address[1]}"
+        self.script, self.tls, self.connections = script, tls, 0
+        self.seen: list[Seen] = []
+        self.over, self.lock = threading.Event(), threading.Lock()
 
-    def close(self) -> None:
-        self.over.set()
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        for each in self._open:
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+    def handle_error(self, *_: Any) -> None:
+        """Ignore broken connections."""
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(accepted)
-            number, self.connections = self.connections, self.connections + 1
-            threading.Thread(target=self._serve, args=(accepted, number), daemon=True).start()
 
-    def _serve(self, accepted: socket.socket, number: int) -> None:
-        with suppress(OSError), accepted:
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self.tls is not None:
-                accepted = self.tls.wrap_socket(accepted, server_side=True)
-            with accepted, accepted.makefile("rb") as reader:
-                while True:
-                    first = reader.readline().decode().split()
-                    if not first:
-                        return
-                    lines = iter(reader.readline, b"\r\n")
-                    pairs = (line.decode().partition(":") for line in lines)
-                    headers = {name.lower(): value.strip() for name, _, value in pairs}
-                    length = int(headers.get("content-length", 0))
-                    if length > self.largest:
-                        self._refuse(accepted, Seen(first[0], first[1], headers, b"", number))
-                        return
-                    body = reader.read(length)
-                    seen = Seen(first[0], first[1], headers, body, number)
-                    with self._lock:
-                        self.seen.append(seen)
-                        behave = self.script.pop(0) if len(self.script) > 1 else self.script[0]
-                    if not behave(Talk(accepted, seen, self.over)):
-                        return
+class _Connection(socketserver.StreamRequestHandler):
+    disable_nagle_algorithm = True
+    server: FakeService
 
-    def _refuse(self, accepted: socket.socket, seen: Seen) -> None:
-        """Respond 413 after the headers, then discard the body."""
-        answer({"error": "too large"}, 413, Connection="close")(Talk(accepted, seen, self.over))
-        accepted.shutdown(socket.SHUT_WR)
-        self.seen.append(seen)
-        while self.patient and accepted.recv(100_000):
-            pass
+    def setup(self) -> None:
+        if self.server.tls is not None:
+            self.request = self.server.tls.wrap_socket(self.request, server_side=True)
+        super().setup()
+
+    def handle(self) -> None:
+        with self.server.lock:
+            number, self.server.connections = self.server.connections, self.server.connections + 1
+        stays_open = True
+        while stays_open and (first := self.rfile.readline().decode().split()):
+            lines = iter(self.rfile.readline, b"\r\n")
+            pairs = (line.decode().partition(":") for line in lines)
+            headers = {name.lower(): value.strip() for name, _, value in pairs}
+            with self.server.lock:
+                script = self.server.script
+                behave = script.pop(0) if len(script) > 1 else script[0]
+            unread = behave in (refuse_unread, refuse_and_drain)
+            body = b"" if unread else self.rfile.read(int(headers.get("content-length", 0)))
+            seen = Seen(first[0], first[1], headers, body, number)
+            self.server.seen.append(seen)
+            stays_open = behave(Talk(self.connection, seen, self.server.over))
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()  # before the server's shutdown, which would precede a reset
 
 
 @contextmanager
 def fake_service(*script: Behaviour, tls: ssl.SSLContext | None = None) -> Iterator[FakeService]:
-    service = FakeService(list(script) or [answer()], tls)
-    try:
+    with FakeService(list(script) or [answer()], tls) as service:
+        threading.Thread(target=service.serve_forever, args=(0.005,), daemon=True).start()
         yield service
-    finally:
-        service.close()
+        service.over.set()
+        service.shutdown()
 
 
 def unused_url() -> str:

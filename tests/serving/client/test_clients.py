@@ -21,6 +21,8 @@ from tests.serving.client.fake_service import (
     close_unannounced,
     fake_service,
     raw,
+    refuse_and_drain,
+    refuse_unread,
     reset,
     silence,
     trickle,
@@ -46,11 +48,12 @@ class Model(BaseModel):
 
 def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient) -> None:
     with fake_service() as service:
-        decision = make_client(service.url).decide("decima", STATE, deadline_ms=20)
+        url = f"{service.url}/behind/proxy/"
+        decision = make_client(url).decide("decima", STATE, deadline_ms=20)
         (seen,) = service.seen
     assert (decision.id, decision.source, decision.latency_ms) == ("d-1", "policy", 1.25)
     assert decision.reason.choices["stage"][0].probability == 0.75
-    assert (seen.method, seen.target) == ("POST", "/v1/decima/decide")
+    assert (seen.method, seen.target) == ("POST", "/behind/proxy/v1/decima/decide")
     assert seen.headers["content-type"] == "application/json"
     assert "authorization" not in seen.headers
     sent = seen.json
@@ -58,8 +61,12 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
     assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
 
 
+ENCODED = json.dumps(STATE, indent=1).encode()
+
+
 @pytest.mark.parametrize(
-    "state", [STATE, MappingProxyType(STATE), Model(), json.dumps(STATE, indent=1).encode()]
+    "state",  # bytes cannot override the mode
+    [STATE, MappingProxyType(STATE), Model(), ENCODED, ENCODED + b',"mode":"active"'],
 )
 def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:
@@ -77,78 +84,50 @@ def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
     assert (raised.value.status, raised.value.field) == (None, "state")
 
 
-def test_state_bytes_cannot_override_the_mode(make_client: MakeClient) -> None:
-    with fake_service() as service:
-        make_client(service.url).decide("decima", b'{},"mode":"active"', mode="shadow")
-        assert service.seen[0].json["mode"] == "shadow"
+INTERVAL = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
+LISTED = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
+DAS = {"system": "das", "summary": "", "lifecycle": "ONLINE", "paused": False, "acting": "x"}
+SERVICE = {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False}
+OUTCOME, ACCEPTED = {"jct_s": 3}, {"accepted": True, "reward": -2.5}
 
 
-def test_other_calls_send_their_requests(make_client: MakeClient) -> None:
-    interval = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
-    listed = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
-    das = {"system": "das", "summary": "", "lifecycle": "ONLINE", "paused": False, "acting": "x"}
-    service_info = {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False}
-    systems = {"service": service_info, "systems": [das]}
-    script = [
-        answer(systems),
-        answer({"accepted": True, "reward": -2.5}),
-        answer({"accepted": True, "reward": 1}),
-        answer(STATUS),
-        answer(listed),
-        answer({"interval_s": 10, "intervals": [interval]}),
-        answer(STATE),
-        *[answer(STATUS)] * 5,
-    ]
-    with fake_service(*script) as service:
+@pytest.mark.parametrize(
+    ("name", "arguments", "response", "target", "body"),
+    [
+        ("systems", (), {"service": SERVICE, "systems": [DAS]}, "systems", None),
+        ("status", ("das",), STATUS, "das/status", None),
+        ("decisions", ("das", 7), LISTED, "das/decisions?limit=7", None),
+        ("history", ("a/b",), {"interval_s": 9, "intervals": [INTERVAL]}, "a%2Fb/history", None),
+        ("example", ("das", "large & odd"), STATE, "das/example?name=large+%26+odd", None),
+        ("feedback", ("x", b'{"jct_s": 3}'), ACCEPTED, "x/feedback", {"outcome": OUTCOME}),
+        ("feedback", ("x", OUTCOME, "d"), ACCEPTED, "x/feedback", {"id": "d", "outcome": OUTCOME}),
+        ("pause", ("das", "maintenance"), STATUS, "das/pause", {"reason": "maintenance"}),
+        ("resume", ("das",), STATUS, "das/resume", {}),
+        ("promote", ("das",), STATUS, "das/promote", {}),
+        ("promote", ("das", "b", "shadow"), STATUS, "das/promote", {"bundle": "b", "to": "shadow"}),
+        ("rollback", ("das",), STATUS, "das/rollback", {}),
+    ],
+)
+def test_other_calls_send_their_requests(
+    make_client: MakeClient, name: str, arguments: Any, response: Any, target: str, body: Any
+) -> None:
+    with fake_service(answer(response)) as service:
+        assert getattr(make_client(service.url), name)(*arguments)
+        (seen,) = service.seen
+    assert seen.target == f"/v1/{target}"
+    assert seen.method == ("GET" if body is None else "POST")
+    assert json.loads(seen.body or b"null") == body
+
+
+def test_admin_calls_open_a_new_connection(make_client: MakeClient) -> None:
+    with fake_service(answer(chunked=True), answer(), answer(STATUS), answer()) as service:
         client = make_client(service.url)
-        assert client.systems().systems[0].lifecycle == "ONLINE"
-        assert client.feedback("das", {"jct_s": 3}, id="d-1").reward == -2.5
-        assert client.feedback("das", b'{"jct_s": 3}').accepted
-        assert client.status("decima").decisions.by_cause == {"timeout": 1}
-        assert client.decisions("decima", 7)[0].mode == "active"
-        assert client.history("decima").intervals[0].p50_ms == 1.5
-        assert client.example("decima", "large & odd") == STATE
-        assert client.pause("decima", "maintenance").paused
-        client.resume("decima")
-        client.promote("decima")
-        client.promote("decima", "bundles/new", "shadow")
-        client.rollback("a/b")
-        requests = [(seen.method, seen.target) for seen in service.seen]
-        bodies = [seen.json for seen in service.seen if seen.method == "POST"]
-    assert requests == [
-        ("GET", "/v1/systems"),
-        ("POST", "/v1/das/feedback"),
-        ("POST", "/v1/das/feedback"),
-        ("GET", "/v1/decima/status"),
-        ("GET", "/v1/decima/decisions?limit=7"),
-        ("GET", "/v1/decima/history"),
-        ("GET", "/v1/decima/example?name=large+%26+odd"),
-        ("POST", "/v1/decima/pause"),
-        ("POST", "/v1/decima/resume"),
-        ("POST", "/v1/decima/promote"),
-        ("POST", "/v1/decima/promote"),
-        ("POST", "/v1/a%2Fb/rollback"),
-    ]
-    assert bodies == [
-        {"id": "d-1", "outcome": {"jct_s": 3}},
-        {"outcome": {"jct_s": 3}},
-        {"reason": "maintenance"},
-        {},
-        {},
-        {"bundle": "bundles/new", "to": "shadow"},
-        {},
-    ]
-
-
-def test_connection_is_reused_until_close(make_client: MakeClient) -> None:
-    with fake_service(answer(chunked=True), answer()) as service:
-        client = make_client(service.url)
-        for _ in range(5):
+        for _ in range(2):
             client.decide("decima", STATE)
-        assert [seen.connection for seen in service.seen] == [0] * 5
+        client.pause("decima")
         client.close()
         client.decide("decima", STATE)
-        assert service.seen[-1].connection == 1
+        assert [seen.connection for seen in service.seen] == [0, 0, 1, 2]
 
 
 @pytest.mark.parametrize("end", [answer(Connection="close"), close_unannounced])
@@ -161,54 +140,29 @@ def test_closed_connection_is_not_reused(make_client: MakeClient, end: Any) -> N
         assert [seen.connection for seen in service.seen] == [0, 1, 2]
 
 
-def test_admin_call_opens_a_new_connection(make_client: MakeClient) -> None:
-    with fake_service(answer(), answer(STATUS)) as service:
-        client = make_client(service.url)
-        client.decide("decima", STATE)
-        client.pause("decima")
-        assert [seen.connection for seen in service.seen] == [0, 1]
-
-
-CUT_SHORT = raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}")
 TRANSIENT = [
     reset,
     raw(b""),
     raw(b"HTTP/1.1 200"),
-    CUT_SHORT,
+    raw(b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{}"),
     raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"),
-    answer({"error": "starting"}, 503),
     answer(b"<html>bad gateway</html>", 502),
-    answer({"error": "slow"}, 504),
-    answer({"error": "too many"}, 429, Retry_After="2"),
 ]
 
 
 @pytest.mark.parametrize("fault", TRANSIENT)
-def test_decide_is_retried_with_the_same_request_id(
+def test_only_decide_is_retried_and_with_the_same_request_id(
     make_client: MakeClient, clock: Clock, fault: Any
 ) -> None:
-    with fake_service(fault, fault, answer()) as service:
-        decision = make_client(service.url, clock=clock).decide("decima", STATE)
-        ids = {seen.json["request_id"] for seen in service.seen}
-    assert decision.id == "d-1"
-    assert len(service.seen) == 3
-    assert len(ids) == 1
-    assert len(clock.pauses) == 2
-
-
-@pytest.mark.parametrize("fault", TRANSIENT)
-def test_admin_and_feedback_are_not_retried(
-    make_client: MakeClient, clock: Clock, fault: Any
-) -> None:
-    with fake_service(fault, answer(STATUS)) as service:
+    with fake_service(fault, fault, answer(), fault, fault, answer()) as service:
         client = make_client(service.url, clock=clock)
-        with pytest.raises(ServiceError):
-            client.promote("decima")
-        service.script.insert(0, fault)
-        with pytest.raises(ServiceError):
-            client.feedback("decima", {})
-        assert len(service.seen) == 2
-    assert clock.pauses == []
+        assert client.decide("decima", STATE).id == "d-1"
+        assert len({seen.json["request_id"] for seen in service.seen}) == 1
+        assert (len(service.seen), len(clock.pauses)) == (3, 2)
+        for name, arguments in (("promote", ()), ("feedback", ({},))):
+            with pytest.raises(ServiceError):
+                getattr(client, name)("decima", *arguments)
+        assert (len(service.seen), len(clock.pauses)) == (5, 2)
 
 
 def test_last_response_is_raised_when_retries_run_out(
@@ -222,18 +176,13 @@ def test_last_response_is_raised_when_retries_run_out(
     assert raised.value.status == 503
 
 
-def test_refused_connection_is_retried_for_every_call(
+def test_unreachable_service_is_retried_for_every_call(
     make_client: MakeClient, clock: Clock
 ) -> None:
-    client = make_client(unused_url(), clock=clock)
     with pytest.raises(Unreachable, match="refused") as raised:
-        client.pause("decima")
+        make_client(unused_url(), clock=clock).pause("decima")
     assert len(clock.pauses) == 3
-    assert "\n" not in str(raised.value)
     assert raised.value.status is None
-
-
-def test_unknown_host_is_unreachable(make_client: MakeClient, clock: Clock) -> None:
     with pytest.raises(Unreachable):
         make_client("http://unknown.invalid:1", clock=clock, retries=0).systems()
 
@@ -256,11 +205,8 @@ def test_slow_response_ends_at_the_deadline(make_client: MakeClient, slow: Any) 
     [
         (answer(b"{not json"), "the response is None"),
         (answer(b"[" * 100_000), "unexpected"),
-        (answer([1]), "expected an object"),
         (answer({**DECISION, "source": 3}), "source is 3"),
         (raw(b"SSH-2.0-OpenSSH\r\n\r\n"), "unreadable"),
-        (answer(b" " * 200_000), "100000 bytes"),
-        (answer(b" " * 200_000, chunked=True), "100000 bytes"),
         (raw(b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 200_000), "100000 bytes"),
         (answer({}, 307, Location="http://elsewhere"), "307"),
     ],
@@ -279,12 +225,7 @@ def test_unusable_response_is_not_retried(
 @pytest.mark.parametrize(
     ("status", "content", "message", "field"),
     [
-        (
-            422,
-            {"error": "must be at least 1", "field": "state.jobs[0].tasks"},
-            "state.jobs[0].tasks: must be at least 1",
-            "state.jobs[0].tasks",
-        ),
+        (422, {"error": "must be 1", "field": "state.jobs"}, "state.jobs: must be 1", "state.jobs"),
         (422, {"error": "state.x: no", "field": "state.x"}, "state.x: no", "state.x"),
         (401, {"error": "a token is needed", "field": None}, "a token is needed", None),
         (404, {"error": "two\nlines\x1b[2J", "field": 3}, "two lines [2J", None),
@@ -307,21 +248,17 @@ def test_error_response_is_raised_with_status_and_field(
 BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
 
 
-def test_large_state_is_sent(make_client: MakeClient) -> None:
-    with fake_service() as service:
-        assert make_client(service.url).decide("decima", BIG).id == "d-1"
+def test_large_state_is_sent_or_refused_before_that(make_client: MakeClient) -> None:
+    with fake_service(answer(), refuse_and_drain, refuse_unread) as service:
+        client = make_client(service.url)
+        assert client.decide("decima", BIG).id == "d-1"
         assert len(service.seen[0].json["state"]["x"]) == 5_000_000
-
-
-def test_large_state_may_be_refused_before_it_was_sent(make_client: MakeClient) -> None:
-    with fake_service() as service:
-        service.largest = 1000
         with pytest.raises(ServiceError, match="too large") as raised:
-            make_client(service.url).decide("decima", BIG)
+            client.decide("decima", BIG)
         assert raised.value.status == 413
-        service.patient = False  # the response may be lost with the connection
+        # Without draining, the response may be lost with the connection.
         with pytest.raises(ServiceError, match=r"too large|cannot reach"):
-            make_client(service.url).decide("decima", BIG)
+            client.decide("decima", BIG)
 
 
 def test_fallback_decides_during_an_outage_and_logs_its_ends(
@@ -404,9 +341,3 @@ def test_invalid_setting_is_refused(
     with pytest.raises(ValueError, match=part) as raised:
         make_client(url, **settings)
     assert "s3cret" not in str(raised.value)
-
-
-def test_path_prefix_is_kept(make_client: MakeClient) -> None:
-    with fake_service() as service:
-        make_client(f"{service.url}/behind/proxy/").decide("decima", STATE)
-        assert service.seen[0].target == "/behind/proxy/v1/decima/decide"

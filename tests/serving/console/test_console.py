@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from loadmaster.serving.http.body import HttpError
 from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
-from tests.serving.console.fake_service import FakeService
-from tests.serving.console.fake_system import FakeSystem, Json
+from tests.serving.console.fake_service import FakeService, FakeSystem, Json
 
 if TYPE_CHECKING:
     from tests.browser import Browser
 
 pytestmark = pytest.mark.slow
 
-TOKENS = {"the-admin-token": "admin", "the-read-token": "read"}
+READ, ADMIN = "the-token-for-reading", "the-token-for-admins"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
 STALE = "'stale' in document.body.dataset"
 BANNER = f"!document.getElementById('banner').hidden && {text_of('banner-text')}"
 
 
 @pytest.fixture
-def service() -> Iterator[FakeService]:
-    service = FakeService()
+def service(request: pytest.FixtureRequest) -> Iterator[FakeService]:
+    service = FakeService(getattr(request, "param", ""))
     yield service
     service.stop()
 
@@ -46,7 +46,7 @@ def test_new_decision_shows_reason_and_choices(
 ) -> None:
     newest = console.newest_decision(other_than=console.newest_decision())
     text = console.expand(newest)
-    decision = next(d for d in service.systems["decima"].decisions if d["id"] == newest)
+    decision = next(d for d in service.systems["decima"].decided if d["id"] == newest)
     assert decision["reason"]["summary"] in text
     choices = [c for group in decision["reason"]["choices"].values() for c in group]
     assert all(choice["name"] in text for choice in choices)
@@ -104,7 +104,7 @@ def test_pause_resume_and_failed_promotion(
     browser: Browser, service: FakeService, console: Console
 ) -> None:
     console.pause("unexpected limits")
-    assert service.posted == [("decima", "pause", {"reason": "unexpected limits"})]
+    assert service.systems["decima"].posted == [("pause", {"reason": "unexpected limits"})]
     console.wait_for_tag("rule: paused")
     assert "paused" in browser.evaluate("document.querySelector('[role=tab]').textContent")
     assert "rule decides" in browser.text("announcement")  # for screen readers
@@ -119,37 +119,38 @@ def test_pause_resume_and_failed_promotion(
     console.wait_for("!document.getElementById('action-dialog').open")
 
 
+@pytest.mark.parametrize("service", [f"read {READ}, admin {ADMIN}"], indirect=True)
 def test_promote_and_rollback_need_an_admin_token(browser: Browser, service: FakeService) -> None:
-    service.tokens = TOKENS
     console = Console(browser, service.base, ready=False)
-    assert "no valid token was sent" in console.wait_for(BANNER)
+    assert "no valid token" in console.wait_for(BANNER)
     console.enter_token("wrong")
     console.wait_for("!document.getElementById('banner-token').hidden")
-    console.enter_token("the-read-token")
+    console.enter_token(READ)
     console.wait_for(READY)
     assert console.is_disabled("promote")
     assert "admin token" in browser.text("actions-note")
 
-    console.enter_token("the-admin-token")
+    console.enter_token(ADMIN)
     console.act("promote")
     console.wait_for_text("headline", "decima-tpch-2")
     console.wait_for("document.getElementById('promote').disabled")  # no shadow policy any more
     console.act("rollback")
     console.wait_for_text("headline", "decima-small")
-    assert [action for _, action, _ in service.posted] == ["promote", "rollback"]
+    posted = service.systems["decima"].posted
+    assert [action for action, _ in posted] == ["promote", "rollback"]
     assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
     assert all("token" not in url for url in browser.requests())
 
 
 def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> None:
-    system = service.systems["decima"]
+    system = service.systems.pop("decima")
     draw = system.draw
 
     def hostile(n: int) -> tuple[Json, Json]:
         choices = {HOSTILE: [{**c, "name": HOSTILE} for c in draw(n)[1]["choices"]["job"]]}
         return {"job": HOSTILE, HOSTILE: [HOSTILE]}, {"summary": HOSTILE, "choices": choices}
 
-    system.draw = hostile  # type: ignore[assignment]
+    system.draw = hostile
     name = HOSTILE.replace("/", "")  # a slash would be another route
     fields = system.fields
     fields |= {"system": name, "rule": HOSTILE, "summary": HOSTILE}
@@ -157,7 +158,8 @@ def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> 
     fields["guard"][HOSTILE] = fields["decisions"]["by_cause"][HOSTILE] = 3
     fields["drift"]["inputs"][HOSTILE] = {"count": 1, "last": None, "mean": None}
     fields["lifecycle"]["why"] = fields["log"]["fault"] = HOSTILE
-    service.systems = {name: system}
+    service.systems.clear()
+    service.systems[name] = system
     console = Console(browser, service.base)
     first = "document.querySelector('#decisions > li .row-decision').textContent"
     console.wait_for(f"{first}.includes({json.dumps(HOSTILE)})")
@@ -219,9 +221,8 @@ def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: Fake
 
 
 def test_system_without_decisions(browser: Browser, service: FakeService) -> None:
-    fresh = FakeSystem("decima", "fair", datetime.now(UTC))
+    fresh = service.systems["decima"] = FakeSystem("decima", "fair", datetime.now(UTC))
     fresh.rate = 1e-9
-    service.systems = {"decima": fresh}
     console = Console(browser, service.base)
     assert browser.text("decisions-total") == "0"
     assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
@@ -259,12 +260,12 @@ def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console
 def test_rate_limit_and_lost_connection_are_reported(
     browser: Browser, service: FakeService, console: Console
 ) -> None:
-    service.failure = (429, "too many requests")
+    service.access.failure = HttpError(429, "too many requests", headers={"Retry-After": "3"})
     banner = console.wait_for(BANNER)
     assert "too many requests" in banner
     assert "in 3" in banner  # from Retry-After
     assert not browser.evaluate(STALE)
-    service.failure = None
+    service.access.failure = None
     console.wait_for("document.getElementById('banner').hidden")
 
     shown = browser.text("decisions")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.serving.console import HEADERS, page
+from loadmaster.serving.console import HEADERS, PAGE
 
 
 def policy() -> dict[str, str]:
@@ -19,7 +19,7 @@ def policy() -> dict[str, str]:
 
 @pytest.mark.parametrize(("tag", "rule"), [("script", "script-src"), ("style", "style-src")])
 def test_policy_allows_only_the_inline_script_and_style(tag: str, rule: str) -> None:
-    (inline,) = re.findall(rb"<%b>(.*?)</%b>" % (tag.encode(), tag.encode()), page(), re.DOTALL)
+    (inline,) = re.findall(rb"<%b>(.*?)</%b>" % (tag.encode(), tag.encode()), PAGE, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(inline).digest()).decode()
     assert policy()[rule] == f"'sha256-{digest}'"
 
@@ -35,24 +35,24 @@ def test_policy_and_headers_are_strict() -> None:
 
 
 def test_page_uses_no_markup_sinks_or_inline_handlers() -> None:
-    document, _, script = page().decode().partition("<script>")
+    document, _, script = PAGE.decode().partition("<script>")
     sinks = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|Function\("
     assert not re.search(sinks, script)
     assert not re.search(r"\sstyle=|\son[a-z]+=", document)
 
 
 def test_page_names_no_other_address() -> None:
-    outside = set(re.findall(rb"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s'\")]*", page()))
+    outside = set(re.findall(rb"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s'\")]*", PAGE))
     assert outside == {b"http://www.w3.org/2000/svg"}  # an XML namespace, not an address
 
 
 def test_every_module_is_bundled(root: Path) -> None:
     files = {file.name for file in (root / "serving" / "console" / "script").glob("*.js")}
-    assert set(re.findall(r'^modules\["(.*)"\] = ', page().decode(), re.MULTILINE)) == files
+    assert set(re.findall(r'^modules\["(.*)"\] = ', PAGE.decode(), re.MULTILINE)) == files
 
 
 def test_every_id_in_the_script_exists_once() -> None:
-    text = page().decode()
+    text = PAGE.decode()
     ids = re.findall(r'\sid="([a-z0-9-]+)"', text)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'byId\("([a-z0-9-]+)"\)', text)) <= set(ids)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from loadmaster.serving.http import idempotency
 from loadmaster.serving.http.idempotency import KEEP_S, IdempotencyCache
-from tests.serving.asgi import send_request
+from tests.serving.asgi import Answer, send_request
 from tests.serving.conftest import Start
 
 
@@ -29,117 +30,103 @@ class Work:
         return b"%d" % mine
 
 
-def run(script: Callable[[IdempotencyCache, Work], Coroutine[Any, Any, None]]) -> None:
-    work = Work()
-    asyncio.run(script(IdempotencyCache(lambda: work.now_s), work))
+def scripted(
+    script: Callable[[IdempotencyCache, Work], Coroutine[Any, Any, None]],
+) -> Callable[[], None]:
+    """Make a test of a coroutine that is given a new cache, and work on the cache's clock."""
+
+    def test() -> None:
+        work = Work()
+        asyncio.run(script(IdempotencyCache(lambda: work.now_s), work))
+
+    return test
 
 
-def test_a_response_is_kept_for_a_minute() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        assert await cache.get_or_run("a", b"x", work) == b"1"
-        work.now_s = KEEP_S
-        assert await cache.get_or_run("a", b"x", work) == b"1"
-        assert await cache.get_or_run("b", b"x", work) == b"2"
-        work.now_s = KEEP_S + 1
-        assert await cache.get_or_run("a", b"x", work) == b"3"
-
-    run(script)
+@scripted
+async def test_a_response_is_kept_for_a_minute(cache: IdempotencyCache, work: Work) -> None:
+    assert await cache.get_or_run("a", b"x", work) == b"1"
+    work.now_s = KEEP_S
+    assert await cache.get_or_run("a", b"x", work) == b"1"
+    assert await cache.get_or_run("b", b"x", work) == b"2"
+    work.now_s = KEEP_S + 1
+    assert await cache.get_or_run("a", b"x", work) == b"3"
 
 
-def test_another_body_is_another_request() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        assert await cache.get_or_run("a", b"x", work) == b"1"
-        assert await cache.get_or_run("a", b"y", work) == b"2"
-        assert await cache.get_or_run("a", b"y", work) == b"2"
-        assert await cache.get_or_run("a", b"x", work) == b"3"  # the id refers to the latest
-
-    run(script)
+@scripted
+async def test_another_body_is_another_request(cache: IdempotencyCache, work: Work) -> None:
+    assert await cache.get_or_run("a", b"x", work) == b"1"
+    assert await cache.get_or_run("a", b"y", work) == b"2"
+    assert await cache.get_or_run("a", b"y", work) == b"2"
+    assert await cache.get_or_run("a", b"x", work) == b"3"  # the id refers to the latest
 
 
-def test_repeated_requests_wait_for_the_first() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        work.go = asyncio.Event()
-        calls = [asyncio.ensure_future(cache.get_or_run("a", b"x", work)) for _ in range(5)]
-        await asyncio.sleep(0.01)
-        calls.pop().cancel()
-        work.go.set()
-        assert await asyncio.gather(*calls) == [b"1"] * 4
-        assert work.times == 1
-
-    run(script)
+@scripted
+async def test_repeated_requests_wait_for_the_first(cache: IdempotencyCache, work: Work) -> None:
+    work.go = asyncio.Event()
+    calls = [asyncio.ensure_future(cache.get_or_run("a", b"x", work)) for _ in range(5)]
+    await asyncio.sleep(0.01)
+    calls.pop().cancel()
+    work.go.set()
+    assert await asyncio.gather(*calls) == [b"1"] * 4
+    assert work.times == 1
 
 
-def test_the_next_runs_if_the_first_is_cancelled() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        work.go = asyncio.Event()
-        first, *others = (
-            asyncio.ensure_future(cache.get_or_run("a", b"x", work)) for _ in range(4)
-        )
-        await asyncio.sleep(0.01)
-        first.cancel()
-        await asyncio.sleep(0.01)
-        work.go.set()
-        assert await asyncio.gather(*others) == [b"2"] * 3
-        assert await cache.get_or_run("a", b"x", work) == b"2"
-
-    run(script)
+@scripted
+async def test_the_next_runs_if_the_first_is_cancelled(cache: IdempotencyCache, work: Work) -> None:
+    work.go = asyncio.Event()
+    first, *others = (asyncio.ensure_future(cache.get_or_run("a", b"x", work)) for _ in range(4))
+    await asyncio.sleep(0.01)
+    first.cancel()
+    await asyncio.sleep(0.01)
+    work.go.set()
+    assert await asyncio.gather(*others) == [b"2"] * 3
+    assert await cache.get_or_run("a", b"x", work) == b"2"
 
 
-def test_an_id_can_be_reused_while_the_first_runs() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        work.go = asyncio.Event()
-        old = asyncio.ensure_future(cache.get_or_run("a", b"x", work))
-        await asyncio.sleep(0.01)
-        new = asyncio.ensure_future(cache.get_or_run("a", b"y", work))
-        await asyncio.sleep(0.01)
-        work.go.set()
-        assert await asyncio.gather(old, new) == [b"1", b"2"]
-        assert await cache.get_or_run("a", b"y", work) == b"2"
-        assert cache.stored_bytes == 1
-
-    run(script)
+@scripted
+async def test_an_id_is_reused_while_the_first_runs(cache: IdempotencyCache, work: Work) -> None:
+    work.go = asyncio.Event()
+    old = asyncio.ensure_future(cache.get_or_run("a", b"x", work))
+    await asyncio.sleep(0.01)
+    new = asyncio.ensure_future(cache.get_or_run("a", b"y", work))
+    await asyncio.sleep(0.01)
+    work.go.set()
+    assert await asyncio.gather(old, new) == [b"1", b"2"]
+    assert await cache.get_or_run("a", b"y", work) == b"2"
+    assert cache.stored_bytes == 1
 
 
-def test_errors_are_not_kept() -> None:
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        async def fail() -> bytes:
-            raise KeyError("no")
+@scripted
+async def test_errors_are_not_kept(cache: IdempotencyCache, work: Work) -> None:
+    async def fail() -> bytes:
+        raise KeyError("no")
 
-        with pytest.raises(KeyError):
-            await cache.get_or_run("a", b"x", fail)
-        assert await cache.get_or_run("a", b"x", work) == b"1"
-
-    run(script)
+    with pytest.raises(KeyError):
+        await cache.get_or_run("a", b"x", fail)
+    assert await cache.get_or_run("a", b"x", work) == b"1"
 
 
-def test_the_oldest_is_dropped_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "MAX_ENTRIES", 3)
-
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        for name in "abcd":
-            await cache.get_or_run(name, b"x", work)
-        assert await cache.get_or_run("d", b"x", work) == b"4"
-        assert await cache.get_or_run("a", b"x", work) == b"5"
-
-    run(script)
+@mock.patch.object(idempotency, "MAX_ENTRIES", 3)
+@scripted
+async def test_the_oldest_is_dropped_first(cache: IdempotencyCache, work: Work) -> None:
+    for name in "abcd":
+        await cache.get_or_run(name, b"x", work)
+    assert await cache.get_or_run("d", b"x", work) == b"4"
+    assert await cache.get_or_run("a", b"x", work) == b"5"
 
 
-def test_the_stored_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idempotency, "MAX_BYTES", 2500)
+@mock.patch.object(idempotency, "MAX_BYTES", 2500)
+@scripted
+async def test_the_stored_bytes_are_bounded(cache: IdempotencyCache, work: Work) -> None:
+    async def long() -> bytes:
+        return b"x" * 1000
 
-    async def script(cache: IdempotencyCache, work: Work) -> None:
-        async def long() -> bytes:
-            return b"x" * 1000
-
-        for name in "abcdefgh":
-            await cache.get_or_run(name, b"x", long)
-            assert cache.stored_bytes <= 3500
-            assert cache.stored_bytes == 1000 * len(cache)
-        work.now_s = 2 * KEEP_S
-        await cache.get_or_run("z", b"x", work)
-        assert cache.stored_bytes == 1
-
-    run(script)
+    for number in range(8):
+        await cache.get_or_run(str(number), b"x", long)
+        assert cache.stored_bytes == 1000 * min(number + 1, 3)
+    work.now_s = 2 * KEEP_S
+    await cache.get_or_run("z", b"x", work)
+    assert cache.stored_bytes == 1
 
 
 def test_a_repeated_request_is_decided_once(start: Start) -> None:
@@ -158,14 +145,10 @@ def test_concurrent_repeats_are_decided_once(start: Start) -> None:
     here = start("is slow")
     body = {"state": {"load": 42, "replicas": 3}, "request_id": "r-1"}
 
-    async def both() -> list[Any]:
-        app = here.service.app
-        return list(
-            await asyncio.gather(
-                *(send_request(app, "POST", "/v1/toy/decide", body) for _ in range(2))
-            )
-        )
+    async def send_twice() -> list[Answer]:
+        work = (send_request(here.service.app, "POST", "/v1/toy/decide", body) for _ in range(2))
+        return await asyncio.gather(*work)
 
-    one, other = here.run(both())
+    one, other = here.run(send_twice())
     assert one == other
     assert here.status()["decisions"]["total"] == 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hmac
+import logging
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,11 +16,24 @@ from loadmaster.serving.http.auth import (
     RateLimit,
     Scope,
     TokenStore,
+    find_principal,
     parse_tokens,
 )
 
-SECRET = "0123456789abcdef-secret"
-OTHER = "fedcba9876543210-secret"
+SECRET, OTHER = "0123456789abcdef-secret", "fedcba9876543210-secret"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    file = tmp_path / "tokens"
+    file.write_text(f"read {SECRET}\n")
+    return file
+
+
+def scopes(store: TokenStore) -> list[Scope | None]:
+    """Scopes of SECRET and OTHER; None if the token is not valid."""
+    found = (find_principal(store.principals, token) for token in (SECRET, OTHER))
+    return [principal and principal.scope for principal in found]
 
 
 @pytest.mark.parametrize(
@@ -31,23 +45,15 @@ OTHER = "fedcba9876543210-secret"
     ],
 )
 def test_tokens_are_parsed(text: str) -> None:
-    keys = parse_tokens(text, "here")
-    assert keys.needed
-    read, admin = keys.find(SECRET), keys.find(OTHER)
-    assert read is not None
-    assert admin is not None
-    assert (read.scope, admin.scope) == (Scope.READ, Scope.ADMIN)
-    assert keys.find(SECRET + "x") is None
-    assert keys.find("") is None
-
-
-def test_no_tokens_are_needed_without_any() -> None:
-    assert not parse_tokens("# none\n", "here").needed
-    assert not TokenStore(None, {}).keys.needed
+    store = TokenStore(None, {auth.TOKENS: text})
+    assert scopes(store) == [Scope.READ, Scope.ADMIN]
+    for token in (f"{SECRET}x", ""):
+        assert find_principal(store.principals, token) is None
+    assert SECRET not in repr(store.principals)  # only digests
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "part"),
     [
         (SECRET, "line 1"),
         (f"write {SECRET}", "line 1"),
@@ -57,15 +63,14 @@ def test_no_tokens_are_needed_without_any() -> None:
         (f"read {SECRET[:-1]}é", "too weak"),
     ],
 )
-def test_errors_never_repeat_a_token(text: str, says: str) -> None:
-    with pytest.raises(InputError) as fault:
+def test_errors_never_repeat_a_token(text: str, part: str) -> None:
+    with pytest.raises(InputError, match=part) as fault:
         parse_tokens(text, "here")
-    assert says in str(fault.value)
     assert "secret" not in str(fault.value)
 
 
 def test_every_digest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[tuple[Any, Any]] = []
+    compared: list[tuple[bytes, bytes]] = []
 
     class Recorder:
         @staticmethod
@@ -74,64 +79,73 @@ def test_every_digest_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
             return hmac.compare_digest(one, other)
 
     monkeypatch.setattr(auth, "hmac", Recorder)
-    keys = parse_tokens(f"read {SECRET}\nread {OTHER}\nadmin {SECRET}{OTHER}", "here")
+    principals = parse_tokens(f"read {SECRET}\nread {OTHER}\nadmin {SECRET}{OTHER}", "here")
     for token in (SECRET, OTHER, "unknown"):
         compared.clear()
-        keys.find(token)
+        find_principal(principals, token)
         assert len(compared) == 3
         assert {len(one) for pair in compared for one in pair} == {32}  # digests, not tokens
 
 
-def test_only_digests_are_kept(tmp_path: Path) -> None:
-    file = tmp_path / "tokens"
-    file.write_text(f"read {SECRET}\n")
-    store = TokenStore(file, {auth.TOKENS: ""})
-    assert SECRET not in repr(vars(store))
-
-
 @pytest.mark.parametrize("content", [None, b"", b"# none\n", b"read x\n", b"x" * 100_000])
-def test_an_unusable_file_is_refused_at_the_start(tmp_path: Path, content: bytes | None) -> None:
-    file = tmp_path / "tokens"
-    if content is not None:
-        file.write_bytes(content)
+def test_an_unusable_file_is_refused_at_the_start(file: Path, content: bytes | None) -> None:
+    file.unlink() if content is None else file.write_bytes(content)
     with pytest.raises(InputError, match=r"expected"):
         TokenStore(file, {})
 
 
-@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
-def test_a_file_that_others_can_read_causes_a_warning(
-    tmp_path: Path, mode: int, warns: bool
-) -> None:
-    file = tmp_path / "tokens"
+def test_tokens_are_rotated_without_a_restart(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = TokenStore(file, {})
+    assert scopes(store) == [Scope.READ, None]
+    fresh = file.with_name("fresh")
+    fresh.write_text(f"admin {OTHER}\n")
+    fresh.rename(file)
+    assert scopes(store) == [None, Scope.ADMIN]
+    with caplog.at_level(logging.WARNING):
+        for break_it in (
+            lambda: file.write_text(""),
+            lambda: file.write_text("admin x\n"),
+            lambda: file.write_bytes(b"\xff\x00" * 100),
+            lambda: file.write_text(f"read {SECRET}\n" * 100_000),
+            file.unlink,
+            lambda: os.mkfifo(file),  # opening it would block
+        ):
+            break_it()
+            for _ in range(3):
+                assert scopes(store) == [None, Scope.ADMIN]  # the old tokens stay valid
+    warnings = [one.getMessage() for one in caplog.records if "stay valid" in one.getMessage()]
+    assert len(warnings) == 6  # once each
+    file.unlink()
     file.write_text(f"read {SECRET}\n")
+    assert scopes(store) == [Scope.READ, None]
+
+
+def test_tokens_of_file_and_environment_are_valid(file: Path) -> None:
+    assert scopes(TokenStore(file, {auth.TOKENS: f"admin {OTHER}"})) == [Scope.READ, Scope.ADMIN]
+    assert scopes(TokenStore(None, {})) == [None, None]
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_a_file_that_others_can_read_causes_a_warning(file: Path, mode: int, warns: bool) -> None:
     file.chmod(mode)
-    warning = auth.file_warning(file)
-    assert (warning is not None) == warns
-    assert warning is None or str(file) in warning
+    assert (str(file) in (auth.file_warning(file) or "")) == warns
 
 
 def test_a_bucket_refills_with_time() -> None:
     limit = RateLimit(rate=2.0, burst=3)
     assert [limit.wait_s("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
     assert limit.wait_s("b", 0.0) == 0
+    assert [limit.would_wait_s("a", 0.25) for _ in range(3)] == [0.25] * 3  # counts nothing
     assert limit.wait_s("a", 0.25) == 0.25
     assert limit.wait_s("a", 0.5) == 0
     assert limit.wait_s("a", 0.5) > 0
     assert [limit.wait_s("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]  # at most the burst
 
 
-def test_would_wait_counts_nothing() -> None:
-    limit = RateLimit(rate=1.0, burst=1)
-    assert [limit.would_wait_s("a", 0.0) for _ in range(3)] == [0, 0, 0]
-    limit.wait_s("a", 0.0)
-    assert limit.would_wait_s("a", 0.0) == 1
-    assert limit.would_wait_s("a", 0.75) == 0.25
-
-
 def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MAX_CLIENTS", 10)
     limit, failures = RateLimit(1.0, 1), FailedAuthLimiter(1)
-    principals = parse_tokens("\n".join(f"read {SECRET}{n}" for n in range(12)), "here").principals
+    principals = parse_tokens("\n".join(f"read {SECRET}{n}" for n in range(12)), "here")
     for number, principal in enumerate(principals):
         limit.wait_s(number, 0.0)
         failures.wait_s("a", principal, 0.0)
@@ -144,7 +158,7 @@ def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_failed_attempts_delay_new_tokens_only() -> None:
     failures = FailedAuthLimiter(wrong=2)
-    known, new = parse_tokens(f"read {SECRET}\nread {OTHER}", "here").principals
+    known, new = parse_tokens(f"read {SECRET}\nread {OTHER}", "here")
     assert failures.wait_s("a", known, 0.0) == 0
     assert [failures.wait_s("a", None, 0.0) for _ in range(3)] == [0, 0, 1]
     assert failures.wait_s("a", known, 0.0) == 0

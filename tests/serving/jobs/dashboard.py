@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.serving.client.fake_service import Talk, answer, fake_service
 
 
 class Dashboard:
@@ -60,36 +60,18 @@ class Dashboard:
             "metadata": metadata, "start_time": 1000 * (len(self.jobs) + 1), **more,
         }  # fmt: skip
 
+    def respond(self, exchange: Talk) -> bool:
+        seen = exchange.seen
+        shown = seen.headers.get("authorization")
+        if self.token is not None and shown != f"Bearer {self.token}":
+            code, record = (403, "Forbidden") if shown else (401, "Unauthorized")
+        else:
+            code, record = self.answer(seen.method, seen.target, seen.body)
+        return answer(record.encode() if isinstance(record, str) else record, code)(exchange)
+
 
 @contextmanager
 def running(dashboard: Dashboard) -> Iterator[Dashboard]:
-    class Handler(BaseHTTPRequestHandler):
-        def handle_any(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length)
-            shown = self.headers.get("Authorization")
-            if dashboard.token is not None and shown != f"Bearer {dashboard.token}":
-                code, record = (403, "Forbidden") if shown else (401, "Unauthorized")
-            else:
-                code, record = dashboard.answer(self.command, self.path, body)
-            content = record.encode() if isinstance(record, str) else json.dumps(record).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        do_GET = do_POST = do_PUT = handle_any  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    dashboard.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with fake_service(dashboard.respond) as service:
+        dashboard.address = service.url
         yield dashboard
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

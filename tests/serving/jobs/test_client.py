@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.serving.jobs import access
 from loadmaster.serving.jobs.access import cluster_token, dashboard_address
 from loadmaster.serving.jobs.client import Jobs, UnknownJobError, UnreachableError
+from tests.serving.client.fake_service import fake_service, silence, unused_url
 from tests.serving.jobs.dashboard import Dashboard, running
 
 
@@ -51,7 +51,7 @@ def test_submit_sends_entrypoint_code_and_metadata(
         arguments, storage="/mnt/runs", metadata={"why": "drift"}, env={"A": "1"}, gpus=1, code=code
     )
     assert re.fullmatch(r"loadmaster-train-decima-\d{8}-\d{6}-[0-9a-f]{4}", job)
-    assert dashboard.packages == {code.name: b"a wheel"}
+    assert jobs.get(job).status == "queued"
     (submitted,) = dashboard.submitted
     assert submitted["submission_id"] == job
     assert submitted["entrypoint"].endswith(
@@ -60,24 +60,14 @@ def test_submit_sends_entrypoint_code_and_metadata(
     )
     assert submitted["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
     assert submitted["runtime_env"]["env_vars"]["A"] == "1"
-    assert submitted["metadata"] == {
-        "why": "drift",
-        "loadmaster": "train decima --set training.iterations=3",
-        "folder": f"/mnt/runs/{job}",
-    }
+    command = "train decima --set training.iterations=3"
+    labels = {"why": "drift", "loadmaster": command, "folder": f"/mnt/runs/{job}"}
+    assert submitted["metadata"] == labels
     assert submitted["entrypoint_num_gpus"] == 1
-    assert jobs.get(job).status == "queued"
-
-
-def test_code_is_uploaded_once(jobs: Jobs, dashboard: Dashboard, code: Path) -> None:
-    jobs.submit(["list"], code=code)
+    assert dashboard.packages == {code.name: b"a wheel"}
     dashboard.packages[code.name] = b"as it was"
-    jobs.submit(["list"], name="again", code=code)
-    assert dashboard.packages[code.name] == b"as it was"
-    assert [submitted["submission_id"].split("-")[1] for submitted in dashboard.submitted] == [
-        "list",
-        "again",
-    ]
+    assert jobs.submit(["list"], name="again", code=code).startswith("loadmaster-again-")
+    assert dashboard.packages[code.name] == b"as it was"  # the code is uploaded once
 
 
 def test_list_has_own_jobs_latest_first(jobs: Jobs, dashboard: Dashboard) -> None:
@@ -153,49 +143,34 @@ def test_token_is_read_from_variable_or_file(
     (tmp_path / "other").write_text("from a file")
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "other"))
     assert cluster_token() == "from a file"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match="RAY_AUTH_TOKEN_PATH"):
+        cluster_token()
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path))  # a folder
+    with pytest.raises(InputError, match="cannot read the token file"):
+        cluster_token()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "from a variable")
     assert cluster_token() == "from a variable"
 
 
-def test_missing_token_file_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nothing"))
-    with pytest.raises(InputError, match="RAY_AUTH_TOKEN_PATH"):
-        cluster_token()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def test_closed_port_is_unreachable() -> None:
-    address = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(UnreachableError, match="Connection refused"):
-        Jobs(address).list()
+        Jobs(unused_url()).list()
 
 
 def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmaster.serving.jobs.client.ANSWER_S", 0.1)
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        with pytest.raises(UnreachableError, match="timeout"):
-            Jobs(f"http://127.0.0.1:{server.getsockname()[1]}").list()
+    with fake_service(silence) as server, pytest.raises(UnreachableError, match="timeout"):
+        Jobs(server.url).list()
 
 
-def test_other_server_is_refused(dashboard: Dashboard) -> None:
-    dashboard.broken = 404
-    with pytest.raises(InputError, match="no Ray dashboard"):
-        Jobs(dashboard.address, token="secret").list()
-
-
-def test_error_of_the_dashboard_is_shown(jobs: Jobs, dashboard: Dashboard) -> None:
+def test_errors_of_the_server_are_reported(jobs: Jobs, dashboard: Dashboard) -> None:
     assert jobs.list() == []
     dashboard.broken = 500
     with pytest.raises(InputError, match="500: boom"):
         jobs.list()
+    with pytest.raises(InputError, match="no Ray dashboard"):
+        Jobs(dashboard.address, token="secret").list()
 
 
 def test_stopped_dashboard_is_unreachable() -> None:
@@ -206,15 +181,9 @@ def test_stopped_dashboard_is_unreachable() -> None:
         jobs.list()
 
 
-@pytest.mark.parametrize("variable", ["RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"])
-def test_given_address_overrides_the_environment(
-    variable: str, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
+def test_dashboard_address_precedence(
+    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(variable, "http://127.0.0.1:1")
-    assert Jobs(dashboard.address, token="secret").list() == []
-
-
-def test_dashboard_address_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard_address() == "http://127.0.0.1:8265"
     assert dashboard_address("head:8265/") == "http://head:8265"
     monkeypatch.setenv("RAY_ADDRESS", "https://proxy.example/ray")
@@ -223,6 +192,7 @@ def test_dashboard_address_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dashboard_address() == "http://10.0.0.1:8265"
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://chosen:1")
     assert dashboard_address() == "http://chosen:1"
+    assert Jobs(dashboard.address, token="secret").list() == []  # Ray's client obeys too
 
 
 @pytest.mark.parametrize(
@@ -234,7 +204,7 @@ def test_invalid_address_is_refused(address: str) -> None:
 
 
 def test_dead_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{free_port()}")
+    monkeypatch.setenv("RAY_ADDRESS", unused_url().removeprefix("http://"))
     with pytest.raises(InputError, match=r"RAY_ADDRESS=127.*Connection refused"):
         dashboard_address()
 

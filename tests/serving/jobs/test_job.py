@@ -16,24 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.jobs.job import (
-    MODULE,
-    entrypoint,
-    environment,
-    job_folder,
-    job_from,
-    job_id,
-    usual_name,
-)
+from loadmaster.serving.jobs import job as module
+from loadmaster.serving.jobs.job import entrypoint, environment, job_folder, job_from, job_id
 
 NOW = datetime.datetime(2026, 11, 15, 17, 12, 0)
 
 
 def test_id_and_default_name() -> None:
-    name = usual_name(["train", "decima", "--workers", "8"])
+    name = module.usual_name(["train", "decima", "--workers", "8"])
     assert job_id(name, NOW, "ab12") == "loadmaster-train-decima-20261115-171200-ab12"
-    assert usual_name(["train", "--resume", "x"]) == "train"
-    assert usual_name(["tune", "tune_configs/decima/asha.yaml"]) == "tune-asha"
+    assert module.usual_name(["train", "--resume", "x"]) == "train"
+    assert module.usual_name(["tune", "tune_configs/decima/asha.yaml"]) == "tune-asha"
+    with pytest.raises(InputError, match="no command given"):
+        module.usual_name([])
 
 
 @given(st.text(max_size=100))
@@ -47,15 +42,10 @@ def test_any_name_gives_an_id_or_is_refused(name: str) -> None:
         assert len(made) < 100
 
 
-def test_empty_command_is_refused() -> None:
-    with pytest.raises(InputError, match="no command given"):
-        usual_name([])
-
-
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)))
 def test_entrypoint_quotes_its_arguments(arguments: list[str]) -> None:
     words = shlex.split(entrypoint(arguments, "/runs/a job's"))
-    assert words[words.index("exec") + 1 :] == ["python", "-m", MODULE, *arguments]
+    assert words[words.index("exec") + 1 :] == ["python", "-m", module.MODULE, *arguments]
     assert words.count("/runs/a job's") == 2
 
 
@@ -76,7 +66,7 @@ def test_entrypoint_runs_in_the_job_folder(tmp_path: Path) -> None:
     )
     place, arguments = done.stdout.splitlines()
     assert place == str(tmp_path / "loadmaster-jobs" / "job-1")
-    assert arguments == f"-m {MODULE} list --set a=$HOME"
+    assert arguments == f"-m {module.MODULE} list --set a=$HOME"
 
 
 def test_storage_must_be_absolute() -> None:
@@ -113,27 +103,25 @@ def test_running_job() -> None:
     assert not job.ended
 
 
-def test_failed_job() -> None:
-    message = (
-        "Job entrypoint command failed with exit code 2, last available logs (truncated to "
-        "20,000 chars):\nTraceback\n\n" + "\n".join(f"line {i}" for i in range(40))
-    )
+def test_failed_job_has_the_last_lines() -> None:
+    header = "failed with exit code 2, last available logs (truncated to 20,000 chars):\n"
+    message = header + "Traceback\n\n" + "\n".join(f"line {i}" for i in range(40))
     job = job_from(details(status="FAILED", message=message, driver_exit_code=2, end_time=2000))
     assert (job.ended, job.ending, job.ended_at) == (True, "failed (exit code 2)", 2.0)
     assert job.last_lines(2) == ["line 38", "line 39"]
     assert len(job.last_lines()) == 10
-
-
-def test_job_that_never_started() -> None:
     message = "Job supervisor actor failed to start: no pip\nhere"
-    job = job_from(details(status="FAILED", message=message))
-    assert job.ending == "failed (before it began)"
-    assert job.last_lines() == message.splitlines()
+    assert job_from(details(message=message)).last_lines() == message.splitlines()
 
 
 @pytest.mark.parametrize(
     ("status", "ending"),
-    [("SUCCEEDED", "done"), ("STOPPED", "was stopped"), ("PENDING", "queued")],
+    [
+        ("SUCCEEDED", "done"),
+        ("STOPPED", "was stopped"),
+        ("PENDING", "queued"),
+        ("FAILED", "failed (before it began)"),
+    ],
 )
 def test_ending_of_other_states(status: str, ending: str) -> None:
     assert job_from(details(status=status, metadata=None)).ending == ending
