@@ -6,22 +6,24 @@ Memory is bounded, and times are passed in. The recorder adds decisions and feed
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, TypeAdapter
+from pydantic_core import to_jsonable_python
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
-from loadmaster.serving.monitoring.drift import MAX_VALUE, Drift, FeatureDetectors, StreamDetector
-from loadmaster.serving.monitoring.history import IntervalCounts, IntervalHistory, count
+from loadmaster.serving.monitoring.drift import MAX_VALUE, Drift, DriftDetectors, Stream
+from loadmaster.serving.monitoring.history import IntervalCounts, IntervalHistory
 from loadmaster.serving.monitoring.lifecycle import (
     Evidence,
     LifecycleSettings,
     LifecycleState,
     Recommendation,
+    Thresholds,
     measure_thresholds,
     recommend,
     summarize,
@@ -29,20 +31,9 @@ from loadmaster.serving.monitoring.lifecycle import (
 
 MAX_EVENTS = 100  # drifts kept one by one
 SHOWN_EVENTS = 20
-FORMAT = 1  # version of the record
 
 Actor = Literal["policy", "rule"]
 ACTORS: tuple[Actor, ...] = ("policy", "rule")
-
-
-class ServiceLifecycle(LifecycleSettings):
-    """Defaults for a service: one outcome is noisier than an episode's reward, so the window is
-    longer; and the rules act while a degraded policy is retrained."""
-
-    window: int = Field(default=200, ge=2, le=10_000)
-    deviation: float = Field(default=3.0, gt=0)
-    z_threshold: float = Field(default=4.0, ge=0)  # high, since every reward is followed by a test
-    retrain_offline: bool = True
 
 
 class MonitorSettings(Settings):
@@ -52,7 +43,25 @@ class MonitorSettings(Settings):
     reward_block: int = Field(default=4, ge=1, le=10_000)  # rewards
     input_shift: float = Field(default=0.25, ge=0)  # smallest relative drift that counts
     on_input_drift: Literal["retrain", "note"] = "note"  # if there are no rewards
-    lifecycle: ServiceLifecycle = ServiceLifecycle()
+    lifecycle: LifecycleSettings = LifecycleSettings()
+
+
+class MonitorRecord(TypedDict):
+    """Persistent state of a monitor."""
+
+    format: Literal[1]  # version of this record
+    history: list[IntervalCounts]
+    decisions: dict[Literal["policy", "fallback"], int]
+    by_cause: Counter[str]
+    shadow: dict[Literal["decisions", "agreed", "faults"], int]
+    rewards: dict[Actor, list[FiniteFloat]]
+    watches: dict[str, Stream]
+    inputs: dict[str, Stream]
+    drifts: list[Drift]
+    evidence: Evidence
+
+
+_RECORD = TypeAdapter(MonitorRecord)
 
 
 class Monitor:
@@ -61,16 +70,15 @@ class Monitor:
     def __init__(self, settings: MonitorSettings | None = None) -> None:
         self.settings = settings = settings or MonitorSettings()
         self._history = IntervalHistory()
-        self._decisions = {"policy": 0, "fallback": 0}
-        self._by_cause: dict[str, int] = {}
-        self._shadow = {"decisions": 0, "agreed": 0, "faults": 0}
+        self._decisions = Counter(policy=0, fallback=0)
+        self._by_cause: Counter[str] = Counter()
+        self._shadow = Counter(decisions=0, agreed=0, faults=0)
         window = settings.lifecycle.window
         self._rewards: dict[Actor, deque[float]] = {actor: deque(maxlen=window) for actor in ACTORS}
-        self._reward_detectors = {
-            actor: StreamDetector("rewards", actor, settings.delta, settings.reward_block)
-            for actor in ACTORS
-        }
-        self._inputs = FeatureDetectors(settings.delta, settings.input_block)
+        self._reward_drift = DriftDetectors("rewards", settings.delta, settings.reward_block)
+        self._input_drift = DriftDetectors(
+            "inputs", settings.delta, settings.input_block, staggered=True
+        )
         self._drifts: deque[Drift] = deque(maxlen=MAX_EVENTS)
         self._evidence = Evidence()
 
@@ -94,9 +102,9 @@ class Monitor:
         self._decisions[source] += 1
         if source == "fallback":
             interval.fallbacks += 1
-            count(self._by_cause, cause or "other")
-            count(interval.by_cause, cause or "other")
-        interval.latencies.add(latency_ms)
+            self._by_cause[cause or "other"] += 1
+            interval.by_cause[cause or "other"] += 1
+        interval.add_latency(latency_ms)
         if shadow_fault:
             self._shadow["faults"] += 1
         if agrees is not None:
@@ -104,7 +112,8 @@ class Monitor:
             self._shadow["agreed"] += agrees
             interval.shadowed += 1
             interval.agreed += agrees
-        drifts = self._inputs.add(time, features)
+        add = self._input_drift.add
+        drifts = [drift for name, each in features.items() if (drift := add(time, name, each))]
         if drifts:
             self._add_drifts(interval, drifts)
         return drifts
@@ -118,7 +127,7 @@ class Monitor:
         self._rewards[actor].append(reward)
         if actor == "policy":
             self._evidence.add_reward(self.settings.lifecycle.window)
-        drift = self._reward_detectors[actor].add(time, reward)
+        drift = self._reward_drift.add(time, actor, reward)
         if drift is None:
             return ()
         self._add_drifts(interval, [drift])
@@ -142,21 +151,21 @@ class Monitor:
     def policy_changed(self) -> None:
         """Drop the rewards of the policy: another one acts from now on, or none."""
         self._rewards["policy"].clear()
-        self._reward_detectors["policy"].reset()
+        self._reward_drift.reset("policy")
         self.acted_on()
 
     def shadow_changed(self) -> None:
         """Reset the shadow counts: another policy is in shadow from now on, or none."""
-        self._shadow = dict.fromkeys(self._shadow, 0)
+        self._shadow = Counter(dict.fromkeys(self._shadow, 0))
 
     def input_means(self) -> dict[str, float]:
         """Means of the input features since they last changed."""
-        return self._inputs.means()
+        return self._input_drift.means()
 
     def status(self) -> dict[str, Any]:
         """Return the monitor's part of an endpoint's status."""
         shadowed = self._shadow["decisions"]
-        rewards = [detector.status() for detector in self._reward_detectors.values()]
+        rewards = self._reward_drift.status().values()
         return {
             "decisions": {
                 "total": sum(self._decisions.values()),
@@ -171,7 +180,7 @@ class Monitor:
                     "count": sum(each["count"] for each in rewards),
                     "last": max((each["last"] for each in rewards if each["last"]), default=None),
                 },
-                "inputs": self._inputs.status(),
+                "inputs": self._input_drift.status(),
                 "events": [drift.as_json() for drift in list(self._drifts)[-SHOWN_EVENTS:]],
             },
             "shadow": {
@@ -187,44 +196,33 @@ class Monitor:
 
     def record(self) -> dict[str, Any]:
         """Return the complete state for JSON."""
-        return {
-            "format": FORMAT,
-            "history": self._history.record(),
-            "decisions": dict(self._decisions),
-            "by_cause": dict(self._by_cause),
-            "shadow": dict(self._shadow),
+        state = {
+            "format": 1,
+            "decisions": self._decisions,
+            "by_cause": self._by_cause,
+            "shadow": self._shadow,
             "rewards": {actor: list(rewards) for actor, rewards in self._rewards.items()},
-            "watches": {actor: each.record() for actor, each in self._reward_detectors.items()},
-            "inputs": self._inputs.record(),
-            "drifts": [list(drift) for drift in self._drifts],
-            "evidence": self._evidence.record(),
+            "watches": self._reward_drift.streams,
+            "inputs": self._input_drift.streams,
+            "drifts": list(self._drifts),
+            "evidence": self._evidence,
         }
+        return {**to_jsonable_python(state), "history": self._history.record()}
 
     @classmethod
-    def from_record(
-        cls, record: Mapping[str, Any], settings: MonitorSettings | None = None
-    ) -> Monitor:
-        """Restore from `record()` under the present settings; raise InputError if it is damaged."""
-        monitor = cls(settings)
-        try:
-            if record["format"] != FORMAT:
-                raise InputError(f"format {record['format']!r}; expected {FORMAT}")
-            monitor._history = IntervalHistory(map(IntervalCounts.from_record, record["history"]))
-            for counts, kept in (
-                (monitor._decisions, record["decisions"]),
-                (monitor._shadow, record["shadow"]),
-            ):
-                counts.update({name: int(kept[name]) for name in counts})
-            monitor._by_cause = {str(k): int(v) for k, v in record["by_cause"].items()}
-            for actor, rewards in monitor._rewards.items():
-                rewards.extend(_finite(record["rewards"][actor]))
-                monitor._reward_detectors[actor].restore(record["watches"][actor])
-            monitor._inputs.restore(record["inputs"])
-            monitor._drifts.extend(Drift(*drift) for drift in record["drifts"])
-            monitor._evidence = Evidence.from_record(record["evidence"])
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as fault:
-            reason = str(fault) if isinstance(fault, InputError) else repr(fault)
-            raise InputError(f"damaged monitor record: {reason}") from None
+    def from_record(cls, record: Any, settings: MonitorSettings | None = None) -> Monitor:
+        """Restore from `record()` under the present settings; raise ValueError if it is damaged."""
+        monitor, kept = cls(settings), _RECORD.validate_python(record)
+        monitor._history = IntervalHistory(kept["history"])
+        monitor._decisions.update(kept["decisions"])
+        monitor._by_cause = kept["by_cause"]
+        monitor._shadow.update(kept["shadow"])
+        for actor, rewards in kept["rewards"].items():
+            monitor._rewards[actor].extend(rewards)
+        monitor._reward_drift.restore(kept["watches"])
+        monitor._input_drift.restore(kept["inputs"])
+        monitor._drifts.extend(kept["drifts"])
+        monitor._evidence = kept["evidence"]
         return monitor
 
     def _add_drifts(self, interval: IntervalCounts, drifts: Sequence[Drift]) -> None:
@@ -242,20 +240,10 @@ class Monitor:
     def _reward_status(self) -> dict[str, Any]:
         status: dict[str, Any] = {}
         for actor, rewards in self._rewards.items():
-            stats = summarize(rewards) if rewards else None
-            status[actor] = {
-                "mean": stats.mean if stats else None,
-                "std": stats.std if stats else None,
-                "count": len(rewards),
-            }
+            count, mean, std = summarize(rewards) if rewards else (0, None, None)
+            status[actor] = {"mean": mean, "std": std, "count": count}
         thresholds = measure_thresholds(tuple(self._rewards["rule"]), self.settings.lifecycle)
-        names = ("online", "serving", "deviation")
-        status["thresholds"] = thresholds._asdict() if thresholds else dict.fromkeys(names)
+        status["thresholds"] = (
+            thresholds._asdict() if thresholds else dict.fromkeys(Thresholds._fields)
+        )
         return status
-
-
-def _finite(rewards: Iterable[Any]) -> list[float]:
-    numbers = [float(reward) for reward in rewards]
-    if not all(map(math.isfinite, numbers)):
-        raise InputError("a reward is not finite")
-    return numbers

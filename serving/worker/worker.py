@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.policy import Explanation, Proposal
+from loadmaster.models.policy import Explanation, Option, Proposal
 from loadmaster.serving.decisions.request import (
     EXCEPTION,
     FALLBACK,
@@ -28,7 +28,6 @@ from loadmaster.serving.decisions.request import (
     Loaded,
     PolicyRef,
     Proposed,
-    Refused,
     RequestError,
     line_of,
     read,
@@ -84,16 +83,17 @@ class SystemWorker:
     async def load(self, folder: str) -> bytes:
         """Load the bundle in a folder for both runners, before any decision needs it."""
 
-        def load_both() -> Policy:
+        def load_both() -> None:
             self._active.load(folder)  # without the lock, which a decision that hangs would keep
             with self._locks[self._shadow]:
-                return self._shadow.load(folder)
+                self._shadow.load(folder)
 
+        refused = None
         try:
-            policy = await self._in_thread(self._shadow, load_both)
+            await self._in_thread(self._shadow, load_both)
         except InputError as fault:
-            return to_json(Refused(refused=str(fault)))
-        return to_json(Loaded(name=policy.name, version=policy.version))
+            refused = str(fault)
+        return to_json(Loaded(refused=refused))
 
     async def open_rpc(self, known: list[str]) -> list[str]:
         """Open a socket for the gateway; see `RpcServer.open`."""
@@ -148,17 +148,11 @@ class PolicyRunner:
     def load(self, folder: str) -> Policy:
         """Load the bundle in a folder; raises InputError if it cannot be used."""
         policy = self.endpoint.policy(Path(folder))
-        self.keep(policy)
+        # A new mapping with the latest ones: another thread may decide meanwhile.
+        kept = {name: one for name, one in self._policies.items() if name != policy.version}
+        latest = list(kept.items())[1 - self.MAX_POLICIES :]
+        self._policies = {**dict(latest), policy.version: policy}
         return policy
-
-    def keep(self, policy: Policy) -> None:
-        """Add a policy, and drop the oldest. Any thread may call this while another decides."""
-        kept = {
-            version: one for version, one in self._policies.items() if version != policy.version
-        }
-        for version in list(kept)[: max(0, len(kept) + 1 - self.MAX_POLICIES)]:
-            del kept[version]
-        self._policies = {**kept, policy.version: policy}
 
     def decide(self, raw: bytes, version: str, folder: str) -> Decided | Invalid:
         """Decide by the policy of that version; by the rule if it is "" or the policy fails."""
@@ -233,21 +227,16 @@ def _cause_of(fault: Exception) -> str:
 
 
 def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
-    return {
-        "summary": explanation.summary,
-        "choices": {
-            kind: [
-                {
-                    "name": one.name,
-                    "score": _rounded(one.score),
-                    "uncertainty": _rounded(one.uncertainty),
-                    "probability": _rounded(one.probability),
-                }
-                for one in options
-            ]
-            for kind, options in explanation.choices.items()
-        },
-    }
+    def encode(one: Option) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "score": _rounded(one.score),
+            "uncertainty": _rounded(one.uncertainty),
+            "probability": _rounded(one.probability),
+        }
+
+    choices = {kind: list(map(encode, some)) for kind, some in explanation.choices.items()}
+    return {"summary": explanation.summary, "choices": choices}
 
 
 def _rounded(value: float | None) -> float | None:

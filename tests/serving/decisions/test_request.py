@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
-from loadmaster.serving.decisions.fast_validation import UnknownFieldError, shape_validator
 from loadmaster.serving.decisions.request import (
     FAST_CHECK_VALUES,
     RequestError,
     RequestOptions,
+    UnknownFieldError,
     feedback_model,
     parse_options,
     path_of,
     read,
     request_model,
+    shape_validator,
     to_json,
 )
 from loadmaster.serving.monitoring.recorder import state_text
@@ -202,7 +203,7 @@ def test_the_fast_check_stops_at_the_first_error(raw: bytes, where: tuple[int | 
 def test_the_fast_check_finds_unknown_fields(raw: bytes) -> None:
     with pytest.raises(UnknownFieldError) as fault:
         shape_validator(Branch).validate_json(raw, strict=True)
-    assert fault.value.name == "x"
+    assert fault.value.args == ("x",)
 
 
 def test_large_requests_are_read_like_small_ones() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.serving.decisions import warm_up
+from loadmaster.serving.decisions import service as module
 from loadmaster.serving.http.app_factory import assemble
 from loadmaster.serving.http.schemas import (
     DecisionResponse,
@@ -55,7 +55,7 @@ def test_the_rule_decides_if_the_policy_fails(start: Start, does: str, cause: st
 def test_a_slow_policy_times_out_and_opens_the_breaker(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_up, "WARM_UP_S", 0.1)
+    monkeypatch.setattr(module, "WARM_UP_S", 0.1)
     here = start("is slow", toy={"deadline_ms": 60})
     first = here.decide(replicas=7)
     assert (first["source"], first["cause"]) == ("fallback", "timeout")
@@ -117,7 +117,7 @@ def test_the_first_request_after_readiness_is_decided_by_the_policy(start: Start
 def test_warm_up_leaves_guard_and_breaker_as_they_are(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_up, "WARM_UP_S", 0.5)
+    monkeypatch.setattr(module, "WARM_UP_S", 0.5)
     here = start("is slow", toy={"deadline_ms": 60, "guard": {"flaps": 0}})
     assert here.status()["breaker"] == "closed"
     assert here.decide(load=1, replicas=3, deadline_ms=50)["guard"] == []
