@@ -204,7 +204,7 @@ class Drift(NamedTuple):
         return {**self._asdict(), "time": iso(self.time)}
 
 
-@dataclass
+@dataclass(slots=True)
 class Stream:
     """A stream of numbers, and the drifts in it."""
 
@@ -230,20 +230,32 @@ class DriftDetectors:
     and show a lasting change as well.
     """
 
-    def __init__(self, what: str, delta: float, block: int, *, staggered: bool = False) -> None:
-        """`staggered`: shorten the first blocks, so that streams are not all checked at once."""
+    def __init__(
+        self,
+        what: str,
+        delta: float,
+        block: int,
+        streams: dict[str, Stream],
+        *,
+        staggered: bool = False,
+    ) -> None:
+        """`streams` are continued, and added to by name. `staggered`: shorten the first blocks, so
+        that streams are not all checked at once."""
         self._what, self._delta, self._block, self._staggered = what, delta, block, staggered
-        self.streams: dict[str, Stream] = {}  # by name
+        self._streams = streams
+        for stream in streams.values():
+            stream.adwin.delta = delta
+            stream.left = min(stream.left, block)
 
     def add(self, time: float, name: str, value: float) -> Drift | None:
         """Add a number to a stream; NaN, infinite and too large ones are ignored."""
-        stream = self.streams.get(name)
-        if not abs(value) <= MAX_VALUE or (stream is None and len(self.streams) == MAX_STREAMS):
+        stream = self._streams.get(name)
+        if not abs(value) <= MAX_VALUE or (stream is None and len(self._streams) == MAX_STREAMS):
             return None
         if stream is None:
-            early = len(self.streams) % self._block if self._staggered else 0
+            early = len(self._streams) % self._block if self._staggered else 0
             stream = Stream(self._block - early, Adwin(self._delta, CHECK_EVERY))
-            self.streams[name] = stream
+            self._streams[name] = stream
         stream.total += value
         stream.count += 1
         stream.left -= 1
@@ -259,13 +271,13 @@ class DriftDetectors:
 
     def reset(self, name: str) -> None:
         """Start a new stream; the count of drifts is kept."""
-        if (old := self.streams.get(name)) is not None:
+        if (old := self._streams.get(name)) is not None:
             adwin = Adwin(self._delta, CHECK_EVERY)
-            self.streams[name] = Stream(self._block, adwin, drifts=old.drifts, last=old.last)
+            self._streams[name] = Stream(self._block, adwin, drifts=old.drifts, last=old.last)
 
     def means(self) -> dict[str, float]:
         """Mean of each stream since it last changed."""
-        means = ((name, each.mean) for name, each in self.streams.items())
+        means = ((name, each.mean) for name, each in self._streams.items())
         return {name: mean for name, mean in means if mean is not None}
 
     def status(self) -> dict[str, Any]:
@@ -275,12 +287,5 @@ class DriftDetectors:
                 "last": None if each.last is None else iso(each.last),
                 "mean": each.mean,
             }
-            for name, each in self.streams.items()
+            for name, each in self._streams.items()
         }
-
-    def restore(self, streams: dict[str, Stream]) -> None:
-        """Continue streams under the present settings."""
-        for stream in streams.values():
-            stream.adwin.delta = self._delta
-            stream.left = min(stream.left, self._block)
-        self.streams = streams

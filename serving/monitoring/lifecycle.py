@@ -66,7 +66,7 @@ class LifecycleSettings(Settings):
 class RewardStats(NamedTuple):
     """Statistics of a window of rewards."""
 
-    count: int
+    size: int
     mean: float
     std: float  # of the sample; 0 for a single reward
 
@@ -109,7 +109,7 @@ def standard_error(rewards: Sequence[float]) -> float:
         if correlation <= 0.0:
             break
         correlation_time += 2.0 * correlation
-    return stats.std * math.sqrt(correlation_time / stats.count)
+    return stats.std * math.sqrt(correlation_time / len(rewards))
 
 
 def measure_thresholds(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
@@ -188,7 +188,7 @@ def _next_acting_state(
 
 
 def _mean_text(stats: RewardStats) -> str:
-    return f"the mean {stats.mean:.4g} of the last {stats.count} rewards"
+    return f"the mean {stats.mean:.4g} of the last {stats.size} rewards"
 
 
 def _bar_text(thresholds: Thresholds, settings: LifecycleSettings) -> str:

@@ -6,13 +6,13 @@ Memory is bounded, and times are passed in. The recorder adds decisions and feed
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 from pydantic_core import to_jsonable_python
-from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
@@ -46,41 +46,44 @@ class MonitorSettings(Settings):
     lifecycle: LifecycleSettings = LifecycleSettings()
 
 
-class MonitorRecord(TypedDict):
-    """Persistent state of a monitor."""
+@dataclass
+class MonitorState:
+    """Persistent state of a monitor, without its history."""
 
-    format: Literal[1]  # version of this record
-    history: list[IntervalCounts]
-    decisions: dict[Literal["policy", "fallback"], int]
-    by_cause: Counter[str]
-    shadow: dict[Literal["decisions", "agreed", "faults"], int]
-    rewards: dict[Actor, list[FiniteFloat]]
-    watches: dict[str, Stream]
-    inputs: dict[str, Stream]
-    drifts: list[Drift]
-    evidence: Evidence
+    format: Literal[1] = 1  # version of the record
+    decisions: Counter[str] = field(default_factory=lambda: Counter(policy=0, fallback=0))
+    by_cause: Counter[str] = field(default_factory=Counter)
+    shadow: Counter[str] = field(default_factory=Counter)  # decisions, agreed, faults
+    rewards: dict[Actor, list[FiniteFloat]] = field(
+        default_factory=lambda: {actor: [] for actor in ACTORS}
+    )
+    watches: dict[str, Stream] = field(default_factory=dict)  # of rewards
+    inputs: dict[str, Stream] = field(default_factory=dict)
+    drifts: list[Drift] = field(default_factory=list)
+    evidence: Evidence = field(default_factory=Evidence)
 
 
-_RECORD = TypeAdapter(MonitorRecord)
+_STATE, _HISTORY = TypeAdapter(MonitorState), TypeAdapter(list[IntervalCounts])
 
 
 class Monitor:
     """Monitor of one endpoint."""
 
-    def __init__(self, settings: MonitorSettings | None = None) -> None:
+    def __init__(self, settings: MonitorSettings | None = None, record: Any = None) -> None:
+        """`record`: from `record()`, continued under the present settings; a damaged one raises
+        ValueError."""
         self.settings = settings = settings or MonitorSettings()
-        self._history = IntervalHistory()
-        self._decisions = Counter(policy=0, fallback=0)
-        self._by_cause: Counter[str] = Counter()
-        self._shadow = Counter(decisions=0, agreed=0, faults=0)
-        window = settings.lifecycle.window
-        self._rewards: dict[Actor, deque[float]] = {actor: deque(maxlen=window) for actor in ACTORS}
-        self._reward_drift = DriftDetectors("rewards", settings.delta, settings.reward_block)
-        self._input_drift = DriftDetectors(
-            "inputs", settings.delta, settings.input_block, staggered=True
+        record = record or {"history": []}
+        self._state = kept = _STATE.validate_python(record)
+        self._history = IntervalHistory(_HISTORY.validate_python(record["history"]))
+        for actor in ACTORS:
+            del kept.rewards[actor][: -settings.lifecycle.window]
+        self._reward_drift = DriftDetectors(
+            "rewards", settings.delta, settings.reward_block, kept.watches
         )
-        self._drifts: deque[Drift] = deque(maxlen=MAX_EVENTS)
-        self._evidence = Evidence()
+        self._input_drift = DriftDetectors(
+            "inputs", settings.delta, settings.input_block, kept.inputs, staggered=True
+        )
 
     def record_decision(
         self,
@@ -99,17 +102,18 @@ class Monitor:
         """
         interval = self._history.at(time)
         interval.decisions += 1
-        self._decisions[source] += 1
+        state = self._state
+        state.decisions[source] += 1
         if source == "fallback":
             interval.fallbacks += 1
-            self._by_cause[cause or "other"] += 1
+            state.by_cause[cause or "other"] += 1
             interval.by_cause[cause or "other"] += 1
         interval.add_latency(latency_ms)
         if shadow_fault:
-            self._shadow["faults"] += 1
+            state.shadow["faults"] += 1
         if agrees is not None:
-            self._shadow["decisions"] += 1
-            self._shadow["agreed"] += agrees
+            state.shadow["decisions"] += 1
+            state.shadow["agreed"] += agrees
             interval.shadowed += 1
             interval.agreed += agrees
         add = self._input_drift.add
@@ -124,9 +128,12 @@ class Monitor:
             raise InputError(f"reward {reward}; expected a finite number")
         interval = self._history.at(time)
         interval.add_reward(reward)
-        self._rewards[actor].append(reward)
+        rewards, window = self._state.rewards[actor], self.settings.lifecycle.window
+        rewards.append(reward)
+        if len(rewards) > window:
+            del rewards[0]
         if actor == "policy":
-            self._evidence.add_reward(self.settings.lifecycle.window)
+            self._state.evidence.add_reward(window)
         drift = self._reward_drift.add(time, actor, reward)
         if drift is None:
             return ()
@@ -137,26 +144,26 @@ class Monitor:
         """What to do with the policy in that state of the lifecycle."""
         return recommend(
             state,
-            tuple(self._rewards["policy"]),
-            tuple(self._rewards["rule"]),
-            self._evidence,
+            self._state.rewards["policy"],
+            self._state.rewards["rule"],
+            self._state.evidence,
             self.settings.lifecycle,
             retrain_on_inputs=self.settings.on_input_drift == "retrain",
         )
 
     def acted_on(self) -> None:
         """Drop the drifts: a recommendation based on them was carried out."""
-        self._evidence = Evidence()
+        self._state.evidence = Evidence()
 
     def policy_changed(self) -> None:
         """Drop the rewards of the policy: another one acts from now on, or none."""
-        self._rewards["policy"].clear()
+        self._state.rewards["policy"].clear()
         self._reward_drift.reset("policy")
         self.acted_on()
 
     def shadow_changed(self) -> None:
         """Reset the shadow counts: another policy is in shadow from now on, or none."""
-        self._shadow = Counter(dict.fromkeys(self._shadow, 0))
+        self._state.shadow.clear()
 
     def input_means(self) -> dict[str, float]:
         """Means of the input features since they last changed."""
@@ -164,13 +171,14 @@ class Monitor:
 
     def status(self) -> dict[str, Any]:
         """Return the monitor's part of an endpoint's status."""
-        shadowed = self._shadow["decisions"]
+        state = self._state
+        shadowed = state.shadow["decisions"]
         rewards = self._reward_drift.status().values()
         return {
             "decisions": {
-                "total": sum(self._decisions.values()),
-                **self._decisions,
-                "by_cause": dict(self._by_cause),
+                "total": state.decisions.total(),
+                **state.decisions,
+                "by_cause": dict(state.by_cause),
                 "fallback_rate": self._history.fallback_rate(),
             },
             "latency_ms": self._history.latency_ms(),
@@ -181,12 +189,12 @@ class Monitor:
                     "last": max((each["last"] for each in rewards if each["last"]), default=None),
                 },
                 "inputs": self._input_drift.status(),
-                "events": [drift.as_json() for drift in list(self._drifts)[-SHOWN_EVENTS:]],
+                "events": [drift.as_json() for drift in state.drifts[-SHOWN_EVENTS:]],
             },
             "shadow": {
                 "decisions": shadowed,
-                "agreement": self._shadow["agreed"] / shadowed if shadowed else None,
-                "faults": self._shadow["faults"],
+                "agreement": state.shadow["agreed"] / shadowed if shadowed else None,
+                "faults": state.shadow["faults"],
             },
         }
 
@@ -196,53 +204,27 @@ class Monitor:
 
     def record(self) -> dict[str, Any]:
         """Return the complete state for JSON."""
-        state = {
-            "format": 1,
-            "decisions": self._decisions,
-            "by_cause": self._by_cause,
-            "shadow": self._shadow,
-            "rewards": {actor: list(rewards) for actor, rewards in self._rewards.items()},
-            "watches": self._reward_drift.streams,
-            "inputs": self._input_drift.streams,
-            "drifts": list(self._drifts),
-            "evidence": self._evidence,
-        }
-        return {**to_jsonable_python(state), "history": self._history.record()}
-
-    @classmethod
-    def from_record(cls, record: Any, settings: MonitorSettings | None = None) -> Monitor:
-        """Restore from `record()` under the present settings; raise ValueError if it is damaged."""
-        monitor, kept = cls(settings), _RECORD.validate_python(record)
-        monitor._history = IntervalHistory(kept["history"])
-        monitor._decisions.update(kept["decisions"])
-        monitor._by_cause = kept["by_cause"]
-        monitor._shadow.update(kept["shadow"])
-        for actor, rewards in kept["rewards"].items():
-            monitor._rewards[actor].extend(rewards)
-        monitor._reward_drift.restore(kept["watches"])
-        monitor._input_drift.restore(kept["inputs"])
-        monitor._drifts.extend(kept["drifts"])
-        monitor._evidence = kept["evidence"]
-        return monitor
+        return {**to_jsonable_python(self._state), "history": self._history.record()}
 
     def _add_drifts(self, interval: IntervalCounts, drifts: Sequence[Drift]) -> None:
         interval.drift += len(drifts)
-        self._drifts.extend(drifts)
+        self._state.drifts += drifts
+        del self._state.drifts[:-MAX_EVENTS]
         for drift in drifts:
             if drift.what == "inputs":
                 if drift.exceeds(self.settings.input_shift):
-                    self._evidence.add_input_drift(drift)
+                    self._state.evidence.add_input_drift(drift)
             elif drift.name == "policy":
                 matters = drift.fell and drift.exceeds(self.settings.lifecycle.degradation)
                 # A rise cancels the fall before it.
-                self._evidence.fall = drift if matters else None
+                self._state.evidence.fall = drift if matters else None
 
     def _reward_status(self) -> dict[str, Any]:
         status: dict[str, Any] = {}
-        for actor, rewards in self._rewards.items():
+        for actor, rewards in self._state.rewards.items():
             count, mean, std = summarize(rewards) if rewards else (0, None, None)
             status[actor] = {"mean": mean, "std": std, "count": count}
-        thresholds = measure_thresholds(tuple(self._rewards["rule"]), self.settings.lifecycle)
+        thresholds = measure_thresholds(self._state.rewards["rule"], self.settings.lifecycle)
         status["thresholds"] = (
             thresholds._asdict() if thresholds else dict.fromkeys(Thresholds._fields)
         )

@@ -175,7 +175,7 @@ class DecisionRecorder:
     def restore(self, record: Any) -> None:
         """Restore from `record()`; a damaged record is ignored."""
         try:
-            self.monitor = Monitor.from_record(record["monitor"], self._settings)
+            self.monitor = Monitor(self._settings, record["monitor"])
             self._state = LifecycleState(record["state"])
             self._since, self._why = float(record["since"]), str(record["why"])
             self._guarded = Counter({k: int(v) for k, v in record["guarded"].items()})

@@ -82,9 +82,10 @@ def restore_slots(record: Any, configured: Version) -> PolicySlots:
     """Restore slots from `record()`; unreadable parts take the configured version or None."""
     if not isinstance(record, dict):
         return PolicySlots(configured)
-    serving, *others = (_restore(record.get(slot)) for slot in ("serving", "shadow", "previous"))
-    paused = record.get("paused")
-    return PolicySlots(serving or configured, *others, paused if isinstance(paused, str) else None)
+    slots = ("serving", "shadow", "previous")
+    serving, shadow, previous = (_restore(record.get(slot)) for slot in slots)
+    paused = record["paused"] if isinstance(record.get("paused"), str) else None
+    return PolicySlots(serving or configured, shadow, previous, paused)
 
 
 def _restore(record: Any) -> Version | None:

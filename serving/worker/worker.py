@@ -10,10 +10,8 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Explanation, Option, Proposal
@@ -41,8 +39,6 @@ HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces th
 
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)  # raises ValueError for NaN and infinity
 
-Result = TypeVar("Result")
-
 
 class SystemWorker:
     """Two runners: one for decisions that are acted on, one for decisions in the shadow.
@@ -57,8 +53,7 @@ class SystemWorker:
         _use_one_torch_thread()
         endpoint = find_endpoint(system, reference)
         self._active, self._shadow = PolicyRunner(endpoint, rule), PolicyRunner(endpoint, rule)
-        self._executors = {one: ThreadPoolExecutor(1) for one in (self._active, self._shadow)}
-        self._locks = {one: threading.Lock() for one in (self._active, self._shadow)}
+        self._active_lock, self._shadow_lock = threading.Lock(), threading.Lock()
         self._busy_since: float | None = None
         self._rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
         policies = [self._active.rule]
@@ -73,24 +68,22 @@ class SystemWorker:
     async def decide(
         self, version: str, folder: str, request: bytes, deadline: float = math.inf
     ) -> bytes:
-        call = PolicyCall(version, folder, request, deadline)
-        return await self._in_thread(self._active, lambda: self._decide(call))
+        return await asyncio.to_thread(self._decide, PolicyCall(version, folder, request, deadline))
 
     async def propose(self, version: str, folder: str, request: bytes) -> bytes:
-        call = PolicyCall(version, folder, request)
-        return await self._in_thread(self._shadow, lambda: self._propose(call))
+        return await asyncio.to_thread(self._propose, PolicyCall(version, folder, request))
 
     async def load(self, folder: str) -> bytes:
         """Load the bundle in a folder for both runners, before any decision needs it."""
 
         def load_both() -> None:
             self._active.load(folder)  # without the lock, which a decision that hangs would keep
-            with self._locks[self._shadow]:
+            with self._shadow_lock:
                 self._shadow.load(folder)
 
         refused = None
         try:
-            await self._in_thread(self._shadow, load_both)
+            await asyncio.to_thread(load_both)
         except InputError as fault:
             refused = str(fault)
         return to_json(Loaded(refused=refused))
@@ -106,7 +99,7 @@ class SystemWorker:
             raise RuntimeError("a decision hangs")
 
     def _decide(self, call: PolicyCall) -> bytes:
-        with self._locks[self._active]:
+        with self._active_lock:
             self._busy_since = time.monotonic()
             try:
                 if self._busy_since > call.deadline:
@@ -116,11 +109,8 @@ class SystemWorker:
                 self._busy_since = None
 
     def _propose(self, call: PolicyCall) -> bytes:
-        with self._locks[self._shadow]:
+        with self._shadow_lock:
             return to_json(self._shadow.propose(call.request, call.version, call.folder))
-
-    async def _in_thread(self, runner: PolicyRunner, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executors[runner], work)
 
 
 class NotFiniteError(Exception):

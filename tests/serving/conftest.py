@@ -47,8 +47,6 @@ class LocalService:
         answer: Answer = self.run(send_request(self.service.app, method, path, body, **more))
         return answer
 
-    ask = request  # former name
-
     def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> dict[str, Any]:
         """The response to a decide request of the toy system."""
         body = {"state": {"load": load, "replicas": replicas}, **options}
@@ -86,7 +84,6 @@ class LocalService:
         self._loop.close()
 
 
-Here = LocalService  # former name
 Start = Callable[..., LocalService]
 
 

@@ -54,9 +54,11 @@ def rule_round(
 class DecimaRule:
     """A heuristic that decides on states of the service."""
 
-    def __init__(self, baseline: Baseline) -> None:
-        self.name, self.version = baseline.name, version("loadmaster")
-        self._baseline = baseline
+    def __init__(self, name: str) -> None:
+        if name not in RULES:
+            raise unknown_name("rule", name, RULES)
+        self.name, self.version = name, version("loadmaster")
+        self._baseline = tuned_rule(name)
         self._buffers = ObservationBuffers()
 
     def decide(self, state: DecimaState) -> Proposal:
@@ -72,15 +74,8 @@ class DecimaRule:
         return Proposal(decision, Explanation(summary))
 
 
-def load_rule(name: str) -> DecimaRule:
-    if name not in RULES:
-        raise unknown_name("rule", name, RULES)
-    return DecimaRule(tuned_rule(name))
-
-
 def tuned_rule(name: str) -> Baseline:
     """The heuristic with parameters tuned for a stream of jobs."""
-    baseline = BASELINES[name]
-    return (
-        tuned_baseline_for(name, arrivals="poisson", load=LOAD) if baseline.calibrated else baseline
-    )
+    if BASELINES[name].calibrated:
+        return tuned_baseline_for(name, arrivals="poisson", load=LOAD)
+    return BASELINES[name]

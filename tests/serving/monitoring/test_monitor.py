@@ -16,13 +16,14 @@ from loadmaster.envs.errors import InputError
 from loadmaster.serving.monitoring.drift import MAX_STREAMS
 from loadmaster.serving.monitoring.history import INTERVALS, IntervalCounts, percentiles
 from loadmaster.serving.monitoring.lifecycle import LifecycleSettings, LifecycleState
-from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSettings
+from loadmaster.serving.monitoring.monitor import Monitor, MonitorSettings
 
 NOW = 1_800_000_000.0
 SERVING, ONLINE, OFFLINE = LifecycleState.SERVING, LifecycleState.ONLINE, LifecycleState.OFFLINE
 QUICK = LifecycleSettings(window=20, z_threshold=2.0)
 QUICKLY = MonitorSettings(lifecycle=QUICK, reward_block=1)
 BOLD = QUICKLY.model_copy(update={"lifecycle": QUICK.model_copy(update={"retrain_offline": False})})
+WARY = QUICKLY.model_copy(update={"on_input_drift": "retrain"})
 BLIND = QUICKLY.model_copy(update={"delta": 1e-9})  # ADWIN detects nothing
 
 
@@ -41,24 +42,17 @@ def decide(
     )
 
 
-def add_rewards(
-    monitor: Monitor, actor: Actor, mean: float, count: int, seed: int = 0, std: float = 1.0
-) -> int:
-    """Add rewards around a mean; return their number until a drift, 0 if there is none."""
-    noise = random.Random(seed)
+def add(monitor: Monitor, stream: str, mean: float, count: int, std: float = 1.0) -> list[Any]:
+    """Add rewards of "policy" or "rule", or states with that many "jobs"; stop at a drift of
+    rewards. Returns the drifts."""
+    noise, drifts = random.Random(0), list[Any]()
     for number in range(1, count + 1):
-        if monitor.record_feedback(NOW + number, noise.gauss(mean, std), actor):
-            return number
-    return 0
-
-
-def add_inputs(monitor: Monitor, jobs: float, count: int, start: float = NOW) -> list[Any]:
-    noise = random.Random(0)
-    return [
-        drift
-        for n in range(count)
-        for drift in decide(monitor, start + n, features={"jobs": noise.gauss(jobs, 1.0)})
-    ]
+        value = noise.gauss(mean, std)
+        if stream == "jobs":
+            drifts += decide(monitor, NOW + number, features={"jobs": value})
+        elif found := monitor.record_feedback(NOW + number, value, stream):  # type: ignore[arg-type]
+            return list(found)
+    return drifts
 
 
 def test_status_of_a_new_monitor_is_empty() -> None:
@@ -141,117 +135,72 @@ def test_history_has_all_intervals_of_the_last_hour() -> None:
     assert later[-1]["time"] == "2027-01-15T09:00:00.000+00:00"
 
 
-def test_fall_below_the_rules_recommends_fallback() -> None:
-    monitor = Monitor(QUICKLY)
-    add_rewards(monitor, "rule", -12.0, 20)
-    assert not add_rewards(monitor, "policy", -8.0, 100)
-    assert monitor.recommendation(SERVING).action == "keep"
-    assert monitor.recommendation(ONLINE)[:2] == ("keep", SERVING)
-    soon = add_rewards(monitor, "policy", -20.0, 40, seed=1)
-    assert 0 < soon < 20  # before a window of bad rewards was full
-    found = monitor.recommendation(SERVING)
-    assert found[:2] == ("fall back", OFFLINE)
-    assert "rewards of the policy fell from -8" in found.why
-    status = monitor.status()["drift"]
-    assert status["rewards"]["count"] == 1
-    assert status["rewards"]["last"].startswith("2027-01-15T08:00:")
-    assert status["events"][0]["what"] == "rewards"
-    monitor.policy_changed()
-    assert monitor.recommendation(OFFLINE).action == "keep"
-    assert monitor.status()["drift"]["rewards"]["count"] == 1
-    rewards = monitor.status()["rewards"]
-    assert (rewards["policy"]["count"], rewards["rule"]["count"]) == (0, 20)
+RULE, GOOD, BAD = ("rule", -12, 20), ("policy", -8, 100), ("policy", -20, 40)
+CALM, SHIFTED = ("jobs", 12, 1000), ("jobs", 40, 200)
+KEEP, FALL_BACK, RETRAIN = ("keep", None), ("fall back", OFFLINE), ("retrain", None)
 
 
 @pytest.mark.parametrize(
-    ("settings", "rules", "before", "after", "expected"),
+    ("settings", "streams", "state", "expected", "words"),
     [
-        (QUICKLY, -30.0, -8.0, -16.0, ("retrain", None)),  # still above the rules
-        (QUICKLY, None, -8.0, -16.0, ("fall back", OFFLINE)),  # rewards of the rules unknown
-        (BOLD, None, -8.0, -16.0, ("retrain", None)),
-        (QUICKLY, -20.0, -16.0, -4.0, ("keep", ONLINE)),  # a rise: large deviation
-        (BLIND, -12.0, -8.0, -16.0, ("fall back", OFFLINE)),  # found by the window alone
+        (QUICKLY, [RULE, GOOD], SERVING, KEEP, "holds"),
+        (QUICKLY, [RULE, GOOD], ONLINE, ("keep", SERVING), "reaches"),
+        (QUICKLY, [RULE, GOOD, BAD], SERVING, FALL_BACK, "rewards of the policy fell from -8"),
+        (QUICKLY, [("rule", -30, 20), GOOD, BAD], SERVING, RETRAIN, "not below"),
+        (QUICKLY, [GOOD, BAD], SERVING, FALL_BACK, "rules are not known"),
+        (BOLD, [GOOD, BAD], SERVING, RETRAIN, "rules are not known"),
+        (BLIND, [RULE, GOOD, BAD], SERVING, FALL_BACK, "mean"),  # found by the window alone
+        (QUICKLY, [("rule", -20, 20), ("policy", -16, 100), ("policy", -4, 20)], SERVING,
+         ("keep", ONLINE), "deviation"),  # a rise
+        (QUICKLY, [GOOD, BAD, ("policy", -4, 99)], SERVING, KEEP, ""),  # a rise cancels the fall
+        (QUICKLY, [("policy", 1000, 99), ("policy", 997, 99)], SERVING, KEEP, ""),  # a small fall
+        (QUICKLY, [CALM, RULE, GOOD, SHIFTED], SERVING, KEEP, "holds"),
+        (QUICKLY, [CALM, RULE, GOOD, SHIFTED, BAD], SERVING, FALL_BACK, "'jobs' drifted from 12"),
+        (WARY, [CALM, SHIFTED], SERVING, RETRAIN, "'jobs' drifted from 12"),
+        (WARY, [CALM, SHIFTED], OFFLINE, KEEP, ""),
+        (QUICKLY, [CALM, SHIFTED], SERVING, KEEP, ""),  # inputs alone are noted only
+        (WARY, [("jobs", 12, 3000), ("jobs", 13, 1500)], SERVING, KEEP, ""),  # a small drift
     ],
-)
-def test_change_of_rewards_recommends(
+)  # fmt: skip
+def test_recommendation_by_rewards_and_drifts(
     settings: MonitorSettings,
-    rules: float | None,
-    before: float,
-    after: float,
+    streams: list[tuple[str, float, int]],
+    state: LifecycleState,
     expected: tuple[str, LifecycleState | None],
+    words: str,
 ) -> None:
     monitor = Monitor(settings)
-    if rules is not None:
-        add_rewards(monitor, "rule", rules, 20)
-    add_rewards(monitor, "policy", before, 100)
-    add_rewards(monitor, "policy", after, 20)
-    assert monitor.recommendation(SERVING)[:2] == expected
+    drifts = [add(monitor, *stream) for stream in streams]
+    assert drifts[-1] or expected[0] == "keep" or settings is BLIND
+    found = monitor.recommendation(state)
+    assert found[:2] == expected
+    assert words in found.why
     monitor.policy_changed()
     assert monitor.recommendation(SERVING).action == "keep"
-
-
-def test_rise_cancels_a_fall() -> None:
-    monitor = Monitor(QUICKLY)
-    add_rewards(monitor, "policy", -8.0, 100)
-    assert add_rewards(monitor, "policy", -16.0, 40)
-    while not add_rewards(monitor, "policy", -4.0, 10):
-        pass
-    assert monitor.recommendation(SERVING).action == "keep"
-    assert monitor.status()["drift"]["rewards"]["count"] == 2
-
-
-def test_small_drifts_are_counted_only() -> None:
-    monitor = Monitor(QUICKLY.model_copy(update={"on_input_drift": "retrain"}))
-    add_inputs(monitor, 12.0, 5000)
-    assert add_inputs(monitor, 13.0, 2000)
-    assert monitor.recommendation(SERVING).action == "keep"
-    for number in range(400):
-        mean = 1000.0 if number < 300 else 999.0
-        monitor.record_feedback(NOW, mean + 0.1 * (number % 3), "policy")
-    assert monitor.status()["drift"]["rewards"]["count"] == 1
-    assert monitor.recommendation(SERVING).action == "keep"
-
-
-def test_input_drift_is_named_with_a_fall() -> None:
-    monitor = Monitor(QUICKLY)
-    add_inputs(monitor, 12.0, 1000)
-    add_rewards(monitor, "rule", -12.0, 20)
-    add_rewards(monitor, "policy", -8.0, 100)
-    (drift,) = add_inputs(monitor, 40.0, 200, start=NOW + 2000)
-    assert (drift.what, drift.name) == ("inputs", "jobs")
-    assert monitor.recommendation(SERVING).action == "keep"
-    assert add_rewards(monitor, "policy", -20.0, 40)
-    assert "input 'jobs' drifted from 12" in monitor.recommendation(SERVING).why
-    status = monitor.status()["drift"]["inputs"]["jobs"]
-    assert status["count"] == 1
-    assert status["last"] is not None
-    assert status["mean"] == pytest.approx(40, abs=1)
-    assert monitor.input_means() == {"jobs": status["mean"]}
 
 
 def test_newer_rewards_supersede_an_input_drift() -> None:
-    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift="retrain"))
-    add_rewards(monitor, "rule", -12.0, 20)
-    add_rewards(monitor, "policy", -8.0, 100)
-    add_inputs(monitor, 12.0, 1000)
-    assert add_inputs(monitor, 40.0, 200)
-    assert monitor.recommendation(SERVING).action == "keep"
-    add_rewards(monitor, "policy", -8.0, 21)
+    monitor = Monitor(QUICKLY)
+    for stream in (CALM, RULE, GOOD, SHIFTED, ("policy", -8, 21), BAD):
+        add(monitor, *stream)
+    found = monitor.recommendation(SERVING)
+    assert (found.action, "jobs" in found.why) == ("fall back", False)
+
+
+def test_drifts_are_shown_and_survive_a_change_of_the_policy() -> None:
+    monitor = Monitor(QUICKLY)
+    for stream in (CALM, RULE, GOOD, SHIFTED, BAD):
+        add(monitor, *stream)
     monitor.policy_changed()
-    assert monitor.recommendation(SERVING).action == "keep"
-
-
-@pytest.mark.parametrize(("setting", "action"), [("retrain", "retrain"), ("note", "keep")])
-def test_on_input_drift_applies_without_rewards(
-    setting: Literal["retrain", "note"], action: str
-) -> None:
-    monitor = Monitor(MonitorSettings(lifecycle=QUICK, on_input_drift=setting))
-    add_inputs(monitor, 12.0, 1000)
-    assert add_inputs(monitor, 40.0, 200)
-    assert monitor.recommendation(SERVING)[:2] == (action, None)
-    assert monitor.recommendation(OFFLINE).action == "keep"
-    monitor.acted_on()
-    assert monitor.recommendation(SERVING).action == "keep"
+    status = monitor.status()
+    rewards, inputs = status["drift"]["rewards"], status["drift"]["inputs"]["jobs"]
+    assert (rewards["count"], inputs["count"]) == (1, 1)
+    assert rewards["last"].startswith("2027-01-15T08:00:")
+    assert inputs["last"] is not None
+    assert [each["what"] for each in status["drift"]["events"]] == ["inputs", "rewards"]
+    assert inputs["mean"] == pytest.approx(40, abs=1)
+    assert monitor.input_means() == {"jobs": inputs["mean"]}
+    assert [status["rewards"][actor]["count"] for actor in ("policy", "rule")] == [0, 20]
 
 
 def test_autocorrelated_input_is_no_drift() -> None:
@@ -294,18 +243,18 @@ def busy() -> dict[str, Any]:
 
 
 def test_restored_monitor_continues_identically(busy: dict[str, Any]) -> None:
-    monitor = Monitor.from_record(busy)
-    again = Monitor.from_record(json.loads(json.dumps(busy, allow_nan=False)))
+    monitor = Monitor(record=busy)
+    again = Monitor(record=json.loads(json.dumps(busy, allow_nan=False)))
     assert monitor.record() == again.record() == busy
     for each in (monitor, again):
-        assert add_rewards(each, "policy", -60.0, 60)
-        add_inputs(each, 90.0, 500)
+        assert add(each, "policy", -60.0, 60)
+        assert add(each, "jobs", 90.0, 500)
     assert again.record() == monitor.record()
     assert again.status() == monitor.status()
     assert again.history(NOW + 1100) == monitor.history(NOW + 1100)
     assert again.recommendation(SERVING) == monitor.recommendation(SERVING)
     assert again.status()["drift"]["inputs"]["jobs"]["count"] >= 2
-    other = Monitor.from_record(busy, MonitorSettings(lifecycle=QUICK, input_block=2))
+    other = Monitor(MonitorSettings(lifecycle=QUICK, input_block=2), busy)
     assert other.status()["rewards"]["policy"]["count"] == 20
 
 
@@ -335,11 +284,11 @@ STREAM = {"drifts": 0, "last": None, "left": 1, "total": 0.0, "count": 0}
 )
 def test_damaged_record_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
-        Monitor.from_record({**Monitor().record(), **change})
+        Monitor(record={**Monitor().record(), **change})
 
 
 def test_record_size_is_bounded(busy: dict[str, Any]) -> None:
-    monitor = Monitor.from_record(busy)
+    monitor = Monitor(record=busy)
     for n in range(8000):
         decide(monitor, NOW + 1000 + n, latency_ms=n % 50, features={"jobs": float(n % 11)})
         monitor.record_feedback(NOW + 1000 + n, float(n % 5), "policy")
@@ -358,7 +307,7 @@ def took_s(work: Any) -> float:
 
 def test_recording_takes_little_time(busy: dict[str, Any]) -> None:
     features = dict.fromkeys(("jobs", "queue", "load", "work", "tasks", "free"), 1.0)
-    monitor = Monitor.from_record(busy)
+    monitor = Monitor(record=busy)
 
     def record() -> None:
         for n in range(1000):
@@ -393,7 +342,7 @@ def test_record_is_not_changed_by_later_counts() -> None:
 @pytest.mark.parametrize("better", [0.0, 10.0])
 def test_policy_equal_to_the_rules_keeps_acting(better: float) -> None:
     noise, monitor = random.Random(2), Monitor()
-    add_rewards(monitor, "rule", -100, monitor.settings.lifecycle.window, std=20)
+    add(monitor, "rule", -100, monitor.settings.lifecycle.window, std=20)
     for n in range(1500):
         monitor.record_feedback(NOW + n, noise.gauss(-100 + better, 20), "policy")
         assert monitor.recommendation(SERVING).action == "keep"
