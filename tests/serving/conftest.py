@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,18 @@ ALL = ("toy", *SYSTEMS)
 class LocalService:
     """A service in this process, with its event loop."""
 
-    def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
+    def __init__(
+        self, service: Service, worker: SystemWorker, folder: Path, wait: bool = True
+    ) -> None:
         self.service, self.worker, self.folder = service, worker, folder
         self._loop = asyncio.new_event_loop()
         self._lifespan = service.lifespan(service.app)
         self._open = True
-        self.run(self._start())
+        self.run(self._lifespan.__aenter__())
+        while wait and not all(system.ready for system in service.systems.values()):
+            self.run(asyncio.sleep(0.01))
 
-    async def _start(self) -> None:
-        await self._lifespan.__aenter__()
-        while not all(system.ready for system in self.service.systems.values()):
-            await asyncio.sleep(0.01)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Awaitable[Any]) -> Any:
         return self._loop.run_until_complete(work)
 
     def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
@@ -93,7 +92,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
     opened: list[LocalService] = []
 
-    def begin(does: str = "follows", **settings: Any) -> LocalService:
+    def begin(does: str = "follows", wait: bool = True, **settings: Any) -> LocalService:
         bundle = tmp_path / f"bundle-{does}"
         if not bundle.exists():
             toy.make_bundle(bundle, does=does)
@@ -104,9 +103,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
         )
         worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
-        here = LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path)
-        opened.append(here)
-        return here
+        opened.append(LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path, wait))
+        return opened[-1]
 
     yield begin
     for here in opened:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from loadmaster.serving.systems.decima import snapshot
 from loadmaster.serving.systems.decima.examples import examples
-from loadmaster.serving.systems.decima.records import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
+from loadmaster.serving.systems.decima.records import EXECUTORS_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
 
 Change = dict[tuple[str | int, ...], Any]
@@ -101,15 +102,17 @@ def test_values_out_of_bounds_are_refused_by_field(
     assert fault_of(changed(changes))[0] == where
 
 
-def test_states_above_the_size_limits_are_refused() -> None:
-    stage = {"id": "0", "tasks": 1, "task_ms": 1}
-    many = [{**stage, "id": str(number)} for number in range(JOB_STAGES_MAX)]
-    jobs = [{"id": str(number), "stages": many} for number in range(STAGES_MAX // len(many) + 1)]
-    where, why = fault_of(changed({("source",): {}, ("jobs",): jobs}))
-    assert where == ("jobs",)
-    assert f"{STAGES_MAX:,}" in why
-    classes = [{"count": EXECUTORS_MAX, "free": 1}, {"count": 1}]
-    assert fault_of(changed({("executors",): classes}))[0] == ("executors",)
+@pytest.mark.parametrize(
+    ("limit", "where"),
+    [("STAGES_MAX", "jobs"), ("EDGES_MAX", "jobs"), ("EXECUTORS_MAX", "executors")],
+)
+def test_states_above_the_size_limits_are_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, where: str
+) -> None:
+    monkeypatch.setattr(snapshot, limit, 1)
+    found, why = fault_of(EXAMPLE)
+    assert found == (where,)
+    assert "at most 1" in why
 
 
 @pytest.mark.parametrize(
