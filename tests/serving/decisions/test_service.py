@@ -203,6 +203,18 @@ def test_policies_and_pause_survive_a_restart(start: Start) -> None:
     assert again.decide()["decision"] == {"replicas": 6}
 
 
+def test_unsaved_state_is_reported_and_actions_take_effect(start: Start) -> None:
+    here = start()
+    here.request("POST", "/v1/toy/resume")
+    file = here.folder / "kept" / "toy.json"
+    file.unlink()
+    file.mkdir()
+    assert here.request("POST", "/v1/toy/pause").json["log"]["state"] == "Is a directory"
+    assert here.decide()["cause"] == "paused"
+    file.rmdir()
+    assert here.request("POST", "/v1/toy/resume").json["log"]["state"] is None
+
+
 def test_feedback_counts_for_the_source_of_the_decision(start: Start) -> None:
     here = start()
     by_policy = here.decide()["id"]

@@ -173,15 +173,15 @@ def test_old_folders_are_deleted(setup: Setup) -> None:
     assert other.exists()
 
 
-def test_refused_job_counts_as_failed(setup: Setup) -> None:
+def test_unreachable_cluster_fails_a_submission_and_is_polled_until_the_limit(
+    setup: Setup,
+) -> None:
     setup.cluster.fault = UNREACHABLE
-    state = setup.submit(now=5.0)
+    state = setup.submit(now=-2 * HOUR_S)
     assert (state.job, state.status, state.error) == ("", "failed", str(UNREACHABLE))
-    assert setup.retraining.blocked_reason(6.0) is not None
-    assert setup.poll(6.0) == state
-
-
-def test_unreachable_cluster_is_polled_until_the_limit(setup: Setup) -> None:
+    assert setup.retraining.blocked_reason(1 - 2 * HOUR_S) is not None
+    assert setup.poll(1 - 2 * HOUR_S) == state
+    setup.cluster.fault = None
     setup.submit()
     setup.cluster.fault = UNREACHABLE
     polled = setup.poll(10.0, status="running")
