@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.models.files import atomic_write
+from loadmaster.models.files import atomic_folder, atomic_write
 from loadmaster.models.manifest import (
     DIGEST,
     MANIFEST_FILE,
@@ -139,19 +139,14 @@ class Store:
             return False
 
     def _copy(self, source: Path, kept: Path) -> None:
-        scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
         try:
-            scratch.mkdir()
-            for name in BUNDLE_FILES:
-                file = source / name
-                if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
-                    shutil.copyfile(file, scratch / name)
-            shutil.rmtree(kept, ignore_errors=True)
-            scratch.rename(kept)
+            with atomic_folder(kept, replace=True) as scratch:
+                for name in BUNDLE_FILES:
+                    file = source / name
+                    if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
+                        shutil.copyfile(file, scratch / name)
         except OSError as fault:
             raise InputError(f"cannot copy the bundle {source}: {fault.strerror}") from None
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
 
 class StateWriter:
