@@ -83,6 +83,18 @@ class LocalService:
         self._loop.close()
 
 
+def open_service(
+    systems: dict[str, Any], folder: Path, wait: bool = True, **settings: Any
+) -> LocalService:
+    values = {"systems": systems, "folder": folder / "kept", "listen": False, **settings}
+    chosen, workers = build_settings(ServeSettings, values), {}
+    for name, one in chosen.systems.items():
+        endpoint = find_endpoint(name, one.endpoint)
+        bundle = str(resolve_bundle(one.bundle or endpoint.pretrained))
+        workers[name] = SystemWorker(name, one.endpoint, endpoint.rules[0], bundle, warm=False)
+    return LocalService(assemble(chosen, workers), workers["toy"], folder, wait)
+
+
 Start = Callable[..., LocalService]
 
 
@@ -98,12 +110,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
             toy.make_bundle(bundle, does=does)
         one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), "deadline_ms": 10_000}
         one |= settings.pop("toy", {})
-        chosen = build_settings(
-            ServeSettings,
-            {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
-        )
-        worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
-        opened.append(LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path, wait))
+        opened.append(open_service({"toy": one}, tmp_path, wait, **settings))
         return opened[-1]
 
     yield begin
@@ -122,17 +129,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
         one["deadline_ms"] = 10_000
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOADMASTER_TOKENS", raising=False)
-        settings = build_settings(
-            ServeSettings, {"systems": chosen, "folder": folder / "kept", "listen": False}
-        )
-        workers = {}
-        for name, one in settings.systems.items():
-            endpoint = find_endpoint(name, one.endpoint)
-            where = resolve_bundle(one.bundle or endpoint.pretrained)
-            workers[name] = SystemWorker(
-                name, one.endpoint, endpoint.rules[0], str(where), warm=False
-            )
-        here = LocalService(assemble(settings, workers), workers["toy"], folder)
+        here = open_service(chosen, folder)
     yield here
     here.close()
 

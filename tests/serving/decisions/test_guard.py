@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
@@ -23,7 +23,7 @@ def applied(guard: Guard, current: float, proposed: float, now_s: float = 0.0) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "moves"),  # of current, proposed, time, allowed
+    ("limits", "moves"),  # of current, proposed, time, allowed
     [
         ({}, [(3, 400, 0, 400)]),
         ({"minimum": 2, "maximum": 8}, [(5, 12, 0, 8), (5, 1, 0, 2)]),
@@ -53,9 +53,9 @@ def applied(guard: Guard, current: float, proposed: float, now_s: float = 0.0) -
     ],
 )
 def test_limits_of_one_quantity(
-    settings: dict[str, Any], moves: list[tuple[float, float, float, float]]
+    limits: dict[str, Any], moves: list[tuple[float, float, float, float]]
 ) -> None:
-    guard = Guard(GuardSettings(**settings))
+    guard = Guard(GuardSettings(**limits))
     for current, proposed, now_s, allowed in moves:
         assert applied(guard, current, proposed, now_s) == allowed
 
@@ -95,6 +95,7 @@ def test_the_number_of_histories_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20), st.floats(0.1, 1e5))
+@settings(max_examples=50)
 def test_bounds_and_steps_hold_for_any_history(
     moves: list[tuple[float, float]], step: float
 ) -> None:
