@@ -7,9 +7,9 @@ import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
@@ -51,20 +51,14 @@ class EndpointSettings(Settings):
     rule: str | None = None  # fallback heuristic; None: the system's best
     deadline_ms: PositiveFloat = Field(default=250.0, le=60_000)
     workers: PositiveInt = 1  # replicas of the system's deployment
-    start: str = "SERVING"  # or OFFLINE: the rule acts until the policy has proven itself
+    # OFFLINE: the rule acts until the policy has proven itself
+    start: Literal["OFFLINE", "SERVING"] = "SERVING"
     shadow_share: float = Field(default=1.0, ge=0, le=1)  # of requests sent to a shadow bundle too
     guard: GuardSettings = GuardSettings()
     monitor: MonitorSettings = MonitorSettings()
     log: LogSettings = LogSettings()
     auto_retrain: AutoRetrainSettings = AutoRetrainSettings()
     retraining: RetrainingSettings = RetrainingSettings()
-
-    @field_validator("start")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in ("OFFLINE", "SERVING"):
-            raise ValueError(f"{value!r} is unknown; expected OFFLINE or SERVING")
-        return value
 
 
 class LimitSettings(Settings):
@@ -82,7 +76,8 @@ class ServeSettings(Settings):
     """The whole service."""
 
     systems: dict[str, EndpointSettings] = Field(
-        default_factory=lambda: {"das": EndpointSettings(), "decima": EndpointSettings()}
+        default_factory=lambda: {"das": EndpointSettings(), "decima": EndpointSettings()},
+        min_length=1,
     )
     host: str = "127.0.0.1"
     port: int = Field(default=PORT, ge=1, le=65535)
@@ -90,12 +85,6 @@ class ServeSettings(Settings):
     tokens: Path | None = None  # token file; LOADMASTER_TOKENS in the environment counts as well
     folder: Path = Field(default_factory=default_folder)  # state and logs
     limits: LimitSettings = LimitSettings()
-
-    @model_validator(mode="after")
-    def _some_system(self) -> ServeSettings:
-        if not self.systems:
-            raise ValueError("systems is empty; expected at least one, such as decima: {}")
-        return self
 
     def require_tokens(self, tokens: bool) -> None:
         """Raise InputError if other machines could use the service without a token."""

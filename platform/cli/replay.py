@@ -186,8 +186,7 @@ def _replay_log(
 
     from loadmaster.envs.errors import InputError
     from loadmaster.platform.replay.decision_log import given_bundles, replay_log
-    from loadmaster.serving.monitoring.log_files import read_log
-    from loadmaster.serving.timestamps import parse_timestamp
+    from loadmaster.serving.monitoring.log_files import parse_timestamp, read_log
 
     now = time.time()
     first = None if since is None else parse_timestamp(since, "--since", now)

@@ -15,9 +15,9 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest as manifests
 from loadmaster.models.manifest import read_manifest, visible
 from loadmaster.platform.systems.bundle_ref import resolve_folder
+from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.monitoring.log_files import DecisionRow
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
-from loadmaster.serving.timestamps import iso
 
 SHOWN = 5  # differences kept for the report
 MOST_REASONS = 50

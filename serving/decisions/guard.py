@@ -6,7 +6,7 @@ order: bounds, step from the current value, total, stabilisation, changes of dir
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -63,7 +63,7 @@ class Guard:
 
     def __init__(self, settings: GuardSettings) -> None:
         self.settings = settings
-        self._histories: OrderedDict[str, QuantityHistory] = OrderedDict()
+        self._histories: dict[str, QuantityHistory] = {}  # the least recently used first
 
     def apply(self, quantities: Sequence[Quantity], now_s: float) -> GuardResult:
         """Limit the quantities of a decision. The result counts as carried out."""
@@ -78,20 +78,18 @@ class Guard:
             return after
 
         for one in quantities:
-            value = one.proposed
-            value = change(one, value, self._bounded(value), BOUNDS)
-            value = change(one, value, self._stepped(one.current, value), STEP)
-            values[one.name] = value
+            value = change(one, one.proposed, self._bounded(one.proposed), BOUNDS)
+            values[one.name] = change(one, value, self._stepped(one.current, value), STEP)
         for one, value in self._within_total(quantities, values):
             values[one.name] = change(one, values[one.name], value, TOTAL)
         for one in quantities:
-            history = self._history(one.name)
-            value = values[one.name]
+            history, value = self._history(one.name), values[one.name]
             value = change(one, value, self._stabilise(history, one, value, now_s), STABILISATION)
             value = change(one, value, self._limit_flapping(history, one, value, now_s), FLAP)
             values[one.name] = value
-        proposed = {one.name: one.proposed for one in quantities}
-        allowed = {name: value for name, value in values.items() if value != proposed[name]}
+        allowed = {
+            one.name: values[one.name] for one in quantities if values[one.name] != one.proposed
+        }
         return GuardResult(allowed, tuple(messages), tuple(kinds))
 
     def _bounded(self, value: float) -> float:
@@ -162,10 +160,9 @@ class Guard:
         return value
 
     def _history(self, name: str) -> QuantityHistory:
-        history = self._histories.get(name)
-        if history is None:
-            history = self._histories[name] = QuantityHistory()
-            if len(self._histories) > MAX_QUANTITIES:
-                self._histories.popitem(last=False)
-        self._histories.move_to_end(name)
+        """Of the quantity, which becomes the most recently used."""
+        history = self._histories.pop(name, None) or QuantityHistory()
+        self._histories[name] = history
+        if len(self._histories) > MAX_QUANTITIES:
+            del self._histories[next(iter(self._histories))]
         return history

@@ -9,32 +9,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
 
-import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic_core import SchemaValidator, core_schema
+from pydantic_core import to_json as encode_json
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.serving.decisions.fast_validation import UnknownFieldError, shape_validator
 from loadmaster.serving.system import Endpoint, Quantity, Record
 
 ACTIVE, SHADOW = "active", "shadow"  # modes
 POLICY, FALLBACK = "policy", "fallback"  # sources
 
-# Causes of a fallback.
+# Causes of a fallback: failures, and routing.
 TIMEOUT, EXCEPTION, NOT_FINITE, ILLEGAL = "timeout", "exception", "not finite", "illegal"
-DOWN, OPEN, PAUSED, LIFECYCLE, IN_SHADOW = (
-    "worker down",
-    "breaker open",
-    "paused",
-    "lifecycle",
-    "shadow",
-)
-CAUSES = (TIMEOUT, EXCEPTION, NOT_FINITE, ILLEGAL, DOWN, OPEN, PAUSED, LIFECYCLE, IN_SHADOW)
-FAULTS = (TIMEOUT, EXCEPTION, NOT_FINITE, ILLEGAL, DOWN, OPEN)  # causes that are failures
+DOWN, OPEN = "worker down", "breaker open"
+PAUSED, LIFECYCLE, IN_SHADOW = "paused", "lifecycle", "shadow"
 
 EXTRA_FORBIDDEN = "extra_forbidden"  # pydantic's error type of an unknown field
+SEQUENCES = ("list", "tuple", "set", "frozenset")  # in a schema of pydantic
+NOT_SCHEMAS = ("default", "expected", "metadata", "config", "serialization")
 MAX_LINE = 300  # characters of an error message
 FAST_CHECK_VALUES = 20_000  # requests with more values are first checked by `shape_validator`
 
@@ -64,25 +61,12 @@ class PolicyRef(TypedDict):
     version: str
 
 
-class DecisionResult(NamedTuple):
-    """A decision after the guard, with what is answered and logged about it."""
-
-    decision: dict[str, Any]
-    reason: dict[str, Any]
-    source: str
-    cause: str | None
-    detail: str  # of a failure, for logs
-    policy: PolicyRef
-    guard: tuple[str, ...]
-    guarded: tuple[str, ...]  # kinds of the same changes
-    features: dict[str, float]
-
-
 # Replies of a worker.
 
 
 class Decided(BaseModel):
-    """A decision of the policy, or of the rule if the policy failed or was not called."""
+    """A decision of the policy, or of the rule if the policy failed or was not called. The gateway
+    replaces it by what the guard makes of it."""
 
     kind: Literal["decided"] = "decided"
     decision: dict[str, Any]
@@ -93,6 +77,8 @@ class Decided(BaseModel):
     policy: PolicyRef
     quantities: tuple[Quantity, ...]
     features: dict[str, float]
+    guard: tuple[str, ...] = ()  # changes by the guard
+    guarded: tuple[str, ...] = ()  # kinds of the same changes
 
 
 class Invalid(BaseModel):
@@ -112,22 +98,14 @@ class Proposed(BaseModel):
 
 
 class Loaded(BaseModel):
-    """A bundle that the worker can use."""
+    """Why a bundle cannot be used; None: the worker has loaded it."""
 
-    name: str
-    version: str
-
-
-class Refused(BaseModel):
-    """Why a bundle cannot be used."""
-
-    refused: str
+    refused: str | None
 
 
 DECIDE_REPLY: TypeAdapter[Decided | Invalid] = TypeAdapter(
     Annotated[Decided | Invalid, Field(discriminator="kind")]
 )
-LOAD_REPLY: TypeAdapter[Loaded | Refused] = TypeAdapter(Loaded | Refused)
 
 
 # Schemas of requests.
@@ -210,8 +188,45 @@ def read(model: type[Model], raw: bytes) -> Model:
     except ValidationError as fault:
         raise bad_request(fault, model) from None
     except UnknownFieldError as fault:
-        field = path_of([fault.name])
+        field = path_of(fault.args)
         raise RequestError(f"{field}: there is no such field", field) from None
+
+
+class UnknownFieldError(Exception):
+    """An unknown field, by its name. Not a ValueError, which pydantic would collect."""
+
+
+@cache
+def shape_validator(model: type[BaseModel]) -> SchemaValidator:
+    """Build a validator that stops at the first error and creates no instances.
+
+    Pydantic collects every error. For 400,000 wrong items that takes 1.9 s of CPU time, during
+    which the worker decides nothing. This validator, derived from the same schema, takes 0.04 s. It
+    checks types, names and lengths, not how values go together.
+    """
+    return SchemaValidator(_fail_fast(model.__pydantic_core_schema__))
+
+
+def _fail_fast(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return type(schema)(_fail_fast(one) for one in schema)
+    if not isinstance(schema, dict):
+        return schema
+    kind = schema.get("type")
+    if kind in ("model", "function-after"):
+        reference = {"ref": schema["ref"]} if "ref" in schema else {}
+        return _fail_fast(schema["schema"]) | reference
+    copy = {key: one if key in NOT_SCHEMAS else _fail_fast(one) for key, one in schema.items()}
+    if kind in SEQUENCES:
+        copy["fail_fast"] = True
+    if kind == "model-fields":
+        copy["extra_behavior"] = "allow"
+        copy["extras_keys_schema"] = core_schema.no_info_plain_validator_function(_raise_unknown)
+    return copy
+
+
+def _raise_unknown(name: str) -> str:
+    raise UnknownFieldError(name)
 
 
 def bad_request(fault: ValidationError, model: type[BaseModel]) -> RequestError:
@@ -256,11 +271,12 @@ def path_of(location: Sequence[int | str]) -> str:
 
 def to_json(value: Any) -> bytes:
     """Encode as JSON; NaN and infinity, which JSON does not have, become strings."""
-    return pydantic_core.to_json(value, inf_nan_mode="strings")
+    return encode_json(value, inf_nan_mode="strings")
 
 
-def from_json(raw: bytes) -> Any:
-    return pydantic_core.from_json(raw)
+def iso(time: float, precision: str = "milliseconds") -> str:
+    """Format seconds since 1970 as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(time, UTC).isoformat(timespec=precision)
 
 
 def line_of(fault: BaseException) -> str:

@@ -21,22 +21,20 @@ from loadmaster.serving.decisions.request import (
     SHADOW,
     TIMEOUT,
     Decided,
-    DecisionResult,
     Invalid,
     Proposed,
     RequestError,
     RequestOptions,
     feedback_model,
+    iso,
     line_of,
     read,
     to_json,
 )
-from loadmaster.serving.decisions.warm_up import warm_up
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
-from loadmaster.serving.policies.manager import PolicyManager
+from loadmaster.serving.policies.manager import AdminAction, PolicyManager
 from loadmaster.serving.policies.versions import Routing
 from loadmaster.serving.settings import EndpointSettings
-from loadmaster.serving.timestamps import iso
 from loadmaster.serving.worker.rpc import CircuitBreaker, Worker
 from loadmaster.serving.worker.worker import PolicyRunner
 
@@ -50,6 +48,8 @@ SHADOW_S = 2.0  # how long a decision in the shadow may take
 RESERVE_SHARE, RESERVE_MAX_MS = 0.3, 60.0
 
 RETRY_S = 0.5  # between attempts to load the policy
+COMPILE_MS = 60_000.0  # deadline of the first requests of the warm-up
+WARM_UP_S = 60.0  # how long the policy may then take to answer one within the deadline
 
 
 class DecisionPipeline:
@@ -63,7 +63,7 @@ class DecisionPipeline:
     ) -> None:
         self.runner, self._worker, self.breaker, self._guard = runner, worker, breaker, guard
 
-    async def decide(self, raw: bytes, routing: Routing, deadline_ms: float) -> DecisionResult:
+    async def decide(self, raw: bytes, routing: Routing, deadline_ms: float) -> Decided:
         """Raises RequestError if the request is invalid."""
         if not self.breaker.allows(time.monotonic()):
             return self.decide_here(raw, routing, OPEN)
@@ -87,38 +87,27 @@ class DecisionPipeline:
             raise RequestError(decided.line, decided.field)
         return self._guarded(raw, routing, decided)
 
-    def decide_here(
-        self, raw: bytes, routing: Routing, cause: str, detail: str = ""
-    ) -> DecisionResult:
+    def decide_here(self, raw: bytes, routing: Routing, cause: str, detail: str = "") -> Decided:
         """Decide by the rule in this process."""
         state = self.runner.state(raw)
         return self._guarded(raw, routing, self.runner.decide_by_rule(state, cause, detail))
 
-    def _guarded(self, raw: bytes, routing: Routing, decided: Decided) -> DecisionResult:
+    def _guarded(self, raw: bytes, routing: Routing, decided: Decided) -> Decided:
         """Apply the guard. If its result cannot be carried out, nothing changes at all."""
-        guarded = self._guard.apply(decided.quantities, time.monotonic())
-        decision, cause = decided.decision, decided.cause
-        if guarded.allowed:
+        allowed, decided.guard, decided.guarded = self._guard.apply(
+            decided.quantities, time.monotonic()
+        )
+        if allowed:
             endpoint, state = self.runner.endpoint, self.runner.state(raw)
-            proposed = endpoint.decision.model_validate(decision)
-            kept = endpoint.constrain(state, proposed, guarded.allowed)
+            proposed = endpoint.decision.model_validate(decided.decision)
+            kept = endpoint.constrain(state, proposed, allowed)
             if endpoint.validate_decision(state, kept) is not None:
                 unchanged = {one.name: one.current for one in decided.quantities}
                 kept = endpoint.constrain(state, proposed, unchanged)
-            decision = kept.model_dump(mode="json")
-        if decided.source == FALLBACK:
-            cause = routing.cause or cause  # the routing chose the rule: no policy failed
-        return DecisionResult(
-            decision=decision,
-            reason=decided.reason,
-            source=decided.source,
-            cause=cause,
-            detail=decided.detail,
-            policy=decided.policy,
-            guard=guarded.messages,
-            guarded=guarded.kinds,
-            features=decided.features,
-        )
+            decided.decision = kept.model_dump(mode="json")
+        if decided.source == FALLBACK and routing.cause:
+            decided.cause = routing.cause  # the routing chose the rule: no policy failed
+        return decided
 
 
 class DecisionService:
@@ -142,7 +131,7 @@ class DecisionService:
         self._feedback = feedback_model(self.endpoint)
         self._recent: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=RECENT)
         self._sources: OrderedDict[str, str] = OrderedDict()  # by decision id
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._shadows: set[asyncio.Future[Proposed]] = set()
 
     # Start.
 
@@ -165,22 +154,36 @@ class DecisionService:
         self.ready = True
 
     async def _warm_up(self) -> None:
-        examples = self.endpoint.examples().items()
-        requests = {name: to_json({"state": one.model_dump(mode="json")}) for name, one in examples}
+        """Send each example once, then "small" until the policy answers it within the deadline.
+
+        A process is slow at first: code is compiled or read from a cache, memory is touched for the
+        first time, and at the start every process of the service competes for the cores. A first
+        request that met all of this would be answered by the rule. A policy that fails for another
+        reason, or stays too slow, does not keep the service from starting.
+        """
         # Nothing is recorded, and the guard and the breaker that count remain as they are.
         pipeline = DecisionPipeline(
             self._runner, self._worker, CircuitBreaker(math.inf), Guard(self.settings.guard)
         )
-
-        async def decide(raw: bytes, deadline_ms: float) -> DecisionResult:
-            routing = Routing(self._manager.roles.serving, None, None)
-            result = await pipeline.decide(raw, routing, deadline_ms)
-            to_json(self._response(result, RequestOptions()))
-            return result
-
-        for raw in requests.values():  # the fallback in this process
-            pipeline.decide_here(raw, Routing(None, None, None), DOWN)
-        await warm_up(self.endpoint.system, decide, requests, self.settings.deadline_ms)
+        routing = Routing(self._manager.roles.serving, None, None)
+        examples = self.endpoint.examples().items()
+        requests = {name: to_json({"state": one.model_dump(mode="json")}) for name, one in examples}
+        for raw in requests.values():
+            pipeline.decide_here(raw, Routing(None, None, None), DOWN)  # the fallback
+            decided = await pipeline.decide(raw, routing, COMPILE_MS)
+            to_json(self._response(decided, RequestOptions()))
+        deadline_ms, until = self.settings.deadline_ms, time.monotonic() + WARM_UP_S
+        while True:
+            began = time.perf_counter()
+            decided = await pipeline.decide(requests["small"], routing, deadline_ms)
+            took_ms = 1000 * (time.perf_counter() - began)
+            if decided.cause is None and took_ms <= deadline_ms:
+                return
+            if decided.cause not in (None, TIMEOUT, DOWN) or time.monotonic() > until:
+                why = f"{decided.cause or f'{took_ms:.0f} ms'} {decided.detail}"
+                log.warning("%s: the policy fails on an example (%s)", self.endpoint.system, why)
+                return
+            await asyncio.sleep(0.1)
 
     # Decisions.
 
@@ -197,28 +200,34 @@ class DecisionService:
             shadow = asyncio.ensure_future(self._propose(raw, routing))
         try:
             if self.ready:
-                result = await self._pipeline.decide(raw, routing, deadline_ms)
+                decided = await self._pipeline.decide(raw, routing, deadline_ms)
             else:
-                result = self._pipeline.decide_here(raw, routing, DOWN, "the worker is starting")
+                decided = self._pipeline.decide_here(raw, routing, DOWN, "the worker is starting")
         except RequestError:
             if shadow is not None:
                 shadow.cancel()
             raise
-        response = self._response(result, options)
+        response = self._response(decided, options)
         if shadow is not None and options.mode == SHADOW:
             left_s = deadline_ms / 1000 - (time.perf_counter() - began)
             await asyncio.wait({shadow}, timeout=max(left_s, 0))
             if shadow.done():
-                response["shadow"] = _compare(shadow.result(), result, routing)
+                response["shadow"] = _compare(shadow.result(), decided, routing)
         response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if shadow is None or response["shadow"] is not None:
             # After the response is sent, and before the next request is read.
-            asyncio.get_running_loop().call_soon(self._record, raw, options, response, result)
+            asyncio.get_running_loop().call_soon(self._record, raw, options, response, decided)
         else:
-            later = self._record_with_shadow(raw, options, dict(response), result, shadow, routing)
-            task = asyncio.get_running_loop().create_task(later)
-            self._tasks.add(task)  # the event loop keeps weak references only
-            task.add_done_callback(self._tasks.discard)
+            later = dict(response)
+
+            def record(proposed: asyncio.Future[Proposed]) -> None:
+                self._shadows.discard(proposed)
+                if not proposed.cancelled():
+                    later["shadow"] = _compare(proposed.result(), decided, routing)
+                    self._record(raw, options, later, decided)
+
+            self._shadows.add(shadow)  # the event loop keeps weak references only
+            shadow.add_done_callback(record)
         return response
 
     async def _propose(self, raw: bytes, routing: Routing) -> Proposed:
@@ -235,41 +244,28 @@ class DecisionService:
         except Exception as fault:
             return Proposed(fault=DOWN, detail=line_of(fault))
 
-    def _response(self, result: DecisionResult, options: RequestOptions) -> dict[str, Any]:
+    def _response(self, decided: Decided, options: RequestOptions) -> dict[str, Any]:
         return {
             "id": options.request_id or f"{self._rng.getrandbits(128):032x}",
-            "decision": result.decision,
-            "source": result.source,
-            "cause": result.cause,
-            "reason": result.reason,
-            "policy": result.policy,
-            "guard": result.guard,
+            "decision": decided.decision,
+            "source": decided.source,
+            "cause": decided.cause,
+            "reason": decided.reason,
+            "policy": decided.policy,
+            "guard": decided.guard,
             "shadow": None,
         }
 
-    async def _record_with_shadow(
-        self,
-        raw: bytes,
-        options: RequestOptions,
-        response: dict[str, Any],
-        result: DecisionResult,
-        shadow: asyncio.Future[Proposed],
-        routing: Routing,
-    ) -> None:
-        response["shadow"] = _compare(await shadow, result, routing)
-        self._record(raw, options, response, result)
-
     def _record(
-        self, raw: bytes, options: RequestOptions, response: dict[str, Any], result: DecisionResult
+        self, raw: bytes, options: RequestOptions, response: dict[str, Any], decided: Decided
     ) -> None:
         """Record a decision for lists, feedback, monitor and log."""
         now = self._clock()
         self._recent.appendleft((now, options.mode, response))
-        self._sources[response["id"]] = result.source
-        while len(self._sources) > KNOWN_IDS:
+        self._sources[response["id"]] = decided.source
+        if len(self._sources) > KNOWN_IDS:
             self._sources.popitem(last=False)
-        self._recorder.decided(result, response, now)
-        self._recorder.logged(raw, options, response, result, now)
+        self._recorder.record_decision(raw, options, response, decided, now)
 
     def feedback(self, raw: bytes) -> dict[str, Any]:
         """Record an outcome. One of an unknown decision counts for what acts now."""
@@ -288,10 +284,9 @@ class DecisionService:
         self._recorder.report(paused=self._manager.roles.paused is not None)
         await self._manager.tick()
 
-    async def admin_action(self, verb: str, raw: bytes) -> dict[str, Any]:
-        """Pause, resume, promote or roll back; returns the status. Raises Conflict if the action
-        is not possible now."""
-        await self._manager.order(verb, raw)
+    async def admin_action(self, action: AdminAction, raw: bytes) -> dict[str, Any]:
+        """Return the status after an action; raises Conflict if it is not possible now."""
+        await self._manager.admin_action(action, raw)
         return self.status()
 
     async def close(self) -> None:
@@ -306,7 +301,7 @@ class DecisionService:
             **self._summary(),
             "lifecycle": self._recorder.state,
             "policy": {"name": serving.name, "version": serving.version},
-            "decisions": self._recorder.decisions,
+            "decisions": self._recorder.monitor.status()["decisions"]["total"],
         }
 
     def status(self) -> dict[str, Any]:
@@ -346,10 +341,10 @@ class DecisionService:
         return example
 
 
-def _compare(proposed: Proposed, result: DecisionResult, routing: Routing) -> dict[str, Any]:
+def _compare(proposed: Proposed, decided: Decided, routing: Routing) -> dict[str, Any]:
     """The shadow policy's decision, for the record."""
     assert routing.shadow is not None
-    agrees = None if proposed.decision is None else proposed.decision == result.decision
+    agrees = None if proposed.decision is None else proposed.decision == decided.decision
     return {
         "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
         "decision": proposed.decision,

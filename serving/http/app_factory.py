@@ -10,13 +10,14 @@ from contextlib import asynccontextmanager, nullcontext
 
 from fastapi import FastAPI
 
+from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.decisions.service import DecisionService
 from loadmaster.serving.http.auth import AccessControl, TokenStore
 from loadmaster.serving.http.routes import Gateway, build_app
 from loadmaster.serving.http.server import listen
 from loadmaster.serving.jobs.client import Jobs
 from loadmaster.serving.monitoring.decision_log import DecisionLog
-from loadmaster.serving.monitoring.metrics import Metrics, rejected
+from loadmaster.serving.monitoring.metrics import record
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.manager import PolicyManager
@@ -24,7 +25,6 @@ from loadmaster.serving.policies.retraining_job import Retraining
 from loadmaster.serving.policies.store import StateWriter, Store, resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
-from loadmaster.serving.timestamps import iso
 from loadmaster.serving.worker.rpc import Worker
 from loadmaster.serving.worker.worker import PolicyRunner
 
@@ -44,7 +44,7 @@ class Service:
     ) -> None:
         """`address`: host and port to listen on; None if Serve's proxy listens."""
         self.systems, self._address = systems, address
-        self.app = build_app(gateway, rejected, self.lifespan)
+        self.app = build_app(gateway, _count_error, self.lifespan)
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -70,6 +70,11 @@ class Service:
                     log.exception("maintenance of %s", system.endpoint.system)
 
 
+def _count_error(status: int) -> None:
+    """Of the service as a whole: a refused request may name no system."""
+    record("loadmaster_rejected_total", 1, str(status))
+
+
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     """Build the service; raises InputError for wrong settings."""
     tokens = TokenStore(settings.tokens)
@@ -87,10 +92,6 @@ def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionServi
     endpoint.warm_up(runner.rule)
     store = Store(settings.folder, name)
     configured = store.accept(resolve_bundle(one.bundle or endpoint.pretrained), iso(time.time()))
-    decision_log = DecisionLog(settings.folder / "log" / name, one.log)
-    recorder = DecisionRecorder(
-        name, one.monitor, decision_log, Metrics(name), one.start, time.time()
-    )
     saved = store.load().get("renewal")
     retraining = Retraining(
         name,
@@ -99,13 +100,10 @@ def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionServi
         one.retraining,
         saved.get("retraining") if isinstance(saved, dict) else None,
     )
-    manager = PolicyManager(
-        endpoint,
-        worker,
-        StateWriter(store),
-        recorder,
-        configured,
-        AutoRetrainer(one.auto_retrain, retraining, time.time),
-        time.time,
+    retrainer = AutoRetrainer(one.auto_retrain, retraining, time.time)
+    writer, decisions = StateWriter(store), DecisionLog(settings.folder / "log" / name, one.log)
+    recorder = DecisionRecorder(
+        name, one.monitor, decisions, retrainer, writer, one.start, time.time()
     )
+    manager = PolicyManager(endpoint, worker, writer, recorder, configured, retrainer, time.time)
     return DecisionService(one, runner, worker, recorder, manager)

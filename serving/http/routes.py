@@ -18,15 +18,14 @@ from starlette.exceptions import HTTPException
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.serving import console
-from loadmaster.serving.decisions.request import RequestError, parse_options, to_json
+from loadmaster.serving.decisions.request import RequestError, iso, parse_options, to_json
 from loadmaster.serving.decisions.service import DecisionService
 from loadmaster.serving.http import openapi
 from loadmaster.serving.http.auth import AccessControl, Scope
 from loadmaster.serving.http.body import JSON, SMALL_BYTES, HttpError, drain, read_body
 from loadmaster.serving.http.idempotency import IdempotencyCache
-from loadmaster.serving.policies.manager import VERBS, Conflict
+from loadmaster.serving.policies.manager import AdminAction, Conflict
 from loadmaster.serving.settings import LimitSettings
-from loadmaster.serving.timestamps import iso
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 RETRY_SOON = {"Retry-After": "1"}
@@ -105,13 +104,13 @@ class Gateway:
 
         return handler
 
-    def admin(self, verb: str) -> Handler:
+    def admin(self, action: AdminAction) -> Handler:
         """Build the handler of an admin action."""
 
         async def handler(request: Request) -> Json:
             system, raw = await self._small_request(request, Scope.ADMIN)
             try:
-                return await system.admin_action(verb, raw)
+                return await system.admin_action(action, raw)
             except InputError as fault:
                 raise HttpError(422, f"bundle: {fault}", "bundle") from None
 
@@ -218,7 +217,7 @@ def build_app(
     posts: dict[str, Handler] = {
         "/v1/{system}/decide": gateway.decide,
         "/v1/{system}/feedback": gateway.feedback,
-        **{f"/v1/{{system}}/{verb}": gateway.admin(verb) for verb in VERBS},
+        **{f"/v1/{{system}}/{verb}": gateway.admin(verb) for verb in AdminAction},
     }
     gets: dict[str, Handler] = {
         "/healthz": gateway.healthz,

@@ -11,32 +11,28 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.monitoring.log_files import (
     DECISIONS,
     FEEDBACK,
     SUFFIX,
-    UNFINISHED,
     DecisionRow,
     FeedbackRow,
-    Kind,
     write_part,
 )
 
 MAX_FILES = 20_000  # a folder with more is slow to list
 ABANDONED_S = 600.0  # age from which an unfinished file is removed
 ROW_BYTES = 500  # memory of a row without its texts
-KINDS = (DECISIONS, FEEDBACK)
-NAME = rf"({DECISIONS.name}|{FEEDBACK.name})-(?P<start>\d{{8}}T[\d.]+Z)-\d+-\d+\{SUFFIX}"
+KINDS = {DecisionRow: DECISIONS, FeedbackRow: FEEDBACK}
+NAME = rf"({DECISIONS.name}|{FEEDBACK.name})-\d{{8}}T[\d.]+Z-\d+-\d+\{SUFFIX}"
 PART = re.compile(NAME)
-UNFINISHED_PART = re.compile(rf"\.{NAME}(\.\d+)?\{UNFINISHED}")
+UNFINISHED_PART = re.compile(rf"\.{NAME}(\.\d+)?\.partial")  # of atomic_write
 
 
 class LogSettings(Settings):
@@ -55,34 +51,19 @@ class LogStatus(NamedTuple):
     fault: str | None  # why rows cannot be written now
 
 
-class _QueuedRow(NamedTuple):
-    row: Any
-    size: int
-
-
-class _Part(NamedTuple):
-    path: Path
-    size: int
-
-
 class DecisionLog:
     """Accepts rows from any thread. `close` writes those in the queue."""
 
-    def __init__(
-        self,
-        folder: Path,
-        settings: LogSettings | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, folder: Path, settings: LogSettings | None = None) -> None:
         self.folder = folder
         self.settings = settings or LogSettings()
-        self._clock = clock  # for the age of unfinished files
         self._queue_lock = threading.Lock()
-        self._queues: dict[str, deque[_QueuedRow]] = {kind.name: deque() for kind in KINDS}
+        self._queues: dict[type, deque[tuple[Any, int]]] = {row: deque() for row in KINDS}  # sizes
         self._queued_rows = self._queued_bytes = 0
         self._dropped = 0
-        self._disk_lock = threading.RLock()  # one writer at a time
-        self._parts: deque[_Part] | None = None  # on disk, oldest first; None: not listed yet
+        self._disk_lock = threading.Lock()  # one writer at a time
+        # Files and sizes, oldest first; None: not listed yet
+        self._parts: deque[tuple[Path, int]] | None = None
         self._bytes = self._rows = self._serial = 0
         self._fault: str | None = None
         self._closed = threading.Event()
@@ -90,14 +71,31 @@ class DecisionLog:
         self._thread = threading.Thread(target=self._work, name="decision-log", daemon=True)
         self._thread.start()
 
-    def put_decision(self, row: DecisionRow) -> bool:
-        """Queue a decision; False if the queue is full."""
-        texts = len(row.state) + len(row.decision) + len(row.reason) + len(row.shadow or "")
-        return self._put(DECISIONS, row, ROW_BYTES + texts + sum(map(len, row.guard)))
-
-    def put_feedback(self, row: FeedbackRow) -> bool:
-        """Queue feedback; False if the queue is full."""
-        return self._put(FEEDBACK, row, ROW_BYTES + len(row.outcome))
+    def put(self, row: DecisionRow | FeedbackRow) -> bool:
+        """Queue a row; False if the queue is full."""
+        settings, size = self.settings, ROW_BYTES
+        for value in row:
+            if isinstance(value, str):
+                size += len(value)
+            elif isinstance(value, tuple):
+                size += sum(map(len, value))
+        with self._queue_lock:
+            if (
+                self._closed.is_set()
+                or self._queued_rows >= settings.queue_rows
+                or self._queued_bytes + size > settings.queue_bytes
+            ):
+                self._dropped += 1
+                return False
+            self._queues[type(row)].append((row, size))
+            self._queued_rows += 1
+            self._queued_bytes += size
+            enough = (
+                self._queued_rows >= settings.part_rows or self._queued_bytes >= settings.part_bytes
+            )
+        if enough:
+            self._wake.set()
+        return True
 
     def status(self) -> LogStatus:
         return LogStatus(self._rows, self._bytes, self._dropped, self._fault)
@@ -106,11 +104,13 @@ class DecisionLog:
         """Write the queue now; False if that fails, with the reason in `status`."""
         with self._disk_lock:
             try:
-                self._list_parts()
+                parts = self._list_parts()
                 for kind in KINDS:
                     while rows := self._next_rows(kind):
-                        self._write(kind, rows)
-                self._trim()
+                        self._write(kind, rows, parts)
+                while parts and (self._bytes > self.settings.most_bytes or len(parts) > MAX_FILES):
+                    parts[0][0].unlink(missing_ok=True)
+                    self._bytes -= parts.popleft()[1]
             except Exception as fault:  # must not stop the thread
                 reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
                 self._fault = f"cannot write to {self.folder}: {reason}"
@@ -123,26 +123,6 @@ class DecisionLog:
         self._closed.set()
         self._wake.set()
         self._thread.join(timeout_s)
-
-    def _put(self, kind: Kind, row: Any, size: int) -> bool:
-        settings = self.settings
-        with self._queue_lock:
-            if (
-                self._closed.is_set()
-                or self._queued_rows >= settings.queue_rows
-                or self._queued_bytes + size > settings.queue_bytes
-            ):
-                self._dropped += 1
-                return False
-            self._queues[kind.name].append(_QueuedRow(row, size))
-            self._queued_rows += 1
-            self._queued_bytes += size
-            enough = (
-                self._queued_rows >= settings.part_rows or self._queued_bytes >= settings.part_bytes
-            )
-        if enough:
-            self._wake.set()
-        return True
 
     def _work(self) -> None:
         while not self._closed.is_set():
@@ -157,65 +137,57 @@ class DecisionLog:
             for queue in self._queues.values():
                 queue.clear()
 
-    def _next_rows(self, kind: Kind) -> list[Any]:
+    def _next_rows(self, kind: type) -> list[Any]:
         """Rows of the next file. They leave the queue once they are written."""
         rows: list[Any] = []
-        size = 0
+        total = 0
         with self._queue_lock:
-            for queued in self._queues[kind.name]:
-                size += queued.size
+            for row, size in self._queues[kind]:
+                total += size
                 if rows and (
-                    len(rows) >= self.settings.part_rows or size > self.settings.part_bytes
+                    len(rows) >= self.settings.part_rows or total > self.settings.part_bytes
                 ):
                     break
-                rows.append(queued.row)
+                rows.append(row)
         return rows
 
-    def _write(self, kind: Kind, rows: list[Any]) -> None:
+    def _write(self, kind: type, rows: list[Any], parts: deque[tuple[Path, int]]) -> None:
         self._serial += 1
         try:
-            path, size = write_part(self.folder, kind, rows, self._serial)
-        except (OSError, InputError):
+            path = write_part(self.folder, KINDS[kind], rows, self._serial)
+            parts.append((path, path.stat().st_size))
+        except OSError:
             raise
         except Exception:  # an invalid row: write the others
             if len(rows) > 1:
                 half = len(rows) // 2
-                self._write(kind, rows[:half])
-                self._write(kind, rows[half:])
+                self._write(kind, rows[:half], parts)
+                self._write(kind, rows[half:], parts)
                 return
             self._dropped += 1
         else:
             self._rows += len(rows)
-            self._bytes += size
-            assert self._parts is not None  # listed before
-            self._parts.append(_Part(path, size))
+            self._bytes += parts[-1][1]
         with self._queue_lock:
             for _ in rows:
-                self._queued_bytes -= self._queues[kind.name].popleft().size
+                self._queued_bytes -= self._queues[kind].popleft()[1]
             self._queued_rows -= len(rows)
 
-    def _list_parts(self) -> None:
+    def _list_parts(self) -> deque[tuple[Path, int]]:
         """List the files, also those of earlier runs; delete abandoned unfinished ones."""
         if self._parts is not None and self.folder.is_dir():
-            return
+            return self._parts
         self.folder.mkdir(parents=True, exist_ok=True)
         found = []
         for file in self.folder.iterdir():
-            named = PART.fullmatch(file.name)
-            if named:
-                found.append((named["start"], _Part(file, file.stat().st_size)))
-            elif UNFINISHED_PART.fullmatch(file.name) and self._is_abandoned(file):
+            if PART.fullmatch(file.name):
+                found.append((file, file.stat().st_size))
+            elif (
+                UNFINISHED_PART.fullmatch(file.name)
+                and time.time() - file.stat().st_mtime > ABANDONED_S
+            ):
                 file.unlink(missing_ok=True)
-        self._parts = deque(part for _, part in sorted(found))
-        self._bytes = sum(part.size for part in self._parts)
-
-    def _is_abandoned(self, file: Path) -> bool:
-        return self._clock() - file.stat().st_mtime > ABANDONED_S
-
-    def _trim(self) -> None:
-        assert self._parts is not None  # listed before
-        while self._parts and (
-            self._bytes > self.settings.most_bytes or len(self._parts) > MAX_FILES
-        ):
-            self._parts[0].path.unlink(missing_ok=True)
-            self._bytes -= self._parts.popleft().size
+        found.sort(key=lambda part: part[0].name.partition("-")[2])  # by time
+        self._parts = deque(found)
+        self._bytes = sum(size for _, size in found)
+        return self._parts

@@ -12,28 +12,29 @@ the library `river` misses changes in streams of small scale. Two things differ 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, Any, NamedTuple
 
-from loadmaster.envs.errors import InputError
-from loadmaster.serving.timestamps import iso
+from pydantic import Field, FiniteFloat
+
+from loadmaster.serving.decisions.request import iso
 
 MAX_VALUE = 1e100  # the square of a larger number overflows
 BUCKETS = 5  # of one size, as in the paper
 LEVELS = 24  # bucket sizes 1 to 2^23: at most 80 million numbers in a window
 MIN_SIDE = 5  # numbers on either side of a cut
 ROUNDING = 1e-12  # relative to the largest number: smaller differences of means are ignored
-MAX_FEATURES = 64
+MAX_STREAMS = 64
 CHECK_EVERY = 4  # numbers: a check costs more than an insertion
 
 
 class Bucket(NamedTuple):
     """Summary of 2^level successive numbers."""
 
-    mean: float
-    squares: float  # sum of squared distances from the mean
-    low: float
-    high: float
+    mean: FiniteFloat
+    squares: FiniteFloat  # sum of squared distances from the mean
+    low: FiniteFloat
+    high: FiniteFloat
 
 
 class Cut(NamedTuple):
@@ -45,24 +46,26 @@ class Cut(NamedTuple):
     older: int  # count of the older part
 
 
+@dataclass
 class Adwin:
-    """A window over a stream of numbers that shrinks when their mean changes."""
+    """A window over a stream of finite numbers that shrinks when their mean changes.
 
-    def __init__(self, delta: float = 0.002, every: int = 1, buckets: int = BUCKETS) -> None:
-        """Check every `every`-th number; each check has a false positive rate of at most `delta`
-        for independent numbers."""
-        if not 0 < delta < 1 or every < 1 or buckets < 2:
-            raise InputError(
-                f"ADWIN with delta {delta:g}, every {every}, buckets {buckets}; expected "
-                "0 < delta < 1, every >= 1, buckets >= 2"
-            )
-        self.delta = delta
-        self.every = every
-        self.buckets = buckets
-        self.width = 0  # numbers in the window
-        self.seen = 0
-        self.cut: Cut | None = None  # latest
-        self._levels: list[list[Bucket]] = [[]]  # [level]: buckets of 2^level, oldest first
+    Every `every`-th number is followed by a check, with a false positive rate of at most `delta`
+    for independent numbers.
+    """
+
+    delta: float = 0.002
+    every: int = 1
+    buckets: int = BUCKETS
+    seen: int = 0
+    cut: Cut | None = None  # latest
+    # [level]: buckets of 2^level, oldest first
+    levels: Annotated[list[list[Bucket]], Field(min_length=1, max_length=LEVELS)] = field(
+        default_factory=lambda: [[]]
+    )
+
+    def __post_init__(self) -> None:
+        self.width = sum(size for size, _ in self.parts())  # numbers in the window
 
     @property
     def mean(self) -> float | None:
@@ -73,8 +76,6 @@ class Adwin:
 
     def update(self, value: float) -> bool:
         """Insert a number; return whether the mean has changed, as described by `cut`."""
-        if not abs(value) <= MAX_VALUE:  # also NaN
-            raise InputError(f"value {value}; expected a finite number")
         self._append(float(value))
         self.seen += 1
         if self.seen % self.every or self.width < 2 * MIN_SIDE:
@@ -93,11 +94,11 @@ class Adwin:
 
     def parts(self) -> list[tuple[int, Bucket]]:
         """Sizes and buckets of the window, oldest first."""
-        levels = self._levels
-        return [(1 << n, each) for n in range(len(levels) - 1, -1, -1) for each in levels[n]]
+        sizes = range(len(self.levels) - 1, -1, -1)
+        return [(1 << level, each) for level in sizes for each in self.levels[level]]
 
     def _append(self, value: float) -> None:
-        levels = self._levels
+        levels = self.levels
         levels[0].append(Bucket(value, 0.0, value, value))
         self.width += 1
         level = 0
@@ -113,10 +114,10 @@ class Adwin:
             level += 1
 
     def _drop_oldest(self) -> None:
-        while not self._levels[-1]:
-            self._levels.pop()
-        self._levels[-1].pop(0)
-        self.width -= 1 << (len(self._levels) - 1)
+        while not self.levels[-1]:
+            self.levels.pop()
+        self.levels[-1].pop(0)
+        self.width -= 1 << (len(self.levels) - 1)
 
     def _find_cut(self) -> Cut | None:
         """Find the split between buckets whose difference of means exceeds the bound most."""
@@ -160,36 +161,6 @@ class Adwin:
         deviation = math.sqrt(max(variance - between, 0.0))
         return Cut(origin + older, origin + newer, deviation, count)
 
-    def record(self) -> dict[str, Any]:
-        """Return the complete state for JSON."""
-        return {
-            "delta": self.delta,
-            "every": self.every,
-            "buckets": self.buckets,
-            "seen": self.seen,
-            "cut": None if self.cut is None else list(self.cut),
-            "levels": [[list(bucket) for bucket in level] for level in self._levels],
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Adwin:
-        """Restore from `record()`; raise InputError if it is damaged."""
-        try:
-            adwin = cls(float(record["delta"]), int(record["every"]), int(record["buckets"]))
-            adwin.seen = int(record["seen"])
-            adwin.cut = None if record["cut"] is None else Cut(*record["cut"])
-            adwin._levels = [
-                [Bucket(*map(_finite, bucket)) for bucket in level] for level in record["levels"]
-            ]
-        except (KeyError, TypeError, ValueError, OverflowError) as fault:
-            raise InputError(f"damaged ADWIN record: {fault!r}") from None
-        if not 0 < len(adwin._levels) <= LEVELS or any(
-            len(level) > adwin.buckets for level in adwin._levels
-        ):
-            raise InputError("damaged ADWIN record: too many buckets, or none")
-        adwin.width = sum(size for size, _ in adwin.parts())
-        return adwin
-
 
 def _merge(older: Bucket, newer: Bucket, size: int) -> Bucket:
     """Merge two buckets of `size` numbers each."""
@@ -200,13 +171,6 @@ def _merge(older: Bucket, newer: Bucket, size: int) -> Bucket:
         min(older.low, newer.low),
         max(older.high, newer.high),
     )
-
-
-def _finite(value: Any) -> float:
-    number = float(value)
-    if not math.isfinite(number):
-        raise ValueError(f"{number} in a bucket")
-    return number
 
 
 class Drift(NamedTuple):
@@ -240,113 +204,88 @@ class Drift(NamedTuple):
         return {**self._asdict(), "time": iso(self.time)}
 
 
-class StreamDetector:
-    """Detect drift in a stream of numbers, by means of `block` successive ones.
+@dataclass(slots=True)
+class Stream:
+    """A stream of numbers, and the drifts in it."""
+
+    left: int  # numbers until the block ends
+    adwin: Adwin
+    total: float = 0.0  # of the block so far
+    count: int = 0
+    drifts: int = 0
+    last: float | None = None  # time of the latest drift
+
+    @property
+    def mean(self) -> float | None:
+        """Mean since the stream last changed."""
+        if self.adwin.width:
+            return self.adwin.mean
+        return self.total / self.count if self.count else None
+
+
+class DriftDetectors:
+    """Detect drift in streams of numbers, by means of `block` successive ones.
 
     ADWIN assumes independent numbers. Successive states are correlated; means of blocks are less so
     and show a lasting change as well.
     """
 
-    __slots__ = ("_adwin", "_block", "_count", "_left", "_total", "drifts", "last", "name", "what")
+    def __init__(
+        self,
+        what: str,
+        delta: float,
+        block: int,
+        streams: dict[str, Stream],
+        *,
+        staggered: bool = False,
+    ) -> None:
+        """`streams` are continued, and added to by name. `staggered`: shorten the first blocks, so
+        that streams are not all checked at once."""
+        self._what, self._delta, self._block, self._staggered = what, delta, block, staggered
+        self._streams = streams
+        for stream in streams.values():
+            stream.adwin.delta = delta
+            stream.left = min(stream.left, block)
 
-    def __init__(self, what: str, name: str, delta: float, block: int = 1, early: int = 0) -> None:
-        """`early` shortens the first block, so that streams are not all checked at once."""
-        self.what, self.name = what, name
-        self.drifts = 0
-        self.last: float | None = None  # time of the latest drift
-        self._adwin = Adwin(delta, CHECK_EVERY)
-        self._block = block
-        self._left = block - early % block
-        self._total, self._count = 0.0, 0  # of the block so far
-
-    @property
-    def mean(self) -> float | None:
-        """Mean since the stream last changed."""
-        if self._adwin.width:
-            return self._adwin.mean
-        return self._total / self._count if self._count else None
-
-    def add(self, time: float, value: float) -> Drift | None:
-        self._total += value
-        self._count += 1
-        self._left -= 1
-        if self._left > 0:
+    def add(self, time: float, name: str, value: float) -> Drift | None:
+        """Add a number to a stream; NaN, infinite and too large ones are ignored."""
+        stream = self._streams.get(name)
+        if not abs(value) <= MAX_VALUE or (stream is None and len(self._streams) == MAX_STREAMS):
             return None
-        mean = self._total / self._count
-        self._left, self._total, self._count = self._block, 0.0, 0
-        if not self._adwin.update(mean) or (cut := self._adwin.cut) is None:
+        if stream is None:
+            early = len(self._streams) % self._block if self._staggered else 0
+            stream = Stream(self._block - early, Adwin(self._delta, CHECK_EVERY))
+            self._streams[name] = stream
+        stream.total += value
+        stream.count += 1
+        stream.left -= 1
+        if stream.left > 0:
             return None
-        self.drifts += 1
-        self.last = time
-        return Drift(time, self.what, self.name, cut.before, cut.after, cut.deviation)
+        mean = stream.total / stream.count
+        stream.left, stream.total, stream.count = self._block, 0.0, 0
+        if not stream.adwin.update(mean) or (cut := stream.adwin.cut) is None:
+            return None
+        stream.drifts += 1
+        stream.last = time
+        return Drift(time, self._what, name, cut.before, cut.after, cut.deviation)
 
-    def reset(self) -> None:
+    def reset(self, name: str) -> None:
         """Start a new stream; the count of drifts is kept."""
-        self._adwin = Adwin(self._adwin.delta, CHECK_EVERY)
-        self._left, self._total, self._count = self._block, 0.0, 0
-
-    def status(self) -> dict[str, Any]:
-        return {"count": self.drifts, "last": None if self.last is None else iso(self.last)}
-
-    def record(self) -> dict[str, Any]:
-        return {
-            "drifts": self.drifts,
-            "last": self.last,
-            "left": self._left,
-            "total": self._total,
-            "count": self._count,
-            "adwin": self._adwin.record(),
-        }
-
-    def restore(self, record: Mapping[str, Any]) -> None:
-        """Restore from `record()` under the present settings."""
-        adwin = Adwin.from_record({**record["adwin"], "delta": self._adwin.delta})
-        last = record["last"]
-        self.drifts, self.last = int(record["drifts"]), None if last is None else float(last)
-        self._left = min(int(record["left"]), self._block)
-        self._total, self._count = float(record["total"]), int(record["count"])
-        self._adwin = adwin
-
-
-class FeatureDetectors:
-    """A StreamDetector for each input feature, by name."""
-
-    def __init__(self, delta: float, block: int) -> None:
-        self._delta, self._block = delta, block
-        self._detectors: dict[str, StreamDetector] = {}
-
-    def add(self, time: float, features: Mapping[str, float]) -> list[Drift]:
-        found = []
-        for name, value in features.items():
-            if not abs(value) <= MAX_VALUE:
-                continue  # NaN, infinite or too large
-            detector = self._detectors.get(name) or self._add_detector(name)
-            drift = detector.add(time, value) if detector is not None else None
-            if drift is not None:
-                found.append(drift)
-        return found
+        if (old := self._streams.get(name)) is not None:
+            adwin = Adwin(self._delta, CHECK_EVERY)
+            self._streams[name] = Stream(self._block, adwin, drifts=old.drifts, last=old.last)
 
     def means(self) -> dict[str, float]:
-        """Mean of each feature since it last changed."""
-        means = ((name, each.mean) for name, each in self._detectors.items())
+        """Mean of each stream since it last changed."""
+        means = ((name, each.mean) for name, each in self._streams.items())
         return {name: mean for name, mean in means if mean is not None}
 
     def status(self) -> dict[str, Any]:
-        return {n: {**each.status(), "mean": each.mean} for n, each in self._detectors.items()}
-
-    def record(self) -> dict[str, Any]:
-        return {name: each.record() for name, each in self._detectors.items()}
-
-    def restore(self, record: Mapping[str, Any]) -> None:
-        for name, kept in record.items():
-            detector = self._add_detector(name)
-            if detector is not None:
-                detector.restore(kept)
-
-    def _add_detector(self, name: str) -> StreamDetector | None:
-        known = len(self._detectors)
-        if known >= MAX_FEATURES:
-            return None
-        return self._detectors.setdefault(
-            name, StreamDetector("inputs", name, self._delta, self._block, early=known)
-        )
+        return {
+            name: {
+                "count": each.drifts,
+                "last": None if each.last is None else iso(each.last),
+                "mean": each.mean,
+            }
+            for name, each in self._streams.items()
+        }

@@ -30,7 +30,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from operator import mul
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -48,28 +48,27 @@ class LifecycleState(StrEnum):
 
 
 class LifecycleSettings(Settings):
+    """Defaults for a service: one outcome is noisier than an episode's reward, so window and noise
+    tolerance are larger than the paper's; and the rules act while a degraded policy is retrained.
+    """
+
     renamed: ClassVar[Mapping[str, str]] = {"doubt": "z_threshold"}
 
-    window: int = Field(default=10, ge=2, le=10_000)  # rewards compared, of policy and rules
+    window: int = Field(default=200, ge=2, le=10_000)  # rewards compared, of policy and rules
     degradation: float = Field(default=0.026, ge=0, lt=1)  # tolerated loss, share of reward
-    deviation: float = Field(default=2.0, gt=0)  # tolerated, times that of the rules
-    z_threshold: float = Field(default=2.0, ge=0)  # standard errors that count as noise
+    deviation: float = Field(default=3.0, gt=0)  # tolerated, times that of the rules
+    # Standard errors that count as noise: many, since every reward is followed by a test.
+    z_threshold: float = Field(default=4.0, ge=0)
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
-    retrain_offline: bool = False  # a degraded policy does not act
+    retrain_offline: bool = True  # a degraded policy does not act
 
 
-@dataclass(frozen=True)
-class RewardStats:
+class RewardStats(NamedTuple):
     """Statistics of a window of rewards."""
 
-    count: int
+    size: int
     mean: float
     std: float  # of the sample; 0 for a single reward
-
-    @property
-    def scale(self) -> float:
-        """The reference of relative degradation, see `measure_thresholds`."""
-        return max(abs(self.mean), self.std)
 
 
 class Thresholds(NamedTuple):
@@ -110,7 +109,7 @@ def standard_error(rewards: Sequence[float]) -> float:
         if correlation <= 0.0:
             break
         correlation_time += 2.0 * correlation
-    return stats.std * math.sqrt(correlation_time / stats.count)
+    return stats.std * math.sqrt(correlation_time / len(rewards))
 
 
 def measure_thresholds(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
@@ -124,7 +123,7 @@ def measure_thresholds(rules: Sequence[float], settings: LifecycleSettings) -> T
     if len(rules) < settings.window:
         return None
     stats = summarize(rules[-settings.window :])
-    allowed = settings.degradation * stats.scale
+    allowed = settings.degradation * max(abs(stats.mean), stats.std)
     return Thresholds(
         online=stats.mean,
         serving=stats.mean - allowed,
@@ -174,25 +173,22 @@ def _next_acting_state(
     spread = f"their deviation {stats.std:.4g}"
     most = f"the {thresholds.deviation:.4g} allowed"
     down = LifecycleState.OFFLINE if settings.retrain_offline else LifecycleState.ONLINE
-    steady = stats.std <= thresholds.deviation
+    serves = state is LifecycleState.SERVING
     if stats.mean + margin < thresholds.serving:
         return Transition(None if down is state else down, f"{mean} is below {bar}", degraded=True)
-    if state is LifecycleState.SERVING:
-        if not steady:
-            return Transition(LifecycleState.ONLINE, f"{spread} is above {most}, at {mean}")
-        if stats.mean < thresholds.serving:
-            return Transition(None, f"{mean} is below {bar}, within noise")
+    if stats.std > thresholds.deviation:
+        to = LifecycleState.ONLINE if serves else None
+        return Transition(to, f"{spread} is above {most}, at {mean}")
+    if stats.mean < thresholds.serving:
+        return Transition(None, f"{mean} is below {bar}, within noise")
+    if serves:
         return Transition(None, f"{mean} holds against {bar}")
-    if stats.mean >= thresholds.serving and steady:
-        why = f"{mean} reaches {bar}, {spread} stays within {most}"
-        return Transition(LifecycleState.SERVING, why)
-    if steady:
-        return Transition(None, f"{mean} is below {bar}")
-    return Transition(None, f"{spread} is above {most}, at {mean}")
+    why = f"{mean} reaches {bar}, {spread} stays within {most}"
+    return Transition(LifecycleState.SERVING, why)
 
 
 def _mean_text(stats: RewardStats) -> str:
-    return f"the mean {stats.mean:.4g} of the last {stats.count} rewards"
+    return f"the mean {stats.mean:.4g} of the last {stats.size} rewards"
 
 
 def _bar_text(thresholds: Thresholds, settings: LifecycleSettings) -> str:
@@ -226,21 +222,6 @@ class Evidence:
         if self.rewards_since > window:
             self.inputs.clear()
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "fall": None if self.fall is None else list(self.fall),
-            "inputs": {name: list(drift) for name, drift in self.inputs.items()},
-            "rewards_since": self.rewards_since,
-        }
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Evidence:
-        return cls(
-            fall=None if record["fall"] is None else Drift(*record["fall"]),
-            inputs={name: Drift(*drift) for name, drift in record["inputs"].items()},
-            rewards_since=int(record["rewards_since"]),
-        )
-
 
 def recommend(
     state: LifecycleState,
@@ -268,14 +249,14 @@ def recommend(
 def _after_fall(
     fall: Drift, thresholds: Thresholds | None, evidence: Evidence, settings: LifecycleSettings
 ) -> Recommendation:
-    offline = LifecycleState.OFFLINE if settings.retrain_offline else None
+    to = LifecycleState.OFFLINE if settings.retrain_offline else None
     if thresholds is None:
-        why = f"{fall.description}, the rewards of the rules are not known"
-        return _retrain(offline, why, evidence)
-    bar = _bar_text(thresholds, settings)
-    if fall.after >= thresholds.serving:
-        return _retrain(None, f"{fall.description}, not below {bar}", evidence)
-    return _retrain(offline, f"{fall.description}, below {bar}", evidence)
+        why = "the rewards of the rules are not known"
+    else:
+        why = f"below {_bar_text(thresholds, settings)}"
+        if fall.after >= thresholds.serving:
+            to, why = None, f"not {why}"
+    return _retrain(to, f"{fall.description}, {why}", evidence)
 
 
 def _retrain(to: LifecycleState | None, why: str, evidence: Evidence) -> Recommendation:

@@ -66,7 +66,7 @@ def _ray_metric(name: str) -> Any:
 
 
 def record(name: str, value: float, *labels: str) -> None:
-    """Add to a counter, observe with a histogram, or set a gauge."""
+    """Add to a counter, observe with a histogram, or set a gauge, of METRICS."""
     ray = sys.modules.get("ray")  # not imported by processes that do not use it
     if ray is None or not ray.is_initialized():
         return
@@ -78,51 +78,6 @@ def record(name: str, value: float, *labels: str) -> None:
             metric.set(value, tags=tags)
         case "histogram":
             metric.observe(value, tags=tags)
-
-
-class Metrics:
-    """The metrics of one system."""
-
-    def __init__(self, system: str) -> None:
-        self._system = system
-
-    def decided(self, source: str, cause: str | None, latency_ms: float) -> None:
-        record("loadmaster_decision_latency_ms", latency_ms, self._system)
-        record("loadmaster_decisions_total", 1, self._system, source)
-        if cause is not None:
-            record("loadmaster_fallbacks_total", 1, self._system, cause)
-
-    def guarded(self, action: str) -> None:
-        record("loadmaster_guard_actions_total", 1, self._system, action)
-
-    def drifted(self, what: str) -> None:
-        """`what`: "rewards", or the input feature."""
-        record("loadmaster_drift_total", 1, self._system, what)
-
-    def lifecycle(self, state: str) -> None:
-        record("loadmaster_lifecycle", STATES.index(state), self._system)
-
-    def paused(self, paused: bool) -> None:
-        record("loadmaster_paused", float(paused), self._system)
-
-    def shadow(self, agreement: float | None) -> None:
-        """None: there is no shadow policy, or it has not decided yet."""
-        if agreement is not None:
-            record("loadmaster_shadow_agreement", agreement, self._system)
-
-    def reward(self, actor: str, mean: float | None) -> None:
-        """`actor`: "policy" or "rule"; None: the window is empty."""
-        if mean is not None:
-            record("loadmaster_reward_mean", mean, self._system, actor)
-
-    def log_dropped(self, rows: int) -> None:
-        if rows > 0:
-            record("loadmaster_log_dropped_total", rows, self._system)
-
-
-def rejected(status: int) -> None:
-    """Count a refused request, of the service as a whole: it may name no system."""
-    record("loadmaster_rejected_total", 1, str(status))
 
 
 def export_port(environment: Mapping[str, str] = os.environ) -> int | None:

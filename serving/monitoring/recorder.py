@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from loadmaster.envs.errors import InputError
+from pydantic_core import from_json
+
 from loadmaster.serving.decisions.guard import KINDS
 from loadmaster.serving.decisions.request import (
     POLICY,
-    DecisionResult,
+    Decided,
     RequestOptions,
-    from_json,
     has_only_state,
+    iso,
     to_json,
 )
+from loadmaster.serving.monitoring import metrics
 from loadmaster.serving.monitoring.decision_log import DecisionLog
 from loadmaster.serving.monitoring.lifecycle import LifecycleState
 from loadmaster.serving.monitoring.log_files import DecisionRow, FeedbackRow
-from loadmaster.serving.monitoring.metrics import Metrics
-from loadmaster.serving.monitoring.monitor import Actor, Monitor, MonitorSettings
+from loadmaster.serving.monitoring.monitor import ACTORS, Monitor, MonitorSettings
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.store import StateWriter
-from loadmaster.serving.timestamps import iso
 
 
 class DecisionRecorder:
@@ -33,21 +33,18 @@ class DecisionRecorder:
         system: str,
         settings: MonitorSettings,
         log: DecisionLog,
-        metrics: Metrics,
+        retrainer: AutoRetrainer,
+        state_writer: StateWriter,
         start: str,
         now: float,
     ) -> None:
-        self.system, self._settings, self._log, self._metrics = system, settings, log, metrics
+        """Recommendations go to the retrainer; the status shows that of both others."""
+        self.system, self._settings, self._log = system, settings, log
+        self._retrainer, self._state_writer = retrainer, state_writer
         self.monitor = Monitor(settings)
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
-        self._retrainer: AutoRetrainer | None = None
-        self._state_writer: StateWriter | None = None
-
-    def connect(self, retrainer: AutoRetrainer, state_writer: StateWriter) -> None:
-        """Send recommendations to the retrainer, and show both in the status."""
-        self._retrainer, self._state_writer = retrainer, state_writer
 
     @property
     def state(self) -> str:
@@ -59,68 +56,70 @@ class DecisionRecorder:
 
     def _set_state(self, state: LifecycleState, why: str, now: float) -> None:
         self._state, self._since, self._why = state, now, why
-        self._metrics.lifecycle(self._state.value)
+        self._report_state()
 
-    def decided(self, found: DecisionResult, response: dict[str, Any], now: float) -> None:
-        """Count a decision; `response` also has the decision of the shadow policy."""
-        shadow = response["shadow"] or {}
-        drifts = self.monitor.record_decision(
-            now,
-            source=found.source,  # type: ignore[arg-type]
-            cause=found.cause,
-            latency_ms=response["latency_ms"],
-            features=found.features,
-            agrees=shadow.get("agrees"),
-            shadow_fault=shadow.get("fault") is not None,
-        )
-        self._metrics.decided(found.source, found.cause, response["latency_ms"])
-        for kind in found.guarded:
-            self._guarded[kind] += 1
-            self._metrics.guarded(kind)
-        for drift in drifts:
-            self._metrics.drifted(drift.name)
-        if drifts:
-            self._apply_recommendation(now)
+    def _report_state(self) -> None:
+        value = metrics.STATES.index(self._state.value)
+        metrics.record("loadmaster_lifecycle", value, self.system)
 
-    def logged(
+    def record_decision(
         self,
         raw: bytes,
         options: RequestOptions,
         response: dict[str, Any],
-        found: DecisionResult,
+        decided: Decided,
         now: float,
     ) -> None:
-        """Write a decision and its request to the log."""
-        shadow = response["shadow"]
-        self._log.put_decision(
-            DecisionRow(
-                id=response["id"],
-                time=now,
-                system=self.system,
-                mode=options.mode,
-                source=found.source,
-                cause=found.cause,
-                policy=found.policy["name"],
-                version=found.policy["version"],
-                state=state_text(raw),
-                decision=to_json(response["decision"]).decode(),
-                shadow=None if shadow is None else to_json(shadow).decode(),
-                reason=to_json(response["reason"]).decode(),
-                guard=found.guard,
-                latency_ms=response["latency_ms"],
-            )
+        """Count and log a decision; `response` also has the decision of the shadow policy."""
+        shadow, latency_ms = response["shadow"], response["latency_ms"]
+        source, cause = decided.source, decided.cause
+        drifts = self.monitor.record_decision(
+            now,
+            source=source,  # type: ignore[arg-type]
+            cause=cause,
+            latency_ms=latency_ms,
+            features=decided.features,
+            agrees=shadow and shadow["agrees"],
+            shadow_fault=shadow is not None and shadow["fault"] is not None,
         )
+        metrics.record("loadmaster_decision_latency_ms", latency_ms, self.system)
+        metrics.record("loadmaster_decisions_total", 1, self.system, source)
+        if cause is not None:
+            metrics.record("loadmaster_fallbacks_total", 1, self.system, cause)
+        for kind in decided.guarded:
+            self._guarded[kind] += 1
+            metrics.record("loadmaster_guard_actions_total", 1, self.system, kind)
+        for drift in drifts:
+            metrics.record("loadmaster_drift_total", 1, self.system, drift.name)
+        if drifts:
+            self._apply_recommendation(now)
+        row = DecisionRow(
+            id=response["id"],
+            time=now,
+            system=self.system,
+            mode=options.mode,
+            source=source,
+            cause=cause,
+            policy=decided.policy["name"],
+            version=decided.policy["version"],
+            state=state_text(raw),
+            decision=to_json(response["decision"]).decode(),
+            shadow=None if shadow is None else to_json(shadow).decode(),
+            reason=to_json(response["reason"]).decode(),
+            guard=decided.guard,
+            latency_ms=latency_ms,
+        )
+        self._log.put(row)
 
     def record_feedback(
         self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
     ) -> None:
         """Count a reward; raise InputError if it is not finite."""
-        actor: Actor = "policy" if source == POLICY else "rule"
-        drifts = self.monitor.record_feedback(now, reward, actor)
-        for drift in drifts:
-            self._metrics.drifted(drift.what)
+        actor = ACTORS[source != POLICY]
+        for drift in self.monitor.record_feedback(now, reward, actor):
+            metrics.record("loadmaster_drift_total", 1, self.system, drift.what)
         row = FeedbackRow(decision_id, now, self.system, to_json(outcome).decode(), reward)
-        self._log.put_feedback(row)
+        self._log.put(row)
         self._apply_recommendation(now)
 
     def _apply_recommendation(self, now: float) -> None:
@@ -132,8 +131,7 @@ class DecisionRecorder:
         if found.action == "fall back":
             self.monitor.policy_changed()
         self.monitor.acted_on()
-        if self._retrainer is not None:
-            self._retrainer.request(found.why)
+        self._retrainer.request(found.why)
 
     def replaced(self, why: str, now: float) -> None:
         """Start monitoring another serving bundle."""
@@ -143,31 +141,26 @@ class DecisionRecorder:
 
     def report(self, *, paused: bool) -> None:
         """Set the gauges. Called every few seconds."""
-        self._metrics.paused(paused)
-        self._metrics.lifecycle(self._state.value)
+        self._report_state()
+        metrics.record("loadmaster_paused", float(paused), self.system)
         status = self.monitor.status()
-        self._metrics.shadow(status["shadow"]["agreement"])
-        for actor in ("policy", "rule"):
-            self._metrics.reward(actor, status["rewards"][actor]["mean"])
+        if (agreement := status["shadow"]["agreement"]) is not None:
+            metrics.record("loadmaster_shadow_agreement", agreement, self.system)
+        for actor in ACTORS:
+            if (mean := status["rewards"][actor]["mean"]) is not None:
+                metrics.record("loadmaster_reward_mean", mean, self.system, actor)
         dropped = self._log.status().dropped
-        self._metrics.log_dropped(dropped - self._dropped)
+        if dropped > self._dropped:
+            metrics.record("loadmaster_log_dropped_total", dropped - self._dropped, self.system)
         self._dropped = dropped
-
-    @property
-    def decisions(self) -> int:
-        total: int = self.monitor.status()["decisions"]["total"]
-        return total
 
     def status(self) -> dict[str, Any]:
         return {
             "lifecycle": {"state": self.state, "since": iso(self._since), "why": self._why},
             "guard": {kind: self._guarded[kind] for kind in KINDS},
             **self.monitor.status(),
-            "retraining": None if self._retrainer is None else self._retrainer.status(),
-            "log": {
-                **self._log.status()._asdict(),
-                "state": None if self._state_writer is None else self._state_writer.fault,
-            },
+            "retraining": self._retrainer.status(),
+            "log": {**self._log.status()._asdict(), "state": self._state_writer.fault},
         }
 
     def record(self) -> dict[str, Any]:
@@ -182,11 +175,11 @@ class DecisionRecorder:
     def restore(self, record: Any) -> None:
         """Restore from `record()`; a damaged record is ignored."""
         try:
-            self.monitor = Monitor.from_record(record["monitor"], self._settings)
+            self.monitor = Monitor(self._settings, record["monitor"])
             self._state = LifecycleState(record["state"])
             self._since, self._why = float(record["since"]), str(record["why"])
             self._guarded = Counter({k: int(v) for k, v in record["guarded"].items()})
-        except (InputError, TypeError, KeyError, ValueError, AttributeError):
+        except (TypeError, KeyError, ValueError, AttributeError):
             return
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.policies.retraining_job import Retraining, RetrainingState
+from loadmaster.serving.policies.versions import PolicySlots
 
 NO_JOB = dict.fromkeys(("job", "submitted_at", "ended_at", "bundle", "verdict", "error"))
 
@@ -33,12 +34,10 @@ class AutoRetrainSettings(Settings):
 class RetrainedSystem(Protocol):
     """The part of PolicyManager that is used here."""
 
-    @property
-    def serving_folder(self) -> str: ...
+    roles: PolicySlots
+
     @property
     def rules_act(self) -> bool: ...
-    @property
-    def shadow_version(self) -> str | None: ...
     def shadow_record(self) -> tuple[int, int]: ...  # decisions, faults
     def environment(self) -> Mapping[str, Any]: ...  # settings that resemble the present inputs
     async def put_in_shadow(self, folder: Path) -> str: ...  # returns its version
@@ -79,7 +78,7 @@ class AutoRetrainer:
     async def _submit(self, system: RetrainedSystem, why: str, now: float) -> None:
         if self._retraining.blocked_reason(now) is not None:
             return
-        folder, environment = Path(system.serving_folder), dict(system.environment())
+        folder, environment = Path(system.roles.serving.folder), dict(system.environment())
         try:
             await asyncio.to_thread(self._retraining.submit, folder, environment, why, now)
         except InputError:
@@ -90,9 +89,7 @@ class AutoRetrainer:
     async def _use(self, state: RetrainingState, system: RetrainedSystem) -> None:
         """Put a better policy into shadow."""
         self._used = state.ended_at
-        assert state.comparison is not None
-        assert state.bundle is not None
-        if not state.comparison.better:
+        if state.comparison is None or state.bundle is None or not state.comparison.better:
             return  # where the rules act `wanted` stays: retried after the cool-down
         try:
             self._candidate = await system.put_in_shadow(Path(state.bundle))
@@ -101,7 +98,8 @@ class AutoRetrainer:
         self.wanted = None
 
     def _check_candidate(self, system: RetrainedSystem) -> None:
-        if system.shadow_version != self._candidate:
+        shadow = system.roles.shadow
+        if shadow is None or shadow.version != self._candidate:
             self._candidate = None  # an operator has moved it
             return
         decisions, faults = system.shadow_record()
@@ -111,12 +109,10 @@ class AutoRetrainer:
             return
         if decisions < self._settings.shadow_decisions:
             return
-        state = self._retraining.state
-        difference = ""
-        if state is not None and state.comparison is not None:
-            found = state.comparison
-            if found.difference_percent is not None:
-                difference = f", {found.difference_percent:+.1f}% {found.metric} against the last"
+        state, difference = self._retraining.state, ""
+        found = state and state.comparison
+        if found and found.difference_percent is not None:
+            difference = f", {found.difference_percent:+.1f}% {found.metric} against the last"
         self._candidate = None
         system.promote_shadow(f"retrained{difference}; {decisions} decisions in shadow")
 

@@ -8,24 +8,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from loadmaster.serving.decisions.request import RequestError, from_json, line_of, read
+from loadmaster.serving.decisions.request import Loaded, RequestError, iso, line_of, read
 from loadmaster.serving.http.schemas import AdminRequest, PromoteRequest
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.store import StateWriter, Version, resolve_bundle
 from loadmaster.serving.policies.versions import PolicySlots, restore_slots
 from loadmaster.serving.system import Endpoint
-from loadmaster.serving.timestamps import iso
 from loadmaster.serving.worker.rpc import Worker
-
-PAUSE, RESUME, PROMOTE, ROLLBACK = "pause", "resume", "promote", "rollback"
-VERBS = (PAUSE, RESUME, PROMOTE, ROLLBACK)
 
 SAVE_S = 10.0  # period of saving counts
 LOAD_S = 60.0  # timeout of loading a bundle
+
+
+class AdminAction(StrEnum):
+    """Actions of an operator, by the last part of their routes."""
+
+    PAUSE = "pause"
+    RESUME = "resume"
+    PROMOTE = "promote"
+    ROLLBACK = "rollback"
 
 
 class Conflict(Exception):  # noqa: N818 - not an error of the service
@@ -54,7 +60,6 @@ class PolicyManager:
         self.roles: PolicySlots = restore_slots(record.get("roles"), configured)
         recorder.restore(record.get("keeper"))
         retrainer.restore(record.get("renewal"))
-        recorder.connect(retrainer, writer)
         self._saved_at = self._clock()
 
     async def load_policy(self) -> None:
@@ -68,16 +73,8 @@ class PolicyManager:
             self.save()
 
     @property
-    def serving_folder(self) -> str:
-        return self.roles.serving.folder
-
-    @property
     def rules_act(self) -> bool:
         return self._recorder.rules_act
-
-    @property
-    def shadow_version(self) -> str | None:
-        return None if self.roles.shadow is None else self.roles.shadow.version
 
     def shadow_record(self) -> tuple[int, int]:
         """Decisions and faults of the bundle in shadow."""
@@ -89,51 +86,59 @@ class PolicyManager:
         return self._endpoint.retraining(self._recorder.monitor.input_means())
 
     async def put_in_shadow(self, folder: Path) -> str:
+        """Return the version."""
         version = await self.accept(folder)
-        self._change(replace(self.roles, shadow=version))
-        self._recorder.monitor.shadow_changed()
+        self._set_shadow(version)
         return version.version
 
-    def promote_shadow(self, why: str) -> None:
-        now = self._clock()
-        self._change(self.roles.promoted(iso(now)))
-        self._recorder.replaced(why, now)
-
     def drop_shadow(self) -> None:
-        self._change(replace(self.roles, shadow=None))
+        self._set_shadow(None)
+
+    def _set_shadow(self, version: Version | None) -> None:
+        self._change(replace(self.roles, shadow=version))
         self._recorder.monitor.shadow_changed()
 
-    async def order(self, verb: str, raw: bytes) -> None:
+    def promote_shadow(self, why: str) -> None:
+        self._replace_serving(self.roles.promoted(iso(self._clock())), why)
+
+    def _replace_serving(self, slots: PolicySlots, why: str) -> None:
+        self._change(slots)
+        self._recorder.replaced(why, self._clock())
+
+    async def admin_action(self, action: AdminAction, raw: bytes) -> None:
         """Carry out an admin action; raises Conflict, without any change, if it is not possible."""
-        order: Any = read(PromoteRequest if verb == PROMOTE else AdminRequest, raw or b"{}")
-        now = iso(self._clock())
-        if verb == PAUSE:
-            self._change(replace(self.roles, paused=order.reason or "by an operator"))
-        elif verb == RESUME:
-            self._change(replace(self.roles, paused=None))
-        elif verb == ROLLBACK:
-            if self.roles.previous is None:
-                raise Conflict("there is no previous bundle")
-            self._change(self.roles.rolled_back(now))
-            self._recorder.replaced("rolled back by an operator", self._clock())
-        else:
-            await self._promote(order, now)
+        request: Any = read(
+            PromoteRequest if action is AdminAction.PROMOTE else AdminRequest, raw or b"{}"
+        )
+        match action:
+            case AdminAction.PAUSE:
+                self._change(replace(self.roles, paused=request.reason or "by an operator"))
+            case AdminAction.RESUME:
+                self._change(replace(self.roles, paused=None))
+            case AdminAction.ROLLBACK:
+                if self.roles.previous is None:
+                    raise Conflict("there is no previous bundle")
+                slots = self.roles.rolled_back(iso(self._clock()))
+                self._replace_serving(slots, "rolled back by an operator")
+            case AdminAction.PROMOTE:
+                await self._promote(request)
         await self._writer.flush()  # the action is durable before it is confirmed
 
-    async def _promote(self, order: PromoteRequest, now: str) -> None:
-        if order.bundle is None:
-            if order.to == "shadow":
-                raise RequestError("bundle: expected one to put into shadow", "bundle")
-            if self.roles.shadow is None:
-                raise Conflict("there is no shadow bundle to promote; expected one as `bundle`")
-            self._change(self.roles.promoted(now))
-        else:
-            folder = resolve_bundle(order.bundle)
-            if order.to == "shadow":
+    async def _promote(self, request: PromoteRequest) -> None:
+        if request.bundle is not None:
+            folder = resolve_bundle(request.bundle)
+            if request.to == "shadow":
                 await self.put_in_shadow(folder)
                 return
-            self._change(self.roles.serving_now(await self.accept(folder), now))
-        self._recorder.replaced("promoted by an operator", self._clock())
+            accepted = await self.accept(folder)
+            slots = self.roles.serving_now(accepted, iso(self._clock()))
+            self._replace_serving(slots, "promoted by an operator")
+        elif request.to == "shadow":
+            raise RequestError("bundle: expected one to put into shadow", "bundle")
+        elif self.roles.shadow is None:
+            raise Conflict("there is no shadow bundle to promote; expected one as `bundle`")
+        else:
+            self.promote_shadow("promoted by an operator")
 
     async def accept(self, folder: Path) -> Version:
         """Copy a bundle that the worker can load; raise InputError or Conflict if it cannot."""
@@ -145,11 +150,12 @@ class PolicyManager:
 
     async def _check_loads(self, version: Version) -> None:
         try:
-            reply = from_json(await asyncio.wait_for(self._worker.load(version.folder), LOAD_S))
+            reply = await asyncio.wait_for(self._worker.load(version.folder), LOAD_S)
+            refused = Loaded.model_validate_json(reply).refused
         except Exception as fault:
             raise Conflict(f"the worker does not respond: {line_of(fault)}") from None
-        if "refused" in reply:
-            raise RequestError(reply["refused"], "bundle")
+        if refused is not None:
+            raise RequestError(refused, "bundle")
 
     def _change(self, slots: PolicySlots) -> None:
         self.roles = slots

@@ -6,7 +6,6 @@ in. `record()` has the whole state, so that a restarted service finds its job ag
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import shlex
@@ -19,6 +18,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import pretrained_folder, read_manifest
+from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.jobs.client import UnknownJobError
 from loadmaster.serving.jobs.job import Job
 from loadmaster.serving.policies.comparison import (
@@ -75,8 +75,8 @@ class RetrainingState(Record):
         return {
             "job": self.job,
             "status": self.status,
-            "submitted_at": _iso(self.submitted_at),
-            "ended_at": None if self.ended_at is None else _iso(self.ended_at),
+            "submitted_at": iso(self.submitted_at, "seconds"),
+            "ended_at": None if self.ended_at is None else iso(self.ended_at, "seconds"),
             "why": self.why,
             "bundle": self.bundle,
             "verdict": None if self.comparison is None else self.comparison.model_dump(mode="json"),
@@ -95,9 +95,7 @@ class RetrainingRecord(Record):
 class Cluster(Protocol):
     """The part of `Jobs` that is used here."""
 
-    def submit(
-        self, arguments: Sequence[str], *, name: str | None = None, env: Mapping[str, str] | None
-    ) -> str: ...
+    def submit(self, arguments: Sequence[str], *, name: str | None = None) -> str: ...
     def get(self, job: str) -> Job: ...
     def list(self) -> list[Job]: ...
     def stop(self, job: str) -> bool: ...
@@ -113,13 +111,10 @@ class Retraining:
         folder: Path,
         settings: RetrainingSettings | None = None,
         record: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
     ) -> None:
-        """`folder`: for runs and bundles, shared with the cluster. `record`: from `record()`.
-        `env`: environment variables of the job, such as LOADMASTER_DATA."""
+        """`folder`: for runs and bundles, shared with the cluster. `record`: from `record()`."""
         self._system, self._cluster, self._folder = system, cluster, folder.absolute()
         self._settings = settings or RetrainingSettings()
-        self._env = dict(env or {})
         self._known = RetrainingRecord.model_validate(dict(record or {}))
 
     @property
@@ -137,7 +132,8 @@ class Retraining:
             return f"job {state.job} is {state.status} already"
         if now < self._known.next_at:
             after = "failed" if state is not None and state.status == "failed" else "ended"
-            return f"the last retraining {after} recently; next at {_iso(self._known.next_at)}"
+            next_at = iso(self._known.next_at, "seconds")
+            return f"the last retraining {after} recently; next at {next_at}"
         return None
 
     def submit(
@@ -161,16 +157,13 @@ class Retraining:
         )
         try:
             job = self._orphan()
-            if job is None:
-                self._delete_old_folders(but={folder, *bundle.absolute().parents})
-                name = f"{COMMAND}-{self._system}"
-                submitted = self._cluster.submit(arguments, name=name, env=self._env)
-                state = _changed(state, job=submitted)
-            else:
-                state = _changed(state, job=job.id, folder=_output_of(job))
+            if job is not None:
+                return self._update(state, job=job.id, folder=_output_of(job))
+            self._delete_old_folders(but={folder, *bundle.absolute().parents})
+            name = f"{COMMAND}-{self._system}"
+            return self._update(state, job=self._cluster.submit(arguments, name=name))
         except InputError as fault:
             return self._fail(state, str(fault), now)
-        return self._update(state)
 
     def poll(self, now: float) -> RetrainingState | None:
         """Return the state of the latest retraining, updated from the cluster while it runs."""
@@ -184,7 +177,7 @@ class Retraining:
                     self._cluster.stop(state.job)
                     return self._fail(state, f"stopped after {self._settings.patience_s:g} s", now)
                 status = "queued" if job.status == "queued" else "running"
-                return self._update(_changed(state, status=status, error=None))
+                return self._update(state, status=status, error=None)
         except UnknownJobError as fault:
             if (Path(state.folder) / COMPARISON_FILE).exists():
                 return self._done(state, now)
@@ -192,7 +185,7 @@ class Retraining:
         except InputError as fault:  # perhaps only for now
             if now - state.submitted_at > self._settings.patience_s:
                 return self._fail(state, str(fault), now)
-            return self._update(_changed(state, error=str(fault)))
+            return self._update(state, error=str(fault))
         if job.status == "succeeded":
             return self._done(state, now)
         return self._fail(state, "\n".join([f"the job {job.ending}", *job.last_lines()]), now)
@@ -230,28 +223,19 @@ class Retraining:
             read_manifest(Path(state.folder) / BUNDLE_FOLDER)
         except InputError as fault:
             return self._fail(state, str(fault), now)
-        return self._end(_changed(state, status="done", comparison=comparison, error=None), now)
+        self._known = RetrainingRecord(next_at=now + self._settings.cool_down_s)
+        return self._update(state, status="done", comparison=comparison, error=None, ended_at=now)
 
     def _fail(self, state: RetrainingState, error: str, now: float) -> RetrainingState:
-        return self._end(_changed(state, status="failed", error=error), now)
+        limits, failures = self._settings, self._known.failures + 1
+        pause = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** min(failures - 1, 32))
+        self._known = RetrainingRecord(failures=failures, next_at=now + pause)
+        return self._update(state, status="failed", error=error, ended_at=now)
 
-    def _end(self, state: RetrainingState, now: float) -> RetrainingState:
-        limits = self._settings
-        failures = self._known.failures + 1 if state.status == "failed" else 0
-        pause = limits.cool_down_s
-        if failures:
-            pause = min(limits.back_off_max_s, limits.back_off_s * 2.0 ** min(failures - 1, 32))
-        ended = _changed(state, ended_at=now)
-        self._known = RetrainingRecord(state=ended, failures=failures, next_at=now + pause)
-        return ended
-
-    def _update(self, state: RetrainingState) -> RetrainingState:
-        self._known = self._known.model_copy(update={"state": state})
-        return state
-
-
-def _changed(state: RetrainingState, **values: Any) -> RetrainingState:
-    return state.model_copy(update=values)
+    def _update(self, state: RetrainingState, **changes: Any) -> RetrainingState:
+        changed = state.model_copy(update=changes)
+        self._known = self._known.model_copy(update={"state": changed})
+        return changed
 
 
 def _bundle_spec(bundle: Path) -> str:
@@ -268,8 +252,3 @@ def assignment(name: str, value: Any) -> str:
 def _output_of(job: Job) -> str:
     words = shlex.split(job.command)
     return words[words.index("--output") + 1] if "--output" in words[:-1] else ""
-
-
-def _iso(time_s: float) -> str:
-    """ISO 8601 in UTC, to the second."""
-    return datetime.datetime.fromtimestamp(time_s, datetime.UTC).isoformat(timespec="seconds")

@@ -14,12 +14,12 @@ import shutil
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.models.files import atomic_binary_file
+from loadmaster.models.files import atomic_folder, atomic_write
 from loadmaster.models.manifest import (
     DIGEST,
     MANIFEST_FILE,
@@ -78,27 +78,24 @@ class Store:
         try:
             self._bundles.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise InputError(
-                f"folder {folder}: {fault.strerror}; expected a writable one"
-            ) from None
+            line = f"folder {folder}: {fault.strerror}; expected a writable one"
+            raise InputError(line) from None
 
     def accept(self, source: Path, now: str) -> Version:
         """Copy a bundle atomically. The weights themselves are checked when they are loaded."""
         manifest = read_manifest(source)
         if manifest.system != self.system:
-            raise InputError(
-                f"{source} is a bundle of {manifest.system}; expected one of {self.system}"
-            )
-        version = manifest.version
+            expected = f"a bundle of {manifest.system}; expected one of {self.system}"
+            raise InputError(f"{source} is {expected}")
         assert DIGEST.fullmatch(manifest.sha256)  # it is used as a folder's name
-        kept = self._bundles / version
+        kept = self._bundles / manifest.version
         if not self._is_whole(kept, manifest):
             if not self._is_whole(source, manifest):
                 raise InputError(
                     f"{source} is damaged; expected {WEIGHTS_FILE} with {manifest.size:,} bytes"
                 )
             self._copy(source, kept)
-        return Version(manifest.name, version, str(kept), now)
+        return Version(manifest.name, manifest.version, str(kept), now)
 
     def load(self) -> dict[str, Any]:
         """Load the record; an empty one if there is none or it is damaged.
@@ -120,11 +117,9 @@ class Store:
         return {}
 
     def save(self, record: Mapping[str, Any]) -> None:
-        """Write the record atomically and durably; raise OSError or InputError if that fails."""
-        with atomic_binary_file(self._file, "the record") as file:
+        """Write the record atomically and durably; raise OSError if that fails."""
+        with atomic_write(self._file, sync=True) as file:
             file.write(to_json(record))
-            file.flush()
-            os.fsync(file.fileno())
 
     def discard_all_but(self, kept: set[str]) -> None:
         """Delete the copies of all other versions."""
@@ -144,32 +139,14 @@ class Store:
             return False
 
     def _copy(self, source: Path, kept: Path) -> None:
-        scratch = kept.with_name(f".{kept.name}.{os.getpid()}")
         try:
-            scratch.mkdir()
-            for name in BUNDLE_FILES:
-                file = source / name
-                if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
-                    shutil.copyfile(file, scratch / name)
-            shutil.rmtree(kept, ignore_errors=True)
-            scratch.rename(kept)
+            with atomic_folder(kept, replace=True) as scratch:
+                for name in BUNDLE_FILES:
+                    file = source / name
+                    if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
+                        shutil.copyfile(file, scratch / name)
         except OSError as fault:
             raise InputError(f"cannot copy the bundle {source}: {fault.strerror}") from None
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-
-
-def version_record(version: Version | None) -> dict[str, str] | None:
-    return None if version is None else asdict(version)
-
-
-def restore_version(record: Any) -> Version | None:
-    """Restore a version; None if the record is damaged or its folder is gone."""
-    try:
-        version = Version(**record)
-        return version if Path(version.folder).is_dir() else None
-    except (TypeError, OSError):
-        return None
 
 
 class StateWriter:
@@ -195,23 +172,23 @@ class StateWriter:
     def _write(self, record: Mapping[str, Any]) -> None:
         try:
             self._store.save(record)
-        except (OSError, InputError) as fault:
-            self.fault = getattr(fault, "strerror", None) or str(fault)
+        except OSError as fault:
+            self.fault = fault.strerror or str(fault)
         else:
             self.fault = None
 
     async def flush(self) -> None:
         """Wait until all calls so far are done."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+        await asyncio.wrap_future(self._thread.submit(lambda: None))
 
     async def accept(
         self, folder: Path, now: str, check: Callable[[Version], Awaitable[None]]
     ) -> Version:
         """Copy a bundle and run `check` on the copy; raise InputError for a bad bundle."""
-        loop = asyncio.get_running_loop()
         self._trials += 1
         try:
-            version = await loop.run_in_executor(self._thread, self._store.accept, folder, now)
+            copying = self._thread.submit(self._store.accept, folder, now)
+            version = await asyncio.wrap_future(copying)
             await check(version)
         finally:
             self._trials -= 1

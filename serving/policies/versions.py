@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from loadmaster.serving.decisions.request import (
@@ -13,7 +14,7 @@ from loadmaster.serving.decisions.request import (
     POLICY,
     SHADOW,
 )
-from loadmaster.serving.policies.store import Version, restore_version, version_record
+from loadmaster.serving.policies.store import Version
 
 
 class Routing(NamedTuple):
@@ -74,22 +75,23 @@ class PolicySlots:
         return {slot.version for slot in slots if slot is not None}
 
     def record(self) -> dict[str, Any]:
-        return {
-            "serving": version_record(self.serving),
-            "shadow": version_record(self.shadow),
-            "previous": version_record(self.previous),
-            "paused": self.paused,
-        }
+        return asdict(self)
 
 
 def restore_slots(record: Any, configured: Version) -> PolicySlots:
     """Restore slots from `record()`; unreadable parts take the configured version or None."""
     if not isinstance(record, dict):
         return PolicySlots(configured)
-    paused = record.get("paused")
-    return PolicySlots(
-        serving=restore_version(record.get("serving")) or configured,
-        shadow=restore_version(record.get("shadow")),
-        previous=restore_version(record.get("previous")),
-        paused=paused if isinstance(paused, str) else None,
-    )
+    slots = ("serving", "shadow", "previous")
+    serving, shadow, previous = (_restore(record.get(slot)) for slot in slots)
+    paused = record["paused"] if isinstance(record.get("paused"), str) else None
+    return PolicySlots(serving or configured, shadow, previous, paused)
+
+
+def _restore(record: Any) -> Version | None:
+    """Restore a version; None if the record is damaged or its folder is gone."""
+    try:
+        version = Version(**record)
+        return version if Path(version.folder).is_dir() else None
+    except (TypeError, OSError):
+        return None

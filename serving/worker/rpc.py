@@ -100,14 +100,11 @@ class LostError(ConnectionError):
     """The worker is gone; whether it finished the call is unknown."""
 
 
-Handler = Callable[[PolicyCall], bytes]
-
-
 class RpcServer:
     """Worker's end. One thread per connection reads, decides and replies, so that no call passes
     from thread to thread. A socket has a path only until the gateway has connected."""
 
-    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, handlers: Mapping[int, Callable[[PolicyCall], bytes]]) -> None:
         self._handlers = handlers
         self._name = uuid.uuid4().hex
 
@@ -207,16 +204,13 @@ class RpcClient(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         for kind, number, body in take_frames(self._received):
-            self._resolve(kind, number, body)
-
-    def _resolve(self, kind: int, number: int, body: bytes) -> None:
-        reply = self._replies.get(number)
-        if reply is None or reply.done():
-            return  # the caller has given up
-        if kind == DONE:
-            reply.set_result(body)
-        else:
-            reply.set_exception(RuntimeError(body.decode(errors="replace")))
+            reply = self._replies.get(number)
+            if reply is None or reply.done():
+                continue  # the caller has given up
+            if kind == DONE:
+                reply.set_result(body)
+            else:
+                reply.set_exception(RuntimeError(body.decode(errors="replace")))
 
     def connection_lost(self, fault: Exception | None) -> None:
         self._transport = None

@@ -10,13 +10,11 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.policy import Explanation, Proposal
+from loadmaster.models.policy import Explanation, Option, Proposal
 from loadmaster.serving.decisions.request import (
     EXCEPTION,
     FALLBACK,
@@ -28,7 +26,6 @@ from loadmaster.serving.decisions.request import (
     Loaded,
     PolicyRef,
     Proposed,
-    Refused,
     RequestError,
     line_of,
     read,
@@ -41,8 +38,6 @@ from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
 HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces the replica
 
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)  # raises ValueError for NaN and infinity
-
-Result = TypeVar("Result")
 
 
 class SystemWorker:
@@ -58,8 +53,7 @@ class SystemWorker:
         _use_one_torch_thread()
         endpoint = find_endpoint(system, reference)
         self._active, self._shadow = PolicyRunner(endpoint, rule), PolicyRunner(endpoint, rule)
-        self._executors = {one: ThreadPoolExecutor(1) for one in (self._active, self._shadow)}
-        self._locks = {one: threading.Lock() for one in (self._active, self._shadow)}
+        self._active_lock, self._shadow_lock = threading.Lock(), threading.Lock()
         self._busy_since: float | None = None
         self._rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
         policies = [self._active.rule]
@@ -74,26 +68,25 @@ class SystemWorker:
     async def decide(
         self, version: str, folder: str, request: bytes, deadline: float = math.inf
     ) -> bytes:
-        call = PolicyCall(version, folder, request, deadline)
-        return await self._in_thread(self._active, lambda: self._decide(call))
+        return await asyncio.to_thread(self._decide, PolicyCall(version, folder, request, deadline))
 
     async def propose(self, version: str, folder: str, request: bytes) -> bytes:
-        call = PolicyCall(version, folder, request)
-        return await self._in_thread(self._shadow, lambda: self._propose(call))
+        return await asyncio.to_thread(self._propose, PolicyCall(version, folder, request))
 
     async def load(self, folder: str) -> bytes:
         """Load the bundle in a folder for both runners, before any decision needs it."""
 
-        def load_both() -> Policy:
+        def load_both() -> None:
             self._active.load(folder)  # without the lock, which a decision that hangs would keep
-            with self._locks[self._shadow]:
-                return self._shadow.load(folder)
+            with self._shadow_lock:
+                self._shadow.load(folder)
 
+        refused = None
         try:
-            policy = await self._in_thread(self._shadow, load_both)
+            await asyncio.to_thread(load_both)
         except InputError as fault:
-            return to_json(Refused(refused=str(fault)))
-        return to_json(Loaded(name=policy.name, version=policy.version))
+            refused = str(fault)
+        return to_json(Loaded(refused=refused))
 
     async def open_rpc(self, known: list[str]) -> list[str]:
         """Open a socket for the gateway; see `RpcServer.open`."""
@@ -106,7 +99,7 @@ class SystemWorker:
             raise RuntimeError("a decision hangs")
 
     def _decide(self, call: PolicyCall) -> bytes:
-        with self._locks[self._active]:
+        with self._active_lock:
             self._busy_since = time.monotonic()
             try:
                 if self._busy_since > call.deadline:
@@ -116,11 +109,8 @@ class SystemWorker:
                 self._busy_since = None
 
     def _propose(self, call: PolicyCall) -> bytes:
-        with self._locks[self._shadow]:
+        with self._shadow_lock:
             return to_json(self._shadow.propose(call.request, call.version, call.folder))
-
-    async def _in_thread(self, runner: PolicyRunner, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._executors[runner], work)
 
 
 class NotFiniteError(Exception):
@@ -148,17 +138,11 @@ class PolicyRunner:
     def load(self, folder: str) -> Policy:
         """Load the bundle in a folder; raises InputError if it cannot be used."""
         policy = self.endpoint.policy(Path(folder))
-        self.keep(policy)
+        # A new mapping with the latest ones: another thread may decide meanwhile.
+        kept = {name: one for name, one in self._policies.items() if name != policy.version}
+        latest = list(kept.items())[1 - self.MAX_POLICIES :]
+        self._policies = {**dict(latest), policy.version: policy}
         return policy
-
-    def keep(self, policy: Policy) -> None:
-        """Add a policy, and drop the oldest. Any thread may call this while another decides."""
-        kept = {
-            version: one for version, one in self._policies.items() if version != policy.version
-        }
-        for version in list(kept)[: max(0, len(kept) + 1 - self.MAX_POLICIES)]:
-            del kept[version]
-        self._policies = {**kept, policy.version: policy}
 
     def decide(self, raw: bytes, version: str, folder: str) -> Decided | Invalid:
         """Decide by the policy of that version; by the rule if it is "" or the policy fails."""
@@ -233,21 +217,16 @@ def _cause_of(fault: Exception) -> str:
 
 
 def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
-    return {
-        "summary": explanation.summary,
-        "choices": {
-            kind: [
-                {
-                    "name": one.name,
-                    "score": _rounded(one.score),
-                    "uncertainty": _rounded(one.uncertainty),
-                    "probability": _rounded(one.probability),
-                }
-                for one in options
-            ]
-            for kind, options in explanation.choices.items()
-        },
-    }
+    def encode(one: Option) -> dict[str, Any]:
+        return {
+            "name": one.name,
+            "score": _rounded(one.score),
+            "uncertainty": _rounded(one.uncertainty),
+            "probability": _rounded(one.probability),
+        }
+
+    choices = {kind: list(map(encode, some)) for kind, some in explanation.choices.items()}
+    return {"summary": explanation.summary, "choices": choices}
 
 
 def _rounded(value: float | None) -> float | None:

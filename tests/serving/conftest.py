@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,26 +28,23 @@ ALL = ("toy", *SYSTEMS)
 class LocalService:
     """A service in this process, with its event loop."""
 
-    def __init__(self, service: Service, worker: SystemWorker, folder: Path) -> None:
+    def __init__(
+        self, service: Service, worker: SystemWorker, folder: Path, wait: bool = True
+    ) -> None:
         self.service, self.worker, self.folder = service, worker, folder
         self._loop = asyncio.new_event_loop()
         self._lifespan = service.lifespan(service.app)
         self._open = True
-        self.run(self._start())
+        self.run(self._lifespan.__aenter__())
+        while wait and not all(system.ready for system in service.systems.values()):
+            self.run(asyncio.sleep(0.01))
 
-    async def _start(self) -> None:
-        await self._lifespan.__aenter__()
-        while not all(system.ready for system in self.service.systems.values()):
-            await asyncio.sleep(0.01)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def run(self, work: Awaitable[Any]) -> Any:
         return self._loop.run_until_complete(work)
 
     def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         answer: Answer = self.run(send_request(self.service.app, method, path, body, **more))
         return answer
-
-    ask = request  # former name
 
     def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> dict[str, Any]:
         """The response to a decide request of the toy system."""
@@ -86,7 +83,18 @@ class LocalService:
         self._loop.close()
 
 
-Here = LocalService  # former name
+def open_service(
+    systems: dict[str, Any], folder: Path, wait: bool = True, **settings: Any
+) -> LocalService:
+    values = {"systems": systems, "folder": folder / "kept", "listen": False, **settings}
+    chosen, workers = build_settings(ServeSettings, values), {}
+    for name, one in chosen.systems.items():
+        endpoint = find_endpoint(name, one.endpoint)
+        bundle = str(resolve_bundle(one.bundle or endpoint.pretrained))
+        workers[name] = SystemWorker(name, one.endpoint, endpoint.rules[0], bundle, warm=False)
+    return LocalService(assemble(chosen, workers), workers["toy"], folder, wait)
+
+
 Start = Callable[..., LocalService]
 
 
@@ -96,20 +104,14 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
     opened: list[LocalService] = []
 
-    def begin(does: str = "follows", **settings: Any) -> LocalService:
+    def begin(does: str = "follows", wait: bool = True, **settings: Any) -> LocalService:
         bundle = tmp_path / f"bundle-{does}"
         if not bundle.exists():
             toy.make_bundle(bundle, does=does)
         one = {"endpoint": toy.REFERENCE, "bundle": str(bundle), "deadline_ms": 10_000}
         one |= settings.pop("toy", {})
-        chosen = build_settings(
-            ServeSettings,
-            {"systems": {"toy": one}, "folder": tmp_path / "kept", "listen": False, **settings},
-        )
-        worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle), warm=False)
-        here = LocalService(assemble(chosen, {"toy": worker}), worker, tmp_path)
-        opened.append(here)
-        return here
+        opened.append(open_service({"toy": one}, tmp_path, wait, **settings))
+        return opened[-1]
 
     yield begin
     for here in opened:
@@ -127,17 +129,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
         one["deadline_ms"] = 10_000
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOADMASTER_TOKENS", raising=False)
-        settings = build_settings(
-            ServeSettings, {"systems": chosen, "folder": folder / "kept", "listen": False}
-        )
-        workers = {}
-        for name, one in settings.systems.items():
-            endpoint = find_endpoint(name, one.endpoint)
-            where = resolve_bundle(one.bundle or endpoint.pretrained)
-            workers[name] = SystemWorker(
-                name, one.endpoint, endpoint.rules[0], str(where), warm=False
-            )
-        here = LocalService(assemble(settings, workers), workers["toy"], folder)
+        here = open_service(chosen, folder)
     yield here
     here.close()
 

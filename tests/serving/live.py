@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from loadmaster.serving.client import Client, Decision, Status
+from loadmaster.serving.client import Client, Decision
 from tests.serving import toy
 
 PATIENCE_S = 90.0
@@ -34,9 +34,11 @@ class Live:
             toy.make_bundle(folder, name=folder.name, does=does, extra=extra)
         return str(folder)
 
-    def serve(self, does: str = "follows", extra: int = 0) -> Status:
-        """Promote such a bundle."""
-        return self.admin.promote("toy", self.bundle(does, extra), to="serving")
+    def serve(self, does: str = "follows", extra: int = 0) -> str:
+        """Promote such a bundle; returns its version."""
+        served = self.admin.promote("toy", self.bundle(does, extra), to="serving").policies.serving
+        assert served is not None
+        return served.version
 
     def decide(self, load: float = 42, replicas: int = 3) -> Decision:
         return self.admin.decide("toy", {"load": load, "replicas": replicas})

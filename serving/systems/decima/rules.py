@@ -51,9 +51,11 @@ def rule_round(
 class DecimaRule:
     """A heuristic that decides on states of the service."""
 
-    def __init__(self, baseline: Baseline) -> None:
-        self.name, self.version = baseline.name, version("loadmaster")
-        self._baseline = baseline
+    def __init__(self, name: str) -> None:
+        if name not in RULES:
+            raise unknown_name("rule", name, RULES)
+        self.name, self.version = name, version("loadmaster")
+        self._baseline = tuned_rule(name)
         self._buffers = ObservationBuffers()
 
     def decide(self, state: DecimaState) -> Proposal:
@@ -66,12 +68,6 @@ class DecimaRule:
             f"{state_summary(state)}; by {rule.name} ({rule.summary}): {decision_summary(decision)}"
         )
         return Proposal(decision, Explanation(summary))
-
-
-def load_rule(name: str) -> DecimaRule:
-    if name not in RULES:
-        raise unknown_name("rule", name, RULES)
-    return DecimaRule(tuned_rule(name))
 
 
 def tuned_rule(name: str) -> Baseline:

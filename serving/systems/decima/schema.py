@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal
 
@@ -9,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot
-from loadmaster.serving.system import Record, State
+from loadmaster.serving.system import Record, State, field_error
 from loadmaster.serving.systems.decima.records import (
     CLASSES_MAX,
     EXECUTORS_MAX,
@@ -20,7 +21,13 @@ from loadmaster.serving.systems.decima.records import (
     Name,
     Source,
 )
-from loadmaster.serving.systems.decima.snapshot import check_sizes, check_snapshot, to_snapshot
+from loadmaster.serving.systems.decima.snapshot import (
+    Fault,
+    executor_faults,
+    size_faults,
+    stage_faults,
+    to_snapshot,
+)
 
 EXAMPLE: JsonDict = {
     "executors": [{"count": 8, "free": 3}],
@@ -78,9 +85,14 @@ class DecimaState(State):
 
     @model_validator(mode="after")
     def _is_consistent(self) -> DecimaState:
-        check_sizes(self.executors, self.jobs)
-        check_snapshot(self.snapshot, self.jobs, self.source)
+        for fault in self._faults():
+            raise field_error(*fault)
         return self
+
+    def _faults(self) -> Iterator[Fault]:
+        yield from size_faults(self.executors, self.jobs)
+        yield from stage_faults(self.snapshot, self.jobs)
+        yield from executor_faults(self.snapshot, self.source)
 
 
 class Assignment(Record):

@@ -5,21 +5,20 @@ A state that is not consistent is refused by a ValidationError that names the fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.jobs import build_templates
 from loadmaster.envs.dag_scheduling.profiles import without_durations
 from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot
+from loadmaster.serving.system import field_error
 from loadmaster.serving.systems.decima.records import (
     EDGES_MAX,
     EXECUTORS_MAX,
@@ -30,17 +29,11 @@ from loadmaster.serving.systems.decima.records import (
 )
 
 Location = tuple[str | int, ...]  # of a field in the state
+Fault = tuple[Location, Any, str]  # arguments of `field_error`
 
 # Rules that a stage may break.
-(
-    CONSISTENT,
-    TOO_MANY_STARTED,
-    TOO_MANY_FINISHED,
-    DUPLICATE_PARENT,
-    CYCLE,
-    STARTED_EARLY,
-    JOB_FINISHED,
-) = range(7)
+CONSISTENT, TOO_MANY_STARTED, TOO_MANY_FINISHED, DUPLICATE_PARENT = range(4)
+CYCLE, STARTED_EARLY, JOB_FINISHED = range(4, 7)
 
 _COUNTS = attrgetter("tasks", "started", "finished", "promised", "moving", "unlocked", "chosen")
 _COUNT_COLUMNS = (
@@ -53,15 +46,6 @@ _COUNT_COLUMNS = (
     state_cols.CHOSEN,
 )
 _SIZES = attrgetter("task_ms", "cpu", "memory")
-
-
-def inconsistent(where: Location, given: Any, why: str) -> ValidationError:
-    """The error about one field: "'x' is no stage of its job; expected ..."."""
-    shown = repr(given) if isinstance(given, int | str) else ""
-    kind = PydanticCustomError("inconsistent", "{text}", {"text": f"{shown} {why}".strip()})
-    return ValidationError.from_exception_data(
-        "state", [InitErrorDetails(type=kind, loc=where, input=given)]
-    )
 
 
 def to_snapshot(
@@ -138,9 +122,7 @@ def _members(
 ) -> NDArray[np.int64]:
     """(J,) executors of each job as given, or else the least that it must have."""
     held = np.array([-1 if job.executors is None else job.executors for job in jobs])
-    running = np.add.reduceat(
-        table[:, state_cols.STARTED] - table[:, state_cols.FINISHED], first_stage[:-1]
-    )
+    running = _running(table, first_stage)
     if source_job != state_cols.NONE:
         at_work = int(running[source_job])
         # The executors of a stage may still run their last tasks, all but the one that came free.
@@ -149,54 +131,53 @@ def _members(
     return np.where(held < 0, running, held)
 
 
+def _running(table: NDArray[np.int64], first_stage: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(J,) tasks that run."""
+    started, finished = table[:, state_cols.STARTED], table[:, state_cols.FINISHED]
+    return np.add.reduceat(started - finished, first_stage[:-1])
+
+
 def _parents_of(number: int, job: Job) -> list[int]:
     """Parents of all its stages, stage after stage, by their place in the job."""
-    place_of = _places_by_id([stage.id for stage in job.stages], ("jobs", number, "stages"))
+    at = ("jobs", number, "stages")
+    place_of = _places_by_id([stage.id for stage in job.stages], at)
     try:
         return [place_of[parent] for stage in job.stages for parent in stage.parents]
     except KeyError:
         where, unknown = next(
-            ((place, "parents", which), parent)
+            ((*at, place, "parents", which), parent)
             for place, stage in enumerate(job.stages)
             for which, parent in enumerate(stage.parents)
             if parent not in place_of
         )
-        raise inconsistent(
-            ("jobs", number, "stages", *where),
-            unknown,
-            "is no stage of its job; expected the id of one",
-        ) from None
+        why = f"{unknown!r} is no stage of its job; expected the id of one"
+        raise field_error(where, unknown, why) from None
 
 
-def _places_by_id(ids: list[str], where: Location) -> dict[str, int]:
+def _places_by_id(ids: list[str], at: Location) -> dict[str, int]:
     places = {name: place for place, name in enumerate(ids)}
     if len(places) < len(ids):
         first, again = next((n, places[name]) for n, name in enumerate(ids) if places[name] != n)
-        raise inconsistent(
-            (*where, again, "id"),
-            ids[again],
-            f"is also the id of number {first}; expected ids that differ",
-        )
+        name = ids[again]
+        why = f"{name!r} is also the id of number {first}; expected ids that differ"
+        raise field_error((*at, again, "id"), name, why)
     return places
 
 
 def _source_job(source: Source, jobs: Sequence[Job], slot_of: dict[str, int]) -> int:
     job, stage = source.job, source.stage
-    if job is None:
-        if stage is not None:
-            raise inconsistent(
-                ("source", "stage"), stage, "has no job; expected source.job beside it"
-            )
+    if job is None and stage is None:
         return state_cols.NONE
+    if job is None:
+        why = f"{stage!r} has no job; expected source.job beside it"
+        raise field_error(("source", "stage"), stage, why)
     if job not in slot_of:
-        raise inconsistent(
-            ("source", "job"), job, "is no job of this state; expected the id of one"
-        )
+        why = f"{job!r} is no job of this state; expected the id of one"
+        raise field_error(("source", "job"), job, why)
     slot = slot_of[job]
     if stage is not None and all(stage != known.id for known in jobs[slot].stages):
-        raise inconsistent(
-            ("source", "stage"), stage, "is no stage of that job; expected the id of one"
-        )
+        why = f"{stage!r} is no stage of that job; expected the id of one"
+        raise field_error(("source", "stage"), stage, why)
     return slot
 
 
@@ -204,39 +185,29 @@ def _starts(counts: list[int]) -> NDArray[np.int64]:
     return np.array(list(accumulate(counts, initial=0)), np.int64)
 
 
-def check_sizes(executors: Sequence[ExecutorClass], jobs: Sequence[Job]) -> None:
-    """Check sums over the state, before any table is built."""
+def size_faults(executors: Sequence[ExecutorClass], jobs: Sequence[Job]) -> Iterator[Fault]:
+    """Faults of sums over the state, found before any table is built."""
     total = sum(group.count for group in executors)
     if total > EXECUTORS_MAX:
-        raise inconsistent(
-            ("executors",), total, f"in all; expected at most {EXECUTORS_MAX:,} executors"
-        )
+        why = f"{total} in all; expected at most {EXECUTORS_MAX:,} executors"
+        yield ("executors",), total, why
     stages = sum(len(job.stages) for job in jobs)
     if stages > STAGES_MAX:
-        raise inconsistent(("jobs",), stages, f"stages in all; expected at most {STAGES_MAX:,}")
+        yield ("jobs",), stages, f"{stages} stages in all; expected at most {STAGES_MAX:,}"
     edges = sum(len(stage.parents) for job in jobs for stage in job.stages)
     if edges > EDGES_MAX:
-        raise inconsistent(("jobs",), edges, f"parents in all; expected at most {EDGES_MAX:,}")
-    for number, group in enumerate(executors):
-        if group.free > group.count:
-            raise inconsistent(
-                ("executors", number, "free"),
-                group.free,
-                f"of {group.count} executors are free; expected at most as many as there are",
-            )
+        yield ("jobs",), edges, f"{edges} parents in all; expected at most {EDGES_MAX:,}"
+    for number, (count, free) in enumerate((group.count, group.free) for group in executors):
+        if free > count:
+            why = f"{free} of {count} executors are free; expected at most as many as there are"
+            yield ("executors", number, "free"), free, why
     if not any(group.free for group in executors):
-        raise inconsistent(
-            ("executors", 0, "free"), 0, "executors are free; expected at least one to place"
-        )
+        why = "0 executors are free; expected at least one to place"
+        yield ("executors", 0, "free"), 0, why
 
 
-def check_snapshot(snapshot: ClusterSnapshot, jobs: Sequence[Job], source: Source) -> None:
-    """Check counts of tasks and executors."""
-    _check_stages(snapshot, jobs)
-    _check_executors(snapshot, source)
-
-
-def _check_stages(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> None:
+def stage_faults(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> Iterator[Fault]:
+    """The first fault in the counts of tasks and in the DAGs."""
     facts, bank = snapshot.stages, snapshot.bank
     rule, row = _first_broken(
         facts, bank.first_stage, bank.parent_first, bank.parent, bank.height,
@@ -245,22 +216,27 @@ def _check_stages(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> None:
     if rule == CONSISTENT:
         return
     job = int(np.searchsorted(bank.first_stage, row, side="right")) - 1
+    where: Location = ("jobs", job, "stages")
     if rule == JOB_FINISHED:
-        raise inconsistent(
-            ("jobs", job, "stages"), None, "are all finished; expected jobs that are not"
-        )
+        yield where, None, "are all finished; expected jobs that are not"
+        return
     if rule == CYCLE:
         row = _stage_on_cycle(snapshot)
     place = row - int(bank.first_stage[job])
     stage = jobs[job].stages[place]
+    tasks, started, finished = stage.tasks, stage.started, stage.finished
     field, why = {
-        TOO_MANY_STARTED: ("started", f"are started; expected at most the {stage.tasks} tasks"),
-        TOO_MANY_FINISHED: ("finished", f"are finished; expected at most {stage.started} started"),
+        TOO_MANY_STARTED: ("started", f"{started} are started; expected at most the {tasks} tasks"),
+        TOO_MANY_FINISHED: (
+            "finished", f"{finished} are finished; expected at most {started} started"
+        ),
         DUPLICATE_PARENT: ("parents", "a parent is named twice; expected each once"),
         CYCLE: ("parents", "is its own ancestor; expected a DAG"),
-        STARTED_EARLY: ("started", "are started before its parents are finished; expected 0"),
-    }[rule]
-    raise inconsistent(("jobs", job, "stages", place, field), getattr(stage, field), why)
+        STARTED_EARLY: (
+            "started", f"{started} are started before its parents are finished; expected 0"
+        ),
+    }[rule]  # fmt: skip
+    yield (*where, place, field), getattr(stage, field), why
 
 
 @compiled
@@ -312,52 +288,38 @@ def _stage_on_cycle(snapshot: ClusterSnapshot) -> int:
     return row
 
 
-def _check_executors(snapshot: ClusterSnapshot, source: Source) -> None:
-    bank, facts = snapshot.bank, snapshot.stages
+def executor_faults(snapshot: ClusterSnapshot, source: Source) -> Iterator[Fault]:
+    """Faults in the counts of executors."""
+    first_stage, source_job = snapshot.bank.first_stage, snapshot.source_job
+    members, committed_in = snapshot.members, snapshot.committed_in
     total, free = int(snapshot.amount.sum()), int(snapshot.left.sum())
-    firsts, source_job = bank.first_stage[:-1], snapshot.source_job
-    running = np.add.reduceat(facts[:, state_cols.STARTED] - facts[:, state_cols.FINISHED], firsts)
-    moving = np.add.reduceat(facts[:, state_cols.MOVING], firsts)
-    promised = np.add.reduceat(facts[:, state_cols.COMMITTED], firsts)
-
-    least = running.copy()
+    moving = np.add.reduceat(snapshot.stages[:, state_cols.MOVING], first_stage[:-1])
+    promised = np.add.reduceat(snapshot.stages[:, state_cols.COMMITTED], first_stage[:-1])
+    least, elsewhere = _running(snapshot.stages, first_stage), free
     if source_job != state_cols.NONE:
         # The executors of a stage that ran out of tasks may all run their last ones.
-        idle = source.stage is None
-        least[source_job] = running[source_job] + free if idle else max(running[source_job], free)
-    if (snapshot.members < least).any():
-        job = int(np.argmax(snapshot.members < least))
-        raise inconsistent(
-            ("jobs", job, "executors"),
-            int(snapshot.members[job]),
-            f"belong to it; expected at least {least[job]}, those with tasks and those to place",
+        own = least[source_job]
+        least[source_job] = own + free if source.stage is None else max(own, free)
+        elsewhere = 0
+    for job in np.flatnonzero(members < least).tolist():
+        why = f"{members[job]} belong to it; expected at least {least[job]}, those with tasks and "
+        yield ("jobs", job, "executors"), int(members[job]), f"{why}those to place"
+    for job in np.flatnonzero(committed_in > promised).tolist():
+        why = f"{committed_in[job]} of other jobs' executors; expected at most the {promised[job]} "
+        yield ("jobs", job, "promised"), int(committed_in[job]), f"{why}promised to its stages"
+    owned, on_the_way = int(members.sum()), int(moving.sum())
+    if (known := owned + on_the_way + elsewhere) > total:
+        why = (
+            f"{total} in all, but {owned} belong to jobs, {on_the_way} are moving and {elsewhere} "
+            f"free ones belong to none; expected at least {known}"
         )
-    if (snapshot.committed_in > promised).any():
-        job = int(np.argmax(snapshot.committed_in > promised))
-        raise inconsistent(
-            ("jobs", job, "promised"),
-            int(snapshot.committed_in[job]),
-            f"of other jobs' executors; expected at most the {promised[job]} promised to its "
-            "stages",
-        )
-    elsewhere = free if source_job == state_cols.NONE else 0
-    known = int(snapshot.members.sum() + moving.sum()) + elsewhere
-    if known > total:
-        raise inconsistent(
-            ("executors",),
-            total,
-            f"in all, but {snapshot.members.sum()} belong to jobs, {moving.sum()} are moving "
-            f"and {elsewhere} free ones belong to none; expected at least {known}",
-        )
-    free_share = np.full(len(firsts), free)
+        yield ("executors",), total, why
+    most = members + moving + committed_in + free
     if source_job != state_cols.NONE:
-        free_share[source_job] = 0
-    most = snapshot.members + moving + snapshot.committed_in + free_share
-    if (most > total).any():
-        job = int(np.argmax(most > total))
-        raise inconsistent(
-            ("jobs", job, "promised"),
-            int(snapshot.committed_in[job]),
-            "are too many: with its own, those moving and the free ones there would be "
-            f"{most[job]}; expected at most {total} in all",
+        most[source_job] -= free
+    for job in np.flatnonzero(most > total).tolist():
+        why = (
+            f"{committed_in[job]} are too many: with its own, those moving and the free ones there "
+            f"would be {most[job]}; expected at most {total} in all"
         )
+        yield ("jobs", job, "promised"), int(committed_in[job]), why

@@ -24,7 +24,7 @@ from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.serving.system import Endpoint, Quantity
 from loadmaster.serving.systems.decima.examples import examples
 from loadmaster.serving.systems.decima.rounds import ServedPolicy, stage_name
-from loadmaster.serving.systems.decima.rules import RULES, DecimaRule, load_rule
+from loadmaster.serving.systems.decima.rules import RULES, DecimaRule
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaOutcome, DecimaState
 
 _PREFIX = "job "  # of a quantity's name
@@ -48,13 +48,11 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
 
     def policy(self, folder: Path) -> ServedPolicy:
         policy = ServedPolicy(DecimaPolicy.from_bundle(load_bundle(folder)))
-        policy.decide(examples()["tiny"])  # compiles before the first request
+        policy.decide(examples()["tiny"])  # raises if the network cannot decide
         return policy
 
     def rule(self, name: str) -> DecimaRule:
-        rule = load_rule(name)
-        rule.decide(examples()["tiny"])
-        return rule
+        return DecimaRule(name)
 
     def quantities(self, state: DecimaState, decision: DecimaDecision) -> tuple[Quantity, ...]:
         """Executors of each job that gets some, before and after."""

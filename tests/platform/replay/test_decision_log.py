@@ -14,8 +14,13 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest
 from loadmaster.models.manifest import read_manifest
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, write_part
-from loadmaster.serving.timestamps import iso, parse_timestamp
+from loadmaster.serving.decisions.request import iso
+from loadmaster.serving.monitoring.log_files import (
+    DECISIONS,
+    DecisionRow,
+    parse_timestamp,
+    write_part,
+)
 from tests.platform.cli.one_line import error_line
 from tests.serving import toy
 

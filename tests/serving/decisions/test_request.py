@@ -6,20 +6,21 @@ import json
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
-from loadmaster.serving.decisions.fast_validation import UnknownFieldError, shape_validator
 from loadmaster.serving.decisions.request import (
     FAST_CHECK_VALUES,
     RequestError,
     RequestOptions,
+    UnknownFieldError,
     feedback_model,
     parse_options,
     path_of,
     read,
     request_model,
+    shape_validator,
     to_json,
 )
 from loadmaster.serving.monitoring.recorder import state_text
@@ -90,20 +91,19 @@ option_sets = st.fixed_dictionaries(
     optional={
         "mode": st.sampled_from(["active", "shadow"]),
         "deadline_ms": st.none() | st.floats(1, 100),
-        "request_id": st.none() | st.from_regex(r"[a-z0-9.:-]{1,9}", fullmatch=True),
+        "request_id": st.none() | st.text("az09.:-", min_size=1, max_size=9),
     },
 )
 
 
-@given(service=texts, load=st.floats(0, 1e6), options=option_sets, data=st.data())
+@given(texts, st.floats(0, 1e6), option_sets, st.booleans(), st.booleans(), st.booleans())
+@settings(max_examples=60)
 def test_the_logged_state_is_the_state_that_was_sent(
-    service: str, load: float, options: dict[str, Any], data: st.DataObject
+    service: str, load: float, options: dict[str, Any], last: bool, plain: bool, indented: bool
 ) -> None:
     state = {"load": load, "replicas": 3, "service": service}
-    last = data.draw(st.booleans())
     body = {**options, "state": state} if last else {"state": state, **options}
-    ascii_only, indent = data.draw(st.booleans()), data.draw(st.sampled_from([None, 2]))
-    raw = json.dumps(body, ensure_ascii=ascii_only, indent=indent).encode()
+    raw = json.dumps(body, ensure_ascii=plain, indent=2 if indented else None).encode()
     try:
         request = read(REQUEST, raw)
     except RequestError:
@@ -162,21 +162,14 @@ def test_misspelt_fields_are_reported_with_the_nearest_name(
     assert contains in fault.value.line
 
 
-def test_error_lines_are_cut() -> None:
-    assert len(RequestError("x" * 10_000).line) == 300
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
+def test_the_fast_check_accepts_valid_shapes() -> None:
+    for raw in (
         b'{"leaves": [{"size": 1}, {"size": 2, "kind": "b"}], "default": {"x": 1}}',
         b'{"leaves": [], "neighbour": {"size": 3}}',
         b'{"leaves": [], "neighbour": null}',
-    ],
-)
-def test_the_fast_check_accepts_valid_shapes(raw: bytes) -> None:
-    _, _, fields = shape_validator(Branch).validate_json(raw, strict=True)
-    assert fields == set(json.loads(raw))
+    ):
+        _, _, fields = shape_validator(Branch).validate_json(raw, strict=True)
+        assert fields == set(json.loads(raw))
 
 
 @pytest.mark.parametrize(
@@ -196,13 +189,10 @@ def test_the_fast_check_stops_at_the_first_error(raw: bytes, where: tuple[int | 
     assert [one["loc"] for one in fault.value.errors()] == [where]
 
 
-@pytest.mark.parametrize(
-    "raw", [b'{"x": 1, "y": 1}', b'{"leaves": [{"x": 1}, 3]}', b'{"neighbour": {"x": 1}}']
-)
-def test_the_fast_check_finds_unknown_fields(raw: bytes) -> None:
-    with pytest.raises(UnknownFieldError) as fault:
-        shape_validator(Branch).validate_json(raw, strict=True)
-    assert fault.value.name == "x"
+def test_the_fast_check_finds_unknown_fields() -> None:
+    for raw in (b'{"x": 1, "y": 1}', b'{"leaves": [{"x": 1}, 3]}', b'{"neighbour": {"x": 1}}'):
+        with pytest.raises(UnknownFieldError, match=r"\Ax\Z"):
+            shape_validator(Branch).validate_json(raw, strict=True)
 
 
 def test_large_requests_are_read_like_small_ones() -> None:

@@ -44,10 +44,10 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
 def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_bench, "PEAK_S", 1.0)
     lines: list[str] = []
-    soak = run_soak(server, 30.0, lines.append, most_per_s=60)
+    soak = run_soak(server, 15.0, lines.append, most_per_s=60)
     result = soak_result(soak)
     assert result.failed == 0, result
-    assert result.requests == pytest.approx(30 * min(60, soak.peaks["toy"] / 2), rel=0.05)
+    assert result.requests == pytest.approx(15 * min(60, soak.peaks["toy"] / 2), rel=0.05)
     assert result.by_policy > 0.9  # a fallback is not a result
     assert {one.process for one in result.memory} == {"gateway", "toy"}
     assert result.holds, result.line
@@ -59,7 +59,7 @@ def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.Mon
         rows = list(csv.DictReader(file))
     assert sum(int(row["requests"]) for row in rows) == result.requests
     known = [row for row in rows if row["gateway_mb"]]
-    assert len(known) >= 25
+    assert len(known) >= 11
     assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
 
 

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from loadmaster.serving.http.routes import PUBLIC
 from loadmaster.serving.http.schemas import SystemsResponse
-from loadmaster.serving.policies.manager import VERBS
+from loadmaster.serving.policies.manager import AdminAction
 from tests.serving.conftest import LocalService, Start
 
 READ, ADMIN, OTHER = "read-0123456789abcdef", "admin-0123456789abcdef", "other-0123456789abcdef"
@@ -92,13 +92,13 @@ def test_only_an_admin_token_allows_admin_actions(start: Start, tokens: Path) ->
     for token, allowed in ((READ, 403), (ADMIN, 200)):
         for method, path, body in routes_of(here, public=False):
             verb, expected = path.rpartition("/")[2], 200
-            if verb in VERBS:
+            if verb in list(AdminAction):
                 seen.append(verb)
                 conflicts = allowed == 200 and verb in ("promote", "rollback")
                 expected = 409 if conflicts else allowed
             answer = here.request(method, path, body, headers=bearer(token))
             assert answer.status == expected, (method, path, answer)
-    assert sorted(seen) == sorted([*VERBS] * 2)
+    assert sorted(seen) == sorted([*AdminAction] * 2)
 
 
 def test_the_list_of_systems_has_the_scope(start: Start, tokens: Path) -> None:

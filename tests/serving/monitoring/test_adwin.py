@@ -1,8 +1,7 @@
-"""ADWIN: agreement with an exact window, false positive rate, delay, bounds, persistence."""
+"""ADWIN: agreement with an exact window, false positive rate, delay, bounds."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 
@@ -11,9 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmaster.envs.errors import InputError
 from loadmaster.serving.monitoring import drift as module
-from loadmaster.serving.monitoring.drift import BUCKETS, MIN_SIDE, Adwin
+from loadmaster.serving.monitoring.drift import MIN_SIDE, Adwin
 
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 
@@ -95,11 +93,11 @@ def test_buckets_summarize_their_numbers(values: list[float], buckets: int) -> N
 @pytest.mark.parametrize("noise", NOISE)
 def test_false_positive_rate_is_bounded(noise: str) -> None:
     alarms = 0
-    for seed in range(40):
+    for seed in range(20):
         adwin = Adwin(0.05, every=4)
         values = NOISE[noise](np.random.default_rng(seed), 600).tolist()
         alarms += any(adwin.update(value) for value in values)
-    assert alarms <= 2  # 5% of 40
+    assert alarms <= 1  # 5% of 20
 
 
 @pytest.mark.parametrize(("shift", "most"), [(1.0, 120), (2.0, 48), (4.0, 24)])
@@ -136,51 +134,3 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert adwin.parts()[-1][1].high == value
     assert len(adwin.parts()) <= 4 * 2
     assert adwin.mean == pytest.approx(1000 - adwin.width / 2 - 0.5)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e200])
-def test_non_finite_value_is_refused(value: float) -> None:
-    adwin = Adwin()
-    with pytest.raises(InputError, match="finite"):
-        adwin.update(value)
-    assert (adwin.width, adwin.seen, adwin.mean) == (0, 0, None)
-
-
-@pytest.mark.parametrize(("delta", "every"), [(0, 1), (1, 1), (math.nan, 1), (0.1, 0)])
-def test_invalid_setting_is_refused(delta: float, every: int) -> None:
-    with pytest.raises(InputError, match="delta"):
-        Adwin(delta, every)
-
-
-@given(st.integers(0, 2**32), st.integers(0, 400))
-@settings(max_examples=25, deadline=None)
-def test_restored_window_continues_identically(seed: int, pause: int) -> None:
-    random = np.random.default_rng(seed)
-    values = np.concatenate([random.normal(0, 1, 250), random.normal(4, 1, 250)]).tolist()
-    straight = Adwin(0.05, every=3)
-    drifts = [straight.update(value) for value in values]
-    first = Adwin(0.05, every=3)
-    seen = [first.update(value) for value in values[:pause]]
-    second = Adwin.from_record(json.loads(json.dumps(first.record())))
-    seen += [second.update(value) for value in values[pause:]]
-    assert seen == drifts
-    assert second.record() == straight.record()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"levels": [[[1.0, 0.0, 1.0]]]},
-        {"levels": [[[float("nan"), 0.0, 1.0, 1.0]]]},
-        {"levels": [[[1.0, 0.0, 1.0, 1.0]] * (BUCKETS + 1)]},
-        {"levels": []},
-        {"levels": 7},
-        {"delta": "much"},
-        {"cut": [1.0]},
-    ],
-)
-def test_damaged_record_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(InputError, match="damaged"):
-        Adwin.from_record({**Adwin().record(), **change})
-    with pytest.raises(InputError, match="damaged"):
-        Adwin.from_record({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -24,13 +25,11 @@ from loadmaster.serving.monitoring.log_files import (
     DECISIONS,
     DecisionRow,
     FeedbackRow,
-    read_feedback,
     read_log,
     write_part,
 )
 
 NOW = 1_800_000_000.25
-MANUAL = LogSettings(flush_s=3600)  # writes on `flush` only
 
 
 def decision(number: int, **change: Any) -> DecisionRow:
@@ -54,10 +53,15 @@ def decision(number: int, **change: Any) -> DecisionRow:
 
 
 def read(folder: Path, **bounds: Any) -> list[DecisionRow]:
-    def fail(line: str) -> None:
-        pytest.fail(line)
+    return list(read_log(folder, warn=pytest.fail, **bounds))
 
-    return list(read_log(folder, warn=fail, **bounds))
+
+def ids(folder: Path, **bounds: Any) -> list[int]:
+    return [int(row.id[1:]) for row in read(folder, **bounds)]
+
+
+def disk_full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 OpenLog = Callable[..., DecisionLog]
@@ -76,11 +80,11 @@ def eventually(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[OpenLog]:
-    """Open logs in the folder `log` and close them after the test."""
+    """Open logs in the folder `log`, written on `flush` only; close them after the test."""
     made = []
 
-    def open_log(settings: LogSettings = MANUAL, **more: Any) -> DecisionLog:
-        made.append(DecisionLog(tmp_path / "log", settings, **more))
+    def open_log(**settings: Any) -> DecisionLog:
+        made.append(DecisionLog(tmp_path / "log", LogSettings(**{"flush_s": 3600, **settings})))
         return made[-1]
 
     yield open_log
@@ -96,29 +100,18 @@ def test_rows_are_read_back(make: OpenLog) -> None:
         decision(2, state='{"name": "Ω\\u0000"}', guard=("a", "b")),
     ]
     feedback = FeedbackRow("d0", NOW + 5, "tiny", '{"slow": false}', -3.25)
-    unknown = feedback._replace(id=None)
-    assert all(map(log.put_decision, rows))
-    assert log.put_feedback(feedback)
-    assert log.put_feedback(unknown)
+    assert all(map(log.put, [*rows, feedback, feedback._replace(id=None)]))
     assert log.flush()
-    expected = [row._replace(guard=list(row.guard)) for row in rows]
-    assert read(log.folder) == expected
-    assert list(read_feedback(log.folder)) == [feedback, unknown]
-    status = log.status()
-    assert status.rows == 5
-    assert status.bytes == sum(part.stat().st_size for part in parts(log.folder))
-    assert (status.dropped, status.fault) == (0, None)
-
-
-def test_files_are_zstd_with_utc_times(make: OpenLog) -> None:
-    log = make()
-    log.put_decision(decision(0))
-    log.flush()
-    (part,) = parts(log.folder)
-    assert part.name.startswith("decisions-20270115T080000.250000Z-")
-    file = pq.ParquetFile(part)
-    assert file.schema_arrow.field("time").type == pa.timestamp("us", tz="UTC")
-    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert read(log.folder) == [row._replace(guard=list(row.guard)) for row in rows]
+    decisions, other = map(pq.ParquetFile, parts(log.folder))
+    assert other.read().select(["id", "outcome", "reward"]).to_pylist() == [
+        {"id": id_, "outcome": '{"slow": false}', "reward": -3.25} for id_ in ("d0", None)
+    ]
+    assert parts(log.folder)[0].name.startswith("decisions-20270115T080000.250000Z-")
+    assert decisions.schema_arrow.field("time").type == pa.timestamp("us", tz="UTC")
+    assert decisions.metadata.row_group(0).column(0).compression == "ZSTD"
+    size = sum(part.stat().st_size for part in parts(log.folder))
+    assert log.status() == (5, size, 0, None)
 
 
 def test_rows_have_no_field_for_headers() -> None:
@@ -127,43 +120,38 @@ def test_rows_have_no_field_for_headers() -> None:
 
 
 def test_read_log_filters_by_time(make: OpenLog) -> None:
-    log = make(MANUAL.model_copy(update={"part_rows": 10}))
+    log = make(part_rows=10)
     for number in range(30):
-        log.put_decision(decision(number))
+        log.put(decision(number))
     log.flush()
     assert len(parts(log.folder)) == 3
-    ids = [row.id for row in read(log.folder, since=NOW + 8, until=NOW + 12)]
-    assert ids == ["d8", "d9", "d10", "d11"]
-    assert [row.id for row in read(log.folder, since=NOW + 28)] == ["d28", "d29"]
-    assert read(log.folder, until=NOW) == []
+    assert ids(log.folder, since=NOW + 8, until=NOW + 12) == [8, 9, 10, 11]
+    assert ids(log.folder, since=NOW + 28) == [28, 29]
+    assert ids(log.folder, until=NOW) == []
 
 
 @pytest.mark.parametrize(
     ("settings", "rows"),
-    [
-        (MANUAL.model_copy(update={"part_rows": 10}), 10),
-        (MANUAL.model_copy(update={"part_bytes": 5600}), 10),
-        (LogSettings(flush_s=0.05), 1),
-    ],
+    [({"part_rows": 10}, 10), ({"part_bytes": 5900}, 10), ({"flush_s": 0.05}, 1)],
 )
 def test_rows_are_written_by_count_size_or_age(
-    make: OpenLog, settings: LogSettings, rows: int
+    make: OpenLog, settings: dict[str, Any], rows: int
 ) -> None:
-    log = make(settings)
+    log = make(**settings)
     for number in range(rows - 1):
-        log.put_decision(decision(number))
+        log.put(decision(number))
     time.sleep(0.02)
     assert log.status().rows == 0
-    log.put_decision(decision(rows))
+    log.put(decision(rows))
     assert eventually(lambda: log.status().rows == rows)
 
 
 def test_close_writes_the_queue(make: OpenLog) -> None:
     log = make()
-    log.put_decision(decision(0))
+    log.put(decision(0))
     log.close()
-    assert [row.id for row in read(log.folder)] == ["d0"]
-    assert not log.put_decision(decision(1))
+    assert ids(log.folder) == [0]
+    assert not log.put(decision(1))
     assert log.status().dropped == 1
 
 
@@ -178,127 +166,89 @@ def test_full_queue_drops_and_counts_without_blocking(
         return real(*arguments)
 
     monkeypatch.setattr(decision_log, "write_part", stuck)
-    log = make(MANUAL.model_copy(update={"part_rows": 5, "queue_rows": 20}))
+    log = make(part_rows=5, queue_rows=20)
     start = time.perf_counter()
-    taken = [log.put_decision(decision(number)) for number in range(50)]
+    taken = [log.put(decision(number)) for number in range(50)]
     assert time.perf_counter() - start < 1
     assert taken == [True] * 20 + [False] * 30
     assert log.status().dropped == 30
     released.set()
     assert eventually(lambda: log.status().rows == 20)
-    assert log.put_decision(decision(50))
+    assert log.put(decision(50))
 
 
 def test_queue_is_bounded_in_bytes(make: OpenLog) -> None:
-    log = make(MANUAL.model_copy(update={"queue_bytes": 20_000}))
+    log = make(queue_bytes=20_000)
     huge = json.dumps("x" * 8000)
-    assert [log.put_decision(decision(n, state=huge)) for n in range(3)] == [True, True, False]
+    assert [log.put(decision(n, state=huge)) for n in range(3)] == [True, True, False]
     log.flush()
-    assert log.put_decision(decision(3, state=huge))
+    assert log.put(decision(3, state=huge))
 
 
 def test_full_disk_is_reported_and_recovers(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = make(LogSettings(flush_s=0.02, queue_rows=10))
-    full = True
-    real = pq.write_table
-
-    def write(table: pa.Table, file: Any, **options: Any) -> None:
-        file.write(b"PAR1 and then no more")
-        if full:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        file.seek(0)
-        file.truncate()
-        real(table, file, **options)
-
-    monkeypatch.setattr(pq, "write_table", write)
-    for number in range(15):
-        log.put_decision(decision(number))
-    assert eventually(lambda: log.status().fault is not None)
-    assert log.status().fault == f"cannot write to {log.folder}: No space left on device"
-    assert log.status().dropped == 5
-    assert list(log.folder.iterdir()) == []  # no partial file
-    full = False
-    assert eventually(lambda: log.status().rows == 10)
-    assert eventually(lambda: log.status().fault is None)
-    assert [row.id for row in read(log.folder)] == [f"d{n}" for n in range(10)]
+    log = make(flush_s=0.02, queue_rows=10)
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", disk_full)
+        for number in range(15):
+            log.put(decision(number))
+        assert eventually(lambda: log.status().fault is not None)
+        assert log.status().fault == f"cannot write to {log.folder}: No space left on device"
+        assert log.status().dropped == 5
+        assert list(log.folder.glob("*.parquet")) == []
+    assert eventually(lambda: log.status()[0] == 10 and log.status().fault is None)
+    assert ids(log.folder) == list(range(10))
+    assert len(list(log.folder.iterdir())) == len(parts(log.folder))  # no partial file
 
 
 def test_rows_lost_at_close_are_counted(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    def write(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(pq, "write_table", write)
+    monkeypatch.setattr(pq, "write_table", disk_full)
     log = make()
-    log.put_decision(decision(0))
+    log.put(decision(0))
     log.close()
     assert log.status().dropped == 1
 
 
-def test_deleted_folder_is_created_again(make: OpenLog) -> None:
-    log = make()
-    log.put_decision(decision(0))
-    log.flush()
-    for part in parts(log.folder):
-        part.unlink()
-    log.folder.rmdir()
-    log.put_decision(decision(1))
-    assert log.flush()
-    assert [row.id for row in read(log.folder)] == ["d1"]
-    assert log.status().bytes == parts(log.folder)[0].stat().st_size
-
-
-def test_unusable_folder_is_reported(make: OpenLog, tmp_path: Path) -> None:
+def test_unusable_folder_is_reported_and_created_again(make: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a file")
     log = make()
-    log.put_decision(decision(0))
+    log.put(decision(0))
     assert not log.flush()
     assert "File exists" in (log.status().fault or "")
     (tmp_path / "log").unlink()
     assert log.flush()
     assert log.status()[2:] == (0, None)
+    shutil.rmtree(log.folder)
+    log.put(decision(1))
+    assert log.flush()
+    assert ids(log.folder) == [1]
+    assert log.status().bytes == parts(log.folder)[0].stat().st_size
 
 
 def test_disk_use_is_bounded_by_deleting_the_oldest(make: OpenLog) -> None:
-    log = make(MANUAL.model_copy(update={"most_bytes": 1 << 16, "part_rows": 5}))
-    for number in range(200):
-        noise = os.urandom(200).hex()
-        log.put_decision(decision(number, state=json.dumps(noise)))
-        if number % 5 == 4:
+    """Files of an earlier run count, others do not."""
+    for run in range(2):
+        log = make(most_bytes=1 << 16)
+        for number in range(10 * run, 10 * run + 10):
+            log.put(decision(number, state=json.dumps(os.urandom(4000).hex())))
+            log.put(FeedbackRow("d", NOW + number, "tiny", "{}", 1.0))
             log.flush()
             size = sum(part.stat().st_size for part in parts(log.folder))
             assert size == log.status().bytes <= 1 << 16
-    kept = [int(row.id[1:]) for row in read(log.folder)]
-    assert kept == list(range(200 - len(kept), 200))
-    assert 10 <= len(kept) < 200
-
-
-def test_files_of_an_earlier_run_count(make: OpenLog) -> None:
-    small = MANUAL.model_copy(update={"most_bytes": 1 << 16})
-    first = make(small)
-    for number in range(6):
-        first.put_decision(decision(number, state=json.dumps(os.urandom(4000).hex())))
-        first.put_feedback(FeedbackRow("d", NOW + number, "tiny", "{}", 1.0))
-        first.flush()
-    first.close()
-    (first.folder / "notes.txt").write_text("not a log")
-    second = make(small)
-    for number in range(6, 14):
-        second.put_decision(decision(number, state=json.dumps(os.urandom(4000).hex())))
-        second.flush()
-    assert second.status().bytes == sum(part.stat().st_size for part in parts(second.folder))
-    assert second.status().bytes <= 1 << 16
-    assert read(second.folder)[-1].id == "d13"
-    assert read(second.folder)[0].id != "d0"
-    assert (second.folder / "notes.txt").exists()
+        log.close()
+        (log.folder / "notes.txt").write_text("not a log")
+    kept = ids(log.folder)
+    assert kept == list(range(20 - len(kept), 20))
+    assert 5 <= len(kept) < 15
+    assert (log.folder / "notes.txt").exists()
 
 
 def test_number_of_files_is_bounded(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "MAX_FILES", 3)
     log = make()
     for number in range(6):
-        log.put_decision(decision(number))
+        log.put(decision(number))
         log.flush()
-    assert [row.id for row in read(log.folder)] == ["d3", "d4", "d5"]
+    assert ids(log.folder) == [3, 4, 5]
 
 
 def test_crash_leaves_an_unfinished_file_that_is_removed_later(
@@ -319,38 +269,34 @@ def test_crash_leaves_an_unfinished_file_that_is_removed_later(
             write_part(folder, DECISIONS, [decision(0)], 1)
     (left,) = folder.iterdir()
     assert left.name.endswith(".partial")
-    assert read(folder) == []
-    make(clock=lambda: left.stat().st_mtime + 5).flush()
+    assert ids(folder) == []
+    make().flush()
     assert left.exists()  # it may still be written
-    age = left.stat().st_mtime
-    make(clock=lambda: age + 3600).flush()
+    os.utime(left, (0, time.time() - 3600))
+    make().flush()
     assert not left.exists()
 
 
-def test_invalid_row_is_dropped_alone(
-    make: OpenLog,
-) -> None:
+def test_invalid_row_is_dropped_alone(make: OpenLog) -> None:
     log = make()
     rows = [decision(n) for n in range(7)]
     rows[2] = decision(2, policy=None)
     rows[5] = decision(5, time=float("nan"))
-    rows[6] = decision(6, state='"\ud800"')  # not valid UTF-8
-    log.put_feedback(FeedbackRow("d1", NOW, "tiny", "{}", 1.0))
+    rows[6] = decision(6, state='"\ud800"', guard=("\ud800",))  # not valid UTF-8
     for row in rows:
-        log.put_decision(row)
+        log.put(row)
     assert log.flush()
-    assert [row.id for row in read(log.folder)] == ["d0", "d1", "d3", "d4", "d6"]
-    assert read(log.folder)[-1].state == '"?"'
+    assert ids(log.folder) == [0, 1, 3, 4, 6]
+    assert (read(log.folder)[-1].state, read(log.folder)[-1].guard) == ('"?"', ["?"])
     assert log.status()[2:] == (2, None)
-    assert len(list(read_feedback(log.folder))) == 1
 
 
 def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
-    log = make(LogSettings(flush_s=0.01, part_rows=50))
+    log = make(flush_s=0.01, part_rows=50)
 
     def put(thread: int) -> None:
         for number in range(300):
-            assert log.put_decision(decision(thread * 1000 + number))
+            assert log.put(decision(thread * 1000 + number))
 
     threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
     for thread in threads:
@@ -358,44 +304,29 @@ def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
     for thread in threads:
         thread.join()
     log.close()
-    ids = [row.id for row in read(log.folder)]
-    assert sorted(ids) == sorted(f"d{t * 1000 + n}" for t in range(4) for n in range(300))
+    assert sorted(ids(log.folder)) == [t * 1000 + n for t in range(4) for n in range(300)]
     assert log.status().rows == 1200
 
 
-def test_foreign_and_damaged_files_are_skipped_with_a_warning(
-    make: OpenLog, tmp_path: Path
-) -> None:
-    log = make()
-    log.put_decision(decision(0))
-    log.flush()
-    folder = log.folder
-    whole = parts(folder)[0].read_bytes()
-    (folder / "decisions-cut.parquet").write_bytes(whole[: len(whole) // 2])
-    (folder / "decisions-empty.parquet").touch()
-    (folder / "decisions-turned.parquet").write_bytes(
-        whole[:200] + bytes(255 - byte for byte in whole[200:400]) + whole[400:]
-    )
-    pq.write_table(pa.table({"id": ["a"], "time": [1]}), folder / "other.parquet")
-    (folder / "decisions-folder.parquet").mkdir()
-    (folder / "notes.txt").write_text("no log")
-    below = folder / "other system"
-    write_part(below, DECISIONS, [decision(7)], 1)
+def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) -> None:
+    part = write_part(tmp_path, DECISIONS, [decision(0)], 1)
+    pq.write_table(pq.read_table(part).append_column("colour", pa.array(["red"])), part)
+    whole = part.read_bytes()
+    turned = whole[:200] + bytes(255 - byte for byte in whole[200:400]) + whole[400:]
+    for name, content in (("cut", whole[: len(whole) // 2]), ("empty", b""), ("turned", turned)):
+        (tmp_path / f"decisions-{name}.parquet").write_bytes(content)
+    pq.write_table(pa.table({"id": ["a"], "time": [1]}), tmp_path / "other.parquet")
+    (tmp_path / "decisions-folder.parquet").mkdir()
+    (tmp_path / "notes.txt").write_text("no log")
+    write_part(tmp_path / "other system", DECISIONS, [decision(7)], 1)
     lines: list[str] = []
-    assert [row.id for row in read_log(folder, warn=lines.append)] == ["d0", "d7"]
+    assert [row.id for row in read_log(tmp_path, warn=lines.append)] == ["d0", "d7"]
     for name in ("cut", "empty", "turned", "other", "folder"):
         assert sum(f"{name}.parquet" in line for line in lines) == 1
     assert len(lines) == 5
     assert all("\n" not in line for line in lines)
     with pytest.warns(UserWarning, match="passed over"):
-        assert len(list(read_log(folder))) == 2
-
-
-def test_additional_column_is_ignored(tmp_path: Path) -> None:
-    part, _ = write_part(tmp_path, DECISIONS, [decision(0)], 1)
-    table = pq.read_table(part)
-    pq.write_table(table.append_column("colour", pa.array(["red"])), part)
-    assert [row.id for row in read(tmp_path)] == ["d0"]
+        assert len(list(read_log(tmp_path))) == 2
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
@@ -408,14 +339,14 @@ def test_missing_folder_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 def test_put_takes_little_time(make: OpenLog) -> None:
-    log = make(MANUAL.model_copy(update={"part_rows": 10**6}))
-    rows = [decision(number) for number in range(5000)]
+    log = make(part_rows=10**6)
+    rows = [decision(number) for number in range(1000)]
     seconds = []
-    for start in range(0, 5000, 1000):
-        start_s = time.perf_counter()
-        for row in rows[start : start + 1000]:
-            log.put_decision(row)
-        seconds.append(time.perf_counter() - start_s)
+    for _ in range(5):
+        start_s = time.process_time()
+        for row in rows:
+            log.put(row)
+        seconds.append(time.process_time() - start_s)
     assert min(seconds) / 1000 < 50e-6
 
 

@@ -4,51 +4,45 @@ from __future__ import annotations
 
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.monitoring import metrics as module
-from loadmaster.serving.monitoring.metrics import METRICS, STATES, Metrics, export_port, rejected
+from loadmaster.serving.decisions.request import Decided, RequestOptions
+from loadmaster.serving.monitoring import metrics
+from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
+from loadmaster.serving.monitoring.metrics import METRICS, export_port
+from loadmaster.serving.monitoring.monitor import MonitorSettings
+from loadmaster.serving.monitoring.recorder import DecisionRecorder
 
 
-def record_all(system: str) -> None:
-    metrics = Metrics(system)
-    for latency_ms in (0.4, 2.5, 2.6):
-        metrics.decided("policy", None, latency_ms)
-    metrics.decided("fallback", "not finite", 2000.0)
-    metrics.guarded("bounds")
-    metrics.drifted("rewards")
-    metrics.lifecycle("ONLINE")
-    metrics.paused(False)
-    metrics.shadow(0.25)
-    metrics.reward("policy", -4.0)
-    metrics.log_dropped(2)
-    rejected(418)  # a status that no other test causes
-
-
-def test_every_metric_gets_its_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorder_records_every_metric_with_its_labels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(module, "record", lambda *arguments: recorded.append(arguments))
-    record_all("decima")
-    assert {name for name, *_ in recorded} == set(METRICS)
-    for name, _, *labels in recorded:
-        assert len(labels) == len(METRICS[name].labels)
-        assert labels[0] == "decima" or METRICS[name].labels == ("status",)
-
-
-def test_absent_values_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(module, "record", lambda *arguments: recorded.append(arguments))
-    metrics = Metrics("das")
-    metrics.shadow(None)
-    metrics.reward("policy", None)
-    metrics.log_dropped(0)
-    assert recorded == []
-    for state in STATES:
-        metrics.lifecycle(state)
-    assert [value for _, value, _ in recorded] == [0, 1, 2]
+    monkeypatch.setattr(metrics, "record", lambda *arguments: recorded.append(arguments))
+    log = DecisionLog(tmp_path, LogSettings(queue_rows=1, flush_s=3600))
+    settings, others = MonitorSettings(reward_block=1), MagicMock()
+    recorder = DecisionRecorder("toy", settings, log, others, others, "SERVING", 0.0)
+    recorder.report(paused=False)
+    assert {name for name, *_ in recorded} == {"loadmaster_lifecycle", "loadmaster_paused"}
+    decided = Decided(
+        decision={}, reason={}, source="fallback", cause="timeout", detail="", quantities=(),
+        policy={"name": "hold", "version": ""}, features={}, guarded=("bounds",),
+    )  # fmt: skip
+    response = {"id": "a", "decision": {}, "reason": {}, "latency_ms": 2.0}
+    response["shadow"] = {"agrees": True, "fault": None}
+    recorder.record_decision(b'{"state": {}}', RequestOptions(), response, decided, 0.0)
+    for step in range(60):
+        recorder.record_feedback("a", {}, "policy", 2.0 if step < 40 else 0.1, float(step))
+    recorder.report(paused=True)
+    recorder.close()
+    assert {name for name, *_ in recorded} == set(METRICS) - {"loadmaster_rejected_total"}
+    for name, _, system, *labels in recorded:
+        assert (system, 1 + len(labels)) == ("toy", len(METRICS[name].labels))
 
 
 def test_export_port_is_read_from_the_environment() -> None:
@@ -68,36 +62,28 @@ def scrape(system: str) -> dict[str, float]:
     port = ray.nodes()[0]["MetricsExportPort"]
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         families = text_string_to_metric_families(page.read().decode())
-    own = {label for metric in METRICS.values() for label in metric.labels} | {"le"}
     found = {}
     for sample in (sample for family in families for sample in family.samples):
-        labels = {key: value for key, value in sample.labels.items() if key in own}
-        if sample.name.startswith("ray_loadmaster_") and labels.get("system", system) == system:
-            shown = ",".join(f"{key}={labels[key]}" for key in sorted(labels) if key != "system")
-            found[f"{sample.name.removeprefix('ray_loadmaster_')}{{{shown}}}"] = sample.value
+        if sample.labels.get("system") == system:
+            labels = [sample.labels[key] for key in ("source", "le") if key in sample.labels]
+            found[" ".join([sample.name.removeprefix("ray_loadmaster_"), *labels])] = sample.value
     return found
 
 
 @pytest.mark.slow
-def test_ray_exports_every_metric(ray_session: None) -> None:
-    record_all("test-metrics")
+def test_ray_exports_counters_gauges_and_histograms(ray_session: None) -> None:
+    for latency_ms in (0.4, 2.5, 2.6, 2000.0):
+        metrics.record("loadmaster_decision_latency_ms", latency_ms, "test-metrics")
+        metrics.record("loadmaster_decisions_total", 1, "test-metrics", "policy")
+    metrics.record("loadmaster_shadow_agreement", 0.25, "test-metrics")
     expected = {
-        "decisions_total{source=policy}": 3,
-        "decisions_total{source=fallback}": 1,
-        "fallbacks_total{cause=not finite}": 1,
-        "decision_latency_ms_bucket{le=0.5}": 1,
-        "decision_latency_ms_bucket{le=2.0}": 1,
-        "decision_latency_ms_bucket{le=3.0}": 3,
-        "decision_latency_ms_bucket{le=1000.0}": 3,
-        "decision_latency_ms_bucket{le=+Inf}": 4,
-        "guard_actions_total{action=bounds}": 1,
-        "drift_total{what=rewards}": 1,
-        "lifecycle{}": 1,
-        "paused{}": 0,
-        "shadow_agreement{}": 0.25,
-        "reward_mean{who=policy}": -4,
-        "log_dropped_total{}": 2,
-        "rejected_total{status=418}": 1,
+        "decisions_total policy": 4,
+        "decision_latency_ms_bucket 0.5": 1,
+        "decision_latency_ms_bucket 2.0": 1,
+        "decision_latency_ms_bucket 3.0": 3,
+        "decision_latency_ms_bucket 1000.0": 3,
+        "decision_latency_ms_bucket +Inf": 4,
+        "shadow_agreement": 0.25,
     }
     deadline = time.monotonic() + 40
     while (

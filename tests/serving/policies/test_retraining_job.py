@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,20 +15,16 @@ from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
-from loadmaster.serving.jobs.client import UnknownJobError, UnreachableError
-from loadmaster.serving.jobs.job import Job
-from loadmaster.serving.policies.comparison import (
-    COMPARISON_FILE,
-    ComparisonResult,
-    read_comparison,
-)
+from loadmaster.serving.jobs.client import UnreachableError
+from loadmaster.serving.policies.comparison import COMPARISON_FILE
 from loadmaster.serving.policies.retraining_job import (
     Retraining,
     RetrainingSettings,
     RetrainingState,
     assignment,
 )
-from tests.bundles import make_bundle
+from tests.serving import toy
+from tests.serving.policies.conftest import FakeCluster, comparison
 
 HOUR_S = 3600.0
 LIMITS = RetrainingSettings(
@@ -40,131 +34,66 @@ SHIFTED = {"interarrival_s": 12.5, "arrivals": "poisson", "executors": 40}
 UNREACHABLE = UnreachableError("no Ray cluster answers")
 
 
-class FakeCluster:
-    """A cluster whose jobs are changed by tests."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, Job] = {}
-        self.fault: InputError | None = None
-        self.env: Mapping[str, str] | None = None
-        self.stopped: list[str] = []
-
-    def submit(
-        self, arguments: Sequence[str], *, name: str | None = None, env: Mapping[str, str] | None
-    ) -> str:
-        self.list()
-        self.env = env
-        job = f"loadmaster-{name}-{len(self.jobs)}"
-        command = shlex.join(arguments)
-        self.jobs[job] = Job(job, "queued", command, "/runs", 0.0, None, None, "")
-        return job
-
-    def list(self) -> list[Job]:
-        if self.fault is not None:
-            raise self.fault
-        return list(self.jobs.values())
-
-    def get(self, job: str) -> Job:
-        self.list()
-        if job not in self.jobs:
-            raise UnknownJobError(f"the cluster has no job {job!r}")
-        return self.jobs[job]
-
-    def stop(self, job: str) -> bool:
-        self.stopped.append(job)
-        return True
-
-
-def comparison(better: bool = True) -> ComparisonResult:
-    score = {"version": "0" * 12, "folder": "/x", "mean": 90.0, "ci95": [80.0, 100.0]}
-    return ComparisonResult.model_validate({
-        "system": "decima", "metric": "jct", "unit": "s", "lower_is_better": True, "sequences": 32,
-        "first_seed": 900_000_012, "environment": SHIFTED,
-        "candidate": {"name": "new", **score}, "serving": {"name": "old", **score},
-        "difference_percent": -7.5, "ci95": [-9.0, -6.0], "better": better,
-    })  # fmt: skip
-
-
-def finish(folder: str, better: bool = True) -> None:
-    """Write the files of a finished job."""
-    if not (Path(folder) / "bundle").exists():
-        make_bundle(Path(folder) / "bundle")
-    (Path(folder) / COMPARISON_FILE).write_text(comparison(better).model_dump_json())
-
-
 class Setup:
     """A Retraining with its cluster, bundle and folder."""
 
-    def __init__(self, bundle: Path, folder: Path) -> None:
-        self.cluster, self.bundle, self.folder = FakeCluster(), bundle, folder
+    def __init__(self, cluster: FakeCluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder / "kept"
+        self.bundle = toy.make_bundle(folder / "mine")
         self.retraining = self.another()
 
     def another(
-        self, system: str = "decima", subfolder: str = "", record: Any = None
+        self,
+        system: str = "toy",
+        subfolder: str = "",
+        record: Any = None,
+        settings: RetrainingSettings = LIMITS,
     ) -> Retraining:
-        return Retraining(system, self.cluster, self.folder / subfolder, LIMITS, record)
+        record = record and json.loads(json.dumps(record))
+        return Retraining(system, self.cluster, self.folder / subfolder, settings, record)
 
     def submit(
-        self, environment: Mapping[str, Any] | None = None, now: float = 0.0, why: str = "drift"
+        self, environment: Mapping[str, Any] | None = None, now: float = 0.0
     ) -> RetrainingState:
-        return self.retraining.submit(self.bundle, environment or {}, why, now)
-
-    def command(self, state: RetrainingState) -> str:
-        return self.cluster.jobs[state.job].command
+        return self.retraining.submit(self.bundle, environment or {}, "drift", now)
 
     def poll(self, now: float, **changes: Any) -> RetrainingState:
         """Change the current job and poll it."""
-        state = self.retraining.state
-        assert state is not None
         if changes:
-            self.cluster.jobs[state.job] = replace(self.cluster.jobs[state.job], **changes)
+            self.cluster.change(**changes)
         polled = self.retraining.poll(now)
         assert polled is not None
         return polled
 
     def succeed(self, now: float, better: bool = True) -> RetrainingState:
-        state = self.retraining.state
-        assert state is not None
-        finish(state.folder, better)
-        return self.poll(now, status="succeeded")
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_bundle(tmp_path_factory.mktemp("bundles") / "mine")
+        self.cluster.finish(better)
+        return self.poll(now)
 
 
 @pytest.fixture
-def setup(bundle: Path, tmp_path: Path) -> Setup:
-    return Setup(bundle, tmp_path)
+def setup(cluster: FakeCluster, tmp_path: Path) -> Setup:
+    return Setup(cluster, tmp_path)
 
 
 def test_submit_runs_the_retrain_command(setup: Setup) -> None:
-    state = setup.submit(SHIFTED, now=100.0, why="reward fell")
-    assert (state.status, state.submitted_at, state.why) == ("queued", 100.0, "reward fell")
-    words = shlex.split(setup.command(state))
-    assert words[:4] == ["retrain", "decima", "--from", str(setup.bundle)]
+    settings = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
+    setup.retraining = setup.another(settings=settings)
+    state = setup.submit(SHIFTED, now=100.0)
+    assert (state.status, state.submitted_at, state.why) == ("queued", 100.0, "drift")
+    words = setup.cluster.words()
+    assert words[:4] == ["retrain", "toy", "--from", str(setup.bundle)]
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options["--output"] == state.folder
     limits = [options[name] for name in ("--iterations", "--minutes", "--seeds")]
-    assert limits == ["200", "20", "32"]
+    assert limits == ["3", "0.5", "32"]
     given = [value for option, value in pairwise(words) if option == "--set"]
-    assert parse_assignments(given) == {"environment": SHIFTED}
-
-
-def test_settings_and_variables_reach_the_job(setup: Setup) -> None:
-    settings = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
-    env = {"LOADMASTER_DATA": "/traces"}
-    retraining = Retraining("decima", setup.cluster, setup.folder, settings, env=env)
-    command = setup.command(retraining.submit(setup.bundle, {}, "", 0.0))
-    assert "--iterations 3 --minutes 0.5" in command
-    assert "--set rollouts.workers=4" in command
-    assert setup.cluster.env == env
+    assert parse_assignments(given) == {"environment": SHIFTED, "rollouts": {"workers": 4}}
 
 
 def test_pretrained_bundle_is_passed_by_name(setup: Setup, root: Path) -> None:
     setup.bundle = root / "models" / "pretrained" / "decima-stream"
-    assert "--from decima-stream" in setup.command(setup.submit())
+    setup.submit()
+    assert setup.cluster.words()[2:4] == ["--from", "decima-stream"]
 
 
 def test_poll_follows_the_job_to_its_comparison(setup: Setup) -> None:
@@ -184,16 +113,12 @@ def test_poll_follows_the_job_to_its_comparison(setup: Setup) -> None:
     assert setup.poll(40.0) == done
 
 
-def test_second_submit_is_refused_while_a_job_runs(setup: Setup) -> None:
+def test_submit_is_refused_while_a_job_runs_and_during_the_cool_down(setup: Setup) -> None:
     assert setup.retraining.blocked_reason(0.0) is None
     job = setup.submit().job
     with pytest.raises(InputError, match=job):
         setup.submit(now=1.0)
     assert len(setup.cluster.jobs) == 1
-
-
-def test_cool_down_after_a_finished_job(setup: Setup) -> None:
-    setup.submit()
     setup.succeed(50.0, better=False)
     blocked = setup.retraining.blocked_reason(50.0 + LIMITS.cool_down_s - 1)
     assert "1970-01-01T06:00:50+00:00" in (blocked or "")
@@ -233,7 +158,7 @@ def test_same_request_reuses_its_folder(setup: Setup) -> None:
 def test_old_folders_are_deleted(setup: Setup) -> None:
     """Except the latest three, the one in use, and those of other systems."""
     other = setup.folder / "das-0123-4567"
-    other.mkdir()
+    other.mkdir(parents=True)
     folders = []
     for number in range(7):
         state = setup.submit({"executors": 10 + number}, now=number * 1e6)
@@ -248,24 +173,24 @@ def test_old_folders_are_deleted(setup: Setup) -> None:
     assert other.exists()
 
 
-def test_refused_job_counts_as_failed(setup: Setup) -> None:
+def test_unreachable_cluster_fails_a_submission_and_is_polled_until_the_limit(
+    setup: Setup,
+) -> None:
     setup.cluster.fault = UNREACHABLE
-    state = setup.submit(now=5.0)
+    state = setup.submit()
     assert (state.job, state.status, state.error) == ("", "failed", str(UNREACHABLE))
-    assert setup.retraining.blocked_reason(6.0) is not None
-    assert setup.poll(6.0) == state
-
-
-def test_unreachable_cluster_is_polled_until_the_limit(setup: Setup) -> None:
-    setup.submit()
+    assert setup.retraining.blocked_reason(1.0) is not None
+    assert setup.poll(1.0) == state
+    setup.cluster.fault = None
+    setup.submit(now=1000.0)
     setup.cluster.fault = UNREACHABLE
-    polled = setup.poll(10.0, status="running")
+    polled = setup.poll(1010.0, status="running")
     assert (polled.status, polled.error) == ("queued", str(UNREACHABLE))
     setup.cluster.fault = None
-    polled = setup.poll(20.0)
+    polled = setup.poll(1020.0)
     assert (polled.status, polled.error) == ("running", None)
     setup.cluster.fault = UNREACHABLE
-    assert setup.poll(LIMITS.patience_s + 1).status == "failed"
+    assert setup.poll(1001.0 + LIMITS.patience_s).status == "failed"
 
 
 def test_long_job_is_stopped(setup: Setup) -> None:
@@ -277,9 +202,9 @@ def test_long_job_is_stopped(setup: Setup) -> None:
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_job_unknown_to_the_cluster_ends_by_its_files(finished: bool, setup: Setup) -> None:
-    state = setup.submit()
+    setup.submit()
     if finished:
-        finish(state.folder)
+        setup.cluster.write_result()
     setup.cluster.jobs.clear()
     assert setup.poll(10.0).status == ("done" if finished else "failed")
 
@@ -292,14 +217,15 @@ TEXT = comparison().model_dump_json()
     [
         (None, "verdict.json"),
         (TEXT[: len(TEXT) // 2], "damaged"),
-        (TEXT.replace("-7.5", "NaN"), "difference_percent"),
+        (TEXT.replace("-12.5", "NaN"), "difference_percent"),
+        (TEXT.replace("{", '{"surplus": 1,', 1), "surplus"),
         (TEXT, "bundle does not exist"),
     ],
 )
 def test_damaged_result_fails_the_retraining(written: str | None, part: str, setup: Setup) -> None:
     folder = Path(setup.submit().folder)
     if written is not None:
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / COMPARISON_FILE).write_text(written)
     ended = setup.poll(10.0, status="succeeded")
     assert ended.status == "failed"
@@ -315,10 +241,10 @@ def test_missing_bundle_is_refused(setup: Setup) -> None:
 
 def test_restored_retraining_continues(setup: Setup) -> None:
     state = setup.submit(SHIFTED)
-    setup.retraining = setup.another(record=json.loads(json.dumps(setup.retraining.record())))
+    setup.retraining = setup.another(record=setup.retraining.record())
     assert setup.retraining.state == state
     done = setup.succeed(30.0)
-    third = setup.another(record=json.loads(json.dumps(setup.retraining.record())))
+    third = setup.another(record=setup.retraining.record())
     assert third.state == done
     assert third.blocked_reason(31.0) is not None
 
@@ -337,10 +263,3 @@ def test_assignments_round_trip(environment: dict[str, Any]) -> None:
     read = parse_assignments(given).get("environment", {})
     for name, value in environment.items():
         assert type(value)(read[name]) == value if value is not None else read[name] is None
-
-
-def test_comparison_with_unknown_field_is_refused(tmp_path: Path) -> None:
-    record = comparison().model_dump(mode="json")
-    (tmp_path / COMPARISON_FILE).write_text(json.dumps({**record, "surplus": 1}))
-    with pytest.raises(InputError, match="surplus"):
-        read_comparison(tmp_path)

@@ -64,19 +64,18 @@ def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:
     slots = PolicySlots(*versions, paused="night")
     record = json.loads(json.dumps(slots.record()))
     assert restore_slots(record, A) == slots
+    tmp_path.rmdir()
+    assert restore_slots(record, A) == PolicySlots(A, paused="night")
 
 
 @pytest.mark.parametrize(
     "record",
     [
         None,
-        [],
         "slots",
         {},
-        {"serving": None},
         {"serving": "a"},
         {"serving": {"name": "a"}},
-        {"serving": {"name": "a", "version": "1", "folder": "/nowhere", "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": 3, "since": ""}},
         {"serving": {"name": "a", "version": "1", "folder": "/a\0b", "since": ""}},
         {"shadow": 7, "previous": [], "paused": 3},

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmaster.serving.worker import rpc
@@ -53,11 +54,17 @@ def call_of(request: bytes = b"") -> PolicyCall:
     return PolicyCall("v", "f", request)
 
 
-async def connect(server: RpcServer) -> RpcClient:
-    return await RpcClient.connect(server.open([])[1])
+@asynccontextmanager
+async def connected(
+    decide: Callable[[PolicyCall], bytes], propose: Callable[[PolicyCall], bytes] = echo
+) -> AsyncIterator[RpcClient]:
+    client = await RpcClient.connect(RpcServer({DECIDE: decide, PROPOSE: propose}).open([])[1])
+    yield client
+    client.close()
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.binary(max_size=50), st.floats(0, 1e9))
+@settings(max_examples=50)
 def test_calls_are_encoded_and_decoded(
     version: str, folder: str, request: bytes, deadline: float
 ) -> None:
@@ -67,6 +74,7 @@ def test_calls_are_encoded_and_decoded(
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.integers(1, 9))
+@settings(max_examples=50)
 def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -> None:
     class Transport:
         def write(self, _: bytes) -> None: ...
@@ -87,46 +95,35 @@ def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -
 
 def test_concurrent_calls_get_their_own_replies(run: Run) -> None:
     async def work() -> None:
-        client = await connect(RpcServer({DECIDE: echo}))
-        large = b"x" * 3_000_000
-        calls = [client.call(DECIDE, call_of(b"%d" % n + large)) for n in range(20)]
-        for number, reply in enumerate(await asyncio.gather(*calls)):
-            assert reply == b"v in f: %d" % number + large
-        assert client.waiting == 0
-        client.close()
+        async with connected(echo) as client:
+            large = b"x" * 1_000_000
+            calls = [client.call(DECIDE, call_of(b"%d" % n + large)) for n in range(10)]
+            for number, reply in enumerate(await asyncio.gather(*calls)):
+                assert reply == b"v in f: %d" % number + large
+            assert client.waiting == 0
 
     run(work())
 
 
-def test_a_fault_is_raised_and_the_connection_stays(run: Run) -> None:
-    def fail(_: PolicyCall) -> bytes:
-        raise ValueError("not today")
-
-    async def work() -> None:
-        client = await connect(RpcServer({DECIDE: echo, PROPOSE: fail}))
-        with pytest.raises(RuntimeError, match="ValueError: not today"):
-            await client.call(PROPOSE, call_of())
-        assert await client.call(DECIDE, call_of(b"!")) == b"v in f: !"
-        client.close()
-
-    run(work())
-
-
-def test_a_call_that_times_out_leaves_the_connection_usable(run: Run) -> None:
+def test_connection_stays_usable_after_a_fault_and_a_timeout(run: Run) -> None:
     continues = threading.Event()
 
     def wait(call: PolicyCall) -> bytes:
         continues.wait(10)
         return call.request
 
+    def fail(_: PolicyCall) -> bytes:
+        raise ValueError("not today")
+
     async def work() -> None:
-        client = await connect(RpcServer({DECIDE: wait}))
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await client.call(DECIDE, call_of(b"first"))
-        continues.set()
-        assert await client.call(DECIDE, call_of(b"second")) == b"second"
-        client.close()
+        async with connected(wait, fail) as client:
+            with pytest.raises(RuntimeError, match="ValueError: not today"):
+                await client.call(PROPOSE, call_of())
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await client.call(DECIDE, call_of(b"first"))
+            continues.set()
+            assert await client.call(DECIDE, call_of(b"second")) == b"second"
 
     run(work())
 
@@ -139,11 +136,10 @@ def test_the_death_of_a_worker_is_noticed_at_once(run: Run, tmp_path: Path) -> N
 
         async with await asyncio.start_unix_server(die, tmp_path / "s"):
             client = await RpcClient.connect(str(tmp_path / "s"))
-            with pytest.raises(LostError):
-                await client.call(DECIDE, call_of(b"x" * 20))
+            for _ in range(2):
+                with pytest.raises(LostError):
+                    await client.call(DECIDE, call_of(b"x" * 20))
         assert not client.is_up
-        with pytest.raises(LostError):
-            await client.call(DECIDE, call_of())
 
     run(work())
 
@@ -214,24 +210,18 @@ def test_the_pool_connects_to_every_worker_and_reconnects(
 def test_the_breaker_opens_after_failures_in_a_row() -> None:
     breaker = CircuitBreaker(failures=3, retry_s=1.0)
     for _ in range(2):
-        breaker.failed(0.0)
+        breaker.failed(10.0)
     breaker.succeeded()
     for _ in range(2):
-        breaker.failed(0.0)
+        breaker.failed(10.0)
     assert not breaker.is_open
-    assert breaker.allows(0.0)
-    breaker.failed(0.0)
-    assert breaker.is_open
-
-
-def test_an_open_breaker_allows_one_call_per_interval() -> None:
-    breaker = CircuitBreaker(failures=1, retry_s=1.0)
+    assert breaker.allows(10.0)
     breaker.failed(10.0)
+    assert breaker.is_open
     allowed = [breaker.allows(t) for t in (10.0, 10.9, 11.0, 11.1, 11.9, 12.0)]
     assert allowed == [False, False, True, False, False, True]
     breaker.failed(12.0)
-    assert not breaker.allows(12.5)
-    assert breaker.allows(13.0)
+    assert [breaker.allows(t) for t in (12.5, 13.0)] == [False, True]
     breaker.succeeded()
     assert not breaker.is_open
     assert breaker.allows(13.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
+from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -16,6 +17,7 @@ from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.systems.decima.examples import state_of
+from loadmaster.serving.systems.decima.rules import tuned_rule
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaState
 
 Given = tuple[str, str, int, int]  # job, stage, executors, limit
@@ -57,6 +59,16 @@ def in_process(network: DecimaNetwork) -> Decide:
         return row, limit
 
     return best
+
+
+def by_rule(name: str) -> Decide:
+    """A heuristic as in the environment."""
+    own = tuned_rule(name)
+
+    def decide_one(view: Observation) -> tuple[int, int]:
+        return decide_by_rule(own.parameters, view, 0, 0)
+
+    return decide_one
 
 
 def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:

@@ -12,23 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
-from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.settings import DecimaSettings
-from loadmaster.serving.system import Policy, find_endpoint
+from loadmaster.serving.system import Policy
 from loadmaster.serving.systems.decima.examples import busy_cluster, examples
 from loadmaster.serving.systems.decima.records import ROUND_MAX
 from loadmaster.serving.systems.decima.rounds import ServedPolicy
-from loadmaster.serving.systems.decima.rules import tuned_rule
 from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
 from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.bundles import make_bundle
-from tests.serving.systems.decima.episodes import rounds
+from tests.serving.systems.decima.episodes import by_rule, rounds
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +38,19 @@ def untrained(**network: Any) -> ServedPolicy:
     return ServedPolicy(DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained"))
 
 
+def one_job(count: int, free: int, *stages: dict[str, Any], id: str = "j") -> DecimaState:
+    """A cluster with one job."""
+    job = {"id": id, "stages": [{"task_ms": 1.0, **stage} for stage in stages]}
+    return DecimaState.model_validate(
+        {"executors": [{"count": count, "free": free}], "jobs": [job]}
+    )
+
+
+def assign(*given: tuple[str, str, int], idle: int = 0, limit: int = 9) -> DecimaDecision:
+    parts = (Assignment(job=j, stage=s, executors=e, limit=limit) for j, s, e in given)
+    return DecimaDecision(assignments=tuple(parts), idle=idle)
+
+
 @pytest.fixture(scope="module")
 def deciders() -> list[Policy]:
     return [untrained(), *(ENDPOINT.rule(name) for name in ENDPOINT.rules)]
@@ -49,21 +59,22 @@ def deciders() -> list[Policy]:
 @st.composite
 def states(draw: st.DrawFn) -> dict[str, Any]:
     """Small clusters with random numbers, many of them inconsistent."""
-    classes = draw(st.integers(1, 3))
+
+    def one_of(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
     executors = [
         {"count": draw(st.integers(4, 12)), "free": draw(st.integers(0, 4)), "memory": kind / 2}
-        for kind in range(1, classes + 1)
+        for kind in range(1, draw(st.integers(1, 3)) + 1)
     ]
     jobs = []
     for number in range(draw(st.integers(1, 3))):
         stages: list[dict[str, Any]] = []
         for place in range(draw(st.integers(1, 4))):
             earlier = [str(other) for other in range(place)]
-            parents = (
-                draw(st.lists(st.sampled_from(earlier), max_size=2, unique=True)) if earlier else []
-            )
-            finished = 0 if parents else draw(st.sampled_from([0, 0, 2]))
-            started = finished + draw(st.sampled_from([0, 0, 0, 0, 0, 1]))
+            parents = [each for each in earlier if one_of(True, False, False)]
+            finished = 0 if parents else one_of(0, 0, 2)
+            started = finished + one_of(0, 0, 0, 0, 0, 1)
             stages.append(
                 {
                     "id": str(place),
@@ -72,24 +83,20 @@ def states(draw: st.DrawFn) -> dict[str, Any]:
                     "finished": finished,
                     "parents": parents,
                     "task_ms": draw(st.floats(0, 1e5)),
-                    "memory": draw(st.sampled_from([0.0, 0.6, 1.0])),
-                    "moving": draw(st.sampled_from([0, 0, 1])),
-                    "promised": draw(st.sampled_from([0, 0, 1])),
-                    "chosen": draw(st.sampled_from([False, False, True])),
+                    "memory": one_of(0.0, 0.6, 1.0),
+                    "moving": one_of(0, 0, 1),
+                    "promised": one_of(0, 0, 1),
+                    "chosen": one_of(False, False, True),
                 }
             )
         jobs.append({"id": str(number), "stages": stages})
-    source = draw(st.sampled_from([{}, {"job": "0"}, {"job": "0", "stage": "0"}]))
-    return {
-        "executors": executors,
-        "jobs": jobs,
-        "source": source,
-        "more_to_come": draw(st.booleans()),
-        "ask": draw(st.sampled_from(["round", "one"])),
-    }
+    source = one_of({}, {"job": "0"}, {"job": "0", "stage": "0"})
+    more_to_come, ask = draw(st.booleans()), one_of("round", "one")
+    return {"executors": executors, "jobs": jobs, "source": source, "more_to_come": more_to_come,
+            "ask": ask}  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(state=states(), bound=st.integers(0, 6))
 def test_decisions_are_legal_also_after_constrain(
     deciders: list[Policy], state: dict[str, Any], bound: int
@@ -112,14 +119,6 @@ def test_decisions_are_legal_also_after_constrain(
         assert bounded.undecided == decision.undecided
 
 
-def test_endpoint_is_found_by_name_and_loads_its_bundle(root: Path) -> None:
-    endpoint = find_endpoint("decima")
-    assert endpoint is ENDPOINT
-    policy = endpoint.policy(root / "models" / "pretrained" / endpoint.pretrained)
-    assert policy.name == "decima-stream"
-    assert len(policy.version) == 12
-
-
 def test_foreign_bundles_and_unknown_rules_are_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="bundle of 'das'; expected 'decima'"):
         ENDPOINT.policy(root / "models" / "pretrained" / "das-small")
@@ -138,11 +137,8 @@ def test_explanation_uses_the_ids_of_the_state(root: Path) -> None:
     policy = ENDPOINT.policy(root / "models" / "pretrained" / "decima-stream")
     proposal = policy.decide(TINY)
     stages, limits = proposal.explanation.choices["stage"], proposal.explanation.choices["limit"]
-    assert {choice.name for choice in stages} == {
-        "job daily-report, stage join",
-        "job ad-hoc-4711, stage scan",
-    }
-    assert stages[0].name == "job daily-report, stage join"
+    names = [choice.name for choice in stages]
+    assert names == ["job daily-report, stage join", "job ad-hoc-4711, stage scan"]
     assert proposal.decision.assignments[0].stage == "join"
     for choices in (stages, limits):
         chances = [choice.probability for choice in choices]
@@ -159,58 +155,37 @@ def test_explanation_uses_the_ids_of_the_state(root: Path) -> None:
 
 
 def test_explanation_of_long_ids_stays_small() -> None:
-    names = {"id": "x" * 200, "stages": [{"id": "y" * 200, "tasks": 9, "task_ms": 1.0}]}
-    state = DecimaState.model_validate({"executors": [{"count": 9, "free": 9}], "jobs": [names]})
+    state = one_job(9, 9, {"id": "y" * 200, "tasks": 9}, id="x" * 200)
     explanation = untrained().decide(state).explanation
     assert len(explanation.summary) < 400
     assert len(explanation.choices["limit"]) == 5
     assert all(len(choice.name) < 100 for choice in explanation.choices["stage"])
 
 
-def test_ask_one_leaves_the_rest_undecided(deciders: list[Policy]) -> None:
-    for decider in deciders:
-        whole = decider.decide(SMALL).decision
-        one = decider.decide(SMALL.model_copy(update={"ask": "one"})).decision
-        assert one.assignments == whole.assignments[:1]
-        assert one.idle == 0
-        assert one.undecided == 3 - one.assignments[0].executors
-
-
 def test_executors_beyond_the_largest_round_are_undecided() -> None:
-    stages = [{"id": str(n), "tasks": 1, "task_ms": 1.0} for n in range(ROUND_MAX + 10)]
-    state = DecimaState.model_validate(
-        {"executors": [{"count": 500, "free": 500}], "jobs": [{"id": "a", "stages": stages}]}
-    )
+    state = one_job(500, 500, *({"id": str(n), "tasks": 1} for n in range(ROUND_MAX + 10)))
     decision = ENDPOINT.rule("fifo").decide(state).decision
     assert len(decision.assignments) == ROUND_MAX
     assert decision.undecided == 500 - ROUND_MAX
     assert ENDPOINT.validate_decision(state, decision) is None
 
 
-def all_have_their_share(more_to_come: bool) -> DecimaState:
+def test_idling_is_refused_where_no_event_would_follow() -> None:
     """One free executor, and two jobs with a promised executor each."""
     stages = [{"id": "s", "tasks": 5, "task_ms": 1.0, "promised": 1}]
     jobs = [{"id": name, "stages": stages, "promised": 1} for name in "ab"]
-    return DecimaState.model_validate(
-        {"executors": [{"count": 2, "free": 1}], "jobs": jobs, "more_to_come": more_to_come}
-    )
-
-
-def test_idling_is_refused_where_no_event_would_follow() -> None:
-    fair = ENDPOINT.rule("fair")
-    assert fair.decide(all_have_their_share(True)).decision == DecimaDecision(idle=1)
-    forced = fair.decide(all_have_their_share(False)).decision
-    assert [(a.job, a.executors) for a in forced.assignments] == [("a", 1)]
+    state = {"executors": [{"count": 2, "free": 1}], "jobs": jobs}
+    decisions = [
+        ENDPOINT.rule("fair").decide(DecimaState.model_validate({**state, "more_to_come": more}))
+        for more in (True, False)
+    ]
+    assert decisions[0].decision == DecimaDecision(idle=1)
+    assert [(a.job, a.executors) for a in decisions[1].decision.assignments] == [("a", 1)]
 
 
 def test_executors_idle_without_a_schedulable_stage(deciders: list[Policy]) -> None:
-    stages = [
-        {"id": "a", "tasks": 2, "started": 2, "task_ms": 5.0, "memory": 1.0},
-        {"id": "b", "tasks": 2, "task_ms": 5.0, "memory": 9.0, "parents": ["a"]},
-    ]
-    state = DecimaState.model_validate(
-        {"executors": [{"count": 5, "free": 2}], "jobs": [{"id": "j", "stages": stages}]}
-    )
+    running = {"id": "a", "tasks": 2, "started": 2, "memory": 1.0}
+    state = one_job(5, 2, running, {"id": "b", "tasks": 2, "memory": 9.0, "parents": ["a"]})
     for decider in deciders:
         proposal = decider.decide(state)
         assert proposal.decision == DecimaDecision(idle=2)
@@ -234,28 +209,17 @@ def test_decisions_do_not_depend_on_earlier_states() -> None:
 
 
 def test_quantities_count_free_executors_once_assigned() -> None:
-    decision = DecimaDecision(
-        assignments=(
-            Assignment(job="daily-report", stage="join", executors=2, limit=2),
-            Assignment(job="ad-hoc-4711", stage="scan", executors=1, limit=5),
-        )
-    )
-    assert ENDPOINT.quantities(TINY, decision) == (
-        ("job daily-report", 0.0, 2.0),
-        ("job ad-hoc-4711", 4.0, 5.0),
-    )
+    decision = assign(("daily-report", "join", 2), ("ad-hoc-4711", "scan", 1))
+    quantities = (("job daily-report", 0.0, 2.0), ("job ad-hoc-4711", 4.0, 5.0))
+    assert ENDPOINT.quantities(TINY, decision) == quantities
 
 
 def test_constrain_cuts_the_last_assignments_first() -> None:
-    two = [{"id": name, "tasks": 3, "task_ms": 1.0} for name in ("first", "second")]
-    state = DecimaState.model_validate(
-        {"executors": [{"count": 9, "free": 6}], "jobs": [{"id": "a", "stages": two}]}
-    )
-    parts = [Assignment(job="a", stage=s["id"], executors=3, limit=9) for s in two]
-    decision = DecimaDecision(assignments=tuple(parts))
+    state = one_job(9, 6, {"id": "first", "tasks": 3}, {"id": "second", "tasks": 3})
+    decision = assign(("j", "first", 3), ("j", "second", 3))
 
     def bounded(most: float) -> tuple[list[tuple[str, int, int]], int]:
-        found = ENDPOINT.constrain(state, decision, {"job a": most})
+        found = ENDPOINT.constrain(state, decision, {"job j": most})
         return [(a.stage, a.executors, a.limit) for a in found.assignments], found.idle
 
     assert bounded(6) == ([("first", 3, 9), ("second", 3, 9)], 0)
@@ -283,25 +247,14 @@ def test_constrain_cuts_the_last_assignments_first() -> None:
 def test_validate_decision_refuses(
     assignments: list[tuple[str, str, int]], idle: int, words: str
 ) -> None:
-    parts = [Assignment(job=j, stage=s, executors=e, limit=8) for j, s, e in assignments]
-    fault = ENDPOINT.validate_decision(TINY, DecimaDecision(assignments=tuple(parts), idle=idle))
-    assert fault is not None
-    assert words in fault
+    assert words in str(ENDPOINT.validate_decision(TINY, assign(*assignments, idle=idle)))
 
 
 def test_stage_is_schedulable_once_its_parents_have_all_executors() -> None:
-    stages = [
-        {"id": "a", "tasks": 2, "task_ms": 1.0},
-        {"id": "b", "tasks": 2, "task_ms": 1.0, "parents": ["a"]},
-    ]
-    state = DecimaState.model_validate(
-        {"executors": [{"count": 3, "free": 3}], "jobs": [{"id": "j", "stages": stages}]}
-    )
-    first, then = (
-        Assignment(job="j", stage=s, executors=e, limit=3) for s, e in (("a", 2), ("b", 1))
-    )
-    assert ENDPOINT.validate_decision(state, DecimaDecision(assignments=(first, then))) is None
-    assert ENDPOINT.validate_decision(state, DecimaDecision(assignments=(then, first))) is not None
+    state = one_job(3, 3, {"id": "a", "tasks": 2}, {"id": "b", "tasks": 2, "parents": ["a"]})
+    first, then = ("j", "a", 2), ("j", "b", 1)
+    assert ENDPOINT.validate_decision(state, assign(first, then)) is None
+    assert ENDPOINT.validate_decision(state, assign(then, first)) is not None
 
 
 def test_features_by_hand() -> None:
@@ -332,13 +285,8 @@ def test_reward_depends_on_ratios() -> None:
 
 @pytest.mark.parametrize("gap_s", [15.0, 100.0])
 def test_retraining_estimates_the_interarrival_time(gap_s: float) -> None:
-    own = tuned_rule("weighted-fair")
-
-    def by_rule(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.parameters, view, 0, 0)
-
     stream = {"arrivals": "poisson", "jobs": 40, "interarrival_s": gap_s}
-    states = (held.state for held in rounds(stream, 1, by_rule))
+    states = (held.state for held in rounds(stream, 1, by_rule("weighted-fair")))
     seen = [ENDPOINT.features(state) for state in states if state.more_to_come]
     means = {name: sum(each[name] for each in seen) / len(seen) for name in seen[0]}
     assert ENDPOINT.retraining(means)["interarrival_s"] == pytest.approx(gap_s, rel=0.5)

@@ -9,8 +9,7 @@ import pytest
 
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
-from loadmaster.envs.dag_scheduling.observation import Observation, observe
+from loadmaster.envs.dag_scheduling.observation import observe
 from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
@@ -20,12 +19,13 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.systems.decima.examples import state_of
 from loadmaster.serving.systems.decima.rounds import ServedPolicy
-from loadmaster.serving.systems.decima.rules import RULES, DecimaRule, tuned_rule
+from loadmaster.serving.systems.decima.rules import RULES, DecimaRule
 from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.serving.systems.decima.episodes import (
     EPISODES,
     Decide,
     assignments,
+    by_rule,
     in_process,
     parsed,
     rounds,
@@ -78,12 +78,7 @@ def test_network_decisions_equal_those_in_the_simulator(
 @pytest.mark.parametrize("episode", ["batch", "stream", "classes, stream"])
 @pytest.mark.parametrize("rule", RULES)
 def test_rule_decisions_equal_those_in_the_simulator(rule: str, episode: str) -> None:
-    own = tuned_rule(rule)
-
-    def by_rule(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.parameters, view, 0, 0)
-
-    assert compare(ENDPOINT.rule(rule), episode, by_rule, 80) >= 80
+    assert compare(ENDPOINT.rule(rule), episode, by_rule(rule), 80) >= 80
 
 
 @pytest.mark.parametrize("episode", EPISODES)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from loadmaster.serving.systems.decima import snapshot
 from loadmaster.serving.systems.decima.examples import examples
-from loadmaster.serving.systems.decima.records import EXECUTORS_MAX, JOB_STAGES_MAX, STAGES_MAX
+from loadmaster.serving.systems.decima.records import EXECUTORS_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
 
 Change = dict[tuple[str | int, ...], Any]
@@ -62,11 +63,7 @@ INCONSISTENT: list[tuple[Change, tuple[str | int, ...], str]] = [
     ({("jobs", 1, "executors"): 3}, ("jobs", 1, "executors"), "at least 4"),
     ({("jobs", 0, "executors"): 2}, ("jobs", 0, "executors"), "at least 3"),
     ({("jobs", 1, "promised"): 1}, ("jobs", 1, "promised"), "promised to its stages"),
-    (
-        {("jobs", 1, "promised"): 2, (*SUM, "promised"): 2},
-        ("jobs", 1, "promised"),
-        "at most 8 in all",
-    ),
+    ({("jobs", 1, "promised"): 2, (*SUM, "promised"): 2}, ("jobs", 1, "promised"), "at most 8 in"),
 ]
 
 
@@ -105,39 +102,42 @@ def test_values_out_of_bounds_are_refused_by_field(
     assert fault_of(changed(changes))[0] == where
 
 
-def test_states_above_the_size_limits_are_refused() -> None:
-    stage = {"id": "0", "tasks": 1, "task_ms": 1}
-    many = [{**stage, "id": str(number)} for number in range(JOB_STAGES_MAX)]
-    jobs = [{"id": str(number), "stages": many} for number in range(STAGES_MAX // len(many) + 1)]
-    where, why = fault_of(changed({("source",): {}, ("jobs",): jobs}))
-    assert where == ("jobs",)
-    assert f"{STAGES_MAX:,}" in why
-    classes = [{"count": EXECUTORS_MAX, "free": 1}, {"count": 1}]
-    assert fault_of(changed({("executors",): classes}))[0] == ("executors",)
+@pytest.mark.parametrize(
+    ("limit", "where"),
+    [("STAGES_MAX", "jobs"), ("EDGES_MAX", "jobs"), ("EXECUTORS_MAX", "executors")],
+)
+def test_states_above_the_size_limits_are_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, where: str
+) -> None:
+    monkeypatch.setattr(snapshot, limit, 1)
+    found, why = fault_of(EXAMPLE)
+    assert found == (where,)
+    assert "at most 1" in why
 
 
-def test_default_executors_of_a_job_are_those_running_and_those_to_place() -> None:
-    assert DecimaState.model_validate(EXAMPLE).snapshot.members.tolist() == [3, 4]
-    of_stage = changed({("source", "stage"): "read"})
-    assert DecimaState.model_validate(of_stage).snapshot.members.tolist() == [3, 4]
-    of_no_job = changed({("source",): {}})
-    assert DecimaState.model_validate(of_no_job).snapshot.members.tolist() == [0, 4]
-    given = changed({("jobs", 1, "executors"): 5})
-    assert DecimaState.model_validate(given).snapshot.members.tolist() == [3, 5]
+@pytest.mark.parametrize(
+    ("changes", "members"),
+    [
+        ({}, [3, 4]),
+        ({("source", "stage"): "read"}, [3, 4]),
+        ({("source",): {}}, [0, 4]),
+        ({("jobs", 1, "executors"): 5}, [3, 5]),
+    ],
+)
+def test_default_executors_of_a_job_are_those_running_and_to_place(
+    changes: Change, members: list[int]
+) -> None:
+    assert DecimaState.model_validate(changed(changes)).snapshot.members.tolist() == members
 
 
-def test_examples_survive_a_round_trip() -> None:
-    for state in examples().values():
-        assert DecimaState.model_validate_json(state.model_dump_json()) == state
-        assert DecimaState.model_validate(state.model_dump()) == state
-
-
-def test_examples_have_the_documented_sizes() -> None:
-    sizes = {
-        name: (len(state.jobs), sum(len(job.stages) for job in state.jobs))
-        for name, state in examples().items()
-    }
-    assert sizes == {"tiny": (2, 4), "small": (5, 30), "large": (100, 1000)}
+@pytest.mark.parametrize(
+    ("name", "jobs", "stages"), [("tiny", 2, 4), ("small", 5, 30), ("large", 100, 1000)]
+)
+def test_examples_survive_a_round_trip(name: str, jobs: int, stages: int) -> None:
+    state = examples()[name]
+    assert (len(state.jobs), sum(len(job.stages) for job in state.jobs)) == (jobs, stages)
+    assert DecimaState.model_validate_json(state.model_dump_json()) == state
+    assert DecimaState.model_validate(state.model_dump()) == state
 
 
 def test_every_field_has_a_description() -> None:
