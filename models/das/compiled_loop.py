@@ -131,9 +131,12 @@ def score_options(
     first = scores.rows[0]
     for machine in range(len(view.rack)):
         if view.held[first, machine] > 0:
-            own = affinity[first, machine]
             counts[MACHINES] = top_k(
-                machine, own, scores.machines, scores.affinity, counts[MACHINES]
+                machine,
+                affinity[first, machine],
+                scores.machines,
+                scores.affinity,
+                counts[MACHINES],
             )
     return True
 
