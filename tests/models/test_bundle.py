@@ -180,7 +180,6 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     ),
     "newer, and hostile": (lambda r: r.update(format=9, loadmaster="\x1b[2J" * 99), "upgrade it"),
     "no format": (lambda r: r.pop("format"), "expected a format number"),
-    "format as text": (lambda r: r.update(format="1"), "expected a format number"),
     "format true": (lambda r: r.update(format=True), "expected a format number"),
     "no version": (lambda r: r.pop("loadmaster"), "expected a format number"),
     "no name": (lambda r: r.pop("name"), "expected text under 'name'"),
@@ -289,51 +288,34 @@ def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(whole, tmp_path_factory.mktemp("flips") / "b"))
 
 
-FLIPS = settings(
+@pytest.mark.slow
+@settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-
-
-@FLIPS
-@given(data=st.data(), file=st.sampled_from(["manifest.json", "weights.safetensors"]))
+@given(data=st.data(), file=st.sampled_from(sorted(FILES - {"README.md"})), signed=st.booleans())
 def test_flipped_bytes_are_refused_or_have_no_effect(
-    data: st.DataObject, file: str, whole: Path, scratch: Path
+    data: st.DataObject, file: str, signed: bool, whole: Path, scratch: Path
 ) -> None:
+    """`signed`: with the digest of the changed weights, which are then finite or refused."""
     content = bytearray((whole / file).read_bytes())
-    for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, len(content) - 1))
-        content[place] ^= data.draw(st.integers(1, 255))
-    for name in FILES:
-        shutil.copy(whole / name, scratch / name)
-    (scratch / file).write_bytes(content)
-    try:
-        loaded = load_bundle(scratch)
-    except InputError:
-        return
-    assert content == (whole / file).read_bytes() or file == "manifest.json"
-    good = load_bundle(whole).build().state_dict()
-    for name, tensor in loaded.build().state_dict().items():
-        assert torch.equal(tensor, good[name])
-
-
-@FLIPS
-@given(data=st.data())
-def test_flipped_bytes_with_a_new_digest_give_finite_weights_or_are_refused(
-    data: st.DataObject, whole: Path, scratch: Path
-) -> None:
-    content = bytearray((whole / "weights.safetensors").read_bytes())
-    header = 8 + int.from_bytes(content[:8], "little")
-    end = data.draw(st.sampled_from([16, header, len(content)]))
+    header = 8 + int.from_bytes(content[:8], "little")  # of the weights
+    end = data.draw(st.sampled_from([16, min(header, len(content)), len(content)]))
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
-    shutil.copy(whole / "manifest.json", scratch / "manifest.json")
-    put_weights(scratch, bytes(content))
+    for name in FILES:
+        shutil.copy(whole / name, scratch / name)
+    if signed and file == "weights.safetensors":
+        put_weights(scratch, bytes(content))
+    else:
+        (scratch / file).write_bytes(content)
     try:
         loaded = load_bundle(scratch)
     except InputError:
         return
-    for tensor in loaded.build().state_dict().values():
+    good = load_bundle(whole).weights
+    for name, tensor in loaded.build().state_dict().items():
         assert torch.isfinite(tensor).all()
+        assert torch.equal(tensor, good[name]) or (signed and file == "weights.safetensors")
 
 
 def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,21 +325,13 @@ def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     package.trained_on = lambda manifest: "nothing in particular"  # type: ignore[attr-defined]
     package.SYSTEM = registry.System("linear", "", "adds", package="linear_package")  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "linear_package", package)
-    entries = [
-        EntryPoint("linear", "linear_package:SYSTEM", registry.GROUP),
-        EntryPoint("broken", "no_such_package:SYSTEM", registry.GROUP),
-        EntryPoint("wrong", "json:dumps", registry.GROUP),
-    ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    entry = EntryPoint("linear", "linear_package:SYSTEM", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     folder = tmp_path / "b"
     weights = torch.nn.Linear(3, 1).state_dict()
     save(folder, system="linear", network={"inputs": 3}, weights=weights)
     assert torch.equal(load_bundle(folder).build().state_dict()["weight"], weights["weight"])
     assert "nothing in particular" in (folder / "README.md").read_text()
-    edit(folder, lambda record: record.update(system="broken"))
-    assert "no_such_package" in refused(folder)
-    edit(folder, lambda record: record.update(system="wrong"))
-    assert "json:dumps is not a System" in refused(folder)
 
 
 def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:
