@@ -85,7 +85,18 @@ def save_bundle(
         WEIGHTS: content,
         CARD: model_card(manifest, trained_on).encode(),
     }
-    _write_folder(folder, files, replace)
+    if folder.exists() or folder.is_symlink():
+        if not replace:
+            raise InputError(f"{folder} exists already; expected a folder that does not")
+        if not (folder / MANIFEST_FILE).is_file():
+            raise InputError(f"{folder} is no policy bundle; only one of those is replaced")
+    try:
+        with atomic_folder(folder, replace=replace) as scratch:
+            for file, data in files.items():
+                with atomic_write(scratch / file, sync=True) as opened:
+                    opened.write(data)
+    except OSError as fault:
+        raise InputError(f"cannot write the bundle {folder}: {fault.strerror}") from None
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -135,21 +146,6 @@ def _check_weights(
             )
         if given.is_floating_point() and not bool(torch.isfinite(given).all()):
             raise InputError(f"{bundle}: {key!r} has weights that are not finite numbers")
-
-
-def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> None:
-    if folder.exists() or folder.is_symlink():
-        if not replace:
-            raise InputError(f"{folder} exists already; expected a folder that does not")
-        if not (folder / MANIFEST_FILE).is_file():
-            raise InputError(f"{folder} is no policy bundle; only one of those is replaced")
-    try:
-        with atomic_folder(folder, replace=replace) as scratch:
-            for name, content in files.items():
-                with atomic_write(scratch / name, sync=True) as file:
-                    file.write(content)
-    except OSError as fault:
-        raise InputError(f"cannot write the bundle {folder}: {fault.strerror}") from None
 
 
 def _kind(tensor: Tensor) -> str:

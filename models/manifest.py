@@ -190,7 +190,4 @@ def pretrained_folder() -> Path:
 
 def pretrained_policies() -> list[str]:
     """Names of the bundles that ship with the package."""
-    folder = pretrained_folder()
-    if not folder.is_dir():
-        return []
-    return sorted(b.name for b in folder.iterdir() if (b / MANIFEST_FILE).is_file())
+    return sorted(file.parent.name for file in pretrained_folder().glob(f"*/{MANIFEST_FILE}"))

@@ -34,10 +34,8 @@ from loadmaster.models.layers import Array32, top_k
 EVENT = NOT_STARTED  # instead of a phase: all phases of the event
 NO_REWARD = Terms(1.0, 1.0, 0.0, 1.0, 1.0)  # services do not use the reward of an action
 
-# Places in `Scores.counts`.
+# Places in `Scores.counts`: whether the phase had more than one option; entries in use.
 HAS_CHOICE, ROWS, MACHINES = 0, 1, 2
-# HAS_CHOICE      1: the phase had more than one option
-# ROWS, MACHINES  entries in use
 
 
 class Scores(NamedTuple):

@@ -107,7 +107,8 @@ class DecisionContext(NamedTuple):
     @property
     def is_running(self) -> NDArray[np.bool_]:
         """(Q,)"""
-        return np.greater(self.state.jobs[self.shown, ROWS_USED], 0)
+        running: NDArray[np.bool_] = self.state.jobs[self.shown, ROWS_USED] > 0
+        return running
 
     @property
     def time_s(self) -> float:

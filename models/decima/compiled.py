@@ -86,7 +86,7 @@ def weights_of(network: DecimaNetwork) -> Weights:
     linear_stage = to_numpy(network.tilt_stage.weight[0])
     linear_limit = np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32)
     if network.tilt_limit is not None:
-        linear_limit.flat = to_numpy(network.tilt_limit.weight)
+        linear_limit[:] = to_numpy(network.tilt_limit.weight).reshape(linear_limit.shape)
     return Weights(matrix, bias, shape, linear_stage, linear_limit)
 
 

@@ -38,7 +38,6 @@ def sampled(network: DasNetwork, observation: Batch, seed: int = 0) -> tuple[Act
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_parameter_has_a_gradient(variant: str) -> None:
     network, observation = network_of(variant), observations(WAITING)
-    assert network.settings.variant == variant
     found = network(observation)
     log_prob = found.log_prob(sampled(network, observation)[0])
     weights = torch.tensor([[1.0], [-2], [3], [1]])
