@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,11 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.registry import find_system
+from loadmaster.models import manifest as manifests
 from loadmaster.models.card import model_card
 from loadmaster.models.files import atomic_folder, atomic_write
-from loadmaster.models.manifest import (
-    MANIFEST_FILE,
-    Manifest,
-    as_json,
-    check_name,
-    manifest_text,
-    read_bounded,
-    read_manifest,
-)
-from loadmaster.models.registry import find_network
+from loadmaster.models.manifest import MANIFEST_FILE, Manifest, as_json, read_bounded
 
 WEIGHTS = "weights.safetensors"
 CARD = "README.md"
@@ -43,11 +36,19 @@ class Bundle(Manifest):
 
     weights: dict[str, Tensor]  # the network's state, by name
 
-    def build(self) -> nn.Module:
-        """The network with these weights."""
-        network = find_network(self.system).build(self.network)
+    def build(self, system: str = "") -> nn.Module:
+        """The network with these weights; `system` refuses bundles of other systems."""
+        if system not in ("", self.system):
+            raise InputError(f"{self.name!r} is a bundle of {self.system!r}; expected {system!r}")
+        network = build_network(self.system, self.network)
         network.load_state_dict(self.weights)
         return network.eval()
+
+
+def build_network(system: str, settings: Mapping[str, Any]) -> nn.Module:
+    """Build an untrained network; an InputError names an unknown system or a wrong setting."""
+    network: nn.Module = find_system(system).load("network")(settings)
+    return network
 
 
 def save_bundle(
@@ -62,7 +63,7 @@ def save_bundle(
     replace: bool = False,
 ) -> None:
     """Write a bundle atomically; `replace` allows an older one in its place."""
-    check_name(name)
+    manifests.check_name(name)
     stored = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
     settings = as_json(network)
     _check_weights(stored, system, settings, f"the bundle {name!r}")
@@ -77,20 +78,31 @@ def save_bundle(
         sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
     )
+    found = find_system(system)
+    trained_on = found.load("trained_on")(manifest) if found.has("trained_on") else ""
     files = {
-        MANIFEST_FILE: manifest_text(manifest).encode(),
+        MANIFEST_FILE: manifests.manifest_text(manifest).encode(),
         WEIGHTS: content,
-        CARD: model_card(manifest, find_network(system).trained_on(manifest)).encode(),
+        CARD: model_card(manifest, trained_on).encode(),
     }
-    _write_folder(folder, files, replace)
+    if folder.exists() or folder.is_symlink():
+        if not replace:
+            raise InputError(f"{folder} exists already; expected a folder that does not")
+        if not (folder / MANIFEST_FILE).is_file():
+            raise InputError(f"{folder} is no policy bundle; only one of those is replaced")
+    try:
+        with atomic_folder(folder, replace=replace) as scratch:
+            for file, data in files.items():
+                with atomic_write(scratch / file, sync=True) as opened:
+                    opened.write(data)
+    except OSError as fault:
+        raise InputError(f"cannot write the bundle {folder}: {fault.strerror}") from None
 
 
 def load_bundle(folder: Path) -> Bundle:
     """Read and check a bundle; an InputError has the reason of a refusal."""
-    manifest = read_manifest(folder)
+    manifest = manifests.read_manifest(folder)
     file = folder / WEIGHTS
-    if not file.exists():
-        raise InputError(f"{folder} has no {WEIGHTS}; expected a whole policy bundle")
     content = read_bounded(file, LARGEST)
     if len(content) != manifest.size:
         raise InputError(
@@ -106,8 +118,7 @@ def load_bundle(folder: Path) -> Bundle:
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as fault:
         raise InputError(f"{file} is malformed; expected safetensors: {_line(fault)}") from None
     _check_weights(weights, manifest.system, manifest.network, str(folder))
-    values = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
-    return Bundle(**values, weights=weights)
+    return Bundle(**vars(manifest), weights=weights)
 
 
 def _check_weights(
@@ -117,7 +128,7 @@ def _check_weights(
     try:
         # Shapes without memory: a bundle that describes a giant network costs nothing.
         with torch.device("meta"):
-            expected = find_network(system).build(settings).state_dict()
+            expected = build_network(system, settings).state_dict()
     except InputError as fault:
         raise InputError(f"{bundle} cannot be used here: {fault}") from None
     except (RuntimeError, ValueError, OverflowError, MemoryError) as fault:
@@ -135,21 +146,6 @@ def _check_weights(
             )
         if given.is_floating_point() and not bool(torch.isfinite(given).all()):
             raise InputError(f"{bundle}: {key!r} has weights that are not finite numbers")
-
-
-def _write_folder(folder: Path, files: Mapping[str, bytes], replace: bool) -> None:
-    if folder.exists() or folder.is_symlink():
-        if not replace:
-            raise InputError(f"{folder} exists already; expected a folder that does not")
-        if not (folder / MANIFEST_FILE).is_file():
-            raise InputError(f"{folder} is no policy bundle; only one of those is replaced")
-    try:
-        with atomic_folder(folder, replace=replace) as scratch:
-            for name, content in files.items():
-                with atomic_write(scratch / name, sync=True) as file:
-                    file.write(content)
-    except OSError as fault:
-        raise InputError(f"cannot write the bundle {folder}: {fault.strerror}") from None
 
 
 def _kind(tensor: Tensor) -> str:

@@ -9,60 +9,87 @@ from loadmaster.models.manifest import Manifest, visible
 
 OWN_SECTIONS = ("environment", "config", "command", "notes")  # the rest of `trained` is a list
 
+CARD = """\
+# {manifest.name}
+
+A learned policy of Loadmaster's system `{manifest.system}`, saved by Loadmaster \
+{manifest.loadmaster}. Weights: `weights.safetensors`, {manifest.size:,} bytes, sha256 \
+`{manifest.sha256:.16}...`. This page is generated from `manifest.json`.
+
+## Training environment
+
+{environment}
+
+## Training
+
+{training}
+
+## Results
+
+{results}
+
+## Limitations
+
+{limitations}
+
+## Usage
+
+```
+loadmaster evaluate {manifest.system} --policy FOLDER --against all --seeds 20
+loadmaster evaluate {manifest.system} --policy FOLDER --explain 3
+loadmaster replay FOLDER -o replay.html
+```
+
+FOLDER is the folder of this page, or the name of a bundle that ships with Loadmaster.
+"""
+
+LIMITATIONS = (
+    "It was trained in the environment above only. With another workload, load, cluster or "
+    "objective it may do worse than a simple rule: compare it with the baselines there first.",
+    "Its results come from a simulator, where duration estimates are the workload's own averages. "
+    "A real cluster has failures, noise and jobs that the simulator does not model.",
+    "It guarantees nothing for a single job or decision. Where a guarantee is needed, enforce it "
+    "by a rule outside the policy.",
+)
+
 
 def model_card(manifest: Manifest, trained_on: str) -> str:
-    """Make the card from the manifest; `trained_on` describes the workload."""
-    parts = [
-        f"# {manifest.name}",
-        f"A learned policy of Loadmaster's system `{manifest.system}`, saved by Loadmaster "
-        f"{manifest.loadmaster}. Weights: `weights.safetensors`, {manifest.size:,} bytes, sha256 "
-        f"`{manifest.sha256[:16]}...`. This page is made from `manifest.json`.",
-        "## What it was trained on",
-        _workload(trained_on, manifest.trained.get("environment")),
-        "## How it was trained",
-        _training(manifest),
-        "## Results",
-        _results(manifest.results),
-        "## Limits of use",
-        _limits(manifest),
-        "## To use it",
-        _use(manifest),
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _workload(trained_on: str, environment: Any) -> str:
-    if not isinstance(environment, Mapping) or not environment:
-        return f"{_cell(trained_on)}: the environment with its default settings."
-    rows = [(f"`{_cell(name)}`", _cell(value)) for name, value in sorted(environment.items())]
-    table = _table(("setting", "value"), rows)
-    return f"{_cell(trained_on)}. What was set, all else being default:\n\n{table}"
-
-
-def _training(manifest: Manifest) -> str:
+    """Generate the card; `trained_on` describes the training environment."""
     trained = manifest.trained
+    environment = f"{_cell(trained_on)}, all settings at their defaults."
+    settings = trained.get("environment")
+    if settings and isinstance(settings, Mapping):
+        rows = [(f"`{_cell(name)}`", _cell(value)) for name, value in sorted(settings.items())]
+        table = _table(("setting", "value"), rows)
+        environment = (
+            f"{_cell(trained_on)}. Settings given, all others at their defaults:\n\n{table}"
+        )
     others = {key: value for key, value in trained.items() if key not in OWN_SECTIONS}
-    lines = [f"- {words}: {text}" for words, text in facts(others)]
-    lines += [f"- network {words}: {text}" for words, text in facts(manifest.network)]
-    command = trained.get("command")
-    block = f"```\n{visible(str(command), most=2000)}\n```\n\n" if command else ""
-    return block + "\n".join(lines)
+    training = _list(others) + "\n" + _list(manifest.network, "network ")
+    if command := trained.get("command"):
+        training = f"```\n{visible(str(command), most=2000)}\n```\n\n{training}"
+    notes = trained.get("notes")
+    limitations = [*LIMITATIONS, *(notes if isinstance(notes, list) else [])]
+    return CARD.format(
+        manifest=manifest,
+        environment=environment,
+        training=training,
+        results=_results(manifest.results),
+        limitations="\n".join(f"- {_cell(line)}" for line in limitations),
+    )
 
 
 def _results(results: Mapping[str, Any]) -> str:
     """A table of the evaluations, and a list of the other results."""
-    parts = []
+    others = _list({key: value for key, value in results.items() if key != "evaluations"})
+    heading = ("setting", "metric", "mean", "best baseline", "its mean", "difference", "seeds")
     if rows := evaluations(results):
-        heading = ("setting", "metric", "mean", "best baseline", "its mean", "difference", "seeds")
-        parts.append(
-            f"{_table(heading, rows)}\n\nMeans over sequences it was not trained on, with 95% "
-            "intervals; a difference is paired by sequence, and below 0 where this policy has less."
-        )
-    others = {key: value for key, value in results.items() if key != "evaluations"}
-    parts.append("\n".join(f"- {words}: {text}" for words, text in facts(others)))
-    return "\n\n".join(part for part in parts if part) or (
-        "None were kept with it. `loadmaster evaluate` measures it."
-    )
+        return (
+            f"{_table(heading, rows)}\n\nMeans over sequences outside the training set, with 95% "
+            "confidence intervals. Differences are paired by sequence; negative: this policy has "
+            f"the lower mean.\n\n{others}"
+        ).rstrip()
+    return others or "None recorded. `loadmaster evaluate` measures the policy."
 
 
 def evaluations(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -83,31 +110,6 @@ def evaluations(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     ]
 
 
-def _limits(manifest: Manifest) -> str:
-    notes = manifest.trained.get("notes")
-    own = [str(note) for note in notes] if isinstance(notes, list) else []
-    lines = [
-        "It has learnt from the settings above and from nothing else. On another workload, load, "
-        "cluster or objective it may do worse than a simple rule: compare it with the baselines "
-        "there before it decides anything that matters.",
-        "Its figures come from a simulator, in which estimates are as good as the workload's own "
-        "averages. A real cluster has failures, noise and jobs that the simulator has not.",
-        "It gives no guarantee for a single job or decision. Where one is needed, put a rule "
-        "around it.",
-        *own,
-    ]
-    return "\n".join(f"- {_cell(line)}" for line in lines)
-
-
-def _use(manifest: Manifest) -> str:
-    return (
-        f"```\nloadmaster evaluate {manifest.system} --policy FOLDER --against all --seeds 20\n"
-        f"loadmaster evaluate {manifest.system} --policy FOLDER --explain 3\n"
-        "loadmaster replay FOLDER -o replay.html\n```\n\n"
-        "FOLDER is the folder of this page; a bundle that ships with Loadmaster goes by its name."
-    )
-
-
 def facts(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     """Flatten nested values: ("validation jct s", "91.2"); None is left out."""
     lines: list[tuple[str, str]] = []
@@ -118,6 +120,10 @@ def facts(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
         elif value is not None:
             lines.append((words, _cell(value)))
     return lines
+
+
+def _list(values: Mapping[str, Any], before: str = "") -> str:
+    return "\n".join(f"- {words}: {text}" for words, text in facts(values, before))
 
 
 def _estimate(entry: Mapping[str, Any], key: str, form: str = ",.1f", unit: str = "") -> str:

@@ -1,9 +1,10 @@
 """Apply functions of a symmetric matrix to a few vectors, in compiled code.
 
-W = V diag(w) V', so f(W) x = V f(w) V' x. A library writes out V, at some 9 n^3 operations, and its
-call overhead is microseconds. Here V stays factored: n - 2 Householder reflections make W
-tridiagonal, at 4/3 n^3, and plane rotations make that diagonal, at O(n^2). Both are applied to a
-vector in O(n^2).
+W = V diag(w) V', so f(W) x = V f(w) V' x. Here V stays factored: n - 2 Householder reflections make
+W tridiagonal, at 4/3 n^3 operations, and plane rotations make that diagonal, at O(n^2). Both are
+applied to a vector in O(n^2). LAPACK (numba's np.linalg.eigh) writes out V, at some 9 n^3, and
+allocates, which `envs.compiled.compiled` rules out. Measured on one core with 9 vectors, it takes
+28 microseconds against 16 for 16 rows, 286 against 137 for 50 and 7,000 against 5,600 for 256.
 """
 
 from __future__ import annotations
@@ -182,11 +183,7 @@ def rotate(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
         _reflect(rotations, k, vectors, sums)
     for place in range(rotations.used[0]):
         k, c, s = rotations.plane[place], rotations.cos_sin[place, 0], rotations.cos_sin[place, 1]
-        first, second = vectors[k], vectors[k + 1]
-        for column in range(vectors.shape[1]):
-            one, other = first[column], second[column]
-            first[column] = c * one + s * other
-            second[column] = c * other - s * one
+        _rotate_rows(vectors[k], vectors[k + 1], c, s)
 
 
 @njit_inline
@@ -194,13 +191,17 @@ def rotate_back(rotations: Rotations, vectors: Array64, sums: Array64) -> None:
     """vectors <- V vectors, for `vectors` (n, K); `sums` (K,) is scratch."""
     for place in range(rotations.used[0] - 1, -1, -1):
         k, c, s = rotations.plane[place], rotations.cos_sin[place, 0], rotations.cos_sin[place, 1]
-        first, second = vectors[k], vectors[k + 1]
-        for column in range(vectors.shape[1]):
-            one, other = first[column], second[column]
-            first[column] = c * one - s * other
-            second[column] = c * other + s * one
+        _rotate_rows(vectors[k], vectors[k + 1], c, -s)
     for k in range(len(rotations.values) - 3, -1, -1):
         _reflect(rotations, k, vectors, sums)
+
+
+@njit_internal
+def _rotate_rows(first: Array64, second: Array64, c: float, s: float) -> None:
+    for column in range(len(first)):
+        one, other = first[column], second[column]
+        first[column] = c * one + s * other
+        second[column] = c * other - s * one
 
 
 @njit_internal

@@ -39,18 +39,11 @@ def splitmix64(key: Tensor, count: Tensor | int) -> Tensor:
     return x ^ _shifted(x, 31)
 
 
-def uniform(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
-    """(B, *shape) in the open interval (0, 1), independent between streams.
+def standard_normal(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
+    """(B, *shape) by Box-Muller, two of each 64 bits; independent between streams.
 
     The first numbers do not change with the first length of `shape`.
     """
-    bits = _bits(key, math.prod(shape), stream)
-    # One bit less than a float32 holds, so that half a step keeps clear of either end.
-    return ((_shifted(bits, 41) + 0.5) * 2.0**-23).view(-1, *shape)
-
-
-def standard_normal(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> Tensor:
-    """(B, *shape) by Box-Muller, two of each 64 bits; prefixes are stable as in `uniform`."""
     count = math.prod(shape)
     bits = _bits(key, (count + 1) // 2, stream)
     length = ((_shifted(bits, 32) + 1) * 2.0**-32).log().mul(-2).sqrt()

@@ -7,14 +7,11 @@ column reads.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
-from numba.core import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.models.simd_dense import OUTPUTS
@@ -48,6 +45,24 @@ def pad_outputs(weights: Tensor) -> Array32:
     return whole
 
 
+class Dense(NamedTuple):
+    """Weights of `simd_dense.dense`: one layer, or a stack of layers."""
+
+    matrix: Array32  # (..., outputs, inputs), outputs padded to whole blocks
+    bias: Array32  # (..., outputs)
+
+
+def dense_of(layer: nn.Module) -> Dense:
+    assert isinstance(layer, nn.Linear)
+    return Dense(pad_outputs(layer.weight), pad_outputs(layer.bias))
+
+
+def transposed(layer: nn.Module) -> Dense:
+    """For `dense_vector`: a matrix of one row per input, without padding."""
+    assert isinstance(layer, nn.Linear)
+    return Dense(to_numpy(layer.weight.T), to_numpy(layer.bias))
+
+
 @njit_inline  # functions that are not inlined cannot return arrays
 def as_matrix(flat: Array32, rows: int, columns: int) -> Array32:
     """The first rows * columns numbers as a matrix."""
@@ -55,15 +70,13 @@ def as_matrix(flat: Array32, rows: int, columns: int) -> Array32:
 
 
 @njit_internal
-def dense_vector(
-    transposed: Array32, bias: Array32, x: Array32, slope: np.float32, out: Array32
-) -> None:
-    """`simd_dense.dense` for one column, with a matrix of one row per input."""
-    outputs = transposed.shape[1]
+def dense_vector(layer: Dense, x: Array32, slope: np.float32, out: Array32) -> None:
+    """`simd_dense.dense` for one column, with a `transposed` layer."""
+    outputs = layer.matrix.shape[1]
     for output in range(outputs):
-        out[output] = bias[output]
-    for place in range(len(transposed)):
-        weights, value = transposed[place], x[place]
+        out[output] = layer.bias[output]
+    for place in range(len(layer.matrix)):
+        weights, value = layer.matrix[place], x[place]
         for output in range(outputs):
             out[output] += weights[output] * value
     for output in range(outputs):
@@ -133,28 +146,13 @@ def exponential(x: np.float32) -> np.float32:
     series = series * x + _HALF
     series = series * x + _ONE
     series = series * x + _ONE
-    power: np.float32 = _of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
-    return series * power
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _of_bits(typing: Any, bits: Any) -> Any:
-    """Reinterpret 32 bits as a float32."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        low = builder.trunc(arguments[0], ir.IntType(32)) if bits.bitwidth > 32 else arguments[0]
-        return builder.bitcast(low, ir.FloatType())
-
-    return types.float32(bits), generate
+    exponent = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return series * exponent.view(np.float32)
 
 
 @njit_internal
 def top_k(
-    option: int,
-    score: np.float32,
-    best: NDArray[np.int64],
-    scores: NDArray[np.float32],
-    count: int,
+    option: int, score: np.float32, best: NDArray[np.int64], scores: Array32, count: int
 ) -> int:
     """Insert an option into the best K and return how many are known; equals keep their order.
 

@@ -24,7 +24,7 @@ FORMAT = 1
 KIND = "loadmaster-policy"
 MANIFEST_FILE = "manifest.json"
 LARGEST = 4 << 20  # bytes of a manifest that are read
-
+SECTIONS = {"name": str, "system": str, "network": dict, "trained": dict, "results": dict}
 NAME_MAX = 100
 VERSION_DIGITS = 12
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -55,11 +55,7 @@ def manifest_text(manifest: Manifest) -> str:
         "kind": KIND,
         "format": FORMAT,
         "loadmaster": manifest.loadmaster,
-        "name": manifest.name,
-        "system": manifest.system,
-        "network": manifest.network,
-        "trained": manifest.trained,
-        "results": manifest.results,
+        **{name: getattr(manifest, name) for name in SECTIONS},
         "weights": {"sha256": manifest.sha256, "bytes": manifest.size},
     }
     return json.dumps(as_json(record), indent=2, allow_nan=False) + "\n"
@@ -69,21 +65,17 @@ def read_manifest(folder: Path) -> Manifest:
     """Read and check a manifest; an InputError has the reason of a refusal."""
     file = folder / MANIFEST_FILE
     try:
-        if not folder.is_dir():
-            what = "is a file, not a folder" if folder.exists() else "does not exist"
-            raise InputError(f"{folder} {what}; expected the folder of a policy bundle")
         if not file.exists():
-            raise InputError(f"{folder} has no {MANIFEST_FILE}; expected a policy bundle")
+            what = f"has no {MANIFEST_FILE}" if folder.is_dir() else "is not an existing folder"
+            raise InputError(f"{folder} {what}; expected a policy bundle")
+        text = read_bounded(file, LARGEST).decode()
+        record = json.loads(text, parse_constant=_number, parse_float=_number)
+    except InputError:
+        raise
     except OSError as fault:
         raise InputError(f"cannot read {folder}: {fault.strerror}") from None
-    try:
-        record = json.loads(
-            read_bounded(file, LARGEST).decode(), parse_constant=_number, parse_float=_number
-        )
     except (ValueError, RecursionError) as fault:
-        if isinstance(fault, InputError):
-            raise
-        raise InputError(f"{file} is damaged; expected JSON: {_first_line(fault)}") from None
+        raise InputError(f"{file} is damaged; expected JSON: {fault}") from None
     return _checked(record, file)
 
 
@@ -103,13 +95,8 @@ def read_bounded(file: Path, most: int) -> bytes:
 
 def check_name(name: str) -> None:
     """Refuse names that are unfit for tables and files, or look like an option or a path."""
-    if (
-        not 0 < len(name) <= NAME_MAX
-        or not name.isprintable()
-        or name != name.strip()
-        or name[0] in ".-"
-        or "/" in name
-    ):
+    is_tidy = name.isprintable() and name == name.strip() and "/" not in name
+    if not 0 < len(name) <= NAME_MAX or not is_tidy or name[0] in ".-":
         raise InputError(
             f"{name[:NAME_MAX]!r} cannot name a bundle; expected at most {NAME_MAX} printable "
             "characters without '/', the first no '.' or '-'"
@@ -150,8 +137,7 @@ def _checked(record: Any, file: Path) -> Manifest:
             f"{file.parent} was written by loadmaster {visible(writer)} in bundle format {form}; "
             f"this is loadmaster {version('loadmaster')}, which reads format {FORMAT}: upgrade it"
         )
-    kinds = {"name": str, "system": str, "network": dict, "trained": dict, "results": dict}
-    for key, kind in {**kinds, "weights": dict}.items():
+    for key, kind in {**SECTIONS, "weights": dict}.items():
         if not isinstance(record.get(key), kind):
             words = "text" if kind is str else "a mapping"
             raise InputError(f"{file} is damaged; expected {words} under {key!r}")
@@ -163,7 +149,10 @@ def _checked(record: Any, file: Path) -> Manifest:
     if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or type(size) is not int:
         raise InputError(f"{file} is damaged; expected the sha256 and the bytes of the weights")
     return Manifest(
-        **{key: record[key] for key in kinds}, loadmaster=visible(writer), sha256=digest, size=size
+        **{key: record[key] for key in SECTIONS},
+        loadmaster=visible(writer),
+        sha256=digest,
+        size=size,
     )
 
 
@@ -175,18 +164,13 @@ def _number(text: str) -> float:
     return number
 
 
-def _first_line(fault: BaseException) -> str:
-    return "too deeply nested" if isinstance(fault, RecursionError) else str(fault).split("\n")[0]
-
-
 def training_environment(manifest: Manifest, kind: type[SettingsType]) -> SettingsType:
     """Settings of the environment that the policy was trained in."""
     try:
         return build_settings(kind, manifest.trained.get("environment") or {})
     except (InputError, TypeError, ValueError) as fault:
-        raise InputError(
-            f"bundle {manifest.name!r} has no valid training environment: {fault}"
-        ) from None
+        reason = f"bundle {manifest.name!r} has no valid training environment: {fault}"
+        raise InputError(reason) from None
 
 
 def describe_training(
@@ -206,7 +190,4 @@ def pretrained_folder() -> Path:
 
 def pretrained_policies() -> list[str]:
     """Names of the bundles that ship with the package."""
-    folder = pretrained_folder()
-    if not folder.is_dir():
-        return []
-    return sorted(b.name for b in folder.iterdir() if (b / MANIFEST_FILE).is_file())
+    return sorted(file.parent.name for file in pretrained_folder().glob(f"*/{MANIFEST_FILE}"))

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from loadmaster.models.bundle import save_bundle
-from loadmaster.models.registry import find_network
+from loadmaster.models.bundle import build_network, save_bundle
 
 
 def make_bundle(
@@ -28,7 +27,7 @@ def make_bundle(
         name=name or folder.name,
         system=system,
         network=network,
-        weights=find_network(system).build(network).state_dict(),
+        weights=build_network(system, network).state_dict(),
         trained={
             "environment": dict(environment or {}),
             "command": f"loadmaster train {system} --set training.iterations=3",

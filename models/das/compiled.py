@@ -15,33 +15,9 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.observation import Observation
-from loadmaster.models.das.compiled_ordering import (
-    OrderingWeights,
-    OrderingWorkspace,
-    order_jobs,
-    ordering_weights,
-    ordering_workspace,
-)
-from loadmaster.models.das.compiled_placement import (
-    KINDS,
-    PRIOR,
-    SPREAD,
-    PlacementWeights,
-    PlacementWorkspace,
-    load_machines,
-    placement_weights,
-    placement_workspace,
-    score_pairs,
-)
-from loadmaster.models.das.compiled_process import (
-    ProcessWeights,
-    ProcessWorkspace,
-    load_history,
-    posterior,
-    posterior_std,
-    process_weights,
-    process_workspace,
-)
+from loadmaster.models.das import compiled_ordering, compiled_placement, compiled_process
+from loadmaster.models.das.compiled_placement import KINDS, PRIOR, SPREAD
+from loadmaster.models.das.compiled_process import posterior
 from loadmaster.models.das.gaussian_process import RandomWalkProcess
 from loadmaster.models.das.heuristic_init import LOG_TAU, MAX_LOG_STD, MIN_LOG_STD
 from loadmaster.models.das.network import DasNetwork
@@ -55,18 +31,18 @@ _MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
 
 
 class Weights(NamedTuple):
-    ordering: OrderingWeights
-    placement: PlacementWeights
-    process: ProcessWeights
+    ordering: compiled_ordering.OrderingWeights
+    placement: compiled_placement.PlacementWeights
+    process: compiled_process.ProcessWeights
     has_process: bool
 
 
 class Workspace(NamedTuple):
     """Scratch memory and the agents' actions, for Q rows of jobs and M machines."""
 
-    ordering: OrderingWorkspace
-    placement: PlacementWorkspace
-    process: ProcessWorkspace
+    ordering: compiled_ordering.OrderingWorkspace
+    placement: compiled_placement.PlacementWorkspace
+    process: compiled_process.ProcessWorkspace
     standard: Array32  # (Q or M,) standard normal numbers
     priority: Array32  # (Q,)
     affinity: Array32  # (Q, M)
@@ -83,9 +59,9 @@ def weights_of(network: DasNetwork) -> Weights:
     """Copy the network's weights into the form that `decide` reads."""
     process = network.placement.process
     return Weights(
-        ordering_weights(network.ordering),
-        placement_weights(network.placement),
-        process_weights(process or RandomWalkProcess(network.settings)),
+        compiled_ordering.ordering_weights(network.ordering),
+        compiled_placement.placement_weights(network.placement),
+        compiled_process.process_weights(process or RandomWalkProcess(network.settings)),
         has_process=process is not None,
     )
 
@@ -93,9 +69,9 @@ def weights_of(network: DasNetwork) -> Weights:
 def workspace_for(settings: DasSettings, queue: int, machines: int, past: int) -> Workspace:
     """For observations of up to `queue` jobs and `past` decisions."""
     return Workspace(
-        ordering_workspace(settings, queue),
-        placement_workspace(settings, machines),
-        process_workspace(machines if settings.process else 0, past),
+        compiled_ordering.ordering_workspace(settings, queue),
+        compiled_placement.placement_workspace(settings, machines),
+        compiled_process.process_workspace(machines if settings.process else 0, past),
         standard=np.zeros(max(queue, machines), np.float32),
         priority=np.zeros(queue, np.float32),
         affinity=np.zeros((queue, machines), np.float32),
@@ -119,7 +95,7 @@ def decide(
     work.log_prob[ORDER], work.log_prob[PLACE] = 0.0, 0.0
     work.scored_row[0] = -1
     if count > 0:
-        order_jobs(view, count, weights.ordering, work.ordering)
+        compiled_ordering.order_jobs(view, count, weights.ordering, work.ordering)
         _set_priorities(view, count, work, sample, key)
         _set_affinities(view, count, weights, work, sample, key)
 
@@ -161,11 +137,11 @@ def _set_affinities(
         if not fits:
             continue
         if not is_loaded:
-            load_machines(view, weights.placement, work.placement)
+            compiled_placement.load_machines(view, weights.placement, work.placement)
             if weights.has_process:
-                load_history(view, weights.process, work.process)
+                compiled_process.load_history(view, weights.process, work.process)
             is_loaded = True
-        score_pairs(view, row, weights.placement, work.placement)
+        compiled_placement.score_pairs(view, row, weights.placement, work.placement)
         work.scored_row[0] = row
         if sample:
             draw_normal(key, PLACE, row * machines, machines, work.standard)
@@ -237,13 +213,13 @@ def affinity_std(
     """
     outputs = work.placement.outputs
     if work.scored_row[0] != row:
-        score_pairs(view, row, weights.placement, work.placement)
+        compiled_placement.score_pairs(view, row, weights.placement, work.placement)
         if weights.has_process:
             kinds = outputs[KINDS:]
             posterior(kinds, view.rack, work.standard, False, weights.process, work.process)
         work.scored_row[0] = row
     if weights.has_process:
-        posterior_std(machines, work.process, scratch, out)
+        compiled_process.posterior_std(machines, work.process, scratch, out)
         amplitude = np.exp(_log_amplitude(outputs[SPREAD], len(view.machines)))
         for place in range(len(machines)):
             out[place] *= amplitude

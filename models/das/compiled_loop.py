@@ -34,10 +34,8 @@ from loadmaster.models.layers import Array32, top_k
 EVENT = NOT_STARTED  # instead of a phase: all phases of the event
 NO_REWARD = Terms(1.0, 1.0, 0.0, 1.0, 1.0)  # services do not use the reward of an action
 
-# Places in `Scores.counts`.
+# Places in `Scores.counts`: whether the phase had more than one option; entries in use.
 HAS_CHOICE, ROWS, MACHINES = 0, 1, 2
-# HAS_CHOICE      1: the phase had more than one option
-# ROWS, MACHINES  entries in use
 
 
 class Scores(NamedTuple):
@@ -131,9 +129,12 @@ def score_options(
     first = scores.rows[0]
     for machine in range(len(view.rack)):
         if view.held[first, machine] > 0:
-            own = affinity[first, machine]
             counts[MACHINES] = top_k(
-                machine, own, scores.machines, scores.affinity, counts[MACHINES]
+                machine,
+                affinity[first, machine],
+                scores.machines,
+                scores.affinity,
+                counts[MACHINES],
             )
     return True
 

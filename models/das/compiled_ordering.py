@@ -7,27 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
+from loadmaster.models import layers as ops
 from loadmaster.models.das.heuristic_init import MAX_LOG_STD, MIN_LOG_STD
 from loadmaster.models.das.ordering import AttentionLayer, Gate, OrderingAgent, encode_position
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.models.layers import (
-    LINEAR,
-    RELU,
-    Array32,
-    as_matrix,
-    dense_vector,
-    layer_norm,
-    pad_outputs,
-    round_up,
-    sigmoid,
-    softmax_terms,
-    to_numpy,
-)
+from loadmaster.models.layers import LINEAR, RELU, Array32, Dense, as_matrix, dense_of, to_numpy
 from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -35,35 +24,26 @@ _MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
 
 
 class GateWeights(NamedTuple):
-    """Weights of ordering.Gate, transposed except the last; empty where there is no gate."""
+    """Weights of ordering.Gate; empty where there is no gate."""
 
-    hidden: Array32  # (MACHINE_FEATURES, D)
-    hidden_bias: Array32  # (D,)
-    message: Array32  # (D, D)
-    message_bias: Array32  # (D,)
-    gate_message: Array32  # (D, D) columns of the gate for the message
-    gate_bias: Array32  # (D,)
+    hidden: Dense  # (MACHINE_FEATURES, D) transposed
+    message: Dense  # (D, D) transposed
+    gate_message: Dense  # (D, D) transposed, columns of the gate for the message, and its bias
     gate_job: Array32  # (D, D) columns of the gate for the job
 
 
 class OrderingWeights(NamedTuple):
-    """Width D, L layers. Matrices are (outputs, inputs), outputs padded to whole blocks."""
+    """Width D, L layers."""
 
     straight: Array32  # (JOB_FEATURES,)
-    embed: Array32  # (D, JOB_FEATURES)
-    embed_bias: Array32  # (D,)
+    embed: Dense  # (D, JOB_FEATURES)
     gate: GateWeights
     norms: Array32  # (2 L + 1, 2, D) scale and shift
-    qkv: Array32  # (L, 3 D, D) with queries already divided by the root of their length
-    qkv_bias: Array32  # (L, 3 D)
-    attend_out: Array32  # (L, D, D)
-    attend_out_bias: Array32  # (L, D)
-    expand: Array32  # (L, 2 D, D)
-    expand_bias: Array32  # (L, 2 D)
-    contract: Array32  # (L, D, 2 D)
-    contract_bias: Array32  # (L, D)
-    head: Array32  # (2, D) mean and log std
-    head_bias: Array32  # (2,)
+    qkv: Dense  # (L, 3 D, D) with queries already divided by the root of their length
+    attend_out: Dense  # (L, D, D)
+    expand: Dense  # (L, 2 D, D)
+    contract: Dense  # (L, D, 2 D)
+    head: Dense  # (2, D) mean and log std
     is_linear: bool  # the head's weights are 0: only the linear skip path counts
 
 
@@ -88,59 +68,40 @@ def ordering_weights(agent: OrderingAgent) -> OrderingWeights:
     layers = [layer for layer in agent.layers if isinstance(layer, AttentionLayer)]
     norms = [norm for layer in layers for norm in (layer.before_look, layer.before_think)]
 
-    def scaled(qkv: Tensor, heads: int) -> Tensor:
-        copy, width = qkv.detach().clone(), len(qkv) // 3
-        copy[:width] *= (width / heads) ** -0.5
-        return copy
+    def stack(linears: Iterable[nn.Module]) -> Dense:
+        return Dense(*map(np.array, zip(*map(dense_of, linears), strict=True)))
 
-    def stack(matrices: Iterable[Tensor]) -> Array32:
-        return np.array([pad_outputs(matrix) for matrix in matrices])
-
-    expand = [_linear(layer.think[0]) for layer in layers]
-    contract = [_linear(layer.think[2]) for layer in layers]
+    qkv, width = stack(layer.look for layer in layers), agent.embed.out_features
+    for queries in (qkv.matrix[:, :width], qkv.bias[:, :width]):
+        queries *= (width / layers[0].heads) ** -0.5
     return OrderingWeights(
         straight=to_numpy(agent.straight.weight[0]),
-        embed=pad_outputs(agent.embed.weight),
-        embed_bias=pad_outputs(agent.embed.bias),
-        gate=_gate_weights(agent.gate, agent.embed.out_features),
+        embed=dense_of(agent.embed),
+        gate=_gate_weights(agent.gate, width),
         norms=np.array([[to_numpy(n.weight), to_numpy(n.bias)] for n in (*norms, agent.finish)]),
-        qkv=stack(scaled(layer.look.weight, layer.heads) for layer in layers),
-        qkv_bias=stack(scaled(layer.look.bias, layer.heads) for layer in layers),
-        attend_out=stack(layer.join.weight for layer in layers),
-        attend_out_bias=stack(layer.join.bias for layer in layers),
-        expand=stack(linear.weight for linear in expand),
-        expand_bias=stack(linear.bias for linear in expand),
-        contract=stack(linear.weight for linear in contract),
-        contract_bias=stack(linear.bias for linear in contract),
-        head=pad_outputs(agent.rank.weight),
-        head_bias=pad_outputs(agent.rank.bias),
+        qkv=qkv,
+        attend_out=stack(layer.join for layer in layers),
+        expand=stack(layer.think[0] for layer in layers),
+        contract=stack(layer.think[2] for layer in layers),
+        head=dense_of(agent.rank),
         is_linear=not agent.rank.weight.any(),
     )
 
 
 def _gate_weights(gate: Gate | None, width: int) -> GateWeights:
     if gate is None:
-        matrix, bias = np.zeros((0, width), np.float32), np.zeros(0, np.float32)
-        return GateWeights(matrix, bias, matrix, bias, matrix, bias, matrix)
-    hidden, message = _linear(gate.tell[0]), _linear(gate.tell[2])
+        none = Dense(np.zeros((0, width), np.float32), np.zeros(0, np.float32))
+        return GateWeights(none, none, none, none.matrix)
     return GateWeights(
-        hidden=to_numpy(hidden.weight.T),
-        hidden_bias=to_numpy(hidden.bias),
-        message=to_numpy(message.weight.T),
-        message_bias=to_numpy(message.bias),
-        gate_message=to_numpy(gate.open.weight[:, width:].T),
-        gate_bias=to_numpy(gate.open.bias),
-        gate_job=pad_outputs(gate.open.weight[:, :width]),
+        hidden=ops.transposed(gate.tell[0]),
+        message=ops.transposed(gate.tell[2]),
+        gate_message=Dense(to_numpy(gate.open.weight[:, width:].T), to_numpy(gate.open.bias)),
+        gate_job=ops.pad_outputs(gate.open.weight[:, :width]),
     )
 
 
-def _linear(layer: nn.Module) -> nn.Linear:
-    assert isinstance(layer, nn.Linear)
-    return layer
-
-
 def ordering_workspace(settings: DasSettings, queue: int) -> OrderingWorkspace:
-    columns = round_up(queue, COLUMNS)
+    columns = ops.round_up(queue, COLUMNS)
     width, spare = settings.width, 2 * OUTPUTS  # a head may end within a block
 
     def flat(rows: int) -> Array32:
@@ -176,8 +137,8 @@ def order_jobs(
             inputs[feature, row] = _ZERO
     if weights.is_linear:
         for column in range(columns):
-            work.mean[column] = weights.head_bias[0]
-            work.log_std[column] = min(max(weights.head_bias[1], _MIN), _MAX)
+            work.mean[column] = weights.head.bias[0]
+            work.log_std[column] = min(max(weights.head.bias[1], _MIN), _MAX)
     else:
         _transformer(view, count, columns, weights, work, inputs)
     for feature in range(JOB_FEATURES):
@@ -196,22 +157,35 @@ def _transformer(
     inputs: Array32,
 ) -> None:
     """The layers of `OrderingAgent`, without its linear skip path."""
-    width, layers = weights.norms.shape[2], len(weights.qkv)
+    width, layers = weights.norms.shape[2], len(weights.qkv.matrix)
     # Heads and layers may end within a block, whose rest is written too.
     x = as_matrix(work.x, width + OUTPUTS, columns)
     y = as_matrix(work.y, width + OUTPUTS, columns)
     wide = as_matrix(work.wide, 3 * width + OUTPUTS, columns)
-    dense(weights.embed, weights.embed_bias, LINEAR, inputs, x, JOB_FEATURES, width, columns)
-    if len(weights.gate.hidden) > 0:
+    embed, head = weights.embed, weights.head
+    dense(embed.matrix, embed.bias, LINEAR, inputs, x, JOB_FEATURES, width, columns)
+    if len(weights.gate.gate_job) > 0:
         _communicate(view, weights.gate, work.pooled, x, y, width)
-    for row in range(width):
-        for column in range(columns):
-            x[row, column] += work.positions[row, column]
-    for layer in range(layers):
-        _encoder_layer(layer, count, weights, work, x, y, wide, width)
+    _add(x, work.positions, width)
+    sums = as_matrix(work.sums, 2, columns)
+    for layer in range(layers):  # ordering.AttentionLayer
+        first, second = weights.norms[2 * layer], weights.norms[2 * layer + 1]
+        ops.layer_norm(x, first[0], first[1], sums, y)
+        matrix, bias = weights.qkv.matrix[layer], weights.qkv.bias[layer]
+        dense(matrix, bias, LINEAR, y, wide, width, 3 * width, columns)
+        _attention(count, work, wide, y, sums, width)
+        matrix, bias = weights.attend_out.matrix[layer], weights.attend_out.bias[layer]
+        dense(matrix, bias, LINEAR, y, wide, width, width, columns)
+        _add(x, wide, width)
+        ops.layer_norm(x, second[0], second[1], sums, y)
+        matrix, bias = weights.expand.matrix[layer], weights.expand.bias[layer]
+        dense(matrix, bias, RELU, y, wide, width, 2 * width, columns)
+        matrix, bias = weights.contract.matrix[layer], weights.contract.bias[layer]
+        dense(matrix, bias, LINEAR, wide, y, 2 * width, width, columns)
+        _add(x, y, width)
     finish = weights.norms[2 * layers]
-    layer_norm(x, finish[0], finish[1], as_matrix(work.sums, 2, columns), y)
-    dense(weights.head, weights.head_bias, LINEAR, y, wide, width, 2, columns)
+    ops.layer_norm(x, finish[0], finish[1], sums, y)
+    dense(head.matrix, head.bias, LINEAR, y, wide, width, 2, columns)
     for column in range(columns):
         work.mean[column] = wide[0, column]
         work.log_std[column] = min(max(wide[1, column], _MIN), _MAX)
@@ -229,44 +203,15 @@ def _communicate(
             mean[feature] += view.machines[machine, feature]
     for feature in range(MACHINE_FEATURES):
         mean[feature] /= np.float32(len(view.machines))
-    dense_vector(gate.hidden, gate.hidden_bias, mean, RELU, hidden)
-    dense_vector(gate.message, gate.message_bias, hidden, LINEAR, message)
-    dense_vector(gate.gate_message, gate.gate_bias, message, LINEAR, bias)
+    ops.dense_vector(gate.hidden, mean, RELU, hidden)
+    ops.dense_vector(gate.message, hidden, LINEAR, message)
+    ops.dense_vector(gate.gate_message, message, LINEAR, bias)
     dense(gate.gate_job, bias, LINEAR, x, y, width, width, x.shape[1])
     for row in range(width):
         own, gates, value = x[row], y[row], message[row]
         for column in range(x.shape[1]):
-            share = sigmoid(gates[column])
+            share = ops.sigmoid(gates[column])
             own[column] = share * value + (_ONE - share) * own[column]
-
-
-@njit_internal
-def _encoder_layer(
-    layer: int,
-    count: int,
-    weights: OrderingWeights,
-    work: OrderingWorkspace,
-    x: Array32,
-    y: Array32,
-    wide: Array32,
-    width: int,
-) -> None:
-    """ordering.AttentionLayer, on the jobs in `x`."""
-    columns, sums = x.shape[1], as_matrix(work.sums, 2, x.shape[1])
-    first, second = weights.norms[2 * layer], weights.norms[2 * layer + 1]
-    layer_norm(x, first[0], first[1], sums, y)
-    matrix, bias = weights.qkv[layer], weights.qkv_bias[layer]
-    dense(matrix, bias, LINEAR, y, wide, width, 3 * width, columns)
-    _attention(count, work, wide, y, sums, width)
-    matrix, bias = weights.attend_out[layer], weights.attend_out_bias[layer]
-    dense(matrix, bias, LINEAR, y, wide, width, width, columns)
-    _add(x, wide, width)
-    layer_norm(x, second[0], second[1], sums, y)
-    matrix, bias = weights.expand[layer], weights.expand_bias[layer]
-    dense(matrix, bias, RELU, y, wide, width, 2 * width, columns)
-    matrix, bias = weights.contract[layer], weights.contract_bias[layer]
-    dense(matrix, bias, LINEAR, wide, y, 2 * width, width, columns)
-    _add(x, y, width)
 
 
 @njit_inline
@@ -284,7 +229,7 @@ def _attention(
             for row in range(count):
                 keys[row, place] = qkv[width + first + place, row]
         dense(keys, work.zeros, LINEAR, qkv[first:], scores, own, count, columns)
-        softmax_terms(scores, count, sums)
+        ops.softmax_terms(scores, count, sums)
         values, result = qkv[2 * width + first :], out[first:]
         dense(values, work.zeros, LINEAR, scores, result, count, own, columns)
         for place in range(own):

@@ -11,29 +11,12 @@ from loadmaster.envs.compiled import njit_inline
 from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling.features import MACHINE_FEATURES
 from loadmaster.envs.gpu_scheduling.observation import Observation
-from loadmaster.models.das.heuristic_init import (
-    COST,
-    DOLLARS_PER_HOUR,
-    HELD,
-    MIN_SPEED,
-    PACE,
-    PAIR_FEATURES,
-    RACK_HELD,
-    RACK_WHOLE,
-    USUAL_LOG_MINUTES,
-    WHOLE_GANG,
-)
+from loadmaster.models import layers as ops
+from loadmaster.models.das import heuristic_init as pairs
+from loadmaster.models.das.heuristic_init import PAIR_FEATURES
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.models.layers import (
-    LINEAR,
-    RELU,
-    Array32,
-    dense_vector,
-    pad_outputs,
-    round_up,
-    to_numpy,
-)
+from loadmaster.models.layers import LINEAR, RELU, Array32, Dense, dense_of, to_numpy
 from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 PRIOR, SPREAD, KINDS = 0, 1, 2  # rows of `PlacementWorkspace.outputs`
@@ -42,17 +25,14 @@ _ZERO, _ONE = np.float32(0), np.float32(1)
 
 
 class PlacementWeights(NamedTuple):
-    """Width D. Matrices are (outputs, inputs), outputs padded to whole blocks."""
+    """Width D."""
 
     straight_to_machine: Array32  # (MACHINE_FEATURES,)
     straight: Array32  # (PAIR_FEATURES,)
-    of_job: Array32  # (JOB_FEATURES, D) transposed
-    of_job_bias: Array32  # (D,)
+    of_job: Dense  # (JOB_FEATURES, D) transposed
     first: Array32  # (D, INPUTS) for the machine's features, then the pair's
-    pair: Array32  # (D, D)
-    pair_bias: Array32  # (D,)
-    heads: Array32  # (KINDS + kind width, D)
-    heads_bias: Array32  # (KINDS + kind width,)
+    pair: Dense  # (D, D)
+    heads: Dense  # (KINDS + kind width, D)
     is_linear: bool  # the heads' weights are 0: only the linear skip path counts
 
 
@@ -72,19 +52,19 @@ def placement_weights(agent: PlacementAgent) -> PlacementWeights:
     return PlacementWeights(
         straight_to_machine=to_numpy(agent.straight_to_machine.weight[0]),
         straight=to_numpy(agent.straight.weight[0]),
-        of_job=to_numpy(agent.of_job.weight.T),
-        of_job_bias=to_numpy(agent.of_job.bias),
-        first=pad_outputs(torch.cat([agent.of_machine.weight, agent.of_pair.weight], dim=1)),
-        pair=pad_outputs(agent.pair.weight),
-        pair_bias=pad_outputs(agent.pair.bias),
-        heads=pad_outputs(torch.cat([head.weight for head in heads])),
-        heads_bias=pad_outputs(torch.cat([head.bias for head in heads])),
+        of_job=ops.transposed(agent.of_job),
+        first=ops.pad_outputs(torch.cat([agent.of_machine.weight, agent.of_pair.weight], dim=1)),
+        pair=dense_of(agent.pair),
+        heads=Dense(
+            ops.pad_outputs(torch.cat([head.weight for head in heads])),
+            ops.pad_outputs(torch.cat([head.bias for head in heads])),
+        ),
         is_linear=not any(head.weight.any() for head in heads),
     )
 
 
 def placement_workspace(settings: DasSettings, machines: int) -> PlacementWorkspace:
-    columns, width = round_up(machines, COLUMNS), round_up(settings.width, OUTPUTS)
+    columns, width = ops.round_up(machines, COLUMNS), ops.round_up(settings.width, OUTPUTS)
     outputs = KINDS + (settings.kind_width if settings.process else 0)
 
     def blank(rows: int) -> Array32:
@@ -96,7 +76,7 @@ def placement_workspace(settings: DasSettings, machines: int) -> PlacementWorksp
         job=np.zeros(width, np.float32),
         first=blank(width),
         pairs=blank(width),
-        outputs=blank(round_up(outputs, OUTPUTS)),
+        outputs=blank(ops.round_up(outputs, OUTPUTS)),
     )
 
 
@@ -117,17 +97,19 @@ def score_pairs(
     view: Observation, row: int, weights: PlacementWeights, work: PlacementWorkspace
 ) -> None:
     """Write prior, spread and kinds of a job on each machine into `work.outputs`."""
-    inputs, width, machines = work.inputs, weights.of_job.shape[1], len(view.machines)
+    inputs, machines = work.inputs, len(view.machines)
+    pair, heads = weights.pair, weights.heads
     _load_pairs(view, row, inputs)
     if weights.is_linear:
-        for head in range(len(weights.heads_bias)):
-            work.outputs[head, :machines] = weights.heads_bias[head]
+        for head in range(len(heads.bias)):
+            work.outputs[head, :machines] = heads.bias[head]
     else:
-        dense_vector(weights.of_job, weights.of_job_bias, view.jobs[row], LINEAR, work.job)
+        width = weights.of_job.matrix.shape[1]
+        ops.dense_vector(weights.of_job, view.jobs[row], LINEAR, work.job)
         dense(weights.first, work.job, RELU, inputs, work.first, INPUTS, width, machines)
-        dense(weights.pair, weights.pair_bias, RELU, work.first, work.pairs, width, width, machines)
-        heads, bias = weights.heads, weights.heads_bias
-        dense(heads, bias, LINEAR, work.pairs, work.outputs, width, len(heads), machines)
+        dense(pair.matrix, pair.bias, RELU, work.first, work.pairs, width, width, machines)
+        outputs = len(heads.matrix)
+        dense(heads.matrix, heads.bias, LINEAR, work.pairs, work.outputs, width, outputs, machines)
     prior = work.outputs[PRIOR]
     for machine in range(machines):
         prior[machine] += work.straight[machine]
@@ -140,16 +122,16 @@ def score_pairs(
 @njit_inline
 def _load_pairs(view: Observation, row: int, inputs: Array32) -> None:
     """heuristic_init.pair_features of one job."""
-    job = view.jobs[row]
+    job, own = view.jobs[row], inputs[MACHINE_FEATURES:]
     gpus = np.exp(job[features.INSTANCES]) * np.expm1(job[features.GPUS])
-    minutes = max(job[features.RAN], job[features.USER_RUN]) - np.float32(USUAL_LOG_MINUTES)
+    minutes = max(job[features.RAN], job[features.USER_RUN]) - np.float32(pairs.USUAL_LOG_MINUTES)
     for machine in range(len(view.machines)):
         held, in_rack = view.held[row, machine], view.rack_held[row, view.rack[machine]]
-        inputs[MACHINE_FEATURES + HELD, machine] = held
-        inputs[MACHINE_FEATURES + WHOLE_GANG, machine] = _ONE if held >= _ONE else _ZERO
-        inputs[MACHINE_FEATURES + RACK_HELD, machine] = in_rack
-        inputs[MACHINE_FEATURES + RACK_WHOLE, machine] = _ONE if in_rack >= _ONE else _ZERO
-        pace = np.log(max(view.machines[machine, features.SPEED], np.float32(MIN_SPEED)))
-        price = view.machines[machine, features.PRICE] * gpus / np.float32(DOLLARS_PER_HOUR)
-        inputs[MACHINE_FEATURES + COST, machine] = np.log1p(price) - pace
-        inputs[MACHINE_FEATURES + PACE, machine] = pace * minutes
+        own[pairs.HELD, machine] = held
+        own[pairs.WHOLE_GANG, machine] = _ONE if held >= _ONE else _ZERO
+        own[pairs.RACK_HELD, machine] = in_rack
+        own[pairs.RACK_WHOLE, machine] = _ONE if in_rack >= _ONE else _ZERO
+        pace = np.log(max(view.machines[machine, features.SPEED], np.float32(pairs.MIN_SPEED)))
+        price = view.machines[machine, features.PRICE] * gpus / np.float32(pairs.DOLLARS_PER_HOUR)
+        own[pairs.COST, machine] = np.log1p(price) - pace
+        own[pairs.PACE, machine] = pace * minutes

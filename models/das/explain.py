@@ -47,50 +47,35 @@ def scored_options(tables: ClusterTables, scores: Scores) -> dict[str, list[Opti
 
 
 class Ranking(NamedTuple):
-    """K rows of jobs, or machines, by their score."""
+    """K rows of jobs, or machines, the highest score first."""
 
-    items: NDArray[np.int64]  # (K,)
-    score: NDArray[np.float32]  # (K,) the mean of its priority or affinity
-    probability: NDArray[np.float64]  # (K,) of the highest score, when actions are sampled
-
-    @property
-    def first(self) -> int:
-        return int(self.items[self.score.argmax()])
+    items: list[int]
+    score: list[float]  # the mean of its priority or affinity
+    probability: list[float]  # of the highest score, when actions are sampled
 
     def options(
         self, name: Callable[[int], str], details: Callable[[int], Mapping[str, str]]
     ) -> list[Option]:
         return [
-            Option(
-                name(item),
-                float(self.score[place]),
-                probability=float(self.probability[place]),
-                chosen=number == 0,
-                details=details(item),
-            )
-            for number, (place, item) in enumerate(self._best())
+            Option(name(item), score, None, probability, place == 0, details(item))
+            for place, (item, score, probability) in enumerate(self._best())
         ]
 
     def records(self, fields: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
         return [
-            {
-                **fields(item),
-                "score": round(float(self.score[place]), 6),
-                "probability": round(float(self.probability[place]), 4),
-            }
-            for place, item in self._best()
+            {**fields(item), "score": round(score, 6), "probability": round(probability, 4)}
+            for item, score, probability in self._best()
         ]
 
-    def _best(self) -> list[tuple[int, int]]:
-        """Place and item of the highest scores."""
-        best = np.argsort(-self.score, kind="stable")[:OPTIONS]
-        return [(int(place), int(self.items[place])) for place in best]
+    def _best(self) -> list[tuple[int, float, float]]:
+        return list(zip(*self, strict=True))[:OPTIONS]
 
 
 def rank(items: NDArray[np.int64], score: NDArray[Any], samples: NDArray[Any]) -> Ranking:
     """Of scores (K,) and samples of them (DRAWS, K)."""
-    highest = np.bincount(samples.argmax(1), minlength=samples.shape[1])
-    return Ranking(items, score, highest / len(samples))
+    probability = np.bincount(samples.argmax(1), minlength=len(items)) / len(samples)
+    order = np.argsort(-score, kind="stable")
+    return Ranking(*(table[order].tolist() for table in (items, score, probability)))
 
 
 class DecisionContext(NamedTuple):
@@ -217,7 +202,7 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
     """Which job goes first, and to which machine."""
     # In a strict queue the first job may fit nowhere and block those behind it.
     jobs = context.rank_jobs(np.flatnonzero(context.priorities.mask[0].numpy()))
-    first, startable, name = jobs.first, context.startable, context.job_name
+    first, startable, name = jobs.items[0], context.startable, context.job_name
     choices = {"job": jobs.options(name, lambda row: context.job_details(row, "waited, s"))}
     others = {"job": len(jobs.items) - len(choices["job"])}
     chosen: dict[str, int | None] = {"job": context.job_id(first), "machine": None}
@@ -236,8 +221,8 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
         )
         others["machine"] = len(machines.items) - len(choices["machine"])
         record["machines"] = machines.records(lambda machine: {"machine": machine})
-        chosen["machine"] = machines.first
-        summary = f"{name(first)} goes first, and to machine {machines.first + 1}"
+        chosen["machine"] = machines.items[0]
+        summary = f"{name(first)} goes first, and to machine {machines.items[0] + 1}"
     again = ", after reconsidering" if context.phase == PLACING_AGAIN else ""
     situation = f"{len(context.shown)} jobs shown, {len(startable)} could start{again}"
     return situation, Explanation(summary, choices, others), record
@@ -246,18 +231,17 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
 def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
     """All jobs by priority, and which is stopped for which."""
     running, name = context.is_running, context.job_name
-    jobs = context.rank_jobs(np.arange(len(running)))
-    stopped = _stopped_for(context)
-    options = jobs.options(
-        name,
-        lambda row: {
-            **context.job_details(row, "here for, s"),
-            "now": "runs" if running[row] else "waits",
-        },
-    )
+    jobs, stopped = context.rank_jobs(np.arange(len(running))), _stopped_for(context)
+    runs, waits = int(running.sum()), int((~running).sum())
+
+    def details(row: int) -> dict[str, str]:
+        now = "runs" if running[row] else "waits"
+        return {**context.job_details(row, "here for, s"), "now": now}
+
+    options = jobs.options(name, details)
     record = {
-        "jobs_running": int(running.sum()),
-        "jobs_waiting": int((~running).sum()),
+        "jobs_running": runs,
+        "jobs_waiting": waits,
         "jobs": jobs.records(
             lambda row: {"job": context.job_id(row), "running": bool(running[row])}
         ),
@@ -269,7 +253,6 @@ def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str
     parts = [f"{name(row)} is stopped for {name(other)}" for row, other in stopped.items()]
     if len(parts) > OPTIONS:
         parts[OPTIONS:] = [f"{len(parts) - OPTIONS} more are stopped"]
-    runs, waits = running.sum(), (~running).sum()
     situation = f"{len(running)} jobs reconsidered, {runs} run, {waits} wait"
     summary = ", ".join(parts) or "no job is stopped"
     others = {"job": len(jobs.items) - len(options)}

@@ -47,10 +47,7 @@ class DasModule(TorchRLModule):
             standard_normal(key, shape[:1], stream=0), standard_normal(key, shape, stream=1)
         )
         actions = found.sample(standard)
-        return {
-            Columns.ACTIONS: _by_agent(actions),
-            Columns.ACTION_LOGP: found.log_prob(actions),
-        }
+        return {Columns.ACTIONS: _by_agent(actions), Columns.ACTION_LOGP: found.log_prob(actions)}
 
     def _forward_train(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
         found = self.network(batch[Columns.OBS])

@@ -10,27 +10,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.actions import apply_action
 from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Workload
-from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe_if_decision
+from loadmaster.envs.gpu_scheduling.observation import (
+    Observation,
+    blank_observation,
+    observe_if_decision,
+)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.models.bundle import Bundle, load_bundle
+from loadmaster.models.das import compiled_loop as loop
 from loadmaster.models.das.compiled import Workspace, is_supported, weights_of, workspace_for
-from loadmaster.models.das.compiled_loop import (
-    EVENT,
-    MACHINES,
-    NO_REWARD,
-    ROWS,
-    Scores,
-    empty_scores,
-    run_episode,
-    run_event,
-    score_options,
-)
+from loadmaster.models.das.compiled_loop import EVENT, NO_REWARD, Scores, empty_scores
 from loadmaster.models.das.decision import ClusterTables, Decision, read_decision, summarise
 from loadmaster.models.das.explain import OPTIONS, DecisionContext, scored_options
 from loadmaster.models.das.network import ActionDistribution, DasNetwork, batch_of_one
@@ -71,14 +65,11 @@ class DasPolicy:
 
     @classmethod
     def load(cls, folder: Path) -> DasPolicy:
-        bundle = load_bundle(folder)
-        if bundle.system != "das":
-            raise InputError(f"{folder} holds a policy of {bundle.system!r}; expected one of 'das'")
-        return cls.from_bundle(bundle)
+        return cls.from_bundle(load_bundle(folder))
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> DasPolicy:
-        network = bundle.build()
+        network = bundle.build("das")
         assert isinstance(network, DasNetwork)
         return cls(network, training_settings(bundle), bundle.name, bundle.version)
 
@@ -87,46 +78,34 @@ class DasPolicy:
 
         Raises FloatingPointError if the network's output is not finite.
         """
-        if self._is_compiled_for(len(tables.cluster.rack)):
-            work, scores = self._buffers(len(tables.cluster.rack))
-            view = blank_observation(
-                self.trained_in.max_queue, tables.cluster, self.trained_in.history
-            )
-            is_finite = run_event(*tables.simulation, view, self._weights, work, phase, scores)
+        machines, trained_in = len(tables.cluster.rack), self.trained_in
+        view = blank_observation(trained_in.max_queue, tables.cluster, trained_in.history)
+        if is_supported(self.network.settings, machines):
+            work, scores = self._buffers(machines)
+            is_finite = loop.run_event(*tables.simulation, view, self._weights, work, phase, scores)
         else:
             scores = empty_scores(OPTIONS, 0)
-            is_finite = self._run_event_in_torch(tables, phase, scores)
+            is_finite = self._run_event_in_torch(tables, view, phase, scores)
         if not is_finite:
             raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
         decision = read_decision(tables)
         return decision, Explanation(summarise(tables, decision), scored_options(tables, scores))
 
     def run(
-        self,
-        settings: GpuSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        *,
-        record: bool = False,
+        self, settings: GpuSchedulingSettings, seed: int, workload: Workload, record: bool = False
     ) -> EpisodeResult:
         """Result of the episode of `seed`; with `record`, with its trace."""
-        runner = self.start_episode(settings, seed, workload, record=record)
+        runner = self.start_episode(settings, seed, workload, record)
         machines = len(runner.episode.cluster.rack)
-        if self._is_compiled_for(machines):
-            run_episode(runner, self._weights, self._workspace(machines))
+        if is_supported(self.network.settings, machines):
+            loop.run_episode(runner, self._weights, self._workspace(machines))
         else:
             while runner.advance_to_decision():
-                actions = self.network.mean_actions(_observation(runner))
-                runner.decide(actions.priority[0].numpy(), actions.affinity[0].numpy())
+                runner.decide(*self.score(runner).actions)
         return runner.result()
 
     def start_episode(
-        self,
-        settings: GpuSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        *,
-        record: bool = False,
+        self, settings: GpuSchedulingSettings, seed: int, workload: Workload, record: bool = False
     ) -> EpisodeRunner:
         """The episode before its first decision, with the policy's own settings."""
         settings = settings.model_copy(update=self.fixed_settings)
@@ -144,25 +123,24 @@ class DasPolicy:
 
     def score(self, runner: EpisodeRunner) -> DecisionContext:
         """Distributions of both agents' actions at the runner's decision."""
-        observation = _observation(runner)
+        counts = runner.decision_state.counts
+        # Without unused rows, in memory that the next decision overwrites.
+        observation = batch_of_one(runner.view, int(counts[SHOWN]))
         with torch.no_grad():
             found = self.network(observation)
-        counts = runner.decision_state.counts
         return DecisionContext(
             runner.episode, runner.state, int(counts[PHASE]),
             runner.decision_state.shown[: counts[SHOWN]], observation, *found,
         )  # fmt: skip
 
-    def _is_compiled_for(self, machines: int) -> bool:
-        return is_supported(self.network.settings, machines)
-
     def _workspace(self, machines: int) -> Workspace:
         sizes = self.trained_in.max_queue, machines, self.trained_in.history
         return workspace_for(self.network.settings, *sizes)
 
-    def _run_event_in_torch(self, tables: ClusterTables, phase: int, scores: Scores) -> bool:
+    def _run_event_in_torch(
+        self, tables: ClusterTables, view: Observation, phase: int, scores: Scores
+    ) -> bool:
         """`compiled_loop.run_event` for any number of machines."""
-        view = blank_observation(self.trained_in.max_queue, tables.cluster, self.trained_in.history)
         counts = tables.decision_state.counts
         with torch.no_grad(), _one_thread():
             while observe_if_decision(*tables.simulation, view):
@@ -170,7 +148,7 @@ class DasPolicy:
                     break
                 found = self.network(batch_of_one(view, int(counts[SHOWN])))
                 priority, affinity = (np.ascontiguousarray(mean[0]) for mean in found.mean())
-                if score_options(view, tables.decision_state, priority, affinity, scores):
+                if loop.score_options(view, tables.decision_state, priority, affinity, scores):
                     _score_uncertainty(found, scores)
                 if not apply_action(*tables.simulation, NO_REWARD, priority, affinity):
                     return False
@@ -179,14 +157,9 @@ class DasPolicy:
         return True
 
 
-def _observation(runner: EpisodeRunner) -> dict[str, torch.Tensor]:
-    """A batch of one without unused rows, in memory that the next decision overwrites."""
-    return batch_of_one(runner.view, int(runner.decision_state.counts[SHOWN]))
-
-
 def _score_uncertainty(found: ActionDistribution, scores: Scores) -> None:
     priorities, placements = found
-    rows, machines = scores.counts[ROWS], scores.counts[MACHINES]
+    rows, machines = scores.counts[loop.ROWS], scores.counts[loop.MACHINES]
     scores.priority_log_std[:rows] = priorities.log_std[0].numpy()[scores.rows[:rows]]
     if machines:
         std = placements.affinities.std[placements.row == scores.rows[0]][0].numpy()

@@ -65,17 +65,6 @@ class DasSettings(Settings):
             )
         return self
 
-    @property
-    def variant(self) -> str:
-        """Name in the paper's Table 1."""
-        names = {
-            (False, False): "DA",
-            (True, False): "DA+MC",
-            (False, True): "DA+RWGP",
-            (True, True): "DAS",
-        }
-        return names[self.communicate, self.process]
-
 
 def training_settings(manifest: Manifest) -> GpuSchedulingSettings:
     """Environment settings that the bundle was trained with."""

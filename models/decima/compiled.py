@@ -18,6 +18,7 @@ from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
+from loadmaster.models.layers import Array32, round_up, to_numpy
 from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
@@ -35,12 +36,12 @@ _SLOPE, _ILLEGAL, _ONE = np.float32(SLOPE), np.float32(ILLEGAL), np.float32(1)
 class Weights(NamedTuple):
     """All layers of the seven perceptrons, padded with 0 to the widest, W."""
 
-    matrix: NDArray[np.float32]  # (7, LAYERS_MAX, W, W) to output (row) from input (column)
-    bias: NDArray[np.float32]  # (7, LAYERS_MAX, W)
+    matrix: Array32  # (7, LAYERS_MAX, W, W) to output (row) from input (column)
+    bias: Array32  # (7, LAYERS_MAX, W)
     # Row 0: number of layers, 0 for a part the network lacks; then inputs and outputs of each.
     shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2)
-    linear_stage: NDArray[np.float32]  # (STAGE_TERMS,)
-    linear_limit: NDArray[np.float32]  # (LIMIT_INPUTS, 1 + JOB_INPUTS)
+    linear_stage: Array32  # (STAGE_TERMS,)
+    linear_limit: Array32  # (LIMIT_INPUTS, 1 + JOB_INPUTS)
 
 
 class Scratch(NamedTuple):
@@ -53,69 +54,50 @@ class Scratch(NamedTuple):
     row: NDArray[np.int64]  # (N,) observation row of each column
     column: NDArray[np.int64]  # (N,) column of each observation row
     level_end: NDArray[np.int64]  # (N + 1,) end column of each height
-    inputs: NDArray[np.float32]  # (STAGE_INPUTS, N)
-    stage: NDArray[np.float32]  # (D, N)
-    incoming: NDArray[np.float32]  # (D, N) sums of messages
-    job_inputs: NDArray[np.float32]  # (JOB_INPUTS, M)
-    job: NDArray[np.float32]  # (D, M)
-    cluster: NDArray[np.float32]  # (D,)
-    layer: NDArray[np.float32]  # (2, W, columns) input and output of a layer, in turn
-    stage_scores: NDArray[np.float32]  # (N,) by row
-    limit_scores: NDArray[np.float32]  # (E,)
+    inputs: Array32  # (STAGE_INPUTS, N)
+    stage: Array32  # (D, N)
+    incoming: Array32  # (D, N) sums of messages
+    job_inputs: Array32  # (JOB_INPUTS, M)
+    job: Array32  # (D, M)
+    cluster: Array32  # (D,)
+    layer: Array32  # (2, W, columns) input and output of a layer, in turn
+    stage_scores: Array32  # (N,) by row
+    limit_scores: Array32  # (E,)
 
 
 def weights_of(network: DecimaNetwork) -> Weights:
     """Copy the network's weights for `decide`."""
+    encoder = network.encoder
     perceptrons: tuple[nn.Sequential | None, ...] = (
-        network.encoder.prepare,
-        network.encoder.message,
-        network.encoder.update,
-        network.summarise_stage,
-        network.summarise_job,
-        network.score_stage,
-        network.score_limit,
-    )
-    widest = _widest(network)
-    matrix = np.zeros((len(perceptrons), LAYERS_MAX, widest, widest), np.float32)
-    bias = np.zeros((len(perceptrons), LAYERS_MAX, widest), np.float32)
+        encoder.prepare, encoder.message, encoder.update, network.summarise_stage,
+        network.summarise_job, network.score_stage, network.score_limit,
+    )  # fmt: skip
+    bias = np.zeros((len(perceptrons), LAYERS_MAX, _widest(network)), np.float32)
+    matrix = np.zeros((*bias.shape, _widest(network)), np.float32)
     shape = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 2), np.int64)
     for which, perceptron in enumerate(perceptrons):
         layers = [layer for layer in perceptron or () if isinstance(layer, nn.Linear)]
         shape[which, 0] = len(layers)
         for place, layer in enumerate(layers):
             given, made = layer.in_features, layer.out_features
-            matrix[which, place, :made, :given] = layer.weight.detach().cpu().numpy()
-            bias[which, place, :made] = layer.bias.detach().cpu().numpy()
+            matrix[which, place, :made, :given] = to_numpy(layer.weight)
+            bias[which, place, :made] = to_numpy(layer.bias)
             shape[which, 1 + place] = given, made
-    return Weights(
-        matrix,
-        bias,
-        shape,
-        linear_stage=_row(network.tilt_stage, features.STAGE_TERMS),
-        linear_limit=_row(network.tilt_limit, features.LIMIT_TERMS).reshape(
-            features.LIMIT_INPUTS, -1
-        ),
-    )
-
-
-def _row(layer: nn.Linear | None, size: int) -> NDArray[np.float32]:
-    if layer is None:
-        return np.zeros(size, np.float32)
-    return np.array(layer.weight.detach().cpu().numpy()[0], np.float32)
+    linear_stage = to_numpy(network.tilt_stage.weight[0])
+    linear_limit = np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32)
+    if network.tilt_limit is not None:
+        linear_limit[:] = to_numpy(network.tilt_limit.weight).reshape(linear_limit.shape)
+    return Weights(matrix, bias, shape, linear_stage, linear_limit)
 
 
 def _widest(network: DecimaNetwork) -> int:
-    widest = max(
-        max(layer.in_features, layer.out_features)
-        for layer in network.modules()
-        if isinstance(layer, nn.Linear)
-    )
-    return OUTPUTS * -(-widest // OUTPUTS)
+    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    return round_up(max(max(one.in_features, one.out_features) for one in layers), OUTPUTS)
 
 
 def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) -> Scratch:
     width = network.encoder.width
-    columns = COLUMNS * -(-max(stages, jobs, executors) // COLUMNS)
+    columns = round_up(max(stages, jobs, executors), COLUMNS)
     return Scratch(
         row=np.zeros(stages, np.int64),
         column=np.zeros(stages, np.int64),
@@ -286,9 +268,7 @@ def score_stages(view: Observation, weights: Weights, scratch: Scratch) -> None:
 
 
 @njit_internal
-def linear_stage_terms(
-    weights: Weights, inputs: NDArray[np.float32], count: int, out: NDArray[np.float32]
-) -> None:
+def linear_stage_terms(weights: Weights, inputs: Array32, count: int, out: Array32) -> None:
     """Weighted sum of features.stage_terms for the first `count` columns of `inputs`."""
     source = inputs[features.IS_SOURCE]
     for column in range(count):
@@ -336,9 +316,7 @@ def score_limits(
 
 
 @njit_internal
-def fill(
-    layer: NDArray[np.float32], start: int, table: NDArray[np.float32], first: int, count: int
-) -> None:
+def fill(layer: Array32, start: int, table: Array32, first: int, count: int) -> None:
     """Copy columns of a table into the input of a layer, from its row `start` on."""
     for i in range(len(table)):
         for column in range(count):
@@ -346,7 +324,7 @@ def fill(
 
 
 @njit_internal
-def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: int) -> int:
+def perceptron(weights: Weights, which: int, layer: Array32, count: int) -> int:
     """Run the first `count` columns of layer[0] through; the index in `layer` of the output."""
     source, layers = 0, weights.shape[which, 0, 0]
     for place in range(layers):
@@ -360,7 +338,7 @@ def perceptron(weights: Weights, which: int, layer: NDArray[np.float32], count: 
 
 
 @njit_internal
-def choose(scores: NDArray[np.float32], start: int, end: int, draw: float) -> tuple[int, float]:
+def choose(scores: Array32, start: int, end: int, draw: float) -> tuple[int, float]:
     """Choose an index by softmax over scores[start:end]; the index and its log-probability."""
     best = start
     for i in range(start, end):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +36,16 @@ class TopScores(NamedTuple):
     values: NDArray[np.float64]  # (T, 3)
 
 
-def empty_top_scores(top: int = TOP) -> TopScores:
-    return TopScores(np.zeros(top, np.int64), np.zeros(top, np.float32), np.zeros((top, 3)))
+class BestOptions(NamedTuple):
+    stages: TopScores
+    limits: TopScores
+
+
+def empty_options() -> BestOptions:
+    return BestOptions(*(
+        TopScores(np.zeros(TOP, np.int64), np.zeros(TOP, np.float32), np.zeros((TOP, 3)))
+        for _ in range(2)
+    ))  # fmt: skip
 
 
 class StageScore(NamedTuple):
@@ -72,26 +80,22 @@ class Decision(NamedTuple):
 
 @compiled
 def decide_with_scores(
-    view: Observation,
-    weights: Weights,
-    scratch: Scratch,
-    best_stages: TopScores,
-    best_limits: TopScores,
+    view: Observation, weights: Weights, scratch: Scratch, best: BestOptions
 ) -> tuple[int, int, int, int]:
     """Decide without sampling and fill the tables of best options.
 
     Returns the stage's row, the limit, and how many rows of either table are filled.
     """
     row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
-    stages = _fill_best(scratch.stage_scores, 0, int(view.cluster[obs_cols.STAGES]), best_stages)
+    stages = _fill_best(scratch.stage_scores, 0, int(view.cluster[obs_cols.STAGES]), best.stages)
     for place in range(stages):
-        stage = view.stages[best_stages.option[place]]
-        best_stages.values[place, TASKS_LEFT] = stage[obs_cols.UNSTARTED]
-        best_stages.values[place, MEAN_S] = stage[obs_cols.MEAN_S]
+        stage = view.stages[best.stages.option[place]]
+        best.stages.values[place, TASKS_LEFT] = stage[obs_cols.UNSTARTED]
+        best.stages.values[place, MEAN_S] = stage[obs_cols.MEAN_S]
     if weights.shape[SCORE_LIMIT, 0, 0] == 0:
         return row, limit, stages, 0
     lowest, highest = useful_limits(view, row)
-    return row, limit, stages, _fill_best(scratch.limit_scores, lowest - 1, highest, best_limits)
+    return row, limit, stages, _fill_best(scratch.limit_scores, lowest - 1, highest, best.limits)
 
 
 @njit_internal
@@ -115,21 +119,17 @@ def _fill_best(scores: NDArray[np.float32], first: int, end: int, best: TopScore
     return count
 
 
-def stage_scores(best: TopScores, count: int) -> list[StageScore]:
-    return [
-        StageScore(row, score, probability, int(tasks_left), mean_s)
-        for row, score, (probability, tasks_left, mean_s) in _rows(best, count)
-    ]
-
-
-def limit_scores(best: TopScores, count: int) -> list[LimitScore]:
-    return [LimitScore(place + 1, score, values[0]) for place, score, values in _rows(best, count)]
-
-
-def _rows(best: TopScores, count: int) -> Iterator[tuple[int, float, list[float]]]:
-    option, score, values = best
-    return zip(
-        option[:count].tolist(), score[:count].tolist(), values[:count].tolist(), strict=True
+def read_options(
+    best: BestOptions, stages: int, limits: int
+) -> tuple[list[StageScore], list[LimitScore]]:
+    """The first `stages` and `limits` rows of the tables."""
+    of_stages, of_limits = (
+        zip(*(column[:count].tolist() for column in table), strict=True)
+        for table, count in ((best.stages, stages), (best.limits, limits))
+    )
+    return (
+        [StageScore(row, score, own[0], int(own[1]), own[2]) for row, score, own in of_stages],
+        [LimitScore(place + 1, score, own[0]) for place, score, own in of_limits],
     )
 
 

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling import observation as obs_cols
-from loadmaster.envs.dag_scheduling.actions import (
-    executors_granted,
-    resolve_action,
-    useful_limits,
-)
+from loadmaster.envs.dag_scheduling.actions import executors_granted, resolve_action, useful_limits
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.placement import unplaced_executors
 from loadmaster.envs.dag_scheduling.rounds import place
 from loadmaster.envs.dag_scheduling.state import SimState
-from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import Bundle
 from loadmaster.models.decima import compiled as kernels
+from loadmaster.models.decima import explain as explanations
 from loadmaster.models.decima.compiled import Scratch, Weights
-from loadmaster.models.decima.explain import (
-    PROBABILITY,
-    Decision,
-    StageNames,
-    TopScores,
-    decide_with_scores,
-    empty_top_scores,
-    explain,
-    grant,
-    limit_scores,
-    situation,
-    stage_scores,
-)
+from loadmaster.models.decima.explain import PROBABILITY, BestOptions, Decision, StageNames
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.policy import Explanation
 
@@ -90,27 +72,24 @@ def decide_round(
     weights: Weights,
     scratch: Scratch,
     granted: NDArray[np.int64],
-    best_stages: TopScores,
-    best_limits: TopScores,
+    best: BestOptions,
 ) -> tuple[int, int, int, int, int]:
     """Fill `granted` (most, GRANT_COLUMNS) with the network's best decisions.
 
     Returns the number of decisions (or NOT_FINITE), and of the first one: the stages that could be
-    chosen, the filled rows of `best_stages` (by their rows in the state) and of `best_limits`, and
+    chosen, the filled rows of `best.stages` (by their rows in the state) and of `best.limits`, and
     the limits that differ. One call, since passing these tables takes as long as a decision.
     """
     schedulable = observe_round(state, bank, view, rows)
     if schedulable == 0:
         return 0, 0, 0, 0, 0
-    row, limit, stages, limits = decide_with_scores(
-        view, weights, scratch, best_stages, best_limits
-    )
+    row, limit, stages, limits = explanations.decide_with_scores(view, weights, scratch, best)
     lowest, highest = useful_limits(view, row)
-    for best in range(stages):  # rows of the view change with the next observation
-        best_stages.option[best] = rows[best_stages.option[best]]
-    finite = np.isfinite(best_stages.values[0, PROBABILITY])
+    for option in range(stages):  # rows of the view change with the next observation
+        best.stages.option[option] = rows[best.stages.option[option]]
+    finite = np.isfinite(best.stages.values[0, PROBABILITY])
     if limits > 0:
-        finite &= np.isfinite(best_limits.values[0, PROBABILITY])
+        finite &= np.isfinite(best.limits.values[0, PROBABILITY])
     count = NOT_FINITE
     if finite:
         commit(state, bank, view, rows, row, limit, granted[0])
@@ -125,13 +104,6 @@ def decide_round(
     return count, schedulable, stages, limits, highest - lowest + 1
 
 
-class RoundResult(NamedTuple):
-    """Result of a decision round."""
-
-    decisions: int  # rows of `granted` that are filled
-    first: Decision | None  # None: no stage could be chosen. Its rows are those of the state.
-
-
 class DecimaPolicy:
     """Takes the best-scored stage and limit. Not for two threads at once."""
 
@@ -140,13 +112,11 @@ class DecimaPolicy:
         self.weights = kernels.weights_of(network)
         self._executors = 64
         self._scratch = kernels.scratch_for(network, 64, 8, self._executors)
-        self._best_stages, self._best_limits = empty_top_scores(), empty_top_scores()
+        self._best = explanations.empty_options()
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> DecimaPolicy:
-        if bundle.system != "decima":
-            raise InputError(f"{bundle.name!r} is a bundle of {bundle.system!r}; expected 'decima'")
-        network = bundle.build()
+        network = bundle.build("decima")
         assert isinstance(network, DecimaNetwork)
         return cls(network, bundle.name, bundle.version)
 
@@ -155,25 +125,21 @@ class DecimaPolicy:
     ) -> tuple[Decision, Explanation]:
         """Decide on an observation with at least one schedulable stage."""
         total = int(view.cluster[obs_cols.TOTAL_EXECUTORS])
-        row, limit, stages, limits = decide_with_scores(
-            view, self.weights, self._scratch_for(view, total), self._best_stages, self._best_limits
+        row, limit, stages, limits = explanations.decide_with_scores(
+            view, self.weights, self._scratch_for(view, total), self._best
         )
         lowest, highest = useful_limits(view, row)
+        schedulable = int(np.count_nonzero(view.schedulable[:-1]))  # the last place is idling
         decision = Decision(
-            row=row,
-            limit=limit,
-            executors=executors_granted(view, row, limit),
-            schedulable=int(np.count_nonzero(view.schedulable[:-1])),  # the last place is idling
-            useful_limits=highest - lowest + 1,
-            stages=stage_scores(self._best_stages, stages),
-            limits=limit_scores(self._best_limits, limits),
-        )
+            row, limit, executors_granted(view, row, limit), schedulable, highest - lowest + 1,
+            *explanations.read_options(self._best, stages, limits),
+        )  # fmt: skip
         free, jobs = int(view.cluster[obs_cols.FREE_EXECUTORS]), int(view.cluster[obs_cols.JOBS])
         summary = (
-            f"{situation(free, total, jobs, decision.schedulable)}: "
-            f"{grant(stage_name(row), decision.executors, limit)}"
+            f"{explanations.situation(free, total, jobs, schedulable)}: "
+            f"{explanations.grant(stage_name(row), decision.executors, limit)}"
         )
-        return decision, explain(decision, stage_name, summary)
+        return decision, explanations.explain(decision, stage_name, summary)
 
     def decide_round(
         self,
@@ -182,31 +148,24 @@ class DecimaPolicy:
         view: Observation,
         rows: NDArray[np.int64],
         granted: NDArray[np.int64],
-    ) -> RoundResult:
+    ) -> tuple[int, Decision | None]:
         """Decide until all executors of the round are placed or `granted` is full.
 
         `view` and `rows` are buffers for observations of the state, which the decisions change.
+        Returns how many rows of `granted` are filled, and the first decision by rows of the state;
+        None: no stage could be chosen.
         """
         scratch = self._scratch_for(view, len(state.executors))
         count, schedulable, stages, limits, useful = decide_round(
-            state, bank, view, rows, self.weights, scratch, granted,
-            self._best_stages, self._best_limits,
-        )  # fmt: skip
+            state, bank, view, rows, self.weights, scratch, granted, self._best
+        )
         if schedulable == 0:
-            return RoundResult(0, None)
+            return 0, None
         if count == NOT_FINITE:
             raise FloatingPointError(f"{self.name}: scores are not finite")
         row, executors, limit = granted[0].tolist()
-        first = Decision(
-            row=row,
-            limit=limit,
-            executors=executors,
-            schedulable=schedulable,
-            useful_limits=useful,
-            stages=stage_scores(self._best_stages, stages),
-            limits=limit_scores(self._best_limits, limits),
-        )
-        return RoundResult(count, first)
+        options = explanations.read_options(self._best, stages, limits)
+        return count, Decision(row, limit, executors, schedulable, useful, *options)
 
     def _scratch_for(self, view: Observation, executors: int) -> Scratch:
         """Buffers as large as the observation's tables."""

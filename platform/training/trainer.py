@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.registry import find_network
+from loadmaster.models.bundle import build_network
 from loadmaster.platform.rl.algorithm import InputDriven
 from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.training.config import Recipe, TrainingConfig
@@ -139,7 +139,7 @@ def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.
         )
     if patterns:
         taken = _matching(bundle.weights, patterns)
-        _check_shapes(taken, find_network(recipe.system).build(recipe.network(config)).state_dict())
+        _check_shapes(taken, build_network(recipe.system, recipe.network(config)).state_dict())
         return taken
     network = {**recipe.network(recipe.config_class()), **bundle.network}
     if network != recipe.network(config):

@@ -28,30 +28,20 @@ def training(process: bool) -> DasTraining:
         {
             "seed": SEED,
             "environment": {
-                "machines": [SLOW, FAST],
-                "jobs": 16,
-                "load": 0.4,
-                "fee_weight": 0.0,
+                "machines": [SLOW, FAST], "jobs": 16, "load": 0.4, "fee_weight": 0.0,
                 "oversized": "skip",
             },
             "network": {
-                "width": 16,
-                "heads": 2,
-                "layers": 1,
-                "process": process,
-                "opening": "nothing",
+                "width": 16, "heads": 2, "layers": 1, "process": process, "opening": "nothing",
             },
             "rollouts": {"sequences": 8, "per_sequence": 4, "workers": 0, "keep": 1.0},
             "training": {
                 "learning_rate": {"first": 3e-3, "last": 3e-3},
-                "epochs": 4,
-                "minibatches": 2,
-                "scale": "sequence",
-                "critic": {"kind": "none"},
+                "epochs": 4, "minibatches": 2, "scale": "sequence", "critic": {"kind": "none"},
             },
             "validation": {"sequences": 16},
         },
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:job .* asks for")
@@ -68,11 +58,7 @@ def test_jobs_are_placed_on_the_faster_machine(process: bool) -> None:
         trainer.stop()
     machines = tuple(reversed(config.environment.machines))
     fast_first = config.environment.model_copy(update={"machines": machines})
-    best = np.mean(
-        [
-            run_episode("fifo-first-fit", fast_first, seed).mean_jct_s
-            for seed in trainer.validation_seeds
-        ]
-    )
+    runs = (run_episode("fifo-first-fit", fast_first, seed) for seed in trainer.validation_seeds)
+    best = np.mean([run.mean_jct_s for run in runs])
     assert untrained > 2 * best
     assert trained < 1.15 * best

@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from loadmaster.models.keyed_random import RNG_KEY, uniform
+from loadmaster.models.keyed_random import RNG_KEY, standard_normal
 from loadmaster.platform.rl.learner import ENTROPY
 from loadmaster.platform.rl.mappo import MappoConfig
 from loadmaster.platform.rl.vector_rollout import VectorEngine
@@ -30,9 +30,7 @@ AGENTS = ("left", "right")
 SYMBOLS, MARKS, STEPS, TOLL = 3, 3, 10, 4.0
 BEST = STEPS - 1  # vaults that can pay before the end
 SEEDS = range(100, 132)  # of evaluation episodes
-SEEN = (
-    SYMBOLS + MARKS + 2
-)  # numbers an agent observes: also whether a vault just opened, and the time
+SEEN = SYMBOLS + MARKS + 2  # numbers an agent observes: also whether a vault opened, and the time
 
 
 def game_of(seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -98,7 +96,7 @@ class Keyholders(TorchRLModule):
 
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         logs = self._scores(batch)
-        draw = uniform(batch[RNG_KEY], (len(AGENTS), 1))
+        draw = torch.special.ndtr(standard_normal(batch[RNG_KEY], (len(AGENTS), 1)))  # uniform
         chosen = (logs.exp().cumsum(2) < draw).sum(2).clamp(max=SYMBOLS - 1)
         return {Columns.ACTIONS: _by_agent(chosen), Columns.ACTION_LOGP: _at(logs, chosen)}
 
@@ -139,16 +137,8 @@ OBSERVATIONS = spaces.Dict({agent: spaces.Box(0, 1, (SEEN,), np.float32) for age
 ACTIONS = spaces.Dict({agent: spaces.Discrete(SYMBOLS) for agent in AGENTS})
 
 
-def make_envs(count: int, horizon_s: float | None) -> Any:
-    return Vaults(count)
-
-
 def make_engine() -> VectorEngine:
-    return VectorEngine(make_envs)
-
-
-def keyholders() -> Keyholders:
-    return Keyholders(observation_space=OBSERVATIONS, action_space=ACTIONS, model_config={})
+    return VectorEngine(lambda count, horizon_s: Vaults(count))
 
 
 def vaults_config(

@@ -102,25 +102,27 @@ def test_order_of_arrival_has_an_effect() -> None:
     assert (one[0] - other[1]).abs() > 1e-3
 
 
-@pytest.mark.parametrize(("variant", "depends"), [("DA", False), ("DA+MC", True), ("DAS", True)])
-def test_priorities_depend_on_machines_only_by_the_gate(variant: str, depends: bool) -> None:
+@pytest.mark.parametrize(
+    ("variant", "table", "action", "depends"),
+    [
+        ("DA", "machines", "priority", False),
+        ("DA+MC", "machines", "priority", True),  # by the gate
+        ("DA", "history_y", "affinity", False),
+        ("DAS", "history_y", "affinity", True),  # by the process
+    ],
+)
+def test_actions_depend_on_machines_and_history_by_their_parts(
+    variant: str, table: str, action: str, depends: bool
+) -> None:
     observation = observations([4])
-    busy = dict(observation, machines=observation["machines"] + 1)
-    one, other = (distribution(variant, each).mean().priority for each in (observation, busy))
+    changed = {**observation, table: observation[table] + 1}
+    means = (distribution(variant, each).mean() for each in (observation, changed))
+    one, other = (getattr(mean, action) for mean in means)
     assert torch.equal(one, other) != depends
 
 
-@pytest.mark.parametrize(("variant", "depends"), [("DA", False), ("DAS", True)])
-def test_affinities_depend_on_history_only_by_the_process(variant: str, depends: bool) -> None:
-    observation = observations([3])
-    faster = dict(observation, history_y=observation["history_y"] + 1)
-    one, other = (distribution(variant, each).mean().affinity for each in (observation, faster))
-    assert torch.equal(one, other) != depends
-    assert not depends or (other - one)[usable(observation)].mean() > 0.1
-
-
-def test_priority_densities_equal_independent_normals() -> None:
-    found = distribution("DAS", observations(WAITING)).priorities
+def test_densities_equal_independent_normals() -> None:
+    found, independent = distribution("DA", observations(WAITING))
     drawn = found.sample(normal(4, 7, seed=2))
     assert not drawn[~found.mask].any()
     expected = Normal(found.mean, found.log_std.exp())
@@ -129,6 +131,10 @@ def test_priority_densities_equal_independent_normals() -> None:
     entropy = torch.where(found.mask, expected.entropy(), 0).sum(1)
     torch.testing.assert_close(found.entropy(), entropy)
     assert likely[3] == 0  # no job waits
+    own = independent.affinities
+    drawn, expected = own.sample(normal(*own.mean.shape)), Normal(own.mean, own.std)
+    torch.testing.assert_close(own.log_prob(drawn), expected.log_prob(drawn).sum(-1))
+    torch.testing.assert_close(own.entropy(), expected.entropy().sum(-1))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -154,20 +160,6 @@ def test_density_includes_machines_where_a_job_does_not_fit(variant: str) -> Non
     moved = drawn.clone()
     moved[owner, row, (~found.fits[owner, row]).nonzero()[0]] += 1
     assert found.log_prob(moved) != found.log_prob(drawn)
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_affinity_samples_have_the_mean_and_entropy(variant: str) -> None:
-    """The mean of -log p over many draws is the entropy."""
-    observation = one_of(observations([2]), 0, 1)
-    observation["held"][:] = 1
-    found = distribution(variant, observation).placements.affinities
-    drawn = [found.sample(one) for one in normal(20_000, 1, 6, seed=5).double()]
-    spread, apart = torch.cat(drawn).std(0), torch.cat(drawn).mean(0) - found.mean[0]
-    assert (apart.abs() < 4 * spread / 20_000**0.5).all()
-    assert torch.cat(drawn).mean(0) == pytest.approx(found.mean[0], abs=0.15)
-    likely = torch.cat([found.log_prob(one) for one in drawn])
-    assert -likely.mean().item() == pytest.approx(found.entropy().item(), abs=0.2)
 
 
 def test_only_the_process_correlates_machines() -> None:

@@ -7,22 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.features import JOB_FEATURES, MACHINE_FEATURES, PRICE, SPEED
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
-from loadmaster.models.das.compiled import (
-    Weights,
-    Workspace,
-    affinity_std,
-    decide,
-    is_supported,
-    weights_of,
-    workspace_for,
-)
-from loadmaster.models.das.heuristic_init import pair_features
+from loadmaster.models.das import compiled as kernels
+from loadmaster.models.das import compiled_process
+from loadmaster.models.das.gaussian_process import RandomWalkProcess, read_history
+from loadmaster.models.das.heuristic_init import LOG_TAU, pair_features
 from loadmaster.models.das.module import DasModule
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
@@ -87,14 +83,16 @@ def torch_actions(module: DasModule, seen: Tables, key: int | None) -> tuple[Any
 
 
 def decided(
-    module: DasModule, seen: Tables, key: int | None, weights: Weights | None = None
-) -> Workspace:
+    module: DasModule, seen: Tables, key: int | None, weights: kernels.Weights | None = None
+) -> kernels.Workspace:
     view = Observation(**{name: np.ascontiguousarray(table) for name, table in seen.items()})
     sizes = len(view.jobs), len(view.machines), len(view.history_t)
-    work = workspace_for(module.network.settings, *sizes)
+    work = kernels.workspace_for(module.network.settings, *sizes)
     for table in (work.priority, work.affinity, work.log_prob):
         table.fill(7)  # leftovers of an earlier decision
-    decide(view, weights or weights_of(module.network), work, key is not None, key or 0)
+    kernels.decide(
+        view, weights or kernels.weights_of(module.network), work, key is not None, key or 0
+    )
     return work
 
 
@@ -127,9 +125,9 @@ def test_affinity_std_equals_torch(name: str, observed: bool) -> None:
         placements = module.network(batch)[1]
         expected = placements.affinities.std.float().numpy()
     view, work = Observation(**seen), decided(module, seen, None)
-    weights, found = weights_of(module.network), np.zeros(9, np.float32)
+    weights, found = kernels.weights_of(module.network), np.zeros(9, np.float32)
     for place, row in enumerate(placements.row.tolist()):
-        affinity_std(view, row, machines.copy(), weights, work, np.zeros((9, 9)), found)
+        kernels.affinity_std(view, row, machines.copy(), weights, work, np.zeros((9, 9)), found)
         np.testing.assert_allclose(found, expected[place, machines], rtol=1e-5)
     assert len(expected) > 2
 
@@ -190,7 +188,7 @@ def test_layers_are_skipped_while_heads_are_zero(name: str, all_linear: bool) ->
     with torch.no_grad():
         for head in heads_of(module.network):
             head.bias.normal_(std=0.3)
-    weights = weights_of(module.network)
+    weights = kernels.weights_of(module.network)
     assert weights.ordering.is_linear
     assert weights.placement.is_linear == all_linear
     assert_same(module, seen)
@@ -204,20 +202,10 @@ def test_layers_are_skipped_while_heads_are_zero(name: str, all_linear: bool) ->
         np.testing.assert_allclose(skipped.affinity, full.affinity, atol=1e-6)
         np.testing.assert_allclose(skipped.log_prob, full.log_prob, rtol=1e-6)
     for head in heads_of(module.network):
-        before = decided(module, seen, 5)
         with torch.no_grad():
             head.weight.normal_(std=0.3)
         assert_same(module, seen)
-        after = decided(module, seen, 5)
-        moved = [
-            not np.array_equal(one, other)
-            for one, other in ((before.priority, after.priority), (before.affinity, after.affinity))
-        ]
-        assert moved == [
-            head is module.network.ordering.rank,
-            head is not module.network.ordering.rank,
-        ]
-    weights = weights_of(module.network)
+    weights = kernels.weights_of(module.network)
     assert not weights.ordering.is_linear
     assert not weights.placement.is_linear
 
@@ -253,6 +241,61 @@ def test_unused_rows_are_not_read() -> None:
 
 
 def test_clusters_with_cells_are_not_supported() -> None:
-    assert is_supported(DasSettings(exact_up_to=6), 6)
-    assert not is_supported(DasSettings(exact_up_to=6), 7)
-    assert is_supported(DasSettings(exact_up_to=6, process=False), 7)
+    assert kernels.is_supported(DasSettings(exact_up_to=6), 6)
+    assert not kernels.is_supported(DasSettings(exact_up_to=6), 7)
+    assert kernels.is_supported(DasSettings(exact_up_to=6, process=False), 7)
+
+
+@compiled
+def compiled_posterior(
+    view: Observation,
+    kinds: NDArray[np.float32],
+    standard: NDArray[np.float32],
+    weights: compiled_process.ProcessWeights,
+    work: compiled_process.ProcessWorkspace,
+) -> float:
+    compiled_process.load_history(view, weights, work)
+    return compiled_process.posterior(kinds, view.rack, standard, True, weights, work)
+
+
+@pytest.mark.parametrize("machines", [1, 2, 8, 40])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.7, 1.0])  # of past decisions observed
+@pytest.mark.parametrize("kinds", [0, 3])  # 3: machines of so many kinds, eigenvalues coincide
+@pytest.mark.parametrize("walk", [0.7, 0.99])
+def test_compiled_posterior_equals_torch(
+    machines: int, share: float, kinds: int, walk: float
+) -> None:
+    settings = DasSettings(tau=4, walk=walk, noise=0.01, gain=2.0, memory_s=300, length=1.5)
+    process, rng = RandomWalkProcess(settings), np.random.default_rng(7)
+    seen = observation(1, machines, seed=machines)
+    seen["history_mask"] = rng.random(seen["history_y"].shape) < share
+    view = Observation(**seen)
+    kind = rng.normal(size=(machines, 5)).astype(np.float32)
+    if kinds:
+        kind = kind[np.arange(machines) % kinds % machines]
+    standard = rng.normal(size=machines).astype(np.float32)
+
+    work, weights = (
+        compiled_process.process_workspace(machines, len(view.history_t)),
+        compiled_process.process_weights(process),
+    )
+    half_log = compiled_posterior(view, np.ascontiguousarray(kind.T), standard, weights, work)
+
+    history = (view.history_y, view.history_mask, view.history_t)
+    y, mask, age = (torch.as_tensor(table)[None] for table in history)
+    with torch.no_grad():
+        expected = process(
+            torch.zeros(1, machines),
+            torch.as_tensor(view.machines[None, :, SPEED]),
+            torch.zeros(1),
+            torch.as_tensor(kind)[None],
+            torch.as_tensor(view.rack)[None],
+            read_history(y, mask, age, settings.tau),
+            torch.zeros(1, dtype=torch.long),
+        )
+        drawn = expected.sample(torch.as_tensor(standard)[None]) - expected.mean
+        log_root = expected.entropy() - machines * (1 + LOG_TAU) / 2
+    found = work.result.reshape(machines, 2)
+    np.testing.assert_allclose(weights.gain * found[:, 0], expected.mean[0], atol=1e-9)
+    np.testing.assert_allclose(found[:, 1], drawn[0], atol=1e-9)
+    assert half_log == pytest.approx(float(log_root), abs=1e-9)

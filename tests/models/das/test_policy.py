@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -20,7 +18,6 @@ from loadmaster.models.das.explain import OPTIONS, explain
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
-from tests.bundles import make_bundle
 
 pytestmark = pytest.mark.slow
 
@@ -43,10 +40,15 @@ def policy_of(network: dict[str, Any] | None = None, **environment: Any) -> DasP
 def test_compiled_episodes_equal_torch(preempt: bool) -> None:
     policy, preemptions = policy_of(preempt=preempt), 0
     busy = SETTINGS.model_copy(update={"load": 4.0})
-    for seed in (1, 2, 3):
+    for seed in (1, 2):
         *_, last = policy.iterate(busy, seed, WORKLOAD)
         result = policy.run(busy, seed, WORKLOAD)
         np.testing.assert_array_equal(result.finish_s, last.state.progress[:, FINISHED_S])
+        recorded = policy.run(busy, seed, WORKLOAD, record=True)
+        np.testing.assert_array_equal(result.finish_s, recorded.finish_s)
+        assert result.trace is None
+        assert recorded.trace is not None
+        assert set(recorded.trace.job) == set(range(60))
         preemptions += result.preemptions
     assert (preemptions > 0) == preempt
 
@@ -59,15 +61,6 @@ def test_clusters_with_cells_run_in_torch() -> None:
     np.testing.assert_allclose(by_cells.finish_s, exact.finish_s)
 
 
-def test_recording_does_not_change_the_episode() -> None:
-    policy = policy_of()
-    plain, recorded = (policy.run(SETTINGS, 3, WORKLOAD, record=record) for record in (False, True))
-    assert plain.trace is None
-    assert recorded.trace is not None
-    assert set(recorded.trace.job) == set(range(60))
-    np.testing.assert_array_equal(plain.finish_s, recorded.finish_s)
-
-
 def test_queue_history_and_preemption_are_those_of_training() -> None:
     forced = SETTINGS.model_copy(update={"preempt": True})
     assert policy_of(preempt=True, max_queue=40).run(SETTINGS, 3, WORKLOAD).preemptions > 0
@@ -75,13 +68,6 @@ def test_queue_history_and_preemption_are_those_of_training() -> None:
     other = SETTINGS.model_copy(update={"max_queue": 64, "history": 8})
     one, same = (policy_of().run(settings, 3, WORKLOAD) for settings in (SETTINGS, other))
     np.testing.assert_array_equal(one.finish_s, same.finish_s)
-
-
-def test_load_checks_the_system(tmp_path: Path) -> None:
-    folder = make_bundle(tmp_path / "mine", system="das", environment={"jobs": 60}, **NETWORK)
-    assert DasPolicy.load(folder).trained_in.jobs == 60
-    with pytest.raises(InputError, match="'das'"):
-        DasPolicy.load(make_bundle(tmp_path / "decima"))
 
 
 def stopped_at(result: EpisodeResult, time_s: float) -> set[int]:

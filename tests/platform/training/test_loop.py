@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.bundle import load_bundle
-from loadmaster.models.registry import find_network
+from loadmaster.models.bundle import build_network, load_bundle
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.display import Progress
 from loadmaster.platform.training.loop import Outcome, run
@@ -29,7 +28,7 @@ class FakeTrainer:
         self.config, self.during = config, during
         self.iteration, self.decisions = 0, 0
         self.validation_seeds = range(5)
-        self.network = find_network("decima").build({})
+        self.network = build_network("decima", {})
         self.recipe: Any = SimpleNamespace(
             system="decima",
             metric=lambda config: "jct_s",
