@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -51,13 +50,8 @@ class Outcome:
 
     def best(self, sweep: Sweep) -> Record | None:
         """The trial with the best finite value, if any."""
-        best: Record | None = None
-        for record in self.records:
-            if record.value is None or not math.isfinite(record.value):
-                continue
-            if best is None or sweep.better(record.value, best.value or 0.0):
-                best = record
-        return best
+        finite = (r for r in self.records if r.value is not None and math.isfinite(r.value))
+        return min(finite, key=lambda record: _rank(sweep, record), default=None)
 
 
 def record_of(trial: Any, sweep: Sweep) -> Record:
@@ -135,47 +129,25 @@ class TrialDisplay:
 
     def __init__(self, sweep: Sweep, console: Console) -> None:
         self.sweep, self.console = sweep, console
-        self.live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
-        )
+        self.live = Live(console=console, auto_refresh=False, transient=True)
         self.shown: dict[str, Record] = {}
         self.drawn_at = 0.0
 
-    def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.live:
-            self.live.stop()
-
     def update(self, records: Sequence[Record]) -> None:
-        if not self.live:
+        if not self.console.is_terminal:
             for record in records:
                 line = _line(record, self.shown.get(record.name), self.sweep.metric)
                 if line is not None:
                     self.console.print(line, soft_wrap=True, markup=False)
-        self.shown = {record.name: record for record in records}
-        if self.live and time.monotonic() - self.drawn_at > PERIOD_S:
-            self._draw(records)
+            self.shown = {record.name: record for record in records}
+        elif time.monotonic() - self.drawn_at > PERIOD_S:
+            max_rows = max(3, self.console.height - 5)
+            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
+            self.drawn_at = time.monotonic()
 
     def print(self, text: str) -> None:
         # As Text: markup=False would apply to the live table too, which is redrawn below it.
         self.console.print(Text(text), soft_wrap=True)
-
-    def _draw(self, records: Sequence[Record]) -> None:
-        if self.live:
-            max_rows = max(3, self.console.height - 5)
-            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
-            self.drawn_at = time.monotonic()
 
 
 def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = None) -> Table:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
+from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig, value_at
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.rollout import EpisodeScore
 from loadmaster.platform.rl.vector_rollout import VectorEngine
@@ -25,6 +25,13 @@ GRADIENT = Learning(
     gradient_clip=10,
 )
 EVOLUTION = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
+
+
+def test_schedule_is_linear_then_constant() -> None:
+    falling = Schedule(first=1.0, last=0.2, iterations=4)
+    found = [value_at(falling, i) for i in range(7)]
+    assert found == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+    assert value_at(Schedule(first=5, last=2), 0) == 2
 
 
 @contextmanager

@@ -22,8 +22,7 @@ from loadmaster.platform.rl.rollout import (
     on_device,
     taken,
 )
-from loadmaster.platform.rl.rollout_buffer import Rows
-from loadmaster.platform.rl.vector_rollout import VectorEngine
+from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 from tests.learning.vaults import STEPS as GAME_STEPS
 from tests.learning.vaults import keyholders
 from tests.learning.vaults import make_engine as vaults_engine

@@ -35,7 +35,7 @@ def test_tiny_sweep_of_decima(
     )
     assert config.environment.workload == "toy"
     assert config.training.epochs == best["parameters"]["training.epochs"]
-    rate = best["parameters"]["training.learning_rate.last"]
-    assert config.training.learning_rate.at(0) == rate
+    rate = config.training.learning_rate.last
+    assert rate == best["parameters"]["training.learning_rate.last"]
     saved = list((out / "tune" / best["name"]).glob("checkpoint_*/trainer/rllib_checkpoint.json"))
     assert saved, "the best trial left no checkpoint"

@@ -138,7 +138,7 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
     "unknown mode": (SPACE + "mode: least", 5, "mode", "'min' or 'max'"),
     "two schedulers": (
         SPACE + "scheduler:\n  asha: {grace_iterations: 9}\n  pbt: {every_iterations: 9}",
-        5, "scheduler", "two schedulers",
+        5, "scheduler", "asha and pbt; expected one",
     ),
     "unknown scheduler": (SPACE + "scheduler: {asher: {}}", 5, "scheduler.asher", "'asha'"),
     "unknown searcher": (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
@@ -172,7 +172,7 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         6, "training.epochs", "under space"),
     "no list": ("space:\n  training.clip: {uniform: 3}", 5, "training.clip", "takes a list"),
     "no choices": ("space:\n  training.clip: {choice: []}", 5, "training.clip", "takes a list"),
-    "one end": ("space:\n  training.clip: {uniform: [3]}", 5, "training.clip", "takes 2 numbers"),
+    "one end": ("space:\n  training.clip: {uniform: [3]}", 5, "training.clip", "takes [a, b]"),
     "no numbers": ("space:\n  training.clip: {uniform: [low, 1]}",
         5, "training.clip", "takes numbers"),
     "endless": ("space:\n  training.clip: {uniform: [1, .inf]}", 5, "training.clip", "numbers"),

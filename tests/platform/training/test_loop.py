@@ -74,7 +74,7 @@ def train(folder: Path, trainer: FakeTrainer) -> tuple[Outcome, RunFolder]:
         where = RunFolder.create(folder, trainer.config, {"system": "decima", "command": "..."})
     shown: list[Progress] = []
     trainer_: Any = trainer
-    outcome = run(trainer_, where, [CsvTracker(folder)], shown.append)
+    outcome = run(trainer_, where, [CsvTracker(where)], shown.append)
     assert shown[-1] is outcome.progress
     assert outcome.progress.ended
     return outcome, where

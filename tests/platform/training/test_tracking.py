@@ -25,7 +25,7 @@ from tests.platform.training.event_files import events_in, scalars_in
 
 
 def test_csv_adds_columns_and_keeps_rows(tmp_path: Path) -> None:
-    tracker = CsvTracker(tmp_path)
+    tracker = CsvTracker(RunFolder(tmp_path))
     tracker.log(0, {"iteration": 0.0, "validation": 88.5})
     tracker.log(1, {"iteration": 1.0, "kl": 1e-5, "entropy": 2.5})
     tracker.log(2, {"iteration": 2.0, "kl": 2e-5, "entropy": 2.25, "validation": 80.125})
@@ -36,7 +36,7 @@ def test_csv_adds_columns_and_keeps_rows(tmp_path: Path) -> None:
     ]
     with (tmp_path / "metrics.csv").open() as file:
         assert list(csv.DictReader(file)) == expected
-    again = CsvTracker(tmp_path)  # a resumed run appends, with the same columns
+    again = CsvTracker(RunFolder(tmp_path))  # a resumed run appends, with the same columns
     again.log(3, {"iteration": 3.0, "entropy": 2.0})
     with (tmp_path / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))

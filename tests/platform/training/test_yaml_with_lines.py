@@ -65,7 +65,7 @@ def test_errors_name_file_and_line(text: str, line: int, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8")],
+    [("none.yaml", "No such file"), ("", "no plain file"), ("latin.yaml", "not UTF-8")],
 )
 def test_unreadable_file(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"purpose: caf\xe9\n")
