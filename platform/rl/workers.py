@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import ray
@@ -57,9 +57,12 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     def run_task(self, task: Task, weights: Any, work: Sequence[Any]) -> list[tuple[Any, Any]]:
         """Run a task on each item of `work`; pairs of item and result."""
-        tasks = {"sample": self.sample, "evaluate": self.evaluate, "compare": self.compare}
-        results: list[Any] = tasks[task](weights, work)
-        return list(zip(work, results, strict=True))
+        tasks: dict[Task, Callable[[Any, Sequence[Any]], list[Any]]] = {
+            "sample": self.sample,
+            "evaluate": self.evaluate,
+            "compare": self.compare,
+        }
+        return list(zip(work, tasks[task](weights, work), strict=True))
 
     def sample(self, weights: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         self._use(weights)

@@ -192,8 +192,8 @@ class Space:
     def most(self, path: Path) -> float:
         """Highest possible value of a numeric setting."""
         drawn = ({d.leaf.path: value} for d in self.dimensions for value in d.probes())
-        configs = (self.kind.model_validate(self.values(one)) for one in ({}, *drawn))
-        return max(float(reduce(getattr, path, config)) for config in configs)
+        found: list[Any] = [self.kind.model_validate(self.values(one)) for one in ({}, *drawn)]
+        return max(float(reduce(getattr, path, config)) for config in found)
 
     def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Fixed and drawn values over the defaults, nested."""
