@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -53,13 +53,6 @@ CRITIC = "critic"  # id of its module, beside the policy's
 EVALUATED_ROWS = 2048  # per forward pass of the critic: a whole batch may not fit a device
 
 
-class CriticValues(NamedTuple):
-    """Normalised values of a critic. For V both are the same."""
-
-    predicted: NDArray[np.float32] | None  # (K,) of the recorded actions; None without actions
-    state_value: NDArray[np.float32]  # (K,) of the state: for Q the mean over sampled actions
-
-
 class MappoLearner(InputDrivenLearner):
     """One update trains either the policy or the critic, selected by `module_id`.
 
@@ -90,8 +83,14 @@ class MappoLearner(InputDrivenLearner):
         )
 
     @torch.no_grad()
-    def critic_values(self, columns: Any, seed: int) -> CriticValues:
-        """Evaluate the critic on every row; `seed` is that of sampled actions (q)."""
+    def critic_values(
+        self, columns: Any, seed: int
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32]]:
+        """Normalised values of every row, (K,): of the recorded actions, and of the state.
+
+        For V both are the same. For Q the first is None without actions, and the second is the
+        mean over actions sampled by `seed`.
+        """
         tensors, count = on_device(columns, self.device), rows_of(columns)
         of_actions = self.config.learning.critic.kind == "q"
         torch.manual_seed(seed)  # for modules that sample by torch's generator
@@ -106,7 +105,7 @@ class MappoLearner(InputDrivenLearner):
                 rng_key = splitmix64(rows.to(self.device), seed)
                 state_value.append(self._mean_value(batch, rng_key))
         known = torch.cat(predicted).cpu().numpy() if predicted else None
-        return CriticValues(known, torch.cat(state_value or predicted).cpu().numpy())
+        return known, torch.cat(state_value or predicted).cpu().numpy()
 
     def _value(self, batch: dict[str, Any]) -> Tensor:
         found: Tensor = self.module[CRITIC].forward_train(batch)[Columns.VF_PREDS]

@@ -14,7 +14,6 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import typer
@@ -29,6 +28,7 @@ from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, trial_table
 from loadmaster.platform.sweeps.run import StopConditions, TrialMonitor, scheduler_of
 from loadmaster.platform.sweeps.settings import Sweep
+from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
@@ -346,3 +346,22 @@ def test_bad_input(
     assert err.splitlines()[-1].startswith("error: ")
     assert message in err, err
     assert sorted(path.parent.rglob("*")) == before
+
+
+def test_tiny_sweep_of_decima(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """A shipped sweep, with real training and checkpoints."""
+    monkeypatch.chdir(root)
+    out = tmp_path / "tiny"
+    assert main(["tune", "tune_configs/decima/tiny.yaml", "--output", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    trials, best = found["trials"], found["best"]
+    assert [trial["fault"] for trial in trials] == [""] * 4
+    assert best["value"] == min(trial["value"] for trial in trials) > 0
+    config = build_settings(DecimaTraining, read_config(out / "best.yaml"))
+    assert config.environment.workload == "toy"
+    assert config.training.epochs == best["parameters"]["training.epochs"]
+    assert config.training.learning_rate.last == best["parameters"][RATE]
+    saved = list((out / "tune" / best["name"]).glob("checkpoint_*/trainer/rllib_checkpoint.json"))
+    assert saved, "the best trial left no checkpoint"

@@ -128,12 +128,9 @@ def test_sparkline() -> None:
     assert (len(long), long[0], long[-1]) == (40, "▁", "█")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3600, "1:00:00"), (86_461, "24:01:01")],
-)
-def test_clock(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
+def test_clock() -> None:
+    shown = [clock(seconds) for seconds in (0, 59.4, 59.6, 3600, 86_461)]
+    assert shown == ["0:00", "0:59", "1:00", "1:00:00", "24:01:01"]
 
 
 def test_without_a_terminal_a_line_per_validation() -> None:
