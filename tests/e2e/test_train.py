@@ -35,12 +35,12 @@ SETTINGS = {
     "environment.executors": 4,
     "rollouts.sequences": 2,
     "rollouts.per_sequence": 3,
-    "training.iterations": 12,
+    "training.iterations": 14,
     "training.learning_rate": "{first: 0.01, last: 0.01}",
     "validation.every": 4,
     "validation.sequences": 3,
 }
-LAST = 12
+LAST, FEWER = 14, 12  # iterations
 BUNDLES = ("best", "last")
 CLOCKS = ("seconds", "decisions_per_s")  # the only columns in which two runs may differ
 PATIENCE_S = 240.0
@@ -153,7 +153,8 @@ def whole(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Comman
 def stopped(whole: Command, tmp_path_factory: pytest.TempPathFactory) -> Stopped:
     """The same run on its own Ray, stopped early with Ctrl-C."""
     # Checkpoints only from stops, so that everything after one is repeated.
-    arguments = [*settings(checkpoints__every=1000), "--output", "run"]
+    fewer = settings(checkpoints__every=1000, training__iterations=FEWER)
+    arguments = [*fewer, "--output", "run"]
     command = Command(*arguments, cwd=tmp_path_factory.mktemp("stopped"))
     command.wait_until(lambda: iteration_of(command.run) >= 2)
     family = command.family()
@@ -170,7 +171,7 @@ def test_ctrl_c_saves_a_checkpoint_and_prints_how_to_resume(stopped: Stopped) ->
     assert "Stopped before the end. Go on: loadmaster train --resume run\n" in done.out
     assert done.err.endswith("interrupted\n")
     assert "Traceback" not in done.err
-    assert 2 <= reached < LAST
+    assert 2 <= reached < FEWER
     assert (run / "checkpoints" / f"iteration-{reached:06d}").is_dir()
     assert manifest_of(run)["status"] == "interrupted"
 
@@ -192,10 +193,10 @@ def test_files_of_a_run(finished: Finished) -> None:
     assert (config.environment.jobs, config.rollouts.workers) == (3, 1)
     assert [row["iteration"] for row in rows] == [str(i) for i in range(LAST + 1)]
     validated = {int(row["iteration"]): row["validation"] for row in rows if row["validation"]}
-    assert list(validated) == [0, 4, 8, 12]
+    assert list(validated) == [0, 4, 8, 12, LAST]
     assert len(list((run / "tensorboard").glob("events.*"))) == 1
     names = sorted(path.name for path in (run / "checkpoints").iterdir())
-    assert names == ["iteration-000000", "iteration-000010", "iteration-000012"]
+    assert names == ["iteration-000000", "iteration-000010", "iteration-000014"]
     assert finished.bundles["last"].trained["iterations"] == LAST
     best = min(validated, key=lambda iteration: float(validated[iteration]))
     assert finished.bundles["best"].trained["iterations"] == best
@@ -216,24 +217,11 @@ def test_json_output(finished: Finished) -> None:
 def test_stderr_has_progress_lines_only(finished: Finished) -> None:
     lines = finished.done.err.splitlines()
     assert [line for line in lines if not line.startswith("iteration ")] == []
-    assert [line.split()[1] for line in lines] == ["0/12", "4/12", "8/12", "12/12"]
+    assert [line.split()[1] for line in lines] == ["0/14", "4/14", "8/14", "12/14", "14/14"]
 
 
 @pytest.fixture(scope="module")
-def continued(finished: Finished, tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """The finished run, continued. The cluster's token is only in the file of `ray start`."""
-    home = tmp_path_factory.mktemp("home")
-    (home / ".ray").mkdir()
-    (home / ".ray" / "auth_token").write_text(os.environ["RAY_AUTH_TOKEN"])
-    removed = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
-    env = {name: value for name, value in os.environ.items() if name not in removed}
-    env |= {"HOME": str(home), "LOADMASTER_CACHE": str(cache_folder().parents[2])}
-    more = ["--resume", "run", "--set", f"training.iterations={LAST + 2}", *joined()]
-    return Command(*more, cwd=finished.run.parent, env=env)
-
-
-@pytest.fixture(scope="module")
-def killed(stopped: Stopped, continued: Command) -> list[psutil.Process]:
+def killed(stopped: Stopped) -> list[psutil.Process]:
     """Processes of the stopped run, which was resumed and killed after its last checkpoint."""
     _, run, reached = stopped
     command = Command("--resume", "run", cwd=run.parent)
@@ -241,28 +229,28 @@ def killed(stopped: Stopped, continued: Command) -> list[psutil.Process]:
     family = command.family()
     command.kill()
     assert command.done().code == -signal.SIGKILL
-    assert reached < iteration_of(run) < LAST
+    assert reached < iteration_of(run) < FEWER
     assert manifest_of(run)["status"] == "running"
     assert len(family) > 4  # its Ray
     return family
 
 
 @pytest.fixture(scope="module")
-def resumed(stopped: Stopped, killed: list[psutil.Process]) -> Command:
-    """The killed run, resumed to the end on an existing cluster."""
-    return Command("--resume", "run", *joined(), cwd=stopped.run.parent)
+def resumed(
+    stopped: Stopped, killed: list[psutil.Process], tmp_path_factory: pytest.TempPathFactory
+) -> Command:
+    """The killed run, resumed on an existing cluster, with more iterations than it began with.
 
-
-def test_finished_run_continues_with_more_iterations(
-    finished: Finished, continued: Command, resumed: Command
-) -> None:
-    done, run = continued.done(), finished.run
-    assert done.code == 0, done.err
-    rows = rows_of(run)
-    assert rows[: LAST + 1] == finished.rows
-    assert [row["iteration"] for row in rows[LAST + 1 :]] == [str(LAST + 1), str(LAST + 2)]
-    assert read_config(run / "config.yaml")["training"]["iterations"] == LAST + 2
-    assert manifest_of(run)["iterations"] == LAST + 2
+    The cluster's token is only in the file of `ray start`.
+    """
+    home = tmp_path_factory.mktemp("home")
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(os.environ["RAY_AUTH_TOKEN"])
+    removed = ("RAY_AUTH_TOKEN", "RAY_AUTH_MODE")
+    env = {name: value for name, value in os.environ.items() if name not in removed}
+    env |= {"HOME": str(home), "LOADMASTER_CACHE": str(cache_folder().parents[2])}
+    more = ["--resume", "run", "--set", f"training.iterations={LAST}", *joined()]
+    return Command(*more, cwd=stopped.run.parent, env=env)
 
 
 def test_ctrl_c_during_startup_leaves_no_files(tmp_path: Path) -> None:
@@ -313,6 +301,7 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
     assert rows_of(run) == finished.rows
     assert [again["iteration"] for again in manifest_of(run)["resumed"]] == [reached, reached]
     assert manifest_of(run)["status"] == "finished"
+    assert read_config(run / "config.yaml")["training"]["iterations"] == LAST
     for which, other in finished.bundles.items():
         one = load_bundle(run / which)
         assert one.trained["iterations"] == other.trained["iterations"]

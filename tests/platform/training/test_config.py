@@ -21,18 +21,10 @@ def from_assignments(*assignments: str) -> DecimaTraining:
 @pytest.mark.parametrize(
     ("assignment", "complaint"),
     [
-        ("training.entrop.last=1", "unknown setting 'training.entrop'; did you mean"),
         ("training.entropy.lats=1", "lats'; did you mean 'training.entropy.last'"),
         ("enviroment.jobs=3", "unknown setting 'enviroment'; did you mean 'environment'"),
-        ("environment.job=3", "'environment.job'; did you mean 'environment.jobs'"),
-        ("rollouts.workers=-1", "setting rollouts.workers: "),
         ("rollouts.per_sequence=1", "setting rollouts.per_sequence: "),
-        ("rollouts.keep=0", "setting rollouts.keep: "),
-        ("training.critic.kind=w", "setting training.critic.kind: "),
-        ("training.critic.gamma=0", "setting training.critic.gamma: "),
         ("training.critic.shared_input=true", "setting training.critic: shared_input=true needs"),
-        ("training.method=a2c", "setting training.method: "),
-        ("training.iterations=.nan", "setting training.iterations: "),
         ("training.learning_rate.first=.inf", "setting training.learning_rate.first: "),
     ],
 )
@@ -54,11 +46,9 @@ def test_partly_given_group_keeps_its_other_defaults() -> None:
         from_assignments("training.horizon.last=100")  # its default has no parts
 
 
-def test_config_is_frozen_and_survives_a_round_trip() -> None:
+def test_config_survives_a_round_trip() -> None:
     config = from_assignments("training.method=reinforce", "training.horizon={first: 1, last: 2}")
     assert build_settings(DecimaTraining, config.model_dump(mode="json")) == config
-    with pytest.raises(ValueError, match="frozen"):
-        config.seed = 3  # type: ignore[misc]
 
 
 def test_system_adds_groups_and_keeps_setting_names() -> None:
