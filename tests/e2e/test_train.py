@@ -217,7 +217,8 @@ def test_json_output(finished: Finished) -> None:
 def test_stderr_has_progress_lines_only(finished: Finished) -> None:
     lines = finished.done.err.splitlines()
     assert [line for line in lines if not line.startswith("iteration ")] == []
-    assert [line.split()[1] for line in lines] == ["0/14", "4/14", "8/14", "12/14", "14/14"]
+    shown = {line.split()[1] for line in lines}  # slow iterations are shown as well
+    assert shown >= {"0/14", "4/14", "8/14", "12/14", "14/14"}
 
 
 @pytest.fixture(scope="module")
