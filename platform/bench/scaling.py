@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from loadmaster.envs.errors import counted
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.rl.algorithm import value_at
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer
@@ -155,7 +156,7 @@ def _one_for_each(workers: int, config: TrainingConfig) -> list[RolloutSpec]:
 
 def _horizon_s(config: TrainingConfig) -> float | None:
     horizon = config.training.horizon
-    return horizon.at(0) if horizon else None
+    return value_at(horizon, 0) if horizon else None
 
 
 def _iterations(trainer: Trainer, exactly: int | None) -> list[IterationTime]:

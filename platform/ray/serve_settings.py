@@ -6,17 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings, parse_assignments
-from loadmaster.models.manifest import read_bounded, read_manifest
+from loadmaster.models.manifest import read_manifest
+from loadmaster.platform.training.config import merged
+from loadmaster.platform.training.yaml_with_lines import read_document
 from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
-
-LARGEST = 1 << 20  # bytes of a file of settings
 
 
 def serve_arguments(
@@ -24,7 +22,7 @@ def serve_arguments(
 ) -> dict[str, Any]:
     """Arguments of `serving.app.build`, checked before anything starts."""
     tree = _read(file) if file is not None else {}
-    _merge(tree, parse_assignments(assignments))
+    tree = merged(tree, parse_assignments(assignments))
     tree |= {
         key: str(value) if isinstance(value, Path) else value
         for key, value in given.items()
@@ -61,32 +59,12 @@ def serve_arguments(
 
 def _read(file: Path) -> dict[str, Any]:
     """Read a file of settings, or one for `serve deploy` that has them as `args`."""
-    try:
-        tree = yaml.safe_load(read_bounded(file, LARGEST))
-    except (yaml.YAMLError, RecursionError, ValueError) as fault:
-        if isinstance(fault, InputError):
-            raise
-        where = getattr(fault, "problem_mark", None)
-        line = f", line {where.line + 1}" if where is not None else ""
-        raise InputError(f"{file}{line}: cannot be read as YAML") from None
-    if isinstance(tree, dict) and isinstance(tree.get("applications"), list):
-        for application in tree["applications"]:
-            if isinstance(application, dict) and isinstance(application.get("args"), dict):
-                tree = application["args"]
-                break
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise InputError(f"{file} holds no settings; expected a mapping such as `systems: ...`")
+    tree = read_document(file).values
+    applications = tree.get("applications")
+    for application in applications if isinstance(applications, list) else ():
+        if isinstance(application, dict) and isinstance(application.get("args"), dict):
+            return dict(application["args"])
     return tree
-
-
-def _merge(tree: dict[str, Any], values: Mapping[str, Any]) -> None:
-    for key, value in values.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _merge(tree[key], value)
-        else:
-            tree[key] = value
 
 
 def _add_bundles(tree: dict[str, Any], bundles: Sequence[str]) -> None:

@@ -67,19 +67,17 @@ def group_baselines(group: Sequence[Rollout], discount_per_s: float = 0.0) -> li
     if len(group) < 2:
         raise ValueError(f"a group of {len(group)} rollouts has no others to compare with")
     curves = [_return_curve(rollout, discount_per_s) for rollout in group]
-    return [
-        np.mean([np.interp(rollout.time_s, *curve) for curve in _without(curves, own)], axis=0)
-        for own, rollout in enumerate(group)
-    ]
+    baselines = []
+    for own, rollout in enumerate(group):
+        others = curves[:own] + curves[own + 1 :]
+        baselines.append(np.mean([np.interp(rollout.time_s, *curve) for curve in others], axis=0))
+    return baselines
 
 
 def group_advantages(group: Sequence[Rollout], discount_per_s: float = 0.0) -> list[Floats]:
     """For each rollout, (T,): return-to-go minus the group's baseline."""
-    baselines = group_baselines(group, discount_per_s)
-    return [
-        returns_to_go(rollout, discount_per_s) - baseline
-        for rollout, baseline in zip(group, baselines, strict=True)
-    ]
+    pairs = zip(group, group_baselines(group, discount_per_s), strict=True)
+    return [returns_to_go(rollout, discount_per_s) - baseline for rollout, baseline in pairs]
 
 
 def bootstrapped_advantages(
@@ -95,10 +93,8 @@ def bootstrapped_advantages(
     baselines = [base for group in groups for base in group_baselines(group, discount_per_s)]
     differences = [_outlook_difference(group, own) for group in groups for own in range(len(group))]
     rollouts = [rollout for group in groups for rollout in group]
-    residual = [
-        returns_to_go(rollout, discount_per_s) - base
-        for rollout, base in zip(rollouts, baselines, strict=True)
-    ]
+    pairs = zip(rollouts, baselines, strict=True)
+    residual = [returns_to_go(rollout, discount_per_s) - base for rollout, base in pairs]
     slope = _least_squares(differences, residual)
     decay = Decay(per_s=discount_per_s, credit_horizon_s=credit_horizon_s)
     advantages = []
@@ -193,10 +189,6 @@ def _decayed_sum(values: Floats, decay: Floats) -> Floats:
 
 def _elapsed_s(rollout: Rollout) -> Floats:
     return np.diff(np.append(rollout.time_s, rollout.end_s))
-
-
-def _without(items: Sequence[tuple[Floats, Floats]], own: int) -> list[tuple[Floats, Floats]]:
-    return [item for place, item in enumerate(items) if place != own]
 
 
 def _outlook_difference(group: Sequence[Rollout], own: int) -> Floats:

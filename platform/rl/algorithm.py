@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import ray
@@ -23,9 +23,7 @@ from loadmaster.platform.rl.advantages import (
     group_advantages,
     with_differential_rewards,
 )
-from loadmaster.platform.rl.env_runner import EngineRunner, Task
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
-from loadmaster.platform.rl.learner import InputDrivenLearner
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
     Recording,
@@ -35,15 +33,23 @@ from loadmaster.platform.rl.rollout import (
     normalised,
     summary_metrics,
 )
-from loadmaster.platform.training.config import Learning, Rollouts
+from loadmaster.platform.rl.workers import EngineRunner, InputDrivenLearner, Task
+from loadmaster.platform.training.config import Learning, Rollouts, Schedule
 
 ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
-REWARD_RATE, AVERAGED, SEARCH = "reward_rate", "averaged", "search"  # keys of the saved state
 RATE_DECAY = 0.9  # of the running mean reward per second
 FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others validate
 TRIES = 5  # to get any result while workers are being replaced
 
 Weights = Mapping[str, NDArray[Any]]
+
+
+def value_at(schedule: Schedule, iteration: int) -> float:
+    """A schedule's value in iteration 0, 1, .."""
+    if iteration >= schedule.iterations:
+        return schedule.last
+    change = (schedule.last - schedule.first) * iteration / schedule.iterations
+    return schedule.first + change
 
 
 class InputDrivenConfig(AlgorithmConfig):
@@ -76,10 +82,6 @@ class InputDrivenConfig(AlgorithmConfig):
         self.learning = learning or self.learning
         return self
 
-    def build_engine(self) -> RolloutEngine:
-        assert self.engine is not None, "input_driven(engine=...) was not called"
-        return self.engine()
-
     def get_default_learner_class(self) -> type:
         return InputDrivenLearner
 
@@ -95,21 +97,14 @@ class InputDriven(Algorithm):
     resumed continues exactly.
     """
 
+    config: InputDrivenConfig
+    saved: ClassVar[tuple[str, ...]] = ("reward_rate", "averaged", "search")  # own state
+
     def setup(self, config: Any) -> None:
         self.reward_rate: float | None = None  # running mean reward per second
         self.search: WeightSearch | None = None  # where the method is evolution
         self.averaged: Weights | None = None  # running mean of the weights
         super().setup(config)
-
-    @property
-    def learning(self) -> Learning:
-        found: Learning = self.config.learning
-        return found
-
-    @property
-    def groups(self) -> Rollouts:
-        found: Rollouts = self.config.groups
-        return found
 
     def _setup_logdir(self) -> None:
         """Use a temporary folder where Tune gives none; RLlib would use the home folder."""
@@ -125,59 +120,56 @@ class InputDriven(Algorithm):
 
     def training_step(self) -> None:
         began = time.perf_counter()
-        if self.learning.method == "evolution":
-            self._report(self._evolve(), began)
-            return
-        groups = self.roll_out(self._draw_specs())
-        rolled_out = time.perf_counter()
-        self.metrics.aggregate(self._learn(groups), key=LEARNER_RESULTS)
-        metrics = summary_metrics([recording for group in groups for recording in group])
-        self._report(metrics, began, rolled_out)
-
-    def _report(
-        self, metrics: dict[str, float], began: float, rolled_out: float | None = None
-    ) -> None:
-        now = time.perf_counter()
+        if self.config.learning.method == "evolution":
+            metrics, rolled_out = self._evolve(), time.perf_counter()
+        else:
+            groups = self.roll_out(self._draw_specs())
+            rolled_out = time.perf_counter()
+            self._learn(groups)
+            metrics = summary_metrics([recording for group in groups for recording in group])
+        self._average_weights()
         metrics["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
-        metrics["rollout_seconds"] = (rolled_out or now) - began
-        metrics["update_seconds"] = now - (rolled_out or now)
+        metrics["rollout_seconds"] = rolled_out - began
+        metrics["update_seconds"] = time.perf_counter() - rolled_out
         for name, value in metrics.items():
             self.metrics.log_value((ROLLOUTS, name), value, window=1)
 
-    def _learn(self, groups: Sequence[Sequence[Recording]]) -> Any:
-        """Update the policy once from groups that share their input; the learner's results."""
-        recordings = [recording for group in groups for recording in group]
-        epochs, minibatches = self.learning.passes
-        results = self._update(
-            recordings,
+    def _learn(self, groups: Sequence[Sequence[Recording]]) -> None:
+        """Update the policy once from groups that share their input."""
+        learning = self.config.learning
+        # REINFORCE is valid only for the policy that acted: one step.
+        once = learning.method == "reinforce"
+        self._update(
+            [recording for group in groups for recording in group],
             {Columns.ADVANTAGES: self.advantages(groups)},
-            num_epochs=epochs,
-            minibatches=minibatches,
-            learning_rate=self.learning.learning_rate.at(self.iteration),
-            entropy_weight=self.learning.entropy.at(self.iteration),
+            num_epochs=1 if once else learning.epochs,
+            minibatches=1 if once else learning.minibatches,
+            learning_rate=value_at(learning.learning_rate, self.iteration),
+            entropy_weight=value_at(learning.entropy, self.iteration),
         )
-        self._average_weights()
-        return results
 
     def _update(
         self, recordings: Sequence[Recording], columns: Mapping[str, Any], **settings: Any
-    ) -> Any:
-        """One call of the learners on the recordings with more columns."""
+    ) -> None:
+        """Update the learners on the recordings with more columns, and log their results."""
         settings["shuffle_seed"] = self._seed_of(1)
         batches = batches_with(recordings, columns, max(1, self.config.num_learners))
         if self.learner_group.is_local:
-            return self.learner_group.update(batch=batches[0], **settings)
-        return self.learner_group.update(batches=batches, **settings)
+            results = self.learner_group.update(batch=batches[0], **settings)
+        else:
+            results = self.learner_group.update(batches=batches, **settings)
+        self.metrics.aggregate(results, key=LEARNER_RESULTS)
 
     def _average_weights(self) -> None:
         """Update the running mean of the weights (Polyak and Juditsky, 1992).
 
         Its memory is that of a mean over the last `averaging` iterations.
         """
-        if self.learning.averaging == 1:
+        averaging = self.config.learning.averaging
+        if averaging == 1:
             self.averaged = None
             return
-        iterations = min(self.iteration + 1, self.learning.averaging)
+        iterations = min(self.iteration + 1, averaging)
         latest = self.module_weights()
         before = latest if self.averaged is None else self.averaged
         self.averaged = {
@@ -188,11 +180,11 @@ class InputDriven(Algorithm):
     def _evolve(self) -> dict[str, float]:
         """One generation: score every candidate on the same sequences; its metrics."""
         if self.search is None:
-            how = self.learning.evolution
+            how = self.config.learning.evolution
             patterns = [f"*{pattern}" for pattern in how.weights]
             self.search = WeightSearch(self.module_weights(), patterns, how.spread, how.population)
         rng = self._rng()
-        seeds = rng.integers(FIRST_SEED, END_SEED, self.groups.sequences).tolist()
+        seeds = rng.integers(FIRST_SEED, END_SEED, self.config.groups.sequences).tolist()
         points = self.search.ask(rng)
         candidates = [self.search.weights_at(point) for point in points]
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
@@ -203,7 +195,6 @@ class InputDriven(Algorithm):
         )
         self.search.tell(points, relative_costs(losses))
         self.set_module_weights(self.search.mean_weights())
-        self._average_weights()
         return {
             "decisions": float(sum(score.decisions for score in scores)),
             "rollouts": float(len(trials)),
@@ -228,10 +219,10 @@ class InputDriven(Algorithm):
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
     def _draw_specs(self) -> list[RolloutSpec]:
-        groups, horizon, rng = self.groups, self.learning.horizon, self._rng()
+        groups, horizon, rng = self.config.groups, self.config.learning.horizon, self._rng()
         sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
         action_seeds = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
-        horizon_s = horizon.at(self.iteration) if horizon else None
+        horizon_s = value_at(horizon, self.iteration) if horizon else None
         return [
             RolloutSpec(int(sequence), int(action_seed), groups.keep, horizon_s)
             for sequence, own in zip(sequences, action_seeds, strict=True)
@@ -301,7 +292,7 @@ class InputDriven(Algorithm):
 
     def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
         """(kept decisions,) with mean 0 and standard deviation 1."""
-        learning = self.learning
+        learning = self.config.learning
         rollouts = self._differential([[each.rollout for each in group] for group in groups])
         if learning.baseline == "time":
             rollouts = [[rollout for group in rollouts for rollout in group]]
@@ -321,7 +312,7 @@ class InputDriven(Algorithm):
 
     def _differential(self, groups: Sequence[Sequence[Rollout]]) -> list[list[Rollout]]:
         """Subtract the running mean reward rate, where `differential` is set."""
-        if not self.learning.differential:
+        if not self.config.learning.differential:
             return [list(group) for group in groups]
         rollouts = [rollout for group in groups for rollout in group]
         now = sum(float(r.reward.sum()) for r in rollouts) / sum(r.end_s for r in rollouts)
@@ -338,13 +329,10 @@ class InputDriven(Algorithm):
         return int(rng.integers(1 << 31))
 
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
-        state: dict[str, Any] = super().get_state(components, **settings)
-        state[REWARD_RATE], state[AVERAGED] = self.reward_rate, self.averaged
-        state[SEARCH] = self.search
-        return state
+        own = {name: getattr(self, name) for name in self.saved}
+        return {**super().get_state(components, **settings), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.reward_rate = state.get(REWARD_RATE, self.reward_rate)
-        self.averaged = state.get(AVERAGED, self.averaged)
-        self.search = state.get(SEARCH, self.search)
+        for name in self.saved:
+            setattr(self, name, state.get(name, getattr(self, name)))

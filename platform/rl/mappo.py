@@ -15,7 +15,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-from ray.rllib.utils.metrics import LEARNER_RESULTS
 from torch import Tensor
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
@@ -38,8 +37,7 @@ from loadmaster.platform.rl.advantages import (
     gae,
     segments_of,
 )
-from loadmaster.platform.rl.algorithm import InputDriven, InputDrivenConfig
-from loadmaster.platform.rl.learner import InputDrivenLearner
+from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
 from loadmaster.platform.rl.rollout import (
     Recording,
     batches_with,
@@ -49,17 +47,10 @@ from loadmaster.platform.rl.rollout import (
     rows_of,
     taken,
 )
+from loadmaster.platform.rl.workers import InputDrivenLearner
 
 CRITIC = "critic"  # id of its module, beside the policy's
-NORMALIZER = "normalizer"  # key of the saved state
 EVALUATED_ROWS = 2048  # per forward pass of the critic: a whole batch may not fit a device
-
-
-class CriticValues(NamedTuple):
-    """Normalised values of a critic. For V both are the same."""
-
-    predicted: NDArray[np.float32] | None  # (K,) of the recorded actions; None without actions
-    state_value: NDArray[np.float32]  # (K,) of the state: for Q the mean over sampled actions
 
 
 class MappoLearner(InputDrivenLearner):
@@ -92,10 +83,16 @@ class MappoLearner(InputDrivenLearner):
         )
 
     @torch.no_grad()
-    def critic_values(self, columns: Any, seed: int) -> CriticValues:
-        """Evaluate the critic on every row; `seed` is that of sampled actions (q)."""
+    def critic_values(
+        self, columns: Any, seed: int
+    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32]]:
+        """Normalised values of every row, (K,): of the recorded actions, and of the state.
+
+        For V both are the same. For Q the first is None without actions, and the second is the
+        mean over actions sampled by `seed`.
+        """
         tensors, count = on_device(columns, self.device), rows_of(columns)
-        of_actions = self.learning.critic.kind == "q"
+        of_actions = self.config.learning.critic.kind == "q"
         torch.manual_seed(seed)  # for modules that sample by torch's generator
         predicted: list[Tensor] = []
         state_value: list[Tensor] = []
@@ -108,7 +105,7 @@ class MappoLearner(InputDrivenLearner):
                 rng_key = splitmix64(rows.to(self.device), seed)
                 state_value.append(self._mean_value(batch, rng_key))
         known = torch.cat(predicted).cpu().numpy() if predicted else None
-        return CriticValues(known, torch.cat(state_value or predicted).cpu().numpy())
+        return known, torch.cat(state_value or predicted).cpu().numpy()
 
     def _value(self, batch: dict[str, Any]) -> Tensor:
         found: Tensor = self.module[CRITIC].forward_train(batch)[Columns.VF_PREDS]
@@ -118,7 +115,7 @@ class MappoLearner(InputDrivenLearner):
         """Mean Q over actions of all agents sampled from the policy."""
         policy = self.module[DEFAULT_MODULE_ID]
         found = []
-        for draw in range(self.learning.critic.samples):
+        for draw in range(self.config.learning.critic.samples):
             seen = {Columns.OBS: batch[Columns.OBS], RNG_KEY: splitmix64(rng_key, draw)}
             actions = policy.forward_exploration(seen)[Columns.ACTIONS]
             found.append(self._value({**batch, Columns.ACTIONS: actions}))
@@ -156,9 +153,10 @@ class MappoConfig(InputDrivenConfig):
 class Mappo(InputDriven):
     """InputDriven with advantages from a critic, where one is configured."""
 
+    saved: ClassVar[tuple[str, ...]] = (*InputDriven.saved, "normalizer")
+
     def setup(self, config: Any) -> None:
         self.normalizer = RunningNormalizer()  # of the critic's targets
-        self._critic_metrics: dict[str, float] = {}  # of this iteration
         super().setup(config)
 
     @classmethod
@@ -166,7 +164,7 @@ class Mappo(InputDriven):
         return MappoConfig()
 
     def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
-        learning, critic = self.learning, self.learning.critic
+        learning, critic = self.config.learning, self.config.learning.critic
         if critic.kind == "none":
             return super().advantages(groups)
         recordings = [recording for group in groups for recording in group]
@@ -182,7 +180,8 @@ class Mappo(InputDriven):
             )
         ]
         targets = [values + error for values, error in zip(predicted, errors, strict=True)]
-        self._critic_metrics = {"critic_explains": explained_variance(predicted, targets)}
+        explained = explained_variance(predicted, targets)
+        self.metrics.log_value((ROLLOUTS, "critic_explains"), explained, window=1)
         self._fit(recordings, np.concatenate(targets))
         if critic.shared_input:
             errors = self._compared_with_group(groups, rollouts, predicted)
@@ -206,7 +205,7 @@ class Mappo(InputDriven):
 
         The rollouts of a group share what the critic cannot predict, such as arrivals.
         """
-        learning, remaining = self.learning, iter(zip(rollouts, predicted, strict=True))
+        learning, remaining = self.config.learning, iter(zip(rollouts, predicted, strict=True))
         with_values = [[_with_outlook(*next(remaining), own.kept) for own in g] for g in groups]
         horizon_s = math.inf if learning.credit_horizon_s is None else learning.credit_horizon_s
         found = iter(bootstrapped_advantages(with_values, learning.discount_per_s, horizon_s))
@@ -241,9 +240,9 @@ class Mappo(InputDriven):
 
     def _fit(self, recordings: Sequence[Recording], targets: Floats) -> None:
         """Train the critic on targets from the parameters it had."""
-        critic = self.learning.critic
+        critic = self.config.learning.critic
         self.normalizer.update(targets)
-        results = self._update(
+        self._update(
             recordings,
             {Columns.VALUE_TARGETS: self.normalizer.normalize(targets)},
             module_id=CRITIC,
@@ -251,19 +250,6 @@ class Mappo(InputDriven):
             minibatches=critic.minibatches,
             learning_rate=critic.learning_rate,
         )
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
-
-    def _report(
-        self, metrics: dict[str, float], began: float, rolled_out: float | None = None
-    ) -> None:
-        super()._report({**metrics, **self._critic_metrics}, began, rolled_out)
-
-    def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
-        return {**super().get_state(components, **settings), NORMALIZER: self.normalizer}
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        super().set_state(state)
-        self.normalizer = state.get(NORMALIZER, self.normalizer)
 
 
 def _with_outlook(rollout: Rollout, values: Floats, kept: NDArray[np.int64]) -> Rollout:

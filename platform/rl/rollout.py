@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from loadmaster.envs.compiled import njit_internal
 from loadmaster.platform.rl.advantages import Rollout
+
+INITIAL_DECISIONS = 256  # of a CompiledBuffer
+FULL = -1  # status of a compiled loop beside the simulator's: no space for another decision
+
+Tree = Any  # observations and actions: a table, or Mapping[str, Tree]
+Arrays = TypeVar("Arrays", bound=NamedTuple)
+
+
+def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """A tree of the same form, with `function` applied to the leaves at each place."""
+    if not isinstance(tree, Mapping):
+        return function(tree, *others)
+    return {
+        name: tree_map(function, branch, *(other[name] for other in others))
+        for name, branch in tree.items()
+    }
+
+
+def leaves(tree: Tree) -> Iterator[Any]:
+    """Leaves from left to right."""
+    if isinstance(tree, Mapping):
+        for branch in tree.values():
+            yield from leaves(branch)
+    else:
+        yield tree
 
 
 @dataclass(frozen=True)
@@ -30,11 +56,6 @@ class Ragged:
         return len(self.counts)
 
 
-Column = NDArray[Any] | Ragged
-Columns = Mapping[str, "Column | Columns"]  # a tree, as observations are
-TensorColumns = dict[str, Any]  # the same tree with tensors
-
-
 @dataclass(frozen=True)
 class RolloutSpec:
     """One rollout to make; those of one `sequence` share their input and differ in sampling."""
@@ -49,14 +70,14 @@ class RolloutSpec:
 class Recording:
     """A rollout of T decisions, K of which are kept for learning."""
 
-    observations: Mapping[str, Any] | Column  # (K, ...), or a tree of such columns
-    actions: Mapping[str, Any] | Column  # (K, ...), a branch for each agent where there are many
+    observations: Tree  # of columns (K, ...), each an array or ragged
+    actions: Tree  # (K, ...), a branch for each agent where there are many
     log_probability: NDArray[np.float64]  # (K,), or (K, agents)
     kept: NDArray[np.int64]  # (K,) which of the T decisions they are, in order
     rollout: Rollout  # of all T
     figures: Mapping[str, float]  # the environment's own metrics of the episode
     # (1, ...) final observation of an episode that was truncated before it was over.
-    last: Mapping[str, Any] | Column | None = None
+    last: Tree | None = None
 
     @property
     def decisions(self) -> int:
@@ -132,28 +153,24 @@ def summary_metrics(recordings: Sequence[Recording]) -> dict[str, float]:
     return found
 
 
-def concatenated(parts: Sequence[Columns]) -> dict[str, Any]:
+def concatenated(parts: Sequence[Tree]) -> Tree:
     """The rows of all parts, one part after the other."""
-    whole: dict[str, Any] = {}
-    for name, first in parts[0].items():
-        columns: list[Any] = [part[name] for part in parts]
-        if isinstance(first, Mapping):
-            whole[name] = concatenated(columns)
-        elif isinstance(first, Ragged):
-            whole[name] = Ragged(
-                np.concatenate([column.items for column in columns]),
-                np.concatenate([column.counts for column in columns]),
-                first.spare,
-            )
-        else:
-            whole[name] = np.concatenate(columns)
-    return whole
+
+    def joined(*columns: Any) -> Any:
+        if not isinstance(columns[0], Ragged):
+            return np.concatenate(columns)
+        return Ragged(
+            np.concatenate([column.items for column in columns]),
+            np.concatenate([column.counts for column in columns]),
+            columns[0].spare,
+        )
+
+    return tree_map(joined, *parts)
 
 
-def rows_of(columns: Columns) -> int:
+def rows_of(columns: Tree) -> int:
     """Number of rows, the same in every column."""
-    first = next(iter(columns.values()))
-    return rows_of(first) if isinstance(first, Mapping) else len(first)
+    return len(next(leaves(columns)))
 
 
 class _Layout:
@@ -189,8 +206,7 @@ class _Places(NamedTuple):
     longest: int
 
 
-@dataclass(frozen=True)
-class _RaggedTensor:
+class _RaggedTensor(NamedTuple):
     """A ragged column on a device."""
 
     items: Tensor  # (R, ...)
@@ -207,13 +223,11 @@ class _RaggedTensor:
         return whole.view(rows, width, *item)
 
 
-def on_device(columns: Columns, device: Any) -> TensorColumns:
+def on_device(columns: Tree, device: Any) -> Tree:
     """Copy columns to a device once; minibatches select their rows there."""
     layouts: dict[bytes, _Layout] = {}
 
     def copied(column: Any) -> Any:
-        if isinstance(column, Mapping):
-            return {name: copied(inner) for name, inner in column.items()}
         if not isinstance(column, Ragged):
             return torch.as_tensor(column, device=device)
         key = column.counts.tobytes()
@@ -222,17 +236,15 @@ def on_device(columns: Columns, device: Any) -> TensorColumns:
         items = torch.as_tensor(column.items, device=device)
         return _RaggedTensor(items, layouts[key], column.spare)
 
-    return {name: copied(column) for name, column in columns.items()}
+    return tree_map(copied, columns)
 
 
-def taken(tensors: TensorColumns, rows: Tensor, device: Any) -> TensorColumns:
+def taken(tensors: Tree, rows: Tensor, device: Any) -> Tree:
     """Select rows of every column, ragged ones padded; `rows` is on the CPU."""
     there = rows.to(device, non_blocking=True)
     places: dict[int, _Places] = {}
 
     def selected(column: Any) -> Any:
-        if isinstance(column, dict):
-            return {name: selected(inner) for name, inner in column.items()}
         if not isinstance(column, _RaggedTensor):
             return column[there]
         layout = column.layout
@@ -240,4 +252,33 @@ def taken(tensors: TensorColumns, rows: Tensor, device: Any) -> TensorColumns:
             places[id(layout)] = layout.places(rows, device)
         return column.padded(len(rows), places[id(layout)])
 
-    return {name: selected(column) for name, column in tensors.items()}
+    return tree_map(selected, tensors)
+
+
+class CompiledBuffer(Generic[Arrays]):
+    """A named tuple of tables for compiled loops; its first table counts the rows in use.
+
+    The tables keep the length they grew to: allocating them anew took a quarter of a rollout.
+    """
+
+    def __init__(self, blank: Callable[[int], Arrays]) -> None:
+        """`blank` makes empty tables for a number of decisions."""
+        self.arrays = blank(INITIAL_DECISIONS)
+
+    def rewind(self) -> None:
+        """Start the next rollout."""
+        self.arrays[0][:] = 0
+
+    def lengthen(self) -> None:
+        """Double the capacity and keep the contents."""
+        used, *tables = self.arrays
+        longer = (np.concatenate([table, np.zeros_like(table)]) for table in tables)
+        self.arrays = self.arrays._make([used, *longer])
+
+
+@njit_internal
+def copy_rows(source: NDArray[Any], target: NDArray[Any], start: int, count: int) -> None:
+    """Cell by cell: assigning whole rows would allocate in compiled code."""
+    for i in range(count):
+        for j in range(source.shape[1]):
+            target[start + i, j] = source[i, j]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,15 +14,101 @@ from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
-from loadmaster.platform.rl.rollout import EpisodeScore, Recording, RolloutSpec
-from loadmaster.platform.rl.rollout_buffer import RolloutBuffer, Rows, Tree, leaves, tree_map
+from loadmaster.platform.rl.advantages import Rollout
+from loadmaster.platform.rl.rollout import (
+    EpisodeScore,
+    Ragged,
+    Recording,
+    RolloutSpec,
+    Tree,
+    leaves,
+    rows_of,
+    tree_map,
+)
 
+INITIAL_STEPS = 64  # of a RolloutBuffer
 BATCH_ENVS = 32  # environments in a forward pass, where they are sorted by rows in use
 TIME_S = "time_s"  # in infos: the environments' clocks; without it a step is a second
 
 MakeEnvs = Callable[[int, float | None], "VectorEnv[Any, Any, Any]"]  # count, mean horizon
 Indices = slice | NDArray[np.int64]  # of environments
 Outcome = Callable[[Any, int], Mapping[str, float]]  # environments, index -> episode metrics
+
+
+class Rows(NamedTuple):
+    """Which tables have one row per item of a queue whose length changes, such as waiting jobs.
+
+    Rows in use come first. Only they are passed to the module, up to the longest queue of the
+    batch, and only they are recorded.
+    """
+
+    mask: str  # observation table of rows in use: (rows,) bool
+    tables: frozenset[str]  # observation tables with such rows, including the mask
+    actions: frozenset[str]  # agents whose actions have such rows
+
+
+class RolloutBuffer:
+    """Tables (S steps, B environments, ...) of environments that are stepped together."""
+
+    def __init__(self, count: int, rows: Rows | None = None) -> None:
+        self.rows = rows
+        self.steps, self.capacity = 0, INITIAL_STEPS
+        self.tables: dict[str, Tree] = {}
+        self.lengths = np.zeros(count, np.int64)  # of each episode; later steps are ignored
+        self.ends_s = np.zeros(count)
+        self.last: dict[int, Tree] = {}  # final observations of truncated episodes
+        self.figures: dict[int, Mapping[str, float]] = {}  # metrics of finished episodes
+
+    def add_observation(self, observations: Tree, time_s: NDArray[np.float64]) -> Tree:
+        """Copy the observations of the next step, since environments may overwrite theirs."""
+        if self.steps == self.capacity:
+            self.capacity = 2 * self.capacity
+            self.tables = tree_map(lambda table: np.concatenate([table, table]), self.tables)
+        self._write(observations=observations, time_s=time_s)
+        return tree_map(lambda table: table[self.steps], self.tables["observations"])
+
+    def add_step(self, **done: Tree) -> None:
+        """Write `actions`, `log_probability` and `reward` and complete the step."""
+        self._write(**done)
+        self.steps += 1
+
+    def add_truncation(self, index: int, observations: Tree) -> None:
+        """Keep the final observation of an episode that was truncated."""
+        self.last[index] = tree_map(lambda table: np.array(table[index : index + 1]), observations)
+
+    def extract(self, index: int, rng: np.random.Generator, keep: float) -> Recording:
+        """The episode of environment `index`, with a share `keep` of decisions drawn by `rng`."""
+        length = self.lengths[index]
+        kept = np.flatnonzero(rng.random(length) < keep)
+        # Copies even where all are kept: a view would hold the whole buffer in memory.
+        part = tree_map(lambda table: table[kept, index], self.tables)
+        observations, actions = part["observations"], part["actions"]
+        last = self.last.get(index)
+        if self.rows is not None:
+            mask = self.rows.mask
+            last = last and _without_padding(last, last, self.rows.tables, mask)
+            actions = _without_padding(actions, observations, self.rows.actions, mask)
+            observations = _without_padding(observations, observations, self.rows.tables, mask)
+        reward = self.tables["reward"][:length, index].astype(np.float64)
+        time_s = self.tables["time_s"][:length, index].astype(np.float64)
+        return Recording(
+            observations=observations,
+            actions=actions,
+            log_probability=part["log_probability"].astype(np.float64),
+            kept=kept,
+            rollout=Rollout(time_s, reward, float(self.ends_s[index])),
+            figures={"return": float(reward.sum()), **self.figures.get(index, {})},
+            last=last,
+        )
+
+    def _write(self, **shown: Tree) -> None:
+        for name, tree in shown.items():
+            if name not in self.tables:
+                self.tables[name] = tree_map(
+                    lambda leaf: np.empty_like(leaf, shape=(self.capacity, *np.shape(leaf))), tree
+                )
+            for table, leaf in zip(leaves(self.tables[name]), leaves(tree), strict=True):
+                table[self.steps] = leaf
 
 
 class VectorEngine:
@@ -48,9 +134,8 @@ class VectorEngine:
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         action_seeds = torch.tensor([own.action_seed for own in assignments])
-        torch.manual_seed(
-            assignments[0].action_seed
-        )  # for modules that sample by torch's generator
+        # For modules that sample by torch's generator.
+        torch.manual_seed(assignments[0].action_seed)
         # Environments that share a batch share a horizon.
         envs = self._make(len(assignments), assignments[0].horizon_s)
         seeds = [assignment.sequence for assignment in assignments]
@@ -113,9 +198,9 @@ class VectorEngine:
 
         One batch, unless they differ in rows in use: one long queue would pad all short ones.
         """
-        if self._rows is None:
-            return [slice(None) if running.all() else np.flatnonzero(running)]
         going = np.flatnonzero(running)
+        if self._rows is None:
+            return [slice(None) if running.all() else going]
         used = shown[self._rows.mask][going].sum(1)
         shortest_first = going[np.argsort(used, kind="stable")]
         return list(np.array_split(shortest_first, math.ceil(len(going) / BATCH_ENVS)))
@@ -134,7 +219,7 @@ class VectorEngine:
             batch[RNG_KEY] = rng_key[indices]
         with torch.no_grad():
             actions, logs = _actions_of(module, forward, forward(batch))
-        count = len(next(leaves(shown)))
+        count = rows_of(shown)
         return {
             "actions": self._spread_actions(actions, shown, indices, count),
             "log_probability": _spread(logs, indices, count),
@@ -150,12 +235,10 @@ class VectorEngine:
             for name, table in observations.items()
         }
 
-    def _spread_actions(
-        self, actions: Tree, observations: Tree, indices: Indices, count: int
-    ) -> Tree:
+    def _spread_actions(self, actions: Tree, shown: Tree, indices: Indices, count: int) -> Tree:
         if self._rows is None:
             return tree_map(lambda action: _spread(action, indices, count), actions)
-        rows = observations[self._rows.mask].shape[1]
+        rows = shown[self._rows.mask].shape[1]
         return {
             agent: _spread(action, indices, count, rows if agent in self._rows.actions else None)
             for agent, action in actions.items()
@@ -177,6 +260,18 @@ def _spread(
     return whole
 
 
+def _without_padding(
+    tree: Mapping[str, Any], observation: Mapping[str, Any], names: frozenset[str], mask: str
+) -> dict[str, Any]:
+    """(K, rows, ...) tables of these names as ragged columns, others unchanged."""
+    used = observation[mask].astype(np.bool_)  # (K, rows)
+    counts = used.sum(1)
+    return {
+        name: Ragged(table[used], counts) if name in names else table
+        for name, table in tree.items()
+    }
+
+
 def _time_of(infos: Mapping[str, Any], default: NDArray[Any]) -> NDArray[Any]:
     return np.array(infos[TIME_S], np.float64) if TIME_S in infos else default
 
@@ -191,7 +286,7 @@ def _actions_of(
     if Columns.ACTIONS in output:
         actions = tree_map(lambda action: action.numpy(), output[Columns.ACTIONS])
         logs = output.get(Columns.ACTION_LOGP)
-        return actions, np.zeros(len(next(leaves(actions)))) if logs is None else logs.numpy()
+        return actions, np.zeros(rows_of(actions)) if logs is None else logs.numpy()
     if forward == module.forward_inference:
         kind = module.get_inference_action_dist_cls()
         distribution = kind.from_logits(output[Columns.ACTION_DIST_INPUTS]).to_deterministic()

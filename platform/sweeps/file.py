@@ -44,58 +44,41 @@ def check_environment(document: Document, space: Space, recipe: Recipe) -> None:
 
 def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> None:
     """Check settings against each other."""
-    settings = sweep.settings
-    asha, pbt = settings.scheduler.asha, settings.scheduler.pbt
+    fault, settings, end = document.fault, sweep.settings, sweep.iterations
+    asha, optuna = settings.scheduler.asha, settings.searcher.optuna
     every = base.validation.every if settings.metric == "validation" else 1
+    rung = ("scheduler", "asha", "max_iterations")
     given: Keys = ("stop", "iterations")
     if settings.stop.iterations is None:
-        rung = ("scheduler", "asha", "max_iterations")
         given = rung if asha and asha.max_iterations else ("base", "training", "iterations")
-    if sweep.iterations < every:
-        raise document.fault(
-            given,
-            f"{sweep.iterations} iterations end before the first validation, which is every "
-            f"{every}; expected more, or validation.every: {sweep.iterations} in base",
-        )
-    if asha and asha.max_iterations and asha.max_iterations > sweep.iterations:
-        raise document.fault(
-            ("scheduler", "asha", "max_iterations"),
-            f"{asha.max_iterations} is beyond stop.iterations, {sweep.iterations}",
-        )
-    if asha and not every <= asha.grace_iterations <= (asha.max_iterations or sweep.iterations):
-        raise document.fault(
-            ("scheduler", "asha", "grace_iterations"),
-            f"expected {every} (the first validation) to {sweep.iterations} (a trial's end)",
-        )
-    if sweep.iterations % every:
-        raise document.fault(
-            given,
-            f"{sweep.iterations} is no multiple of validation.every, {every}: a trial would end "
-            "without a validation",
-        )
-    if settings.searcher.optuna and importlib.util.find_spec("optuna") is None:
-        raise document.fault(
-            ("searcher",),
-            "Optuna is not installed; expected pip install 'loadmaster[optuna]', or random",
-        )
-    if pbt:
-        if settings.searcher.optuna:
-            raise document.fault(("searcher",), "pbt draws by itself; expected random")
-        for found in sweep.space.dimensions:
-            if found.leaf.path[0] == "network":
-                raise found.leaf.fault("pbt copies weights between trials, so networks must agree")
+    if end < every:
+        before = f"{end} iterations end before the first validation, which is every {every}"
+        raise fault(given, f"{before}; expected more, or validation.every: {end} in base")
+    if asha and (asha.max_iterations or end) > end:
+        raise fault(rung, f"{asha.max_iterations} is beyond stop.iterations, {end}")
+    if asha and not every <= asha.grace_iterations <= (asha.max_iterations or end):
+        expected = f"expected {every} (the first validation) to {end} (a trial's end)"
+        raise fault(("scheduler", "asha", "grace_iterations"), expected)
+    if end % every:
+        multiple = f"{end} is no multiple of validation.every, {every}"
+        raise fault(given, f"{multiple}: a trial would end without a validation")
+    if optuna and importlib.util.find_spec("optuna") is None:
+        expected = "expected pip install 'loadmaster[optuna]', or random"
+        raise fault(("searcher",), f"Optuna is not installed; {expected}")
+    if settings.scheduler.pbt and optuna:
+        raise fault(("searcher",), "pbt draws by itself; expected random")
+    for found in sweep.space.dimensions if settings.scheduler.pbt else ():
+        if found.leaf.path[0] == "network":
+            raise found.leaf.fault("pbt copies weights between trials, so networks must agree")
     cpus, gpus = settings.resources.cpus_per_trial, settings.resources.gpus_per_trial
     workers = sweep.space.most(("rollouts", "workers"))
     if cpus is not None and cpus <= workers:
-        raise document.fault(
-            ("resources", "cpus_per_trial"),
-            f"{cpus:g} is too few for a learner and {workers:g} rollout workers; expected "
-            f"{workers + 1:g}, or fewer rollouts.workers in base",
-        )
+        few = f"{cpus:g} is too few for a learner and {workers:g} rollout workers"
+        expected = f"expected {workers + 1:g}, or fewer rollouts.workers in base"
+        raise fault(("resources", "cpus_per_trial"), f"{few}; {expected}")
     if gpus and not sweep.space.most(("resources", "gpus")):
-        raise document.fault(
-            ("resources", "gpus_per_trial"), "nothing would use it; expected resources.gpus in base"
-        )
+        unused = "nothing would use it; expected resources.gpus in base"
+        raise fault(("resources", "gpus_per_trial"), unused)
 
 
 def load_sweep(
@@ -140,10 +123,10 @@ def _settings(document: Document) -> SweepSettings:
     for _ in leaves(SweepSettings, document.values, document.where):
         pass  # raises for an unknown key, with the nearest name
     if found := first_error(SweepSettings, document.values):
-        message = found.message
+        path, message = found
         if message == "Field required":
             message = "missing; expected in every sweep"
-        raise document.fault(found.path, message)
+        raise document.fault(path, message)
     return SweepSettings.model_validate(document.values)
 
 

@@ -8,8 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -23,6 +22,7 @@ from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.space import in_words
 
 BEST, TRIALS = "best.yaml", "trials.csv"
+STATES = {"PENDING": "waiting", "PAUSED": "waiting", "RUNNING": "running", "ERROR": "failed"}
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,13 @@ class Outcome:
     interrupted: bool
 
     def best(self, sweep: Sweep) -> Record | None:
-        """The trial with the best finite value, if any."""
-        best: Record | None = None
-        for record in self.records:
-            if record.value is None or not math.isfinite(record.value):
-                continue
-            if best is None or sweep.better(record.value, best.value or 0.0):
-                best = record
-        return best
+        return best_of(self.records, sweep)
+
+
+def best_of(records: Sequence[Record], sweep: Sweep) -> Record | None:
+    """The trial with the best finite value, if any."""
+    finite = (each for each in records if each.value is not None and math.isfinite(each.value))
+    return min(finite, key=lambda record: _rank(sweep, record), default=None)
 
 
 def record_of(trial: Any, sweep: Sweep) -> Record:
@@ -65,12 +64,7 @@ def record_of(trial: Any, sweep: Sweep) -> Record:
     last: Mapping[str, Any] = trial.last_result or {}
     iterations = int(last.get("iteration", 0))
     value = trial.metric_analysis.get(sweep.metric, {}).get(sweep.settings.mode)
-    state = {
-        "PENDING": "waiting",
-        "PAUSED": "waiting",
-        "RUNNING": "running",
-        "ERROR": "failed",
-    }.get(trial.status)
+    state = STATES.get(trial.status)
     if state is None:
         state = "finished" if iterations >= sweep.iterations else "stopped"
         if sweep.metric in last and not math.isfinite(last[sweep.metric]):
@@ -82,20 +76,16 @@ def record_of(trial: Any, sweep: Sweep) -> Record:
         value=None if value is None else float(value),
         state=state,
         seconds=float(last.get("time_total_s", 0.0)),
-        fault=_last_line(_trace(trial)) if state == "failed" else "",
+        fault=_fault(trial) if state == "failed" else "",
     )
 
 
-def _trace(trial: Any) -> str:
-    """Traceback of a failed trial, of this session or an earlier one."""
-    here = Path(trial.error_file or "")
-    return here.read_text(encoding="utf-8") if here.is_file() else trial.get_error() or ""
-
-
-def _last_line(trace: str) -> str:
-    """Last line of a traceback, without the name of InputError."""
-    lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    return lines[-1].removeprefix("loadmaster.envs.errors.InputError: ") if lines else "no trace"
+def _fault(trial: Any) -> str:
+    """Last line of the traceback, of this session or an earlier one; without InputError's name."""
+    file = Path(trial.error_file or "")
+    trace = file.read_text(encoding="utf-8") if file.is_file() else str(trial.get_error() or "")
+    last = (trace.strip() or "no trace").splitlines()[-1].strip()
+    return last.removeprefix("loadmaster.envs.errors.InputError: ")
 
 
 def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
@@ -135,47 +125,25 @@ class TrialDisplay:
 
     def __init__(self, sweep: Sweep, console: Console) -> None:
         self.sweep, self.console = sweep, console
-        self.live = (
-            Live(console=console, auto_refresh=False, transient=True)
-            if console.is_terminal
-            else None
-        )
+        self.live = Live(console=console, auto_refresh=False, transient=True)
         self.shown: dict[str, Record] = {}
         self.drawn_at = 0.0
 
-    def __enter__(self) -> Self:
-        if self.live:
-            self.live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self.live:
-            self.live.stop()
-
     def update(self, records: Sequence[Record]) -> None:
-        if not self.live:
+        if not self.console.is_terminal:
             for record in records:
                 line = _line(record, self.shown.get(record.name), self.sweep.metric)
                 if line is not None:
                     self.console.print(line, soft_wrap=True, markup=False)
-        self.shown = {record.name: record for record in records}
-        if self.live and time.monotonic() - self.drawn_at > PERIOD_S:
-            self._draw(records)
+            self.shown = {record.name: record for record in records}
+        elif time.monotonic() - self.drawn_at > PERIOD_S:
+            max_rows = max(3, self.console.height - 5)
+            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
+            self.drawn_at = time.monotonic()
 
     def print(self, text: str) -> None:
         # As Text: markup=False would apply to the live table too, which is redrawn below it.
         self.console.print(Text(text), soft_wrap=True)
-
-    def _draw(self, records: Sequence[Record]) -> None:
-        if self.live:
-            max_rows = max(3, self.console.height - 5)
-            self.live.update(trial_table(self.sweep, records, max_rows), refresh=True)
-            self.drawn_at = time.monotonic()
 
 
 def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = None) -> Table:
@@ -184,11 +152,7 @@ def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = 
     table = Table("trial", *_short(names), "iteration", sweep.metric, "state", box=None)
     for column in table.columns[1:-1]:
         column.justify = "right"
-    best = min(
-        (record for record in records if record.value is not None),
-        key=lambda record: _rank(sweep, record),
-        default=None,
-    )
+    best = best_of(records, sweep)
     for record in _chosen(sweep, records, max_rows):
         colour = COLOURS.get(record.state, "dim")
         table.add_row(

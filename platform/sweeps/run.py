@@ -6,10 +6,7 @@ import math
 import os
 import signal
 import sys
-import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
@@ -34,11 +31,11 @@ from loadmaster.platform.sweeps.records import (
     write_trials,
 )
 from loadmaster.platform.sweeps.settings import Sweep
-from loadmaster.platform.sweeps.trial import TRAINER, Trial, TrialPlan
+from loadmaster.platform.sweeps.trial import TRAINER, Trial
 
 CHECKPOINTS = 4  # kept per trial
 RETRIES = 1  # of a failed trial, from its last checkpoint
-ENVIRONMENT = {
+ENVIRONMENT = {  # what Tune reads from environment variables only
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths in a sweep file start at the working directory
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints a banner even with verbose=0
 }
@@ -59,7 +56,8 @@ def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None
             if address is None:
                 raise InputError(f"{lacking}; expected a larger machine, or --address")
             console.print(f"{lacking}; waiting for the cluster to grow", soft_wrap=True)
-        display = stack.enter_context(TrialDisplay(sweep, console))
+        display = TrialDisplay(sweep, console)
+        stack.enter_context(display.live)
         return run_sweep(sweep, folder, display)
 
 
@@ -67,23 +65,17 @@ def run_sweep(
     sweep: Sweep, folder: SweepFolder, display: TrialDisplay, trainer_at: str = TRAINER
 ) -> Outcome:
     """Run all trials on the current Ray, or continue the sweep whose state is in the folder."""
-    plan = TrialPlan(
-        system=sweep.system,
-        space=sweep.space,
-        metric=sweep.metric,
-        mode=sweep.settings.mode,
-        resources=sweep.settings.resources,
-        trainer_at=trainer_at,
-    )
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, plan=plan),
-        lambda drawn: tune.PlacementGroupFactory(plan.bundles(drawn)),
+        tune.with_parameters(Trial, sweep=sweep, trainer_at=trainer_at),
+        lambda drawn: tune.PlacementGroupFactory(sweep.bundles(drawn)),
     )
     scheduler = scheduler_of(sweep)
     monitor = TrialMonitor(sweep, scheduler, display)
     concurrent = sweep.settings.resources.concurrent
+    minutes = sweep.settings.stop.minutes
     numbers = count(folder.trials_made + 1)
-    with _tune_environment(), _signals_restored():
+    os.environ.update(ENVIRONMENT)
+    with _signals_restored():
         # Not tune.Tuner: a restored one unpickles the display and clock of the earlier session.
         tune.run(
             trainable,
@@ -98,6 +90,7 @@ def run_sweep(
             search_alg=_searcher_of(sweep),
             max_concurrent_trials=concurrent if sweep.settings.searcher.optuna else None,
             stop=StopConditions(sweep),
+            time_budget_s=60 * minutes if minutes else None,
             checkpoint_config=tune.CheckpointConfig(
                 num_to_keep=CHECKPOINTS, checkpoint_frequency=1
             ),
@@ -125,14 +118,10 @@ def shortage(sweep: Sweep) -> str | None:
 
 
 class StopConditions(tune.Stopper):
-    """Ends a trial after its iterations, and the sweep by time or a reached value."""
+    """Ends a trial after its iterations, and the sweep at a reached value."""
 
-    def __init__(self, sweep: Sweep, clock: Callable[[], float] = time.monotonic) -> None:
-        stop = sweep.settings.stop
-        self.iterations, self.below = sweep.iterations, stop.validation_below
-        self.seconds = None if stop.minutes is None else 60 * stop.minutes
-        self.clock = clock
-        self.began: float | None = None
+    def __init__(self, sweep: Sweep) -> None:
+        self.iterations, self.below = sweep.iterations, sweep.settings.stop.validation_below
         self.reached = False
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
@@ -141,14 +130,7 @@ class StopConditions(tune.Stopper):
         return bool(result["iteration"] >= self.iterations)
 
     def stop_all(self) -> bool:
-        if self.began is None:
-            self.began = self.clock()
-        late = self.seconds is not None and self.clock() - self.began >= self.seconds
-        return late or self.reached
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A resumed sweep has the whole time limit again."""
-        return {**self.__dict__, "began": None}
+        return self.reached
 
 
 class TrialMonitor(tune.Callback):
@@ -161,8 +143,6 @@ class TrialMonitor(tune.Callback):
 
     def setup(self, **info: Any) -> None:
         """Wrap the SIGINT handler that Tune has just installed."""
-        if threading.current_thread() is not threading.main_thread():
-            return
         stop: Any = signal.getsignal(signal.SIGINT)
 
         def interrupt(number: int, frame: Any) -> None:
@@ -187,16 +167,10 @@ class TrialMonitor(tune.Callback):
 
     def get_state(self) -> dict[str, Any] | None:
         """ASHA's rungs, which Tune does not save: later trials are compared with them."""
-        if not isinstance(self.scheduler, ASHAScheduler):
-            return None
-        with tempfile.NamedTemporaryFile() as file:
-            self.scheduler.save(file.name)
-            return {"rungs": Path(file.name).read_bytes()}
+        return vars(self.scheduler) if isinstance(self.scheduler, ASHAScheduler) else None
 
     def set_state(self, state: dict[str, Any]) -> None:
-        with tempfile.NamedTemporaryFile() as file:
-            Path(file.name).write_bytes(state["rungs"])
-            self.scheduler.restore(file.name)
+        vars(self.scheduler).update(state)
 
 
 def scheduler_of(sweep: Sweep) -> Any:
@@ -237,30 +211,11 @@ def _searcher_of(sweep: Sweep) -> Any:
 
 
 @contextmanager
-def _tune_environment() -> Iterator[None]:
-    """Set what Tune reads from environment variables only."""
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update(ENVIRONMENT)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
 def _signals_restored() -> Iterator[None]:
     """Restore the signal handlers that Tune replaces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGUSR1)
-    before = [signal.getsignal(number) for number in numbers]
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     Field,
@@ -36,44 +37,42 @@ class Pbt(Settings):
     resample: float = Field(default=0.25, ge=0, le=1)  # probability that a setting is drawn anew
 
 
-class Scheduler(Settings):
-    """Early stopping of trials; with neither, all run to the end."""
+class OneOf(Settings):
+    """A group with at most one member; a word stands for a member without settings."""
 
-    asha: Asha | None = None
-    pbt: Pbt | None = None
+    no_member: ClassVar[tuple[Any, ...]] = ()  # words for none of them
 
     @model_validator(mode="before")
     @classmethod
     def _parse_word(cls, given: Any) -> Any:
-        return {} if given in (None, "none", "fifo") else given
+        if given in cls.no_member:
+            return {}
+        return {given: {}} if isinstance(given, str) and given in cls.model_fields else given
 
     @model_validator(mode="after")
     def _check_one(self) -> Self:
-        if self.asha and self.pbt:
-            raise ValueError("two schedulers; expected asha, pbt, or neither")
+        if len(given := [name for name, value in self if value is not None]) > 1:
+            raise ValueError(f"{' and '.join(given)}; expected one of them")
         return self
+
+
+class Scheduler(OneOf):
+    """Early stopping of trials; with neither, all run to the end."""
+
+    no_member = (None, "none", "fifo")
+    asha: Asha | None = None
+    pbt: Pbt | None = None
 
 
 class Seeded(Settings):
     seed: NonNegativeInt = 0
 
 
-class Searcher(Settings):
+class Searcher(OneOf):
     """How values are drawn: at random, or by Optuna from earlier trials."""
 
     random: Seeded | None = None
     optuna: Seeded | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _parse_word(cls, given: Any) -> Any:
-        return {given: {}} if isinstance(given, str) and given in cls.model_fields else given
-
-    @model_validator(mode="after")
-    def _check_one(self) -> Self:
-        if self.random and self.optuna:
-            raise ValueError("two searchers; expected random or optuna")
-        return self
 
     @property
     def seed(self) -> int:
@@ -145,5 +144,12 @@ class Sweep:
             "GPU": most(("resources", "gpus")) if gpus is None else gpus,
         }
 
-    def better(self, one: float, other: float) -> bool:
-        return one < other if self.settings.mode == "min" else one > other
+    def bundles(self, drawn: Mapping[str, Any]) -> list[dict[str, float]]:
+        """Resources of one trial: the learner's process first, then each rollout worker."""
+        config, resources = self.space.config(drawn), self.settings.resources
+        cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
+        workers = config.rollouts.workers
+        learner = {"CPU": 1.0 if cpus is None else cpus - workers}
+        if given := config.resources.gpus if gpus is None else gpus:
+            learner["GPU"] = float(given)
+        return [learner, *({"CPU": 1.0} for _ in range(workers))]

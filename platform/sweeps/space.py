@@ -14,6 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from types import MappingProxyType
 from typing import Any
 
@@ -76,16 +77,8 @@ def nested(values: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
     return tree
 
 
-@dataclass(frozen=True)
-class FieldError:
-    """First error in a configuration: its setting and a message."""
-
-    path: Path
-    message: str
-
-
-def first_error(kind: type[BaseModel], values: Mapping[str, Any]) -> FieldError | None:
-    """Validate a configuration; None if it is valid."""
+def first_error(kind: type[BaseModel], values: Mapping[str, Any]) -> tuple[Path, str] | None:
+    """Setting and message of the first error in a configuration; None if it is valid."""
     try:
         kind.model_validate(values)
     except ValidationError as fault:
@@ -95,11 +88,17 @@ def first_error(kind: type[BaseModel], values: Mapping[str, Any]) -> FieldError 
             message = "expected a whole number: randint or choice"
         if first["type"] == "model_type":
             message = f"is a group of settings; expected one of them, or a mapping ({message})"
-        return FieldError(tuple(str(part) for part in first["loc"]), message)
+        return tuple(str(part) for part in first["loc"]), message
     return None
 
 
-KINDS = {"uniform": 2, "loguniform": 2, "quniform": 3, "randint": 2, "choice": None}
+KINDS = {  # arguments
+    "uniform": "a, b",
+    "loguniform": "a, b",
+    "quniform": "a, b, step",
+    "randint": "a, b",
+    "choice": "a, b, ..",
+}
 DIGITS = 4  # of drawn numbers, so that best.yaml has exactly the values used
 
 
@@ -123,12 +122,10 @@ class Dimension:
         """Values to validate: the choices, or both ends and one between."""
         if not self.numeric:
             return self.arguments
-        low, high = self.arguments[:2]
+        low, high, *step = self.arguments
         if self.kind == "randint":
             return (low, high)
-        if self.kind == "quniform":
-            return (low, self.settle(low + self.arguments[2]), high)
-        return (low, self.settle(low + 0.382 * (high - low)), high)
+        return (low, self.settle(low + (step[0] if step else 0.382 * (high - low))), high)
 
     def settle(self, drawn: Any) -> Any:
         """The drawn value clipped to the range and rounded."""
@@ -179,30 +176,24 @@ class Space:
     def check(self) -> None:
         """Raise InputError for values that are invalid alone or with those of another dimension."""
         if found := first_error(self.kind, self.values()):
-            raise _nearest(self.fixed, found.path).fault(found.message)
+            path, message = found
+            raise _nearest(self.fixed, path).fault(message)
         for dimension in self.dimensions:
             for value in dimension.probes():
                 if found := first_error(self.kind, self.values({dimension.leaf.path: value})):
-                    raise dimension.leaf.fault(f"may become {in_words(value)}: {found.message}")
+                    raise dimension.leaf.fault(f"may become {in_words(value)}: {found[1]}")
         for one, other in itertools.combinations(self.dimensions, 2):
             for a, b in itertools.product(one.probes(), other.probes()):
                 both = {one.leaf.path: a, other.leaf.path: b}
                 if found := first_error(self.kind, self.values(both)):
                     case = f"may become {in_words(b)} while {one.name} is {in_words(a)}"
-                    raise other.leaf.fault(f"{case}: {found.message}")
+                    raise other.leaf.fault(f"{case}: {found[1]}")
 
     def most(self, path: Path) -> float:
         """Highest possible value of a numeric setting."""
-        drawn: list[dict[Path, Any]] = [
-            {d.leaf.path: v} for d in self.dimensions for v in d.probes()
-        ]
-        values = []
-        for one in ({}, *drawn):
-            value: Any = self.kind.model_validate(self.values(one))
-            for key in path:
-                value = getattr(value, key)
-            values.append(float(value))
-        return max(values)
+        drawn = ({d.leaf.path: value} for d in self.dimensions for value in d.probes())
+        found: list[Any] = [self.kind.model_validate(self.values(one)) for one in ({}, *drawn)]
+        return max(float(reduce(getattr, path, config)) for config in found)
 
     def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
         """Fixed and drawn values over the defaults, nested."""
@@ -224,8 +215,8 @@ def dimension(leaf: Leaf) -> Dimension:
     numbers = [a for a in arguments if isinstance(a, int | float) and not isinstance(a, bool)]
     if len(numbers) != len(arguments) or not all(math.isfinite(n) for n in numbers):
         raise leaf.fault(f"{kind} takes numbers, not {arguments}; expected {_form(kind)}")
-    if len(numbers) != KINDS[kind]:
-        raise leaf.fault(f"{kind} takes {KINDS[kind]} numbers, not {arguments}")
+    if len(numbers) != len(KINDS[kind].split(",")):
+        raise leaf.fault(f"{kind} takes [{KINDS[kind]}], not {arguments}")
     low, high = numbers[:2]
     if not low < high:
         raise leaf.fault(f"the range {arguments} is empty; expected the lower end first")
@@ -263,8 +254,7 @@ def _divides(step: float, number: float) -> bool:
 
 
 def _form(kind: str) -> str:
-    inside = {"quniform": "a, b, step", "choice": "a, b, .."}.get(kind, "a, b")
-    return f"{{{kind}: [{inside}]}}"
+    return f"{{{kind}: [{KINDS[kind]}]}}"
 
 
 def in_words(value: Any) -> str:

@@ -34,12 +34,6 @@ class Schedule(Settings):
     last: NonNegativeFloat
     iterations: NonNegativeInt = 0  # length of the ramp; 0: `last` from the start
 
-    def at(self, iteration: int) -> float:
-        """The value in iteration 0, 1, .."""
-        if iteration >= self.iterations:
-            return self.last
-        return self.first + (self.last - self.first) * iteration / self.iterations
-
 
 class Rollouts(Settings):
     """Rollout workers, and rollouts per iteration."""
@@ -107,11 +101,6 @@ class Learning(Settings):
     critic: Critic = Critic()
     evolution: Evolution = Evolution()
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
-
-    @property
-    def passes(self) -> tuple[int, int]:
-        """(epochs, minibatches); REINFORCE is valid only for the policy that acted: one step."""
-        return (1, 1) if self.method == "reinforce" else (self.epochs, self.minibatches)
 
 
 class Validation(Settings):

@@ -8,23 +8,12 @@ from pathlib import Path
 from typing import IO, Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from loadmaster.models.files import atomic_binary_file
-from loadmaster.platform.evaluation.chart_style import (
-    DASHES,
-    DPI,
-    HALO,
-    INK,
-    LEARNED_COLOUR,
-    PALETTE,
-    QUIET,
-    STYLE,
-    legend_outside,
-)
+from loadmaster.platform.evaluation import chart_style
 from loadmaster.platform.training.history import (
     Effort,
     History,
@@ -36,8 +25,7 @@ from loadmaster.platform.training.run_folder import RunFolder
 
 MILLIONS_FROM = 2e6  # decisions
 LONGEST = 32  # letters of a name in the legend
-TRAINED_SHARE = 0.7  # of a curve's values, from the lowest, that are always shown
-CLIP_FROM = 3.0  # clip the axis if the whole range is so many times that of trained policies
+LOG_FROM = 3.0  # logarithmic axis if the highest value is so many times the lowest
 LEVEL: dict[str, Any] = {"linewidth": 1.2, "linestyle": (0, (4, 3))}
 
 
@@ -58,49 +46,35 @@ def draw_curves(
     """Validation over effort, a dot at the best; best baselines as horizontal lines."""
     metric = axis_label(common_metric(histories))
     scale, effort = _effort(histories, against)
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(chart_style.STYLE):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         axes = figure.subplots()
         for history, style in zip(histories, _styles(), strict=False):
             _draw(axes, history, against, scale, style)
-        levels = _draw_baselines(axes, histories)
-        if (limits := _clipped_range(histories, levels)) is not None:
-            axes.set_ylim(*limits)
-            metric += f"\n(not shown above {limits[1]:,.4g})"
+        _draw_baselines(axes, histories)
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=against == "iterations"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        # An untrained policy may be at 330 where trained ones are between 93 and 100.
+        values = [value for history in histories for value in history.values]
+        if max(values) >= LOG_FROM * min(values) > 0:
+            axes.set_yscale("log")
+            chart_style.plain_log(axes.yaxis, 8)
         axes.set_xlabel(effort)
         axes.set_ylabel(metric)
         axes.set_title("Greedy policy on sequences it never learns from", loc="left", fontsize=11)
         if len(histories) > 1:
-            legend_outside(axes, "run (best)")
+            chart_style.legend_outside(axes, "run (best)")
             entries = axes.get_legend_handles_labels()[1]
             lines = sum(1 + entry.count("\n") for entry in entries)
             figure.set_size_inches(9, max(4.6, 1 + 0.22 * lines))
-        figure.savefig(file, format=kind, dpi=DPI)
-
-
-def _clipped_range(
-    histories: Sequence[History], levels: Sequence[float]
-) -> tuple[float, float] | None:
-    """Range of the y axis where an untrained policy would flatten the trained ones, else None.
-
-    An untrained policy may be at 330 where trained ones are between 93 and 100.
-    """
-    values = [history.values for history in histories]
-    lowest = min(*levels, *(min(curve) for curve in values), np.inf)
-    trained = max(*levels, *(np.quantile(curve, TRAINED_SHARE) for curve in values), -np.inf)
-    height = 1.3 * (trained - lowest)
-    if not max(max(curve) for curve in values) - lowest > CLIP_FROM * height > 0:
-        return None
-    return float(lowest - 0.05 * height), float(lowest + height)
+        figure.savefig(file, format=kind, dpi=chart_style.DPI)
 
 
 def _styles() -> Iterator[dict[str, Any]]:
     """Forty distinguishable line styles, repeated."""
-    similar, *others = PALETTE  # similar to NEWCOMER, so it comes last
-    each = product(DASHES, (LEARNED_COLOUR, *others, similar))
+    similar, *others = chart_style.PALETTE  # similar to NEWCOMER, so it comes last
+    each = product(chart_style.DASHES, (chart_style.LEARNED_COLOUR, *others, similar))
     return ({"color": colour, "linestyle": dash} for dash, colour in cycle(each))
 
 
@@ -131,8 +105,8 @@ def _literal(name: str) -> str:
     return f"\u200b{name}" if name.startswith("_") else name
 
 
-def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
-    """Draw one line if all runs share the best baseline, else one a run; return the levels."""
+def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
+    """Draw one line if all runs share the best baseline, else one a run."""
     found: dict[tuple[str, float], list[tuple[str, str]]] = {}  # runs and their colours
     for history, style in zip(histories, _styles(), strict=False):
         if history.best_baseline is not None:
@@ -140,7 +114,7 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
             runs.append((history.name, style["color"]))
     if len(found) == 1:
         ((name, value),) = found
-        axes.axhline(value, color=INK, **LEVEL)
+        axes.axhline(value, color=chart_style.INK, **LEVEL)
         # Beside the curves: on the left if one crosses the line late, else on the right.
         left = any(
             h.points[len(h.points) // 2].validation > value > h.best.validation for h in histories
@@ -155,13 +129,12 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> list[float]:
             textcoords="offset points",
             ha="left" if left else "right",
             va="bottom" if above else "top",
-            color=QUIET,
+            color=chart_style.QUIET,
             fontsize=9,
-            path_effects=[HALO],
+            path_effects=[chart_style.HALO],
         )
     else:
         for (name, value), ((first, colour), *others) in found.items():
             more = f" and {len(others)} more" if others else ""
             label = f"{name}, the best baseline\nof {_literal(first)}{more}  ({value:,.1f})"
             axes.axhline(value, color=colour, label=label, **LEVEL)
-    return [value for _, value in found]

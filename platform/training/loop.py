@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -193,9 +192,6 @@ def _initial_progress(trainer: Trainer, folder: RunFolder) -> Progress:
 @contextmanager
 def _stop_requests(progress: Progress) -> Iterator[None]:
     """The first SIGINT or SIGTERM ends the run after its iteration, a second one at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # only the main thread receives signals
-        return
 
     def stop(number: int, frame: Any) -> None:
         if progress.stopping:

@@ -33,7 +33,6 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.files import atomic_text_file, missing_folders, remove_empty_folders
 from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.config import merged as merged
 from loadmaster.platform.training.yaml_with_lines import read_document
 
 CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
@@ -46,13 +45,20 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """Versions, command, revision and machine, for manifests."""
+    import torch
+
+    versions = {name: version(name) for name in ("ray", "torch", "numpy", "numba")}
     return {
         "loadmaster": version("loadmaster"),
-        "versions": {name: version(name) for name in ("ray", "torch", "numpy", "numba")}
-        | {"python": platform.python_version()},
+        "versions": {**versions, "python": platform.python_version()},
         "command": command(),
         "revision": revision(),
-        "machine": machine(),
+        "machine": {
+            "processor": platform.machine(),
+            "cores": os.cpu_count(),
+            "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+            "system": platform.system(),
+        },
         "started": now(),
     }
 
@@ -68,27 +74,11 @@ def command() -> str:
 def revision() -> str | None:
     """The checkout's git revision; None for an installed package."""
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
+        ask = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        found = subprocess.check_output(ask, stderr=subprocess.DEVNULL, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
-
-
-def machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "processor": platform.machine(),
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-        "system": platform.system(),
-    }
+    return found.strip()
 
 
 class RunFolder:
@@ -112,8 +102,8 @@ class RunFolder:
                 f"cannot make the run's folder {str(path)!r}: {fault.strerror}; "
                 "expected a new folder where one can be made"
             ) from None
-        run.write_config(config)
-        run.write_manifest(manifest)
+        run._write_config(config)
+        run._write_manifest(manifest)
         return run
 
     def discard(self) -> None:
@@ -144,14 +134,8 @@ class RunFolder:
     def config(self, kind: type[TrainingConfig]) -> TrainingConfig:
         return build_settings(kind, read_config(self.path / CONFIG))
 
-    def write_config(self, config: TrainingConfig) -> None:
-        self._write(CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-
-    def write_manifest(self, manifest: Mapping[str, Any]) -> None:
-        self._write(MANIFEST, json.dumps(manifest, indent=2) + "\n")
-
     def update_manifest(self, **entries: Any) -> None:
-        self.write_manifest({**self.manifest, **entries})
+        self._write_manifest({**self.manifest, **entries})
 
     def checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first; partial ones have other names."""
@@ -184,22 +168,26 @@ class RunFolder:
                 f"{path}:{rows.line_num}: not a row of figures; the run is damaged"
             ) from None
 
+    def write_rows(self, rows: Sequence[Mapping[str, float]]) -> list[str]:
+        """Replace metrics.csv; the names of its columns."""
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        lines = [",".join(names), *(csv_line(row, names) for row in rows)]
+        self._write(METRICS, "\n".join(lines) + "\n")
+        return names
+
     def resume(self, config: TrainingConfig, iteration: int) -> None:
-        """Write the changed configuration and note that the run is resumed after `iteration`."""
-        self.rewind(iteration)
-        self.write_config(config)
+        """Continue after `iteration` with a changed configuration; later rows are dropped."""
+        self.write_rows([row for row in self.rows() if row["iteration"] <= iteration])
+        self._write_config(config)
         again = {"iteration": iteration, "command": command(), "started": now()}
         resumed = [*self.manifest.get("resumed", []), again]
         self.update_manifest(status="running", resumed=resumed)
 
-    def rewind(self, iteration: int) -> list[dict[str, float]]:
-        """Drop the rows after a checkpoint, which a resumed run writes again."""
-        kept = [row for row in self.rows() if row["iteration"] <= iteration]
-        names = list(dict.fromkeys(name for row in kept for name in row))
-        lines = [",".join(names)]
-        lines += [",".join(cell(row.get(name)) for name in names) for row in kept]
-        self._write(METRICS, "\n".join(lines) + "\n" if kept else "")
-        return kept
+    def _write_config(self, config: TrainingConfig) -> None:
+        self._write(CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+
+    def _write_manifest(self, manifest: Mapping[str, Any]) -> None:
+        self._write(MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
     def _write(self, name: str, text: str) -> None:
         with atomic_text_file(self.path / name) as file:
@@ -213,6 +201,6 @@ def _row(row: Mapping[str, str]) -> dict[str, float]:
     return figures
 
 
-def cell(value: float | None) -> str:
-    """A value as metrics.csv writes it."""
-    return "" if value is None else f"{value:.10g}"
+def csv_line(row: Mapping[str, float], names: Sequence[str]) -> str:
+    """A row as metrics.csv has it."""
+    return ",".join(f"{row[name]:.10g}" if name in row else "" for name in names)

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.files import atomic_text_file
-from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.config import check_same_run as check_same_run
-from loadmaster.platform.training.config import flattened as flattened
-from loadmaster.platform.training.run_folder import METRICS, RunFolder, cell
+from loadmaster.platform.training.config import TrainingConfig, flattened
+from loadmaster.platform.training.run_folder import METRICS, RunFolder, csv_line
 
 
 class Tracker(Protocol):
@@ -24,31 +21,17 @@ class Tracker(Protocol):
 class CsvTracker:
     """Appends a line an iteration, so that a killed run loses nothing."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / METRICS
-        self._names: list[str] = []
-        if self._path.is_file():
-            with self._path.open(encoding="utf-8") as file:
-                self._names = [name for name in file.readline().strip().split(",") if name]
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._names: list[str] = []  # columns; those of a resumed run are found by its first row
 
     def log(self, iteration: int, figures: Mapping[str, float]) -> None:
-        """Append a row; unknown names become new columns."""
+        """Append a row; unknown names become columns on the right, by rewriting the file."""
         if not set(figures) <= set(self._names):
-            self._widen(figures)
-        line = ",".join(cell(figures.get(name)) for name in self._names)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-
-    def _widen(self, figures: Mapping[str, float]) -> None:
-        """Add columns on the right and rewrite the file."""
-        added = [name for name in figures if name not in self._names]
-        lines: list[str] = []
-        if self._path.is_file():
-            lines = self._path.read_text(encoding="utf-8").splitlines()[1:]
-        self._names += added
-        rows = [line + "," * (len(self._names) - 1 - line.count(",")) for line in lines if line]
-        with atomic_text_file(self._path) as file:
-            file.write("\n".join([",".join(self._names), *rows]) + "\n")
+            self._names = self._folder.write_rows([*self._folder.rows(), figures])
+            return
+        with (self._folder.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(csv_line(figures, self._names) + "\n")
 
     def close(self) -> None:
         pass
@@ -134,7 +117,7 @@ def trackers_for(
 ) -> list[Tracker]:
     """CSV and TensorBoard, and MLflow if `mlflow` is its URI."""
     found: list[Tracker] = [
-        CsvTracker(folder.path),
+        CsvTracker(folder),
         TensorBoardTracker(folder.path, resumed_after),
     ]
     if mlflow is not None:

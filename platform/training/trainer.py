@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import logging
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ import torch
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import build_network
+from loadmaster.models.files import atomic_folder
 from loadmaster.platform.rl.algorithm import InputDriven
 from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.training.config import Recipe, TrainingConfig
@@ -40,7 +40,8 @@ class Trainer:
         with quiet_rllib():
             self.algorithm: InputDriven = recipe.algorithm(config).build_algo()
         if start is not None:
-            self._set_weights(start)
+            own = {f"{NETWORK}{name}": table.numpy() for name, table in start.items()}
+            self.algorithm.set_module_weights({**self.algorithm.module_weights(), **own})
         self.decisions = 0  # over the whole run
         first = config.validation.first_seed
         self.validation_seeds = range(first, first + config.validation.sequences)
@@ -82,20 +83,11 @@ class Trainer:
             for name, value in self.algorithm.policy_weights().items()
         }
 
-    def _set_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
-        named = dict(self.algorithm.module_weights())
-        named.update({f"{NETWORK}{name}": table.numpy() for name, table in weights.items()})
-        self.algorithm.set_module_weights(named)
-
     def save(self, folder: Path) -> None:
         """Write a checkpoint atomically."""
-        partial = folder.with_name(f".{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        with quiet_rllib():
-            self.algorithm.save_to_path(str(partial.resolve()))
-        (partial / "decisions").write_text(str(self.decisions))
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+        with quiet_rllib(), atomic_folder(folder, replace=True) as scratch:
+            self.algorithm.save_to_path(str(scratch.resolve()))
+            (scratch / "decisions").write_text(str(self.decisions))
 
     def restore(self, folder: Path) -> None:
         try:

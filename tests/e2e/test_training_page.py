@@ -56,25 +56,14 @@ def test_system_of_another_package_trains(page: str, tmp_path: Path, ray_session
         for group, entries in groups.items():
             file.write(f"[{group}]\n")
             file.writelines(f"{name} = {value}\n" for name, value in entries.items())
-    settings = (
-        "training.iterations=15",
-        "validation.every=5",
-        "training.learning_rate={first: 0.05, last: 0.05}",
-    )
     address = ray.get_runtime_context().gcs_address
     # Without workers: those of this Ray were started without the package.
-    command = ["train", "tolls", "--workers", "0", "--address", address, "--json"]
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("loadmaster")),
-            *command,
-            *(word for setting in settings for word in ("--set", setting)),
-        ],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = [str(Path(sys.executable).with_name("loadmaster")), "train", "tolls", "--json"]
+    command += ["--workers", "0", "--address", address, "--set", "training.iterations=15"]
+    command += ["--set", "validation.every=5"]
+    command += ["--set", "training.learning_rate={first: 0.05, last: 0.05}"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["metric"] == "cost"

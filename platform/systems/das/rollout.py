@@ -37,14 +37,16 @@ from loadmaster.models.das.compiled_loop import run_episode
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (
+    FULL,
+    CompiledBuffer,
     EpisodeScore,
     Ragged,
     Recording,
     RolloutEngine,
     RolloutSpec,
+    copy_rows,
 )
-from loadmaster.platform.rl.rollout_buffer import FULL, CompiledBuffer, Rows, copy_rows
-from loadmaster.platform.rl.vector_rollout import VectorEngine
+from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 
 COST = "jct_s"
 QUEUE = Rows(

@@ -24,8 +24,15 @@ from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.platform.rl.advantages import Rollout
-from loadmaster.platform.rl.rollout import EpisodeScore, Ragged, Recording, RolloutSpec
-from loadmaster.platform.rl.rollout_buffer import FULL, CompiledBuffer, copy_rows
+from loadmaster.platform.rl.rollout import (
+    FULL,
+    CompiledBuffer,
+    EpisodeScore,
+    Ragged,
+    Recording,
+    RolloutSpec,
+    copy_rows,
+)
 
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)

@@ -186,7 +186,8 @@ def test_pretrained_policy_keeps_its_training_settings(name: str) -> None:
     config = new_config(found.system.load("training"), values)  # the weights fit the network
     own = manifest.trained["config"]
     assert config.training.method == own["training"]["method"]
-    assert config.training.learning_rate.at(0) == own["training"]["learning_rate"]["last"]
+    rate = config.training.learning_rate
+    assert (rate.last, rate.iterations) == (own["training"]["learning_rate"]["last"], 0)
     assert (config.training.weight_filter, config.rollouts.workers) == ((), 0)
     environment = config.environment.model_dump(mode="json", exclude_defaults=True)  # type: ignore[attr-defined]
     assert environment == {**manifest.trained["environment"], "workload": "toy"}

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.ray.serve_settings import LARGEST, serve_arguments
+from loadmaster.platform.ray.serve_settings import serve_arguments
+from loadmaster.platform.training.yaml_with_lines import LARGEST
 from tests.serving import toy
 
 
@@ -93,13 +94,12 @@ def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("a: [", "line 1"),
-        ("x: 1\n  y: 2\n", "line 2"),
-        ("[" * 5000, "YAML"),
+        ("a: [", "serve.yaml:1: "),
+        ("x: 1\n  y: 2\n", "serve.yaml:2: "),
+        ("[" * 5000, "nested too deeply"),
         (b"\xff\xfe\x00", "YAML"),
-        ("!!python/object/apply:os.system [echo]", "YAML"),
-        ("- a\n- b\n", "holds no settings"),
-        ("just text", "holds no settings"),
+        ("!!python/object/apply:os.system [echo]", "keys and values"),
+        ("just text", "keys and values"),
         ("systems: [toy]", "systems"),
         ("systems: toy", "systems"),
         ("systems: {toy: 5}", "systems.toy"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
+from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig, value_at
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.rollout import EpisodeScore
 from loadmaster.platform.rl.vector_rollout import VectorEngine
@@ -27,8 +27,23 @@ GRADIENT = Learning(
 EVOLUTION = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
 
 
+def test_schedule_is_linear_then_constant() -> None:
+    falling = Schedule(first=1.0, last=0.2, iterations=4)
+    found = [value_at(falling, i) for i in range(7)]
+    assert found == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
+    assert value_at(Schedule(first=5, last=2), 0) == 2
+
+
+def train(iterations: int, **changed: str) -> float:
+    learning = GRADIENT.model_copy(update=changed)
+    with closing_algorithm(tolls_config(learning)) as algorithm:
+        for _ in range(iterations):
+            algorithm.train()
+        return excess(algorithm.episode_costs(SEEDS))
+
+
 @contextmanager
-def built(config: InputDrivenConfig) -> Iterator[InputDriven]:
+def closing_algorithm(config: InputDrivenConfig) -> Iterator[InputDriven]:
     algorithm = config.build_algo()
     try:
         yield algorithm
@@ -36,25 +51,13 @@ def built(config: InputDrivenConfig) -> Iterator[InputDriven]:
         algorithm.stop()
 
 
-def train(learning: Learning, iterations: int) -> float:
-    with built(tolls_config(learning)) as algorithm:
-        for _ in range(iterations):
-            algorithm.train()
-        return excess(algorithm.episode_costs(SEEDS))
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-@pytest.mark.parametrize("method", ["ppo", "reinforce"])
-def test_gradient_methods_learn(method: str) -> None:
-    assert train(GRADIENT.model_copy(update={"method": method}), 25) < 0.05
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("ray_session")
-def test_baseline_without_shared_input_learns_worse() -> None:
-    shared = GRADIENT.model_copy(update={"method": "reinforce"})
-    assert train(shared, 16) < 0.5 * train(shared.model_copy(update={"baseline": "time"}), 16)
+def test_gradient_methods_learn_and_worse_without_shared_input() -> None:
+    assert train(25, method="ppo") < 0.05
+    reinforce = train(16, method="reinforce")
+    assert reinforce < 0.1
+    assert reinforce < 0.5 * train(16, method="reinforce", baseline="time")
 
 
 class NegatedCost(VectorEngine):
@@ -68,7 +71,7 @@ class NegatedCost(VectorEngine):
 @pytest.mark.usefixtures("ray_session")
 def test_evolution_minimises_the_loss_and_reports_the_cost() -> None:
     config = tolls_config(EVOLUTION).input_driven(engine=lambda: NegatedCost(make_envs))
-    with built(config) as algorithm:
+    with closing_algorithm(config) as algorithm:
         before = excess([-cost for cost in algorithm.episode_costs(SEEDS)])
         found = algorithm.train()[ROLLOUTS]
         assert found["cost_best"] < found["cost_mean"] < 0

@@ -22,8 +22,7 @@ from loadmaster.platform.rl.rollout import (
     on_device,
     taken,
 )
-from loadmaster.platform.rl.rollout_buffer import Rows
-from loadmaster.platform.rl.vector_rollout import VectorEngine
+from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 from tests.learning.vaults import STEPS as GAME_STEPS
 from tests.learning.vaults import keyholders
 from tests.learning.vaults import make_engine as vaults_engine
@@ -73,21 +72,11 @@ def test_advantages_normalised_over_all_or_per_group(per_group: bool, ratio: flo
 
 
 def test_vector_engine_records_whole_episodes() -> None:
-    module = LaneModule(
-        observation_space=Tolls.observation_space,
-        action_space=Tolls.action_space,
-        model_config={},
-    )
-    specs = [
-        RolloutSpec(7, action_seed=1),
-        RolloutSpec(7, action_seed=3),
-        RolloutSpec(8, action_seed=2, keep=0.5),
-    ]
+    spaces = {"observation_space": Tolls.observation_space, "action_space": Tolls.action_space}
+    module = LaneModule(**spaces, model_config={})
+    specs = [RolloutSpec(7, 1), RolloutSpec(7, 3), RolloutSpec(8, 2, keep=0.5)]
     first, second, third = make_engine().roll_out(module, specs)
-    assert first.decisions == second.decisions == STEPS
-    assert first.rollout.end_s == STEPS
-    assert isinstance(first.observations, np.ndarray)
-    assert isinstance(second.observations, np.ndarray)
+    assert first.decisions == second.decisions == first.rollout.end_s == STEPS
     assert np.array_equal(first.observations, second.observations)  # the same input
     assert len(third.kept) < STEPS
     env = Tolls()
@@ -154,15 +143,15 @@ class RandomModule:
         }
 
 
-def queues_engine() -> VectorEngine:
-    def outcome(envs: Queues, index: int) -> dict[str, float]:
-        return {"left": float(envs.left[index])}
-
-    return VectorEngine(lambda count, _: Queues(count), outcome=outcome, rows=ROWS)
-
-
-def roll_out(*specs: RolloutSpec, module: RandomModule | None = None) -> list[Recording]:
-    return queues_engine().roll_out(module or RandomModule(), specs)
+def roll_out(
+    *specs: RolloutSpec, module: RandomModule | None = None, envs: type[Queues] = Queues
+) -> list[Recording]:
+    engine = VectorEngine(
+        lambda count, _: envs(count),
+        outcome=lambda envs, index: {"left": float(envs.left[index])},
+        rows=ROWS,
+    )
+    return engine.roll_out(module or RandomModule(), specs)
 
 
 def assert_same(one: Recording, other: Recording) -> None:
@@ -177,11 +166,7 @@ def assert_same(one: Recording, other: Recording) -> None:
 
 
 def test_rollout_does_not_depend_on_its_batch() -> None:
-    specs = [
-        RolloutSpec(4, action_seed=11),
-        RolloutSpec(2, action_seed=12),
-        RolloutSpec(6, action_seed=13),
-    ]
+    specs = [RolloutSpec(4, 11), RolloutSpec(2, 12), RolloutSpec(6, 13)]
     together = roll_out(*specs)
     for spec, beside in zip(specs, together, strict=True):
         assert_same(*roll_out(spec), beside)
@@ -207,8 +192,6 @@ def test_short_queues_are_batched_apart_from_long_ones() -> None:
 def test_rows_in_use_only_are_recorded() -> None:
     first, second = roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2))
     seen, actions = second.observations, second.actions
-    assert isinstance(seen, dict)
-    assert isinstance(actions, dict)
     assert seen["jobs"].counts.tolist() == actions["place"].counts.tolist() == [4, 3, 2, 1]
     assert seen["jobs"].items[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
     assert seen["mask"].items.all()
@@ -217,17 +200,14 @@ def test_rows_in_use_only_are_recorded() -> None:
     assert actions["pace"].shape == (4,)
     assert second.log_probability.shape == (4, 3)
     assert second.log_probability[:, 0] == pytest.approx(actions["order"].items[[0, 4, 7, 9]])
-    assert first.decisions == 2
-    assert first.rollout.time_s.tolist() == [0, 10]
+    assert (first.decisions, first.rollout.time_s.tolist(), first.last) == (2, [0, 10], None)
     assert (first.rollout.end_s, second.rollout.end_s) == (20, 40)
     assert second.figures == {"return": -100.0, "left": 0.0}
-    assert first.last is None
 
 
 def test_truncated_episode_has_its_final_observation() -> None:
     (truncated,) = roll_out(RolloutSpec(3, action_seed=1))
     assert truncated.decisions == 2
-    assert isinstance(truncated.last, dict)
     assert truncated.last["jobs"].items.tolist() == [[1]]
     assert truncated.last["machines"].shape == (1, MACHINES)
     assert truncated.figures["left"] == 1
@@ -240,10 +220,7 @@ def test_buffer_grows_with_long_episodes() -> None:
             self.view["jobs"][:, 0, 0] = self.left
             return self.view
 
-    (found,) = VectorEngine(lambda count, _: Long(count), rows=ROWS).roll_out(
-        RandomModule(), [RolloutSpec(200, action_seed=1)]
-    )
-    assert isinstance(found.observations, dict)
+    (found,) = roll_out(RolloutSpec(200, action_seed=1), envs=Long)
     assert found.observations["jobs"].items[:, 0].tolist() == list(range(200, 0, -1))
 
 

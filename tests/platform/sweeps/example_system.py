@@ -59,7 +59,7 @@ class ExampleTrainer:
         time.sleep(self.config.environment.pause_s)
         self.iteration += 1
         self._crash_once()
-        self.x -= 2 * self.config.training.learning_rate.at(self.iteration) * self.x
+        self.x -= 2 * self.config.training.learning_rate.last * self.x
         figures = {"iteration": float(self.iteration), "return_mean": -(self.x**2)}
         if self.iteration % self.config.validation.every == 0:
             figures["validation"] = abs(self.x) if abs(self.x) < 1e6 else float("nan")

@@ -75,13 +75,10 @@ stop: {iterations: 30, minutes: 2.5, validation_below: 1}
         "training.entropy": {"last": 0.5},
     }
     config = sweep.space.config(drawn)
-    assert (config.training.learning_rate.first, config.training.learning_rate.last) == (
-        1e-3,  # the system's default: only `last` was searched
-        0.01235,
-    )
+    rate, rollouts = config.training.learning_rate, config.rollouts
+    assert (rate.first, rate.last) == (1e-3, 0.01235)  # a default: only `last` was searched
     assert config.training.entropy.iterations == 60
-    assert config.rollouts.keep == 0.6
-    assert config.rollouts.per_sequence == 4
+    assert (rollouts.keep, rollouts.per_sequence) == (0.6, 4)
     assert (config.training.epochs, config.training.gradient_clip) == (2, 0.7)
 
 
@@ -94,10 +91,10 @@ def test_choice_of_several_settings_of_a_group(sweep_file: Callable[[str], Path]
     )
     space = load_sweep(path).space
     assert {dimension.name for dimension in space.dimensions} == {"rollouts", "rollouts.keep"}
-    for choice, expected in {8: (0, 8, 2, 0.7), 2: (0, 2, 4, 0.7)}.items():
-        drawn = next(c for c in space.dimensions[0].arguments if c["sequences"] == choice)
+    for drawn, expected in zip(space.dimensions[0].arguments, [(8, 2), (2, 4)], strict=True):
         found = space.config({"rollouts": drawn, "rollouts.keep": 0.7}).rollouts
-        assert (found.workers, found.sequences, found.per_sequence, found.keep) == expected
+        assert (found.workers, found.keep) == (0, 0.7)
+        assert (found.sequences, found.per_sequence) == expected
 
 
 @pytest.mark.parametrize("word", ["none", "fifo", "null"])
@@ -131,14 +128,11 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         6, "stop.iteration", "did you mean 'iterations'"),
     "missing key": ("trials: 3", 1, "space", "missing"),
     "wrong type": (SPACE + "trials: many", 5, "trials", "valid integer"),
-    "out of range": (SPACE + "trials: 0", 5, "trials", "greater than 0"),
-    "list for a mapping": (SPACE + "stop: [1]", 5, "stop", "valid dictionary"),
     "empty purpose": (SPACE, 3, "purpose", "one line"),
     "unknown system": (SPACE, 2, "system", "did you mean 'example'"),
-    "unknown mode": (SPACE + "mode: least", 5, "mode", "'min' or 'max'"),
     "two schedulers": (
         SPACE + "scheduler:\n  asha: {grace_iterations: 9}\n  pbt: {every_iterations: 9}",
-        5, "scheduler", "two schedulers",
+        5, "scheduler", "asha and pbt; expected one",
     ),
     "unknown scheduler": (SPACE + "scheduler: {asher: {}}", 5, "scheduler.asher", "'asha'"),
     "unknown searcher": (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
@@ -146,22 +140,15 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         6, "scheduler.asha.grace_iterations", "missing"),
     "unknown setting": ("space:\n  training:\n    lr: {uniform: [1, 2]}",
         6, "training.lr", "expected one of: "),
-    "misspelt setting": ("space:\n  training.epoch: {randint: [1, 2]}",
-        5, "training.epoch", "did you mean 'epochs'"),
-    "unknown group": (SPACE + "base: {trainin.clip: 3}", 5, "trainin", "did you mean 'training'"),
     "unknown setting of the system": (SPACE + "base:\n  environment:\n\n    strat: 3",
         8, "environment.strat", "did you mean 'start'"),
     "value out of range": (SPACE + "base:\n  rollouts.keep: 1.5", 6, "rollouts.keep", "less than"),
-    "value of the wrong type": (SPACE + "base: {training.epochs: few}",
-        5, "training.epochs", "valid integer"),
     "unsound together": (SPACE + "base:\n  environment.gait: walk\n  environment.speed: 3",
         6, "environment.gait", "walk"),
     "unknown to the system alone": (SPACE + "base:\n  environment:\n    name: steep",
         6, "base.environment", "unknown hill 'steep'"),
     "drawn, unknown to the system alone": ("space:\n  environment.name: {choice: [gentle, steep]}",
         5, "environment.name", "may become steep: unknown hill"),
-    "unknown distribution": ("space:\n  training.clip: {normal: [1, 2]}",
-        5, "training.clip", "unknown distribution 'normal'"),
     "misspelt distribution": ("space:\n  training.clip: {loguniforn: [1, 2]}",
         5, "training.clip", "did you mean 'loguniform'"),
     "two distributions": ("space:\n  training.clip: {uniform: [1, 2], choice: [3]}",
@@ -172,7 +159,7 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         6, "training.epochs", "under space"),
     "no list": ("space:\n  training.clip: {uniform: 3}", 5, "training.clip", "takes a list"),
     "no choices": ("space:\n  training.clip: {choice: []}", 5, "training.clip", "takes a list"),
-    "one end": ("space:\n  training.clip: {uniform: [3]}", 5, "training.clip", "takes 2 numbers"),
+    "one end": ("space:\n  training.clip: {uniform: [3]}", 5, "training.clip", "takes [a, b]"),
     "no numbers": ("space:\n  training.clip: {uniform: [low, 1]}",
         5, "training.clip", "takes numbers"),
     "endless": ("space:\n  training.clip: {uniform: [1, .inf]}", 5, "training.clip", "numbers"),
@@ -187,8 +174,6 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         5, "training.clip", "may become 0: Input should be greater than 0"),
     "middle of a range": ("space:\n  training.epochs: {uniform: [1, 4]}",
         5, "training.epochs", "randint or choice"),
-    "bad choice": ("space:\n  training.method:\n    choice: [ppo, dqn]",
-        5, "training.method", "may become dqn"),
     "unsound with another": (
         "space:\n  environment.gait: {choice: [run, walk]}\n  environment.speed: {randint: [1, 3]}",
         6, "environment.speed", "while environment.gait is walk",
@@ -200,7 +185,6 @@ FAULTS = {  # the rest of a file; line, key and key word of the error
         "base:\n  training.entropy.last: 0.1\nspace:\n  training.entropy: {choice: [{last: 1}]}",
         7, "training.entropy", "training.entropy.last is set as well",
     ),
-    "duplicate key": (SPACE + "trials: 3\ntrials: 4", 6, "trials", "given twice, first on line 5"),
     "duplicate setting": (SPACE + "base:\n  training.epochs: 3\n  training:\n    epochs: 4",
         8, "base.training.epochs", "given twice, first on line 6"),
     "ends before the first validation": (SPACE + "stop: {iterations: 5}",

@@ -13,68 +13,64 @@ from ray.tune import Checkpoint
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.sweeps.file import load_sweep
-from loadmaster.platform.sweeps.trial import Trial, TrialPlan
+from loadmaster.platform.sweeps.settings import Sweep
+from loadmaster.platform.sweeps.trial import Trial
 from tests.platform.sweeps.example_system import TRAINER
 
 RATE = "training.learning_rate.last"
 
 
+LoadSweep = Callable[[str], Sweep]
+
+
 @pytest.fixture
-def plan(sweep_file: Callable[[str], Path]) -> Callable[..., TrialPlan]:
-    def build(rest: str = "") -> TrialPlan:
-        sweep = load_sweep(sweep_file(f"space: {{{RATE}: {{choice: [0.1, 0.2, 300]}}}}\n{rest}"))
-        settings = sweep.settings
-        return TrialPlan(
-            sweep.system, sweep.space, sweep.metric, settings.mode, settings.resources, TRAINER
-        )
-
-    return build
+def load(sweep_file: Callable[[str], Path]) -> LoadSweep:
+    choice = f"space: {{{RATE}: {{choice: [0.1, 0.2, 300]}}}}\n"
+    return lambda rest: load_sweep(sweep_file(choice + rest))
 
 
-def trial(plan: TrialPlan, rate: float = 0.1) -> Any:
+def trial(sweep: Sweep, rate: float = 0.1) -> Any:
     class Local(Trial):
         def setup(self, config: dict[str, Any]) -> None:
-            super().setup(config, plan)
+            super().setup(config, sweep, TRAINER)
 
     return Local({RATE: rate})
 
 
-def test_reports_come_with_the_metric(plan: Callable[..., TrialPlan]) -> None:
-    running = trial(plan("base: {validation.every: 4}"))
+def test_reports_come_with_the_metric(load: LoadSweep) -> None:
+    running = trial(load("base: {validation.every: 4}"))
     assert [running.step()["iteration"] for _ in range(3)] == [4, 8, 12]
-    often = trial(plan("base: {validation.every: 4}\nmetric: return_mean\nmode: max"))
+    often = trial(load("base: {validation.every: 4}\nmetric: return_mean\nmode: max"))
     assert [often.step()["iteration"] for _ in range(3)] == [1, 2, 3]
 
 
-def test_unknown_metric_is_an_error(plan: Callable[..., TrialPlan]) -> None:
+def test_unknown_metric_is_an_error(load: LoadSweep) -> None:
     with pytest.raises(InputError, match=r"'retrun_mean'.* return_mean"):
-        trial(plan("metric: retrun_mean")).step()
+        trial(load("metric: retrun_mean")).step()
 
 
-def test_divergence_reports_the_worst_value(plan: Callable[..., TrialPlan]) -> None:
-    report = trial(plan("base: {validation.every: 5}"), rate=300).step()
+def test_divergence_reports_the_worst_value(load: LoadSweep) -> None:
+    report = trial(load("base: {validation.every: 5}"), rate=300).step()
     assert report["validation"] == math.inf
     assert report["done"] is True
 
 
-def test_reset_config_starts_another_trial(plan: Callable[..., TrialPlan]) -> None:
-    running = trial(plan("base: {validation.every: 1}"))
+def test_reset_config_starts_another_trial(load: LoadSweep) -> None:
+    running = trial(load("base: {validation.every: 1}"))
     running.step()
     assert running.reset_config({RATE: 0.2})
     assert running.step()["validation"] == pytest.approx(10 * (1 - 2 * 0.2))
 
 
-def test_restore_falls_back_to_the_oldest_checkpoint(
-    plan: Callable[..., TrialPlan], tmp_path: Path
-) -> None:
-    running = trial(plan("base: {validation.every: 1}"))
+def test_restore_falls_back_to_the_oldest_checkpoint(load: LoadSweep, tmp_path: Path) -> None:
+    running = trial(load("base: {validation.every: 1}"))
     for number in (7, 8, 9):
         running.step()
         (tmp_path / f"checkpoint_{number:06d}").mkdir()
         running.save_checkpoint(str(tmp_path / f"checkpoint_{number:06d}"))
     for on_record, expected in ((8, 3), (9, 4), (5, 2)):
         path = tmp_path / f"checkpoint_{on_record:06d}"
-        back = trial(plan("base: {validation.every: 1}"))
+        back = trial(load("base: {validation.every: 1}"))
         back.restore(_TrainingResult(checkpoint=Checkpoint(str(path)), metrics={}))
         assert back.step()["iteration"] == expected
 
@@ -95,7 +91,5 @@ def test_restore_falls_back_to_the_oldest_checkpoint(
         ("base: {rollouts.workers: 0, resources.gpus: 2}", [{"CPU": 1, "GPU": 2}]),
     ],
 )
-def test_reserved_resources(
-    rest: str, expected: list[dict[str, float]], plan: Callable[..., TrialPlan]
-) -> None:
-    assert plan(rest).bundles({RATE: 0.1}) == expected
+def test_reserved_resources(rest: str, expected: list[dict[str, float]], load: LoadSweep) -> None:
+    assert load(rest).bundles({RATE: 0.1}) == expected

@@ -1,22 +1,15 @@
-"""Training settings: schedules, methods, partly given groups, and what a resumed run may change."""
+"""Training settings: partly given groups, and what a resumed run may change."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings, over_defaults, parse_assignments
 from loadmaster.platform.systems.decima.training import DecimaTraining
-from loadmaster.platform.training.config import (
-    Learning,
-    Rollouts,
-    Schedule,
-    TrainingConfig,
-    check_same_run,
-)
+from loadmaster.platform.training.config import TrainingConfig, check_same_run
 
 
 def from_assignments(*assignments: str) -> DecimaTraining:
@@ -25,33 +18,13 @@ def from_assignments(*assignments: str) -> DecimaTraining:
     return build_settings(DecimaTraining, values)
 
 
-def test_schedule_is_linear_then_constant() -> None:
-    falling = Schedule(first=1.0, last=0.2, iterations=4)
-    assert [falling.at(i) for i in range(7)] == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
-    assert Schedule(first=5, last=2).at(0) == 2
-
-
-def test_reinforce_takes_one_step() -> None:
-    learning = build_settings(Learning, {"method": "reinforce", "epochs": 3, "minibatches": 2})
-    assert learning.passes == (1, 1)
-    assert learning.model_copy(update={"method": "ppo"}).passes == (3, 2)
-
-
 @pytest.mark.parametrize(
     ("assignment", "complaint"),
     [
-        ("training.entrop.last=1", "unknown setting 'training.entrop'; did you mean"),
         ("training.entropy.lats=1", "lats'; did you mean 'training.entropy.last'"),
         ("enviroment.jobs=3", "unknown setting 'enviroment'; did you mean 'environment'"),
-        ("environment.job=3", "'environment.job'; did you mean 'environment.jobs'"),
-        ("rollouts.workers=-1", "setting rollouts.workers: "),
         ("rollouts.per_sequence=1", "setting rollouts.per_sequence: "),
-        ("rollouts.keep=0", "setting rollouts.keep: "),
-        ("training.critic.kind=w", "setting training.critic.kind: "),
-        ("training.critic.gamma=0", "setting training.critic.gamma: "),
         ("training.critic.shared_input=true", "setting training.critic: shared_input=true needs"),
-        ("training.method=a2c", "setting training.method: "),
-        ("training.iterations=.nan", "setting training.iterations: "),
         ("training.learning_rate.first=.inf", "setting training.learning_rate.first: "),
     ],
 )
@@ -73,20 +46,16 @@ def test_partly_given_group_keeps_its_other_defaults() -> None:
         from_assignments("training.horizon.last=100")  # its default has no parts
 
 
-def test_config_is_frozen_and_survives_a_round_trip() -> None:
+def test_config_survives_a_round_trip() -> None:
     config = from_assignments("training.method=reinforce", "training.horizon={first: 1, last: 2}")
     assert build_settings(DecimaTraining, config.model_dump(mode="json")) == config
-    with pytest.raises(ValueError, match="frozen"):
-        config.seed = 3  # type: ignore[misc]
 
 
 def test_system_adds_groups_and_keeps_setting_names() -> None:
-    shared: dict[str, Any] = TrainingConfig().model_dump()
-    found = DecimaTraining().model_dump()
+    shared, found = TrainingConfig().model_dump(), DecimaTraining().model_dump()
     assert set(found) == {*shared, "environment", "network"}
     for group in ("rollouts", "training"):
         assert set(found[group]) == set(shared[group])
-    assert shared["rollouts"] == Rollouts().model_dump()
 
 
 @pytest.mark.parametrize(

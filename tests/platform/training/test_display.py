@@ -47,9 +47,9 @@ def progress(**changed: Any) -> Progress:
     return Progress(**{**values, **changed})
 
 
-def drawn(shown: Progress, now: float, width: int = 80) -> str:
+def drawn(shown: Progress, now: float) -> str:
     file = io.StringIO()
-    Console(file=file, width=width).print(panel(shown, "training decima in runs/[one]", now))
+    Console(file=file, width=200).print(panel(shown, "training decima in runs/[one]", now))
     return file.getvalue()
 
 
@@ -99,9 +99,8 @@ def test_missing_worker_is_shown() -> None:
     assert "workers" not in line(progress(), 1060.0)
 
 
-@pytest.mark.parametrize("width", [80, 200])
-def test_panel_has_fixed_width(width: int) -> None:
-    shown = drawn(progress(), 1060.0, width)
+def test_panel_has_fixed_width() -> None:
+    shown = drawn(progress(), 1060.0)
     assert {len(row) for row in shown.splitlines()} == {76}
     for part in (
         "training decima in runs/[one]",  # brackets are not markup
@@ -129,12 +128,9 @@ def test_sparkline() -> None:
     assert (len(long), long[0], long[-1]) == (40, "▁", "█")
 
 
-@pytest.mark.parametrize(
-    ("seconds", "shown"),
-    [(0, "0:00"), (59.4, "0:59"), (59.6, "1:00"), (3600, "1:00:00"), (86_461, "24:01:01")],
-)
-def test_clock(seconds: float, shown: str) -> None:
-    assert clock(seconds) == shown
+def test_clock() -> None:
+    shown = [clock(seconds) for seconds in (0, 59.4, 59.6, 3600, 86_461)]
+    assert shown == ["0:00", "0:59", "1:00", "1:00:00", "24:01:01"]
 
 
 def test_without_a_terminal_a_line_per_validation() -> None:

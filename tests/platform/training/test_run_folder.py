@@ -26,6 +26,10 @@ def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "runs" / "one", CONFIG, {"system": "decima"})
 
 
+def write_metrics(run: RunFolder, text: str) -> None:
+    (run.path / "metrics.csv").write_text(text)
+
+
 def test_new_folder_holds_the_configuration(run: RunFolder) -> None:
     again = RunFolder.open(run.path)
     assert again.manifest == {"system": "decima"}
@@ -46,21 +50,16 @@ def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
         RunFolder.create(tmp_path / "file" / "one", CONFIG, {})
 
 
-def test_discard_removes_the_run_only(run: RunFolder) -> None:
+def test_discard_removes_the_run_and_the_parents_it_created(run: RunFolder) -> None:
     above = run.path.parent
     other = RunFolder.create(above / "two", CONFIG, {"system": "decima"})
     run.discard()
-    assert list(above.iterdir()) == [other.path]  # which did not create the folder above
+    assert list(above.iterdir()) == [other.path]
     other.discard()
-    assert above.exists()
-
-
-def test_discard_removes_parents_it_created(tmp_path: Path) -> None:
-    (tmp_path / "mine").mkdir()
-    run = RunFolder.create(tmp_path / "mine" / "a" / "b" / "one", CONFIG, {"system": "decima"})
-    run.discard()
-    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
-    assert list((tmp_path / "mine").iterdir()) == []
+    assert above.exists()  # which the first one created
+    alone = RunFolder.create(above / "a" / "b" / "three", CONFIG, {"system": "decima"})
+    alone.discard()
+    assert list(above.iterdir()) == []
 
 
 def test_discard_keeps_a_run_with_metrics(run: RunFolder) -> None:
@@ -90,60 +89,33 @@ def test_partial_checkpoints_are_ignored(run: RunFolder) -> None:
         run.latest_checkpoint()
     for iteration in (2, 10, 100):
         run.checkpoint_of(iteration).mkdir()
-    (run.path / "checkpoints" / ".iteration-000120.partial").mkdir()
+    (run.path / "checkpoints" / ".iteration-000120.7.partial").mkdir()
     (run.path / "checkpoints" / "iteration-000130.partial").mkdir()
     (run.path / "checkpoints" / "iteration-000140").touch()
-    assert [folder.name for folder in run.checkpoints()] == [
-        "iteration-000002",
-        "iteration-000010",
-        "iteration-000100",
-    ]
+    assert run.checkpoints() == [run.checkpoint_of(iteration) for iteration in (2, 10, 100)]
     assert run.latest_checkpoint() == run.checkpoint_of(100)
-
-
-def write_metrics(run: RunFolder, text: str) -> None:
-    (run.path / "metrics.csv").write_text(text)
-
-
-def test_rewind_drops_later_rows(run: RunFolder) -> None:
-    write_metrics(run, "iteration,validation,kl\n0,12.5,\n1,,0.1\n2,11,0.30000000001\n3,,0.4\n")
-    kept = run.rewind(2)
-    assert kept == [
-        {"iteration": 0.0, "validation": 12.5},
-        {"iteration": 1.0, "kl": 0.1},
-        {"iteration": 2.0, "validation": 11.0, "kl": pytest.approx(0.3)},
-    ]
-    assert (run.path / "metrics.csv").read_text() == (
-        "iteration,validation,kl\n0,12.5,\n1,,0.1\n2,11,0.3\n"
-    )
-    assert run.rewind(-1) == []
-    assert run.rows() == []
 
 
 def test_truncated_and_invalid_rows(run: RunFolder) -> None:
     write_metrics(run, "iteration,kl\n0,0.25\n1,0.2")
     assert run.rows() == [{"iteration": 0.0, "kl": 0.25}]
-    write_metrics(run, "iteration,kl\n0,0.25\nx,y\n2,0.5\n")
-    with pytest.raises(InputError, match=r"metrics\.csv:3:"):
-        run.rows()
-    write_metrics(run, "kl\n0.25\n")
-    with pytest.raises(InputError, match=r"metrics\.csv:2:"):
-        run.rows()
+    for text, line in (("iteration,kl\n0,0.25\nx,y\n2,0.5\n", 3), ("kl\n0.25\n", 2)):
+        write_metrics(run, text)
+        with pytest.raises(InputError, match=rf"metrics\.csv:{line}:"):
+            run.rows()
 
 
-def test_resume_is_noted_in_the_manifest(run: RunFolder) -> None:
-    write_metrics(run, "iteration,kl\n1,0.1\n2,0.2\n")
+def test_resume_drops_later_rows_and_is_noted_in_the_manifest(run: RunFolder) -> None:
+    write_metrics(run, "iteration,validation,kl\n0,12.5,\n1,,0.30000000001\n2,11,0.4\n")
     more = build_settings(DecimaTraining, {"seed": 5, "training": {"iterations": 900}})
     run.resume(more, 1)
     assert run.config(DecimaTraining).training.iterations == 900
-    assert [row["iteration"] for row in run.rows()] == [1]
-    manifest = json.loads((run.path / "manifest.json").read_text())
-    assert manifest["status"] == "running"
-    (again,) = manifest["resumed"]
-    assert again["iteration"] == 1
-    assert again["command"].startswith("loadmaster")
-    run.resume(more, 1)
-    assert len(run.manifest["resumed"]) == 2
+    rows = "iteration,validation,kl\n0,12.5,\n1,,0.3\n"  # without those that are repeated
+    assert (run.path / "metrics.csv").read_text() == rows
+    run.resume(more, 0)
+    assert run.manifest["status"] == "running"
+    assert [again["iteration"] for again in run.manifest["resumed"]] == [1, 0]
+    assert run.manifest["resumed"][0]["command"].startswith("loadmaster")
 
 
 def test_provenance(monkeypatch: pytest.MonkeyPatch) -> None:

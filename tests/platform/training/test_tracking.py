@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+import struct
 import sys
 import time
 from pathlib import Path
@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from tensorboardX.proto.event_pb2 import Event
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.systems.decima.training import DecimaTraining
@@ -21,45 +22,55 @@ from loadmaster.platform.training.tracking import (
     TensorBoardTracker,
     trackers_for,
 )
-from tests.platform.training.event_files import events_in, scalars_in
 
 
 def test_csv_adds_columns_and_keeps_rows(tmp_path: Path) -> None:
-    tracker = CsvTracker(tmp_path)
+    tracker = CsvTracker(RunFolder(tmp_path))
     tracker.log(0, {"iteration": 0.0, "validation": 88.5})
     tracker.log(1, {"iteration": 1.0, "kl": 1e-5, "entropy": 2.5})
     tracker.log(2, {"iteration": 2.0, "kl": 2e-5, "entropy": 2.25, "validation": 80.125})
-    expected = [
-        {"iteration": "0", "validation": "88.5", "kl": "", "entropy": ""},
-        {"iteration": "1", "validation": "", "kl": "1e-05", "entropy": "2.5"},
-        {"iteration": "2", "validation": "80.125", "kl": "2e-05", "entropy": "2.25"},
-    ]
-    with (tmp_path / "metrics.csv").open() as file:
-        assert list(csv.DictReader(file)) == expected
-    again = CsvTracker(tmp_path)  # a resumed run appends, with the same columns
+    again = CsvTracker(RunFolder(tmp_path))  # a resumed run has the same columns
     again.log(3, {"iteration": 3.0, "entropy": 2.0})
-    with (tmp_path / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert rows[:3] == expected
-    assert rows[3] == {"iteration": "3", "validation": "", "kl": "", "entropy": "2"}
-    assert [p.name for p in tmp_path.iterdir()] == ["metrics.csv"]
+    assert (tmp_path / "metrics.csv").read_text().splitlines() == [
+        "iteration,validation,kl,entropy",
+        "0,88.5,,",
+        "1,,1e-05,2.5",
+        "2,80.125,2e-05,2.25",
+        "3,,,2",
+    ]
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def wait_for(condition: Any, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
+def events_in(folder: Path) -> list[Any]:
+    """Events of TensorBoard's files: records of protocol buffers with checksums between."""
+    events = []
+    for file in sorted(folder.glob("events.*")):
+        content, place = file.read_bytes(), 0
+        while place < len(content):
+            (length,) = struct.unpack_from("<Q", content, place)
+            start = place + 12  # the length, and its checksum
+            events.append(Event.FromString(content[start : start + length]))
+            place = start + length + 4
+    return events
+
+
+def scalars_in(folder: Path) -> list[tuple[str, int, float]]:
+    """Name, step and value."""
+    pairs = ((event.step, value) for event in events_in(folder) for value in event.summary.value)
+    return [(value.tag, step, value.simple_value) for step, value in pairs]
 
 
 def test_tensorboard_is_flushed_before_it_is_closed(tmp_path: Path) -> None:
     tracker = TensorBoardTracker(tmp_path, resumed_after=None)
     tracker.log(0, {"iteration": 0.0, "validation": 88.5})
     tracker.log(1, {"iteration": 1.0, "validation": 80.0, "kl": 0.5})
-    expected = {"validation": [(0, 88.5), (1, 80.0)], "kl": [(1, 0.5)]}
-    wait_for(lambda: scalars_in(tmp_path / "tensorboard") == expected)
+    expected = [("validation", 0, 88.5), ("validation", 1, 80.0), ("kl", 1, 0.5)]
+    end = time.monotonic() + 10
+    while scalars_in(tmp_path / "tensorboard") != expected:
+        assert time.monotonic() < end
+        time.sleep(0.05)
     tracker.close()
-    assert scalars_in(tmp_path / "tensorboard") == expected
+    assert not any(event.session_log.status for event in events_in(tmp_path / "tensorboard"))
 
 
 def test_tensorboard_hides_steps_that_are_repeated(tmp_path: Path) -> None:
@@ -68,10 +79,6 @@ def test_tensorboard_hides_steps_that_are_repeated(tmp_path: Path) -> None:
     tracker.close()
     marks = [event for event in events_in(tmp_path / "tensorboard") if event.session_log.status]
     assert [mark.step for mark in marks] == [1]  # TensorBoard drops earlier points from here on
-    new = TensorBoardTracker(tmp_path / "new", resumed_after=None)
-    new.log(0, {"validation": 1.0})
-    new.close()
-    assert not any(e.session_log.status for e in events_in(tmp_path / "new" / "tensorboard"))
 
 
 def test_mlflow_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +122,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 
 def test_mlflow_gets_parameters_and_metrics(mlflow: FakeMlflow, run: RunFolder) -> None:
-    trackers = trackers_for(run, DecimaTraining(), None, "sqlite:///m.db", print)
-    for tracker in trackers:
+    for tracker in trackers_for(run, DecimaTraining(), None, "sqlite:///m.db", print):
         tracker.log(4, {"iteration": 4.0, "validation": 80.0})
         tracker.close()
     parameters = flattened(DecimaTraining().model_dump(mode="json"))

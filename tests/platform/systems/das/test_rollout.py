@@ -14,8 +14,7 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.module import DasModule
 from loadmaster.platform.bench.measurements import one_thread
-from loadmaster.platform.rl.rollout import Ragged, RolloutSpec
-from loadmaster.platform.rl.rollout_buffer import INITIAL_DECISIONS
+from loadmaster.platform.rl.rollout import INITIAL_DECISIONS, Ragged, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
 
 pytestmark = pytest.mark.slow
