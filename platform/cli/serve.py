@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.cli.options import Assignments, flag, option
 
 if TYPE_CHECKING:
     from loadmaster.serving.client import Decision
@@ -18,31 +18,25 @@ if TYPE_CHECKING:
 def serve(
     bundle: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SYSTEM=BUNDLE",
-            help="Serve this bundle: a folder, or a pretrained one's name; may be repeated.",
+        option(
+            "SYSTEM=BUNDLE",
+            "Serve this bundle: a folder, or a pretrained one's name; may be repeated.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings in YAML: see docs/serving.md.")
-    ] = None,
+    config: Annotated[Path | None, option("FILE", "Settings in YAML: see docs/serving.md.")] = None,
     host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]"),
+        str | None, option("ADDRESS", "Address to listen on. [default: 127.0.0.1]")
     ] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="Port. [default: 8700]")] = None,
+    port: Annotated[int | None, option("N", "Port. [default: 8700]")] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Access tokens: lines `read TOKEN` or `admin TOKEN`."),
+        Path | None, option("FILE", "Access tokens: lines `read TOKEN` or `admin TOKEN`.")
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For state and logs, kept across restarts."),
+        Path | None, option("DIR", "For state and logs, kept across restarts.")
     ] = None,
     assignments: Assignments = None,
     only_try: Annotated[
-        bool,
-        typer.Option("--try", help="Print one decision of every system, and stop."),
+        bool, flag("--try", "Print one decision of every system, and stop.")
     ] = False,
 ) -> None:
     """Serve policies: decisions over HTTP, with reasons.

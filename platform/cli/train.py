@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    RayAddress,
+    UsageError,
+    argument,
+    option,
+)
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -20,29 +27,19 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 
 def train(
-    system: Annotated[
-        str | None, typer.Argument(metavar="SYSTEM", help="What to train; see loadmaster list.")
-    ] = None,
+    system: Annotated[str | None, argument("SYSTEM", "What to train; see loadmaster list.")] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings in YAML; --set overrides them.")
+        Path | None, option("FILE", "Settings in YAML; --set overrides them.")
     ] = None,
     assignments: Assignments = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Rollout workers (rollouts.workers).")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs for the learner (resources.gpus).")
-    ] = None,
+    workers: Annotated[int | None, option("N", "Rollout workers (rollouts.workers).")] = None,
+    gpus: Annotated[int | None, option("N", "GPUs for the learner (resources.gpus).")] = None,
     address: RayAddress = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Continue a stopped run.")
-    ] = None,
+    resume: Annotated[Path | None, option("RUN", "Continue a stopped run.")] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The run's folder. [default: runs/...]")
+        Path | None, option("FOLDER", "The run's folder. [default: runs/...]")
     ] = None,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Also track the run in MLflow there.")
-    ] = None,
+    mlflow: Annotated[str | None, option("URI", "Also track the run in MLflow there.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy in parallel rollout workers on Ray.
@@ -60,7 +57,6 @@ def train(
         loadmaster train --resume runs/decima-20260101-120000
     """
     set_ray_env(address)
-    from loadmaster.envs.errors import InputError
     from loadmaster.envs.registry import find_system
     from loadmaster.platform.training.run_folder import RunFolder
     from loadmaster.platform.training.tracking import mlflow_client
@@ -70,17 +66,17 @@ def train(
     if resume is not None:
         for option, value in (("--config", config), ("--output", output)):
             if value is not None:
-                raise InputError(f"{option} and --resume exclude each other; a run keeps its own")
+                raise UsageError(f"{option} and --resume exclude each other; a run keeps its own")
         folder = RunFolder.open(resume)
         named = folder.manifest["system"]
         if system not in (None, named):
-            raise InputError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
+            raise UsageError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
         folder.latest_checkpoint()
         recipe = find_system(named).load("training")
         settings = resumed_config(folder, recipe, assignments or [], workers, gpus)
     else:
         if system is None:
-            raise InputError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
+            raise UsageError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
         recipe = find_system(system).load("training")
         values = given_values(config, assignments or [], workers, gpus)
         settings = new_config(recipe, values)
@@ -90,7 +86,7 @@ def train(
     outcome = launch(recipe, settings, folder, resume is not None, address, mlflow)
     report(outcome, folder, as_json)
     if outcome.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def given_values(
@@ -113,12 +109,11 @@ def given_values(
 def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
     import torch
 
-    from loadmaster.envs.errors import InputError
     from loadmaster.envs.settings import build_settings, over_defaults
 
     settings = build_settings(recipe.config_class, over_defaults(recipe.config_class(), values))
     if settings.resources.gpus and not torch.cuda.is_available():
-        raise InputError(
+        raise UsageError(
             f"resources.gpus is {settings.resources.gpus} but torch sees no GPU here; expected 0"
         )
     recipe.check(settings)
@@ -167,7 +162,7 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     picture = draw_curve(folder)
     iteration, best = progress.best
     if as_json:
-        print(json.dumps({
+        options.print_json({
             "run": str(folder.path),
             "interrupted": outcome.interrupted,
             "iterations": int(progress.figures["iteration"]),
@@ -176,7 +171,7 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "best": {"iteration": iteration, "value": best},
             "baselines": dict(progress.baselines),
             "curve": str(picture),
-        }, indent=2))  # fmt: skip
+        })  # fmt: skip
         return
     metric, s = metric_label(progress.metric), unit_suffix(progress.metric)
     print(

@@ -3,59 +3,57 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.files import missing_folders, remove_empty_folders
-from loadmaster.platform.evaluation.adapters import learned_records
-from loadmaster.platform.evaluation.comparison import Comparison, interval_ends, rounded
-from loadmaster.platform.evaluation.run import Episodes
-from loadmaster.platform.evaluation.statistics import Difference, Interval, Summary
+from loadmaster.models.files import atomic_folder, missing_folders, remove_empty_folders
+from loadmaster.platform.evaluation.adapters import Episodes, learned_records
+from loadmaster.platform.evaluation.comparison import (
+    Comparison,
+    Difference,
+    Interval,
+    Summary,
+    interval_ends,
+    rounded,
+)
 
 if TYPE_CHECKING:  # slow to import, and needed by the tables only
     import pandas as pd
 
 
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a scratch folder whose files move to `folder` on success; an error removes it.
-
-    The scratch folder is made first, so that an unwritable place fails before the work is done.
-    """
-    made: list[Path] = []
+def check_writable(folder: Path) -> None:
+    """Refuse an --output that cannot be written, before the work starts; leave nothing there."""
+    made = missing_folders(folder)
     try:
-        inside = folder.is_dir()  # its other files stay; files of the same name are replaced
-        parent = folder if inside else folder.parent
-        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-        if not nearest.is_dir():
-            raise NotADirectoryError(0, f"{nearest.name} is a file, not a folder")
-        made = missing_folders(parent)
-        parent.mkdir(parents=True, exist_ok=True)
-        scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
-        scratch.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as fault:
-        remove_empty_folders(made)
         raise InputError(
             f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
             "expected a folder that can be made or written to"
         ) from None
-    try:
-        yield scratch
-        if inside:
-            for file in sorted(scratch.iterdir()):
-                file.replace(folder / file.name)
-        else:
-            scratch.rename(folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+    finally:
         remove_empty_folders(made)
-        raise
-    shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Yield a scratch folder whose files move to `folder` on success; an error removes it.
+
+    Other files of an existing folder stay; files of the same name are replaced.
+    """
+    check_writable(folder)
+    target = folder / ".new" if folder.is_dir() else folder
+    with atomic_folder(target) as scratch:
+        yield scratch
+    if target != folder:
+        for file in sorted(target.iterdir()):
+            file.replace(folder / file.name)
+        target.rmdir()
 
 
 def episode_table(comparison: Comparison) -> pd.DataFrame:

@@ -1,18 +1,20 @@
-"""The comparison as text: a table that fits the terminal, closing sentences and notes."""
+"""The comparison as text: a table that fits the terminal, sentences, notes and explanations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.statistics import Interval
+from loadmaster.models.policy import Option
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison, Interval
+from loadmaster.platform.systems.policies import ExplainedDecision
 
 ORACLE = "*"  # suffix of an oracle's name
 NAMED = 7  # at most so many rivals are named in a sentence
@@ -151,6 +153,11 @@ def decimals(values: Iterable[float]) -> int:
     return 2 if smallest < 10 else 1 if smallest < 1000 else 0
 
 
+def short_number(value: float) -> str:
+    """Three significant digits below 1000, whole numbers above."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def figure_text(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
 
@@ -272,3 +279,44 @@ def _score(comparison: Comparison, policy: str) -> str:
     metric = comparison.primary
     unit = f" {metric.unit}" if metric.unit else ""
     return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"
+
+
+def print_explanations(
+    policy: str, seed: int, explanations: Sequence[ExplainedDecision], choice: str, console: Console
+) -> None:
+    """Print a table for each choice of a decision. `choice` names the options: stage, job."""
+    whole = not console.is_terminal
+    console.print()
+    console.print(Text(f"Decisions of {policy} on seed {seed}", style="bold"), soft_wrap=whole)
+    if not explanations:
+        console.print(f"It never had more than one {choice} to choose from.", soft_wrap=whole)
+    for decision in explanations:
+        explanation = decision.explanation
+        console.print()
+        line = f"at {decision.time_s:,.1f} s: {explanation.summary}"
+        console.print(Text(line), soft_wrap=whole)
+        for heading, options in explanation.choices.items():
+            table = _option_table(heading, options, explanation.others.get(heading, 0))
+            console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _option_table(heading: str, options: Sequence[Option], others: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column(heading, min_width=24)
+    columns = tuple(options[0].details) if options else ()
+    for column in (*columns, "probability"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for option in options:
+        cells = [*(option.details[column] for column in columns), _probability(option.probability)]
+        mark, style = (">", "bold") if option.chosen else ("", "")
+        table.add_row(mark, Text(option.name), *cells, style=style)
+    if others:
+        left = 1 - sum(option.probability or 0.0 for option in options)
+        blank = [""] * len(columns)
+        table.add_row("", f"{others} more", *blank, _probability(max(left, 0.0)), style="dim")
+    return table
+
+
+def _probability(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.1%}"

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from loadmaster.models.files import atomic_binary_file
-from loadmaster.platform.evaluation.chart_style import (
+from loadmaster.platform.evaluation.charts import (
     DASHES,
     DPI,
     HALO,

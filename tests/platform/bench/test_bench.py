@@ -13,13 +13,14 @@ import pytest
 from loadmaster.platform.bench import simulators
 from loadmaster.platform.bench.measurements import Figure, in_fresh_process
 from loadmaster.platform.cli.main import main
+from tests.platform.cli.one_line import error_line
+
+Captured = pytest.CaptureFixture[str]
 
 
-def test_json_has_the_stable_keys(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_has_the_stable_keys(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def some(say: object) -> Iterator[Figure]:
-        yield from simulators._episode_speed("dag_scheduling", "tpch-like", "fair")
+        yield from simulators.episode_speed("dag_scheduling", "tpch-like", "fair")
 
     monkeypatch.setattr(simulators, "measure", some)
     monkeypatch.setattr(simulators, "EPISODES", 1)
@@ -32,7 +33,7 @@ def test_json_has_the_stable_keys(
     assert results[1]["value"] / results[0]["value"] == pytest.approx(70, rel=0.3)
 
 
-def test_ratio() -> None:
+def test_ratio_is_times_better() -> None:
     assert Figure("speed", 200, "1/s", peer=50).ratio == 4
     assert Figure("time", 2, "s", peer=50, higher_is_better=False).ratio == 25
     assert Figure("alone", 2, "s").ratio is None
@@ -43,48 +44,30 @@ def test_in_fresh_process_reads_the_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "words"),
     [
-        (["simulator"], "unknown benchmark 'simulator'; did you mean 'simulators'?"),
-        (["rollouts", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
-        (["scaling", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
-        (
-            ["encoder", "decima"],
-            "encoder takes no system; expected `loadmaster bench rollouts decima`",
-        ),
-        (
-            ["rollouts", "--workers", "2"],
-            "rollouts takes no --workers; expected it with `bench scaling` only",
-        ),
-        (
-            ["rollouts", "--gpus", "1"],
-            "rollouts takes no --gpus; expected it with `bench scaling` only",
-        ),
-        (
-            ["scaling", "--gpus", "1"],
-            "resources.gpus is 1 but torch sees no GPU here; expected 0",
-        ),
-        (
-            ["scaling", "--workers", "1,two"],
-            "--workers is '1,two'; expected numbers from 1 on with commas between, as in 1,2,4",
-        ),
-        (
-            ["scaling", "--workers", "0,2"],
-            "--workers is '0,2'; expected numbers from 1 on with commas between, as in 1,2,4",
-        ),
+        ("simulator", "did you mean 'simulators'?"),
+        ("rollouts decimo", "did you mean 'decima'?"),
+        ("scaling decimo", "did you mean 'decima'?"),
+        ("encoder decima", "takes no system; expected `loadmaster bench rollouts decima`"),
+        ("rollouts --workers 2", "takes no --workers; expected it with `bench scaling` only"),
+        ("rollouts --gpus 1", "takes no --gpus"),
+        ("soak --workers 2", "takes no --workers"),
+        ("scaling --gpus 1", "resources.gpus is 1"),
+        ("scaling --workers 1,two", "--workers is '1,two'"),
+        ("scaling --workers 0,2", "--workers is '0,2'"),
+        ("scaling --workers 1 --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
+        ("soak --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
+        ("soak --minutes 0", "--minutes is 0; expected more than 0, 1,440 at most"),
+        ("soak --minutes nan", "--minutes is nan"),
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", *arguments]) == 2
-    assert capsys.readouterr().err == f"error: {line}\n"
+    assert words in error_line(["bench", *arguments.split()], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +85,7 @@ def tiny_training() -> Any:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_rollouts_are_compared_with_the_stock_runner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loadmaster.platform.systems.decima import bench as decima
 
@@ -135,9 +118,9 @@ def test_rollouts_are_compared_with_the_stock_runner(
     parts = [f"training/{part}_seconds_per_1000_decisions" for part in ("rollout", "update")]
     whole = found["training/seconds_per_1000_decisions"]
     assert sum(found[part] for part in parts) <= whole
-    assert found["decision/100-stages/p50_ms"] <= found["decision/100-stages/p99_ms"]
 
 
+@pytest.mark.slow
 def test_stock_runner_samples_the_requested_steps() -> None:
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
@@ -161,14 +144,14 @@ def test_stock_runner_samples_the_requested_steps() -> None:
     for steps in (5, 70):
         made = runner.sample(steps)
         assert 2 * steps <= made <= 2 * steps + 2 * 50
-    theirs = runner._runner.module.get_state()
+    theirs = runner.runner.module.get_state()
     assert all((theirs[name] == value).all() for name, value in module.get_state().items())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_scaling_is_measured_written_and_drawn(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
     from loadmaster.platform.cli import train
@@ -222,7 +205,7 @@ def table_of(folder: Path) -> list[dict[str, float]]:
 @pytest.mark.parametrize("reaches", [0, 2])
 def test_interrupted_scaling_leaves_its_points(
     reaches: int,
-    capfd: pytest.CaptureFixture[str],
+    capfd: Captured,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
@@ -247,25 +230,12 @@ def test_interrupted_scaling_leaves_its_points(
     assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in progress
 
 
-def test_unwritable_output_is_refused_before_the_work(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    folder = tmp_path / "file" / "scaling"
-    assert main(["bench", "scaling", "--workers", "1", "--output", str(folder)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: cannot write to --output {str(folder)!r}: Not a directory; "
-        "expected a folder that can be made or written to\n"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
 def test_every_worker_gets_the_same_amount() -> None:
     from loadmaster.platform.bench import scaling
 
     config = tiny_training()
     for workers in (1, 3):
-        batches = scaling._batches(config, workers)
+        batches = scaling.batches(config, workers)
         first, second = next(batches), next(batches)
         each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
         assert len(first) == len(second) == workers * each

@@ -53,7 +53,8 @@ def test_recorded_jobs_have_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
 
 
-def test_vector_speed() -> None:
+def test_vector_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_simulator, "MEASURED_S", 0.1)
     figure = gpu_simulator.vector_speed(2)
     assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
     assert figure.value > 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import threading
 import time
 from collections.abc import Callable
@@ -10,15 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.platform.bench.http_load import (
-    by_second,
-    drive,
-    main,
-    measure,
-    percentile_ms,
-    report,
-)
-from loadmaster.platform.bench.load_connections import Load
+from loadmaster.platform.bench.http_load import Load, drive, measure, percentile_ms, report
+from loadmaster.serving.client.http1 import TOKEN_VARIABLE
 from tests.serving.client.fake_service import Talk, answer, fake_service, raw, unused_url
 
 
@@ -46,8 +38,7 @@ def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
     assert {seen.connection for seen in service.seen} == {0, 1}
     counts = [[seen.body.decode() for seen in service.seen].count(f'"{b.name}"') for b in bodies]
     assert max(counts) - min(counts) <= 1, "in turn"
-    rows = list(by_second(driver))
-    assert sum(int(str(row[1])) for row in rows[1:]) == summary["requests"]
+    assert sum(row["answers"] for row in summary["by_second"]) == summary["requests"]
 
 
 def once_slow(seconds: float) -> Callable[[Talk], bool]:
@@ -104,7 +95,7 @@ def test_failures_are_counted_by_kind() -> None:
         assert service.connections >= 4
     assert summary["failed"] == {"503": 1, "connection": 1, "malformed": 1}
     assert summary["requests"] == len(service.seen) == len(driver.latencies_s) + 3
-    assert sum(int(str(row[2])) for row in list(by_second(driver))[1:]) == 3
+    assert sum(row["failed"] for row in summary["by_second"]) == 3
 
 
 def test_requests_time_out() -> None:
@@ -127,27 +118,13 @@ def test_a_warm_up_is_not_counted() -> None:
         assert len(service.seen) == 50
 
 
-def test_in_a_process_of_its_own(tmp_path: Path) -> None:
-    body, table = tmp_path / "state.json", tmp_path / "seconds.csv"
-    body.write_text("{}")
+def test_load_runs_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
+    (body := tmp_path / "body").write_text("{}")
     with fake_service() as service:
-        load = Load(service.url, (body,), concurrency=2, seconds=0.3)
-        summary = measure(load, token="s3cret", per_second=table)
+        summary = measure(Load(service.url, (body,), seconds=0.2))
         assert summary["requests"] == len(service.seen) > 2
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
         assert service.seen[0].body == b"{}"
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["answers"]) for row in rows) == summary["requests"]
     with pytest.raises(RuntimeError, match="load generator failed"):
         measure(Load(unused_url(), seconds=0.1))
-
-
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([unused_url(), "--seconds", "0.1"]) == 1
-    assert main([unused_url(), "--body", str(tmp_path / "missing")]) == 1
-    assert main(["nowhere"]) == 1
-    assert capsys.readouterr().err.count("error: ") == 3
-    for wrong in (["--concurrency", "0"], ["--rate", "0"], ["--seconds", "-1"]):
-        with pytest.raises(SystemExit):
-            main([unused_url(), *wrong])

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings, build_settings
-from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
+from loadmaster.platform.evaluation.adapters import (
+    EnvironmentAdapter,
+    EvaluationSetup,
+    run_episodes,
+)
 from loadmaster.platform.evaluation.comparison import Comparison, compare
-from loadmaster.platform.evaluation.run import run_episodes
 
 
 class MachineSettings(Settings):

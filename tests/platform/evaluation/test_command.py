@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from loadmaster.platform.cli.main import main
-from loadmaster.platform.evaluation import charts, files, run
+from loadmaster.platform.evaluation import adapters as run
+from loadmaster.platform.evaluation import charts, files
 from tests.platform.cli.one_line import error_line
 from tests.platform.evaluation.machine import METRICS, compared, machine_episode, machine_jobs
 
@@ -114,7 +115,7 @@ def test_error_leaves_no_files(tmp_path: Path, before: bool) -> None:
         (folder / "summary.csv").write_text("old")
 
     def write_and_fail() -> None:
-        with files.atomic_folder(folder) as scratch:
+        with files.output_folder(folder) as scratch:
             (scratch / "summary.csv").write_text("half")
             raise KeyboardInterrupt
 

@@ -14,7 +14,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation import run
+from loadmaster.platform.evaluation import adapters as run
 from loadmaster.platform.evaluation.adapters import EvaluationSetup
 from loadmaster.platform.evaluation.files import as_json
 from tests.platform.evaluation.machine import (

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from loadmaster.platform.evaluation.statistics import (
+from loadmaster.platform.evaluation.comparison import (
     interquartile_mean,
     paired_difference,
     resampled_means,
