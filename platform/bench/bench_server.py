@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.ray.serve_session import (
@@ -60,42 +59,28 @@ class BenchServer(NamedTuple):
 
 def served_systems() -> Systems:
     """Systems of this installation that can be served, with default settings."""
-    found = {}
-    for name, system in systems().items():
-        if system.available and system.has("endpoint"):
-            found[name] = dict[str, Any]()
-    if not found:
-        raise InputError("no registered system can be served")
-    return found
+    known = systems().items()
+    return {name: {} for name, found in known if found.available and found.has("endpoint")}
 
 
 @contextmanager
 def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterator[BenchServer]:
-    """Run the service; a connected Ray is reused."""
+    """Run the service until every system is ready; a connected Ray is reused."""
     set_serve_env()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
-        arguments = arguments_for(chosen, Path(folder) / "kept")
+        given = {
+            "host": HOST,
+            "port": free_port(),
+            "folder": Path(folder) / "kept",
+            "limits": NO_LIMIT,
+            "systems": {name: dict(settings) for name, settings in chosen.items()},
+        }
+        arguments = serve_arguments(None, [], [], given)
+        settings = build_settings(ServeSettings, arguments)
         report_step(f"starting Ray and the service of {' and '.join(chosen)}")
         with ray_session(), serving(arguments):
-            yield ready_server(arguments, Path(folder))
-
-
-def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:
-    given = {
-        "host": HOST,
-        "port": free_port(),
-        "folder": folder,
-        "limits": NO_LIMIT,
-        "systems": {name: dict(settings) for name, settings in chosen.items()},
-    }
-    return serve_arguments(None, [], [], given)
-
-
-def ready_server(arguments: Mapping[str, Any], folder: Path) -> BenchServer:
-    """Wait until every system is ready."""
-    settings = build_settings(ServeSettings, arguments)
-    wait_until_ready(settings, threading.Event())
-    return BenchServer(base_url(settings), settings, folder)
+            wait_until_ready(settings, threading.Event())
+            yield BenchServer(base_url(settings), settings, Path(folder))
 
 
 def free_port() -> int:

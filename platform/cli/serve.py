@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -51,35 +51,27 @@ def serve(
 
         loadmaster serve --bundle decima=bundles/decima-mine --set systems.decima.deadline_ms=50
     """
-    from loadmaster.platform.ray.serve_settings import serve_arguments
-
-    given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
-    arguments = serve_arguments(config, bundle or [], assignments or [], given)
-    _run(arguments, only_try)
-
-
-def _run(arguments: dict[str, Any], only_try: bool) -> None:
     from loadmaster.envs.settings import build_settings
-    from loadmaster.platform.ray.serve_session import (
-        check_reachability,
-        serving,
-        set_serve_env,
-        terminable,
-        until_stopped,
-        wait_until_ready,
-    )
+    from loadmaster.platform.ray import serve_session as service
+    from loadmaster.platform.ray.serve_settings import serve_arguments
     from loadmaster.platform.ray.session import ray_session, set_ray_env
     from loadmaster.serving.settings import ServeSettings
 
+    given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
+    arguments = serve_arguments(config, bundle or [], assignments or [], given)
     settings = build_settings(ServeSettings, arguments)
-    check_reachability(settings, os.environ)
+    service.check_reachability(settings, os.environ)
     set_ray_env(None)
-    set_serve_env()
+    service.set_serve_env()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
     faults: list[str] = []
-    # Ray replaces the SIGTERM handler when it starts, so until_stopped() comes after it.
-    with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
-        if wait_until_ready(settings, stopped):
+    with (
+        service.terminable(),
+        ray_session(dashboard=True),
+        service.until_stopped() as stopped,  # after Ray, which replaces the SIGTERM handler
+        service.serving(arguments),
+    ):
+        if service.wait_until_ready(settings, stopped):
             print_endpoints(settings)
             if only_try:
                 faults = try_systems(settings)

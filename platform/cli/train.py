@@ -58,11 +58,13 @@ def train(
     """
     set_ray_env(address)
     from loadmaster.envs.registry import find_system
+    from loadmaster.platform.training.config import check_same_run, merged
     from loadmaster.platform.training.run_folder import RunFolder
     from loadmaster.platform.training.tracking import mlflow_client
 
     if mlflow is not None:
         mlflow_client()
+    values = given_values(config, assignments or [], workers, gpus)
     if resume is not None:
         for option, value in (("--config", config), ("--output", output)):
             if value is not None:
@@ -73,12 +75,14 @@ def train(
             raise UsageError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
         folder.latest_checkpoint()
         recipe = find_system(named).load("training")
-        settings = resumed_config(folder, recipe, assignments or [], workers, gpus)
+        # More iterations or other workers may be set; what makes it another run may not.
+        own = folder.config(recipe.config_class)
+        settings = built(recipe, merged(own.model_dump(mode="json"), values))
+        check_same_run(own, settings, folder.path)
     else:
         if system is None:
             raise UsageError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
         recipe = find_system(system).load("training")
-        values = given_values(config, assignments or [], workers, gpus)
         settings = new_config(recipe, values)
         folder = create(output, system, settings)
     from loadmaster.platform.training.loop import launch
@@ -99,10 +103,9 @@ def given_values(
 
     values: Mapping[str, Any] = read_config(config) if config is not None else {}
     values = merged(values, parse_assignments(assignments))
-    if workers is not None:
-        values = merged(values, {"rollouts": {"workers": workers}})
-    if gpus is not None:
-        values = merged(values, {"resources": {"gpus": gpus}})
+    for section, key, value in (("rollouts", "workers", workers), ("resources", "gpus", gpus)):
+        if value is not None:
+            values = merged(values, {section: {key: value}})
     return dict(values)
 
 
@@ -125,23 +128,6 @@ def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
 
     settings = built(recipe, values)
     starting_weights(recipe, settings)  # a fault is raised before Ray starts
-    return settings
-
-
-def resumed_config(
-    folder: RunFolder,
-    recipe: Recipe,
-    assignments: list[str],
-    workers: int | None,
-    gpus: int | None,
-) -> TrainingConfig:
-    """The run's config with what is set now, such as more iterations or other workers."""
-    from loadmaster.platform.training.config import check_same_run, merged
-
-    own = folder.config(recipe.config_class)
-    given = given_values(None, assignments, workers, gpus)
-    settings = built(recipe, merged(own.model_dump(mode="json"), given))
-    check_same_run(own, settings, folder.path)
     return settings
 
 
