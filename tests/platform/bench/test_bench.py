@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from loadmaster.platform.bench import simulators
@@ -16,6 +16,7 @@ from loadmaster.platform.cli.main import main
 from tests.platform.cli.one_line import error_line
 
 Captured = pytest.CaptureFixture[str]
+STOCK = ("stock_runner/envs-1/", "stock_runner/envs-3/")
 
 
 def test_json_has_the_stable_keys(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,28 +97,20 @@ def test_rollouts_are_compared_with_the_stock_runner(
     assert main(["bench", "rollouts", "decima", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
+    ways = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
     assert list(found) == [
-        "rollout/decisions_per_s",
-        "rollout/unrecorded/decisions_per_s",
-        "rollout/vector_engine/envs-2/decisions_per_s",
-        "rollout/stock_runner/envs-1/decisions_per_s",
-        "rollout/stock_runner/envs-3/decisions_per_s",
-        "rollout/stock_runner_decisions_per_s",
-        "rollout/times_stock_runner",
-        "decision/100-stages/p50_ms",
-        "decision/100-stages/p99_ms",
-        "training/seconds_per_1000_decisions",
-        "training/rollout_seconds_per_1000_decisions",
-        "training/update_seconds_per_1000_decisions",
+        *(f"rollout/{way}decisions_per_s" for way in ways),
+        *("rollout/stock_runner_decisions_per_s", "rollout/times_stock_runner"),
+        *("decision/100-stages/p50_ms", "decision/100-stages/p99_ms"),
+        *(f"training/{part}seconds_per_1000_decisions" for part in ("", "rollout_", "update_")),
     ]
     assert all(value > 0 for value in found.values())
     stock = found["rollout/stock_runner_decisions_per_s"]
-    assert stock == max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 3))
+    assert stock == max(found[f"rollout/{way}decisions_per_s"] for way in STOCK)
     ratio = found["rollout/decisions_per_s"] / stock
     assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
-    parts = [f"training/{part}_seconds_per_1000_decisions" for part in ("rollout", "update")]
-    whole = found["training/seconds_per_1000_decisions"]
-    assert sum(found[part] for part in parts) <= whole
+    whole, *parts = list(found.values())[-3:]
+    assert sum(parts) <= whole
 
 
 @pytest.mark.slow
@@ -167,22 +160,18 @@ def test_scaling_is_measured_written_and_drawn(
     monkeypatch.setattr(scaling, "Trainer", Watched)
     monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
     folder = tmp_path / "scaling"
-    arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
-    assert main(arguments) == 0
+    assert main(["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]) == 0
     shown, progress = capfd.readouterr()
     printed = json.loads(shown)
     assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
-    rows = table_of(folder)
+    one, two = rows = pd.read_csv(folder / "scaling.csv").to_dict("records")
     assert [row["workers"] for row in rows] == [1, 2]
-    one, two = rows
     assert one["rollout_efficiency"] == one["iteration_speedup"] == 1
-    ideal = 2 * one["rollout_decisions_per_s"]
-    efficiency = two["rollout_decisions_per_s"] / ideal
+    efficiency = two["rollout_decisions_per_s"] / (2 * one["rollout_decisions_per_s"])
     assert two["rollout_efficiency"] == pytest.approx(efficiency, abs=1e-3)
     assert all(0 < row["iteration_rollout_seconds"] < row["iteration_seconds"] for row in rows)
     values = {result["name"]: result["value"] for result in printed["results"]}
-    names = ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup")
-    for name in names:
+    for name in ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup"):
         assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
@@ -197,17 +186,9 @@ def test_scaling_is_measured_written_and_drawn(
     assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
 
 
-def table_of(folder: Path) -> list[dict[str, float]]:
-    with (folder / "scaling.csv").open() as file:
-        return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-
-
 @pytest.mark.parametrize("reaches", [0, 2])
 def test_interrupted_scaling_leaves_its_points(
-    reaches: int,
-    capfd: Captured,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    reaches: int, capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
 
@@ -219,12 +200,11 @@ def test_interrupted_scaling_leaves_its_points(
 
     monkeypatch.setattr(scaling, "measure_scaling", stopped)
     folder = tmp_path / "results" / "scaling"
-    arguments = ["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]
-    assert main(arguments) == 130
+    assert main(["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]) == 130
     if not reaches:
         assert list(tmp_path.iterdir()) == []
         return
-    assert [row["workers"] for row in table_of(folder)] == [1, 2]
+    assert list(pd.read_csv(folder / "scaling.csv")["workers"]) == [1, 2]
     assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
     progress = capfd.readouterr().err
     assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in progress
