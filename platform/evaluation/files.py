@@ -60,14 +60,10 @@ def episode_table(comparison: Comparison) -> pd.DataFrame:
     """One row per policy and seed."""
     import pandas as pd
 
-    names = [metric.name for metric in comparison.metrics]
-    parts = []
-    for policy, values in comparison.values.items():
-        part = pd.DataFrame(values.T, columns=names)
-        part.insert(0, "policy", policy)
-        part.insert(1, "seed", list(comparison.seeds))
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    names, seeds = [metric.name for metric in comparison.metrics], pd.Index(comparison.seeds)
+    values = comparison.values.items()
+    parts = {policy: pd.DataFrame(each.T, seeds, names) for policy, each in values}
+    return pd.concat(parts, names=["policy", "seed"]).reset_index()
 
 
 def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None:
@@ -76,14 +72,12 @@ def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None
 
     if comparison.setup.job_columns is None:
         return None
-    parts = []
-    for policy in comparison.policies:
-        for seed, result in zip(comparison.seeds, episodes[policy], strict=True):
-            part = pd.DataFrame(comparison.setup.job_columns(result))
-            part.insert(0, "policy", policy)
-            part.insert(1, "seed", seed)
-            parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    parts = {
+        (policy, seed): pd.DataFrame(comparison.setup.job_columns(result))
+        for policy in comparison.policies
+        for seed, result in zip(comparison.seeds, episodes[policy], strict=True)
+    }
+    return pd.concat(parts, names=["policy", "seed"]).reset_index(["policy", "seed"])
 
 
 def summary_table(comparison: Comparison) -> pd.DataFrame:

@@ -191,16 +191,17 @@ def learned_differences(comparison: Comparison) -> list[str]:
         return []
     first, *others = comparison.learned
     ranked = [metric for metric in comparison.metrics if metric.better is not None][:2]
-    lines = []
-    for policy in others:
-        figures = []
-        for metric in ranked:
-            difference = comparison.difference(policy, first, metric)
-            ends = difference.percent_interval
-            between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
-            figures.append(f"{metric.label} {difference.percent:+.1f}%{between}")
-        lines.append(f"{policy} against {first}: {', '.join(figures)}")
-    return lines
+
+    def figure(policy: str, metric: Metric) -> str:
+        difference = comparison.difference(policy, first, metric)
+        ends = difference.percent_interval
+        between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
+        return f"{metric.label} {difference.percent:+.1f}%{between}"
+
+    return [
+        f"{policy} against {first}: {', '.join(figure(policy, metric) for metric in ranked)}"
+        for policy in others
+    ]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -231,20 +232,17 @@ def _best_oracle(comparison: Comparison) -> str:
     oracle, reference = comparison.oracles[0], comparison.best_baseline
     text = f" The best oracle, {oracle}, is at {_score(comparison, oracle)}"
     if reference is not None:
-        size, interval = _distance(comparison, oracle)
         order = comparison.policies
         side = "ahead of" if order.index(oracle) < order.index(reference) else "behind"
-        text += f", {size:.1f}%{_percents(interval)} {side} {reference}"
+        text += f", {_distance(comparison, oracle)} {side} {reference}"
     return f"{text}."
 
 
 def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
     tied = [p for p in others if not comparison.differences[p].interval.excludes_zero]
     if not tied or len(comparison.seeds) == 1:
-        size, interval = _distance(comparison, others[0])
-        return f"{others[0]} is {size:.1f}% behind{_percents(interval)}"
-    size, interval = _distance(comparison, tied[0])
-    names = [f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]]
+        return f"{others[0]} is {_distance(comparison, others[0], ' behind')}"
+    names = [f"{tied[0]} ({_distance(comparison, tied[0], ' behind')})", *tied[1:]]
     if len(names) > NAMED:
         names = [*names[:3], f"{len(names) - 3} more"]
     rivals = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -252,20 +250,19 @@ def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
 
 
 def _lead_over_baseline(comparison: Comparison, best: str, reference: str) -> str:
-    size, interval = _distance(comparison, best)
-    lead = f"{size:.1f}%{_percents(interval)} ahead of {reference}, the best baseline"
+    lead = f"{_distance(comparison, best)} ahead of {reference}, the best baseline"
     if comparison.differences[best].interval.excludes_zero or len(comparison.seeds) == 1:
         return lead
     return f"{lead}, but {len(comparison.seeds)} seeds do not tell the two apart"
 
 
-def _distance(comparison: Comparison, policy: str) -> tuple[float, Interval]:
-    """Absolute difference from the best baseline in percent, with its interval."""
+def _distance(comparison: Comparison, policy: str, word: str = "") -> str:
+    """Absolute difference from the best baseline in percent, a word, and the interval."""
     difference = comparison.differences[policy]
     ends = difference.percent_interval
     if difference.percent < 0:
-        return -difference.percent, Interval(-ends.high, -ends.low)
-    return difference.percent, ends
+        ends = Interval(-ends.high, -ends.low)
+    return f"{abs(difference.percent):.1f}%{word}{_percents(ends)}"
 
 
 def _percents(interval: Interval) -> str:
