@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.platform.ray.serve_session import (
     base_url,
     serving,
@@ -24,7 +24,6 @@ from loadmaster.serving.decisions.request import to_json
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 
-HOST = "127.0.0.1"
 NOOP, BY_HANDLE = "noop", "noop_by_handle"  # replies itself; calls a deployment first
 NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # the load generator sends as fast as it can
 
@@ -69,8 +68,8 @@ def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterato
     set_serve_env()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
         given = {
-            "host": HOST,
-            "port": free_port(),
+            "host": HERE,
+            "port": free_ports(1)[0],
             "folder": Path(folder) / "kept",
             "limits": NO_LIMIT,
             "systems": {name: dict(settings) for name, settings in chosen.items()},
@@ -81,10 +80,3 @@ def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterato
         with ray_session(), serving(arguments):
             wait_until_ready(settings, threading.Event())
             yield BenchServer(base_url(settings), settings, Path(folder))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port

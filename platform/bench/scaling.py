@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Chart
-from matplotlib.ticker import FixedLocator, FuncFormatter
+from matplotlib.ticker import FuncFormatter
 
 from loadmaster.models.files import atomic_text_file
 from loadmaster.platform.bench.measurements import Figure
@@ -227,12 +227,9 @@ def _draw_rollouts(axes: Axes, points: Sequence[Point]) -> None:
             **charts.LABEL_STYLE,
         )
     axes.set_title("Rollouts, as much for each worker", loc="left", fontsize=11)
-    axes.set_xlabel("rollout workers")
-    axes.set_ylabel("decisions per second")
-    axes.xaxis.set_major_locator(FixedLocator(workers))
+    axes.set(xlabel="rollout workers", ylabel="decisions per second", xticks=workers)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.set_xlim(0, workers[-1] * 1.1)
-    axes.set_ylim(bottom=0)
+    axes.set(xlim=(0, workers[-1] * 1.1), ylim=(0, None))
     axes.legend(loc="upper left")
 
 
@@ -246,19 +243,10 @@ def _draw_iterations(axes: Axes, points: Sequence[Point]) -> None:
         text = f"{point.iteration_seconds:.2f} s"
         if place:
             text += f"\n{point.iteration_speedup:.2f}x"
-        axes.annotate(
-            text,
-            (place, point.iteration_seconds),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            fontsize=9,
-            color=charts.INK,
-        )
+        style = {**charts.LABEL_STYLE, "ha": "center", "va": "bottom", "color": charts.INK}
+        axes.annotate(text, (place, point.iteration_seconds), xytext=(0, 4), **style)
     axes.set_title("Whole iterations, the same for all", loc="left", fontsize=11)
-    axes.set_xlabel("rollout workers")
-    axes.set_ylabel("seconds an iteration (and times as fast)")
+    axes.set(xlabel="rollout workers", ylabel="seconds an iteration (and times as fast)")
     axes.set_xticks(places, [str(point.workers) for point in points])
     axes.set_xlim(-0.6, max(len(points), 3) - 0.4)  # keeps a single bar narrow
     axes.grid(visible=False, axis="x")

@@ -15,16 +15,15 @@ from typing import Any, NamedTuple
 
 from loadmaster.platform.bench.bench_server import (
     BY_HANDLE,
-    HOST,
     NOOP,
     BenchServer,
     bench_server,
-    free_port,
     served_systems,
 )
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.serving.client import Client
 
 ROUNDS = 5
@@ -62,7 +61,7 @@ def measure(report_step: Callable[[str], None]) -> list[Figure]:
         from loadmaster.platform.bench.noop import start_noops
 
         report_step("start the no-op endpoints")
-        noops = start_noops(HOST, free_port())
+        noops = start_noops(HERE, free_ports(1)[0])
         return measure_loads(service, noops, report_step)
 
 

@@ -330,11 +330,10 @@ def draw_soak(soak: Soak, title: str) -> Figure:
         axes.set_title(heading, loc="left", fontsize=11)
         axes.set_ylabel(unit)
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
-    requests.set_ylim(bottom=0)
-    memory.set_ylim(bottom=0)
-    latency.set_yscale("log")
+    requests.set(ylim=(0, None))
+    memory.set(ylim=(0, None), xlabel="minutes")
+    latency.set(yscale="log")
     charts.plain_log(latency.yaxis, labels=6)
-    memory.set_xlabel("minutes")
     return figure
 
 

@@ -168,11 +168,9 @@ def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         median = report.short_number(float(np.median(times)))
         label = f"{report.marked(comparison, policy)}  ({median} s)"
         axes.step(times, share, where="post", label=label, **_line_style(comparison, policy))
-    axes.set_xscale("log")
+    axes.set(xscale="log", ylim=(0, 1.01))
     plain_log(axes.xaxis, labels=9)
-    axes.set_xlabel("job completion time, s (log scale)")
-    axes.set_ylabel("share of jobs finished by then")
-    axes.set_ylim(0, 1.01)
+    axes.set(xlabel="job completion time, s (log scale)", ylabel="share of jobs finished by then")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
     legend_outside(axes, _legend(comparison, "median"))
     return figure
@@ -194,8 +192,7 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         axes.fill_between(work, low, high, color=_colour_of(comparison, policy), alpha=0.2, lw=0)
         axes.plot(work, median, marker="o", markersize=3.5, **_line_style(comparison, policy))
         axes.set_title(report.marked(comparison, policy), loc="left", fontsize=10)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set(xscale="log", yscale="log")
         plain_log(axes.xaxis, labels=5)
         plain_log(axes.yaxis, labels=9)
     labels = comparison.setup.job_labels
@@ -218,12 +215,10 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         mean = report.short_number(float(np.mean(present)))
         label = f"{report.marked(comparison, policy)}  ({mean})"
         axes.plot(times, present, label=label, **_line_style(comparison, policy))
-    axes.set_xlim(0, last)
-    axes.set_ylim(bottom=0)
+    axes.set(xlim=(0, last), ylim=(0, None))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
-    axes.set_xlabel("time since the episode's start, s")
-    axes.set_ylabel("jobs in system, mean over seeds")
+    axes.set(xlabel="time since the episode's start, s", ylabel="jobs in system, mean over seeds")
     legend_outside(axes, _legend(comparison, "mean over this time"))
     return figure
 
