@@ -63,7 +63,8 @@ def tune(
     if resume is not None:
         if file or assignments or trials is not None or output:
             raise UsageError(
-                "--resume goes on as it was started; expected no FILE or option that changes it"
+                "--resume goes on as it was started; expected no FILE or option that changes "
+                "the sweep"
             )
         folder, sweep = SweepFolder.open(resume)
         path = folder.path
