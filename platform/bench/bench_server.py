@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -10,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.platform.ray.serve_session import (
     base_url,
     serving,
@@ -25,7 +24,6 @@ from loadmaster.serving.decisions.request import to_json
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 
-HOST = "127.0.0.1"
 NOOP, BY_HANDLE = "noop", "noop_by_handle"  # replies itself; calls a deployment first
 NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # the load generator sends as fast as it can
 
@@ -60,46 +58,25 @@ class BenchServer(NamedTuple):
 
 def served_systems() -> Systems:
     """Systems of this installation that can be served, with default settings."""
-    found = {}
-    for name, system in systems().items():
-        if system.available and system.has("endpoint"):
-            found[name] = dict[str, Any]()
-    if not found:
-        raise InputError("no registered system can be served")
-    return found
+    known = systems().items()
+    return {name: {} for name, found in known if found.available and found.has("endpoint")}
 
 
 @contextmanager
 def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterator[BenchServer]:
-    """Run the service; a connected Ray is reused."""
+    """Run the service until every system is ready; a connected Ray is reused."""
     set_serve_env()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
-        arguments = arguments_for(chosen, Path(folder) / "kept")
+        given = {
+            "host": HERE,
+            "port": free_ports(1)[0],
+            "folder": Path(folder) / "kept",
+            "limits": NO_LIMIT,
+            "systems": {name: dict(settings) for name, settings in chosen.items()},
+        }
+        arguments = serve_arguments(None, [], [], given)
+        settings = build_settings(ServeSettings, arguments)
         report_step(f"starting Ray and the service of {' and '.join(chosen)}")
         with ray_session(), serving(arguments):
-            yield ready_server(arguments, Path(folder))
-
-
-def arguments_for(chosen: Systems, folder: Path) -> dict[str, Any]:
-    given = {
-        "host": HOST,
-        "port": free_port(),
-        "folder": folder,
-        "limits": NO_LIMIT,
-        "systems": {name: dict(settings) for name, settings in chosen.items()},
-    }
-    return serve_arguments(None, [], [], given)
-
-
-def ready_server(arguments: Mapping[str, Any], folder: Path) -> BenchServer:
-    """Wait until every system is ready."""
-    settings = build_settings(ServeSettings, arguments)
-    wait_until_ready(settings, threading.Event())
-    return BenchServer(base_url(settings), settings, folder)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+            wait_until_ready(settings, threading.Event())
+            yield BenchServer(base_url(settings), settings, Path(folder))

@@ -1,52 +1,66 @@
-"""HTTP load generator: `python -m loadmaster.platform.bench.http_load URL --body FILE`.
+"""HTTP load generator, in a process of its own: it shares no interpreter with what it measures.
 
-It runs in a process of its own, so that it shares no interpreter with what it measures. Without a
-rate every connection sends its next request when the last was answered (closed loop). With a rate
-requests start at fixed times whether or not earlier ones were answered (open loop), and latency
-counts from that time.
+Without a rate every connection sends its next request when the last was answered (closed loop).
+With a rate requests start at fixed times whether or not earlier ones were answered (open loop), and
+latency counts from that time.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import csv
 import gc
 import json
 import math
-import os
 import selectors
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from array import array
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadmaster.platform.bench.load_connections import Driver, Load
-from loadmaster.serving.client.http1 import TOKEN_VARIABLE, Request, parse_address
+from loadmaster.serving.client.http1 import (
+    Address,
+    MalformedError,
+    Request,
+    ResponseParser,
+    parse_address,
+)
 
-MOST_CONNECTIONS = 500  # select(), whose timeout is finer than epoll's, takes about 1,000 files
+REOPEN_S = 0.05
+WATCH_S = 0.1  # interval of the check for timeouts
 
 
-def measure(load: Load, token: str | None = None, per_second: Path | None = None) -> dict[str, Any]:
-    """Run a load in a process of its own; return its report."""
-    command = [sys.executable, "-m", "loadmaster.platform.bench.http_load", load.url]
-    for body in load.bodies:
-        command += ["--body", str(body.resolve())]
-    command += ["--concurrency", str(load.concurrency), "--seconds", str(load.seconds)]
-    command += ["--warmup", str(load.warmup_s), "--timeout", str(load.timeout_s)]
-    command += [] if load.rate is None else ["--rate", str(load.rate)]
-    command += [] if per_second is None else ["--csv", str(per_second.resolve())]
-    environment = dict(os.environ) if token is None else {**os.environ, TOKEN_VARIABLE: token}
+@dataclass(frozen=True)
+class Load:
+    url: str  # with the path
+    bodies: tuple[Path, ...] = ()  # absolute; posted in turn; without any, GET
+    concurrency: int = 1  # connections; select() takes about 1,000 files
+    seconds: float = 5.0
+    rate: float | None = None  # requests/s
+    warmup_s: float = 0.0  # before `seconds`; not counted
+    timeout_s: float = 10.0  # of one request
+
+
+def measure(load: Load) -> dict[str, Any]:
+    """Run a load in a new process, which takes the token from the environment; return `report`."""
+    program = [sys.executable, "-m", "loadmaster.platform.bench.http_load"]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, cwd=tempfile.gettempdir()
+        [*program, json.dumps(asdict(load), default=str)],
+        capture_output=True,
+        text=True,
+        cwd=tempfile.gettempdir(),
     )
     if done.returncode:
         raise RuntimeError(f"the load generator failed: {done.stderr.strip()[-500:]}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def drive(load: Load) -> Driver:
@@ -54,7 +68,7 @@ def drive(load: Load) -> Driver:
     parts = urlsplit(load.url)
     server = parse_address(f"{parts.scheme}://{parts.netloc}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    posted = [Request("POST", target, file.read_bytes()) for file in load.bodies]
+    posted = [Request("POST", target, Path(file).read_bytes()) for file in load.bodies]
     requests = [server.encode(each) for each in posted or [Request("GET", target)]]
 
     async def run() -> Driver:
@@ -87,6 +101,7 @@ def report(load: Load, driver: Driver) -> dict[str, Any]:
         "p90_ms": percentile_ms(latencies, 90),
         "p99_ms": percentile_ms(latencies, 99),
         "max_ms": percentile_ms(latencies, 100),
+        "by_second": by_second(driver),
     }
 
 
@@ -97,58 +112,193 @@ def percentile_ms(ordered_s: Sequence[float], percent: float) -> float | None:
     return 1000 * ordered_s[max(0, math.ceil(percent / 100 * len(ordered_s)) - 1)]
 
 
-def by_second(driver: Driver) -> Iterator[tuple[object, ...]]:
-    """Rows of a table by second: responses, failures, p50, p99 and longest latency in ms."""
-    yield ("second", "answers", "failed", "p50_ms", "p99_ms", "max_ms")
+def by_second(driver: Driver) -> list[dict[str, Any]]:
+    """Successful responses, failures and latencies in every second."""
     latencies: dict[int, list[float]] = {}
     for finished, latency in zip(driver.finished_s, driver.latencies_s, strict=True):
         latencies.setdefault(int(finished), []).append(latency)
-    failures = [int(failed) for failed in driver.failed_s]
+    failures = Counter(int(failed) for failed in driver.failed_s)
+    rows = []
     for second in range(max([*latencies, *failures], default=-1) + 1):
         ordered = sorted(latencies.get(second, []))
-        figures = (percentile_ms(ordered, percent) for percent in (50, 99, 100))
-        shown = ("" if figure is None else f"{figure:.3f}" for figure in figures)
-        yield (second, len(ordered), failures.count(second), *shown)
+        row: dict[str, Any] = {"answers": len(ordered), "failed": failures[second]}
+        rows.append(row | {f"p{each}_ms": percentile_ms(ordered, each) for each in (50, 99)})
+    return rows
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="http_load", description=f"The token is taken from {TOKEN_VARIABLE}."
-    )
-    parser.add_argument("url", help="with the path")
-    parser.add_argument("--body", type=Path, action="append", default=[], help="may be repeated")
-    parser.add_argument("--concurrency", type=int, default=1, help="connections")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--rate", type=float, help="requests/s (open loop); closed loop without")
-    parser.add_argument("--warmup", type=float, default=0.0, help="seconds before; not counted")
-    parser.add_argument("--timeout", type=float, default=10.0, help="seconds, of one request")
-    parser.add_argument("--csv", type=Path, help="a table by second")
-    given = parser.parse_args(arguments)
-    if not 1 <= given.concurrency <= MOST_CONNECTIONS:
-        parser.error(f"--concurrency: expected 1 to {MOST_CONNECTIONS}")
-    if given.seconds <= 0 or given.timeout <= 0 or (given.rate is not None and given.rate <= 0):
-        parser.error("--seconds, --timeout and --rate: expected more than 0")
-    load = Load(
-        url=given.url,
-        bodies=tuple(given.body),
-        concurrency=given.concurrency,
-        seconds=given.seconds,
-        rate=given.rate,
-        warmup_s=given.warmup,
-        timeout_s=given.timeout,
-    )
-    try:
-        driver = drive(load)
-    except (OSError, ValueError) as fault:
-        print(f"error: {fault}", file=sys.stderr)
-        return 1
-    if given.csv is not None:
-        with given.csv.open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows(by_second(driver))
-    print(json.dumps(report(load, driver), indent=2))
-    return 0
+class Connection(asyncio.Protocol):
+    """An HTTP/1.1 connection with one request at a time."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._parser = ResponseParser()
+        self.transport: asyncio.Transport | None = None
+        self.intended: float | None = None  # intended start of its request; None: idle
+        self.sent_at = 0.0
+
+    def send(self, data: bytes, intended: float, now: float) -> None:
+        assert self.transport is not None
+        self._parser = ResponseParser()
+        self.intended, self.sent_at = intended, now
+        self.transport.write(data)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            answer = self._parser.feed(data)
+        except MalformedError:
+            self.fail("malformed")
+            return
+        if answer is None or self.intended is None:
+            return
+        outcome = "" if 200 <= answer.status < 300 else str(answer.status)
+        self._driver.finished(self, outcome, stays=answer.keep)
+
+    def connection_lost(self, fault: Exception | None) -> None:
+        self.transport = None
+        self._driver.lost(self)
+
+    def fail(self, outcome: str) -> None:
+        self._driver.finished(self, outcome, stays=False)
+
+
+class Driver:
+    """Starts requests on connections, and records their results."""
+
+    def __init__(self, load: Load, server: Address, requests: Sequence[bytes]) -> None:
+        self._load, self._server = load, server
+        self._loop = asyncio.get_running_loop()
+        self._requests = cycle(requests)
+        self._connections: set[Connection] = set()
+        self._idle: deque[Connection] = deque()  # used in turn
+        self._due: deque[float] = deque()  # intended starts that wait for a connection
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._start = self._began = self._ends = self._gives_up = math.inf
+        self._planned = 0
+        self.latencies_s, self.finished_s = array("d"), array("d")  # (answers,)
+        self.failed: Counter[str] = Counter()
+        self.failed_s: list[float] = []
+        self.cpu_s = 0.0  # of this process; close to `seconds`, the generator was the bottleneck
+
+    async def run(self) -> None:
+        cpu_before = time.process_time()
+        self._idle.extend(
+            await asyncio.gather(*(self._open() for _ in range(self._load.concurrency)))
+        )
+        now = self._loop.time()
+        self._start, self._began = now, now + self._load.warmup_s
+        self._ends = self._began + self._load.seconds  # no request starts after this
+        self._gives_up = self._ends + self._load.timeout_s  # no request is sent after this
+        if self._load.rate is None:
+            self._due.extend([now] * self._load.concurrency)
+            self._dispatch()
+        else:
+            self._pace()
+        while (now := self._loop.time()) < self._ends:
+            self._watch(now)
+            await asyncio.sleep(min(WATCH_S, self._ends - now))
+        if self._load.rate is not None:
+            self._pace()  # requests due since the last call
+        while self._due and (now := self._loop.time()) < self._gives_up:
+            self._watch(now)
+            await asyncio.sleep(WATCH_S / 10)
+        for intended in self._due:
+            self._count(intended, "unsent", now)
+        self._due.clear()
+        while any(connection.intended is not None for connection in self._connections):
+            self._watch(self._loop.time())
+            await asyncio.sleep(WATCH_S / 10)
+        self.cpu_s = time.process_time() - cpu_before
+        for task in self._tasks:
+            task.cancel()
+        for connection in list(self._connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def elapsed_s(self) -> float:
+        """Measured time; until the last response if that came later."""
+        return max(self._load.seconds, max(self.finished_s, default=0.0))
+
+    def finished(self, connection: Connection, outcome: str, stays: bool) -> None:
+        now, intended = self._loop.time(), connection.intended
+        connection.intended = None
+        if intended is not None:
+            self._count(intended, outcome, now)
+        if stays:
+            self._free(connection, now)
+        elif connection.transport is not None:
+            connection.transport.abort()
+
+    def lost(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if connection.intended is not None:
+            self.finished(connection, "connection", stays=False)
+        if self._loop.time() < self._ends or self._due:
+            task = self._loop.create_task(self._reopen())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _open(self) -> Connection:
+        _, connection = await self._loop.create_connection(
+            lambda: Connection(self), self._server.host, self._server.port, ssl=self._server.tls
+        )
+        self._connections.add(connection)
+        return connection
+
+    async def _reopen(self) -> None:
+        while self._loop.time() < self._gives_up:
+            try:
+                self._free(await self._open(), self._loop.time())
+            except OSError:
+                await asyncio.sleep(REOPEN_S)
+            else:
+                return
+
+    def _free(self, connection: Connection, now: float) -> None:
+        self._idle.append(connection)
+        if self._load.rate is None and now < self._ends:
+            self._due.append(now)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        now = self._loop.time()
+        while self._due and self._idle and now < self._gives_up:
+            self._idle.popleft().send(next(self._requests), self._due.popleft(), now)
+
+    def _pace(self) -> None:
+        """Start every request that is due; schedule the next call."""
+        assert self._load.rate is not None
+        now = self._loop.time()
+        while (due := self._start + self._planned / self._load.rate) <= now and due < self._ends:
+            self._due.append(due)
+            self._planned += 1
+        self._dispatch()
+        if due < self._ends:
+            self._loop.call_at(due, self._pace)
+
+    def _watch(self, now: float) -> None:
+        for connection in list(self._connections):
+            late = now - connection.sent_at > self._load.timeout_s
+            if connection.intended is not None and late:
+                connection.fail("timeout")
+
+    def _count(self, intended: float, outcome: str, now: float) -> None:
+        if intended < self._began:
+            return  # warming up
+        if outcome:
+            self.failed[outcome] += 1
+            self.failed_s.append(now - self._began)
+        else:
+            self.latencies_s.append(now - intended)
+            self.finished_s.append(now - self._began)
 
 
 if __name__ == "__main__":
     gc.disable()  # its pauses would count as latency, and only numbers are kept here
-    sys.exit(main())
+    given = Load(**json.loads(sys.argv[1]))
+    print(json.dumps(report(given, drive(given))))

@@ -8,15 +8,24 @@ of `loadmaster train`, the same for every number of workers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Chart
+from matplotlib.ticker import FuncFormatter
 
 from loadmaster.envs.errors import counted
+from loadmaster.models.files import atomic_text_file
 from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.evaluation import charts
+from loadmaster.platform.evaluation.report import short_number
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.rl.algorithm import value_at
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
@@ -26,6 +35,7 @@ from loadmaster.platform.training.trainer import Trainer
 SECONDS = 3.0  # of rollouts, and of iterations, for each number of workers
 ITERATIONS = 2  # at the least, however long they take
 ALL = 1.0  # share of decisions recorded in rollouts alone
+FILES = TABLE, CHART = "scaling.csv", "scaling.png"
 
 
 @dataclass(frozen=True)
@@ -38,11 +48,6 @@ class Point:
     iteration_seconds: float
     iteration_rollout_seconds: float  # of those; the others are the update
     iteration_speedup: float  # relative to the smallest number of workers
-
-
-class IterationTime(NamedTuple):
-    seconds: float
-    rollout_seconds: float
 
 
 def measure_scaling(
@@ -62,7 +67,9 @@ def measure_scaling(
         _trainer(recipe, config, sizes[-1]) as trainer,
     ):
         report_step("warming up: one iteration")
-        trainer.algorithm.roll_out(_one_for_each(sizes[-1], config))  # loads the compiled loops
+        # One rollout per worker loads the compiled loops; a group needs at least two.
+        seeds, horizon_s = range(max(2, sizes[-1])), _horizon_s(config)
+        trainer.algorithm.roll_out([RolloutSpec(0, seed, ALL, horizon_s) for seed in seeds])
         trainer.step()
         start = Path(folder) / "start"
         trainer.save(start)
@@ -82,13 +89,11 @@ def measure_scaling(
 
 
 def _point(
-    size: int, speed: float, taken: Sequence[IterationTime], before: Sequence[Point]
+    size: int, speed: float, steps: Sequence[Mapping[str, float]], before: Sequence[Point]
 ) -> Point:
-    seconds = sum(each.seconds for each in taken) / len(taken)
-    rollouts = sum(each.rollout_seconds for each in taken) / len(taken)
-    if not before:
-        return Point(size, speed, 1.0, seconds, rollouts, 1.0)
-    first = before[0]
+    seconds = fmean(step["seconds"] for step in steps)
+    rollouts = fmean(step["rollout_seconds"] for step in steps)
+    first = before[0] if before else Point(size, speed, 1.0, seconds, rollouts, 1.0)
     efficiency = (speed / size) / (first.rollout_decisions_per_s / first.workers)
     return Point(size, speed, efficiency, seconds, rollouts, first.iteration_seconds / seconds)
 
@@ -125,17 +130,17 @@ def _active_workers(group: Any) -> Iterator[Callable[[int], None]]:
 
 def _rollout_speed(algorithm: Any, config: TrainingConfig, workers: int) -> float:
     """Decisions per wall-clock second: weights out, recordings back, no update."""
-    batches = _batches(config, workers)
+    made = batches(config, workers)
     decisions, began = 0, time.perf_counter()
     while True:
-        groups: list[list[Recording]] = algorithm.roll_out(next(batches))
+        groups: list[list[Recording]] = algorithm.roll_out(next(made))
         decisions += sum(recording.decisions for group in groups for recording in group)
         spent = time.perf_counter() - began
         if spent >= SECONDS:
             return decisions / spent
 
 
-def _batches(config: TrainingConfig, workers: int) -> Iterator[list[RolloutSpec]]:
+def batches(config: TrainingConfig, workers: int) -> Iterator[list[RolloutSpec]]:
     """Endless batches with the same number of new sequences for each worker."""
     sequences = workers * max(1, config.rollouts.sequences // max(1, config.rollouts.workers))
     following = 0
@@ -148,27 +153,20 @@ def _batches(config: TrainingConfig, workers: int) -> Iterator[list[RolloutSpec]
         following += sequences
 
 
-def _one_for_each(workers: int, config: TrainingConfig) -> list[RolloutSpec]:
-    """One rollout per worker of the same sequence; at least two, which a group needs."""
-    horizon_s = _horizon_s(config)
-    return [RolloutSpec(0, seed, ALL, horizon_s) for seed in range(max(2, workers))]
-
-
 def _horizon_s(config: TrainingConfig) -> float | None:
     horizon = config.training.horizon
     return value_at(horizon, 0) if horizon else None
 
 
-def _iterations(trainer: Trainer, exactly: int | None) -> list[IterationTime]:
+def _iterations(trainer: Trainer, exactly: int | None) -> list[Mapping[str, float]]:
     """Run exactly so many iterations, or as many as start within SECONDS."""
-    taken: list[IterationTime] = []
-    while len(taken) != exactly:
-        figures = trainer.step()
-        taken.append(IterationTime(figures["seconds"], figures["rollout_seconds"]))
-        spent = sum(each.seconds for each in taken)
-        if exactly is None and len(taken) >= ITERATIONS and spent >= SECONDS:
+    steps: list[Mapping[str, float]] = []
+    while len(steps) != exactly:
+        steps.append(trainer.step())
+        spent = sum(step["seconds"] for step in steps)
+        if exactly is None and len(steps) >= ITERATIONS and spent >= SECONDS:
             break
-    return taken
+    return steps
 
 
 def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
@@ -181,3 +179,74 @@ def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
         for part in ("iteration_seconds", "iteration_rollout_seconds"):
             yield Figure(f"{name}/{part}", getattr(point, part), "s", higher_is_better=False)
         yield Figure(f"{name}/iteration_speedup", point.iteration_speedup, "times")
+
+
+def in_words(point: Point, fewest: int) -> str:
+    rollouts = f"{short_number(point.rollout_decisions_per_s)} decisions/s in rollouts"
+    iteration = f"{point.iteration_seconds:.2f} s an iteration"
+    if point.workers > fewest:
+        rollouts += f" ({100 * point.rollout_efficiency:.0f}% of the ideal)"
+        iteration += f" ({point.iteration_speedup:.2f}x as fast as with {fewest})"
+    return f"{counted(point.workers, 'worker')}: {rollouts}, {iteration}"
+
+
+def write_scaling(points: Sequence[Point], title: str, folder: Path) -> None:
+    """Replace table and chart atomically."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_text_file(folder / TABLE) as file:
+        pd.DataFrame(points).round(4).to_csv(file, index=False, lineterminator="\n")
+    charts.save(folder / CHART, lambda: draw_scaling(points, title))
+
+
+def draw_scaling(points: Sequence[Point], title: str) -> Chart:
+    """Draw rollout speed beside the ideal, and seconds per iteration."""
+    figure = Chart(figsize=(10, 4.4), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
+    rollouts, iterations = figure.subplots(1, 2)
+    _draw_rollouts(rollouts, points)
+    _draw_iterations(iterations, points)
+    return figure
+
+
+def _draw_rollouts(axes: Axes, points: Sequence[Point]) -> None:
+    workers = [point.workers for point in points]
+    speeds = [point.rollout_decisions_per_s for point in points]
+    ideal = [speeds[0] * each / workers[0] for each in (0, workers[-1])]
+    axes.plot((0, workers[-1]), ideal, color=charts.QUIET, linestyle=(0, (4, 3)), label="ideal")
+    label = "measured (and how much of the ideal)"
+    axes.plot(workers, speeds, color=charts.LEARNED_COLOUR, linewidth=2.2, marker="o", label=label)
+    for point in points[1:]:
+        axes.annotate(
+            f"{100 * point.rollout_efficiency:.0f}%",
+            (point.workers, point.rollout_decisions_per_s),
+            xytext=(7, -9),
+            color=charts.LEARNED_COLOUR,
+            path_effects=[charts.HALO],
+            **charts.LABEL_STYLE,
+        )
+    axes.set_title("Rollouts, as much for each worker", loc="left", fontsize=11)
+    axes.set(xlabel="rollout workers", ylabel="decisions per second", xticks=workers)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.set(xlim=(0, workers[-1] * 1.1), ylim=(0, None))
+    axes.legend(loc="upper left")
+
+
+def _draw_iterations(axes: Axes, points: Sequence[Point]) -> None:
+    places = range(len(points))  # equally spaced, not to scale
+    rollouts = [point.iteration_rollout_seconds for point in points]
+    updates = [point.iteration_seconds - point.iteration_rollout_seconds for point in points]
+    axes.bar(places, updates, 0.62, color=charts.PALETTE[1], label="update")
+    axes.bar(places, rollouts, 0.62, bottom=updates, color=charts.LEARNED_COLOUR, label="rollouts")
+    for place, point in zip(places, points, strict=True):
+        text = f"{point.iteration_seconds:.2f} s"
+        if place:
+            text += f"\n{point.iteration_speedup:.2f}x"
+        style = {**charts.LABEL_STYLE, "ha": "center", "va": "bottom", "color": charts.INK}
+        axes.annotate(text, (place, point.iteration_seconds), xytext=(0, 4), **style)
+    axes.set_title("Whole iterations, the same for all", loc="left", fontsize=11)
+    axes.set(xlabel="rollout workers", ylabel="seconds an iteration (and times as fast)")
+    axes.set_xticks(places, [str(point.workers) for point in points])
+    axes.set_xlim(-0.6, max(len(points), 3) - 0.4)  # keeps a single bar narrow
+    axes.grid(visible=False, axis="x")
+    axes.set_ylim(0, 1.25 * max(point.iteration_seconds for point in points))
+    axes.legend(loc="upper right", ncols=2)

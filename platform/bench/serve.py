@@ -6,24 +6,24 @@ all alike. Differences and ratios are taken within a round.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 from loadmaster.platform.bench.bench_server import (
     BY_HANDLE,
-    HOST,
     NOOP,
     BenchServer,
     bench_server,
-    free_port,
     served_systems,
 )
+from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
-from loadmaster.platform.bench.load_connections import Load
 from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.serving.client import Client
 
 ROUNDS = 5
@@ -61,7 +61,7 @@ def measure(report_step: Callable[[str], None]) -> list[Figure]:
         from loadmaster.platform.bench.noop import start_noops
 
         report_step("start the no-op endpoints")
-        noops = start_noops(HOST, free_port())
+        noops = start_noops(HERE, free_ports(1)[0])
         return measure_loads(service, noops, report_step)
 
 
@@ -75,26 +75,21 @@ def measure_loads(
     """Load service and no-ops in turn; `noops` are the no-op addresses by name."""
     measured: dict[Cell, Measured] = {}
 
-    def load_noop(name: str, connections: int) -> None:
-        body = service.body(service.systems[0], EXAMPLES[0])
-        load = Load(noops[name], (body,), connections, seconds, warmup_s=WARMUP_S)
-        cell = Cell(name, connections)
-        measured.setdefault(cell, Measured()).reports.append(run_load(load))
+    def run(target: str, url: str, body: Path, connections: int) -> Measured:
+        load = Load(url, (body,), connections, seconds, warmup_s=WARMUP_S)
+        report = measure_load(load)
+        if report["failed"] or not report["requests"]:
+            raise RuntimeError(f"{url} failed: {report['failed'] or 'no response'}")
+        found = measured.setdefault(Cell(target, connections), Measured())
+        found.reports.append(report)
+        return found
 
     def load_system(system: str, example: str, connections: int) -> None:
         """Load a system; read from the service how many decisions were the policy's."""
-        load = Load(
-            service.decide_url(system),
-            (service.body(system, example),),
-            connections,
-            seconds,
-            warmup_s=WARMUP_S,
-        )
-        cell = Cell(f"{system}/{example}", connections)
-        found = measured.setdefault(cell, Measured())
+        url, body = service.decide_url(system), service.body(system, example)
         with Client(service.url) as client:
             before = client.status(system).decisions
-            found.reports.append(run_load(load))
+            found = run(f"{system}/{example}", url, body, connections)
             after = client.status(system).decisions
         found.decisions += after.total - before.total
         found.by_policy += after.policy - before.policy
@@ -102,31 +97,23 @@ def measure_loads(
     for turn in range(rounds):
         report_step(f"round {turn + 1} of {rounds}")
         for connections in (ONE, MANY):
-            for name in noops:
-                load_noop(name, connections)
+            for name, url in noops.items():
+                run(name, url, service.body(service.systems[0], EXAMPLES[0]), connections)
             for system, example in product(service.systems, EXAMPLES):
                 load_system(system, example, connections)
     return list(figures_of(measured))
 
 
-def run_load(load: Load) -> dict[str, Any]:
-    """Run a load and return its report; raise if any request failed."""
-    report = measure_load(load)
-    if report["failed"] or not report["requests"]:
-        raise RuntimeError(f"{load.url} failed: {report['failed'] or 'no response'}")
-    return report
-
-
 def figures_of(measured: Mapping[Cell, Measured]) -> Iterator[Figure]:
     for cell, found in measured.items():
-        yield Figure(f"{cell.name}/p50_ms", _median(found.of("p50_ms")), "ms")
-        yield Figure(f"{cell.name}/p99_ms", _median(found.of("p99_ms")), "ms")
-        yield Figure(f"{cell.name}/requests_per_s", _median(found.of("requests_per_s")), "1/s")
+        yield Figure(f"{cell.name}/p50_ms", median(found.of("p50_ms")), "ms")
+        yield Figure(f"{cell.name}/p99_ms", median(found.of("p99_ms")), "ms")
+        yield Figure(f"{cell.name}/requests_per_s", median(found.of("requests_per_s")), "1/s")
         if cell.target in (NOOP, BY_HANDLE):
             continue
         noop, by_handle = (measured[Cell(name, cell.connections)] for name in (NOOP, BY_HANDLE))
         more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
-        yield Figure(f"{cell.name}/over_noop_ms", _median(more), "ms")
+        yield Figure(f"{cell.name}/over_noop_ms", median(more), "ms")
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
         yield Figure(f"{cell.name}/share_of_noop_by_handle", _ratio(found, by_handle), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
@@ -134,8 +121,4 @@ def figures_of(measured: Mapping[Cell, Measured]) -> Iterator[Figure]:
 
 def _ratio(found: Measured, other: Measured) -> float:
     speeds, others = found.of("requests_per_s"), other.of("requests_per_s")
-    return _median([a / b for a, b in zip(speeds, others, strict=True)])
-
-
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
+    return median([a / b for a, b in zip(speeds, others, strict=True)])

@@ -19,7 +19,7 @@ class Stock:
     """An RLlib runner in this process."""
 
     def __init__(self, runner: Any, environments: int) -> None:
-        self._runner, self.environments = runner, environments
+        self.runner, self.environments = runner, environments
         with quiet_rllib():
             runner.sample(num_timesteps=environments)
 
@@ -29,7 +29,7 @@ class Stock:
         with quiet_rllib():
             while made < steps * self.environments:
                 wanted = min(FRAGMENT, steps) * self.environments
-                episodes = self._runner.sample(num_timesteps=wanted, force_reset=made == 0)
+                episodes = self.runner.sample(num_timesteps=wanted, force_reset=made == 0)
                 made += sum(episode.env_steps() for episode in episodes)
         return made
 

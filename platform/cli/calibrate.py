@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from loadmaster.platform.cli.options import AsJson, Assignments, Workers, WorkloadName
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    UsageError,
+    Workers,
+    WorkloadName,
+    argument,
+    option,
+)
 
 
 def calibrate(
-    environment: Annotated[str, typer.Argument(metavar="ENVIRONMENT", help="Whose baselines.")],
+    environment: Annotated[str, argument("ENVIRONMENT", "Whose baselines.")],
     policy: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A baseline to tune; may be repeated. [default: all]"),
+        list[str] | None, option("NAME", "A baseline to tune; may be repeated. [default: all]")
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Number of job sequences.")] = 16,
+    seeds: Annotated[int, option("N", "Number of job sequences.")] = 16,
     workload: WorkloadName = None,
     assignments: Assignments = None,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where to write the result. [default: the shipped file]"),
+        Path | None, option("FILE", "Where to write the result. [default: the shipped file]")
     ] = None,
     workers: Workers = None,
     as_json: AsJson = False,
@@ -44,14 +48,13 @@ def calibrate(
 
     from loadmaster.envs.dag_scheduling.baselines import BASELINES
     from loadmaster.envs.dag_scheduling.calibration import SHIPPED_PATH, merge_calibrations
-    from loadmaster.envs.errors import InputError, unknown_name
+    from loadmaster.envs.errors import unknown_name
     from loadmaster.models.files import atomic_text_file
-    from loadmaster.platform.evaluation import calibration, run
-    from loadmaster.platform.evaluation.adapters import find_adapter
+    from loadmaster.platform.evaluation import adapters, calibration
 
-    adapter = find_adapter(environment)
+    adapter = adapters.find_adapter(environment)
     if adapter.environment != "dag_scheduling":
-        raise InputError(
+        raise UsageError(
             f"no baseline of {adapter.environment} has parameters; expected dag_scheduling"
         )
     tunable = [name for name, baseline in BASELINES.items() if baseline.calibrated]
@@ -59,9 +62,9 @@ def calibrate(
         if name not in tunable:
             raise unknown_name("tunable baseline", name, tunable)
     chosen = policy or tunable
-    run.choose_seeds(0, seeds)
-    threads = run.choose_workers(workers)
-    settings = run.choose_settings(adapter, assignments, workload)
+    adapters.choose_seeds(0, seeds)
+    threads = adapters.choose_workers(workers)
+    settings = adapter.settings(adapters.given_values(assignments, workload))
     path = output or SHIPPED_PATH
     console = Console(stderr=True, highlight=False)
     results = []
@@ -77,7 +80,7 @@ def calibrate(
                 results.append(calibration.calibrate(name, settings, bank, seeds, threads, count))
         file.write(merge_calibrations(path, [best for best, _ in results]))
     if as_json:
-        print(json.dumps({"calibrations": [asdict(best) for best, _ in results]}, indent=2))
+        options.print_json({"calibrations": [asdict(best) for best, _ in results]})
         return
     for best, scored in results:
         print(f"{best.baseline}, {bank.name}, load {best.load:g}, {seeds} sequences:")

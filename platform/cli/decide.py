@@ -6,12 +6,14 @@ import json
 import secrets
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import SystemName
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import SystemName, UsageError, argument, flag, option
 from loadmaster.serving.client import Choice, Client, Decision, ServiceError, calls
 from loadmaster.serving.client.calls import Mode
 from loadmaster.serving.client.clients import DEFAULT_URL
@@ -20,30 +22,22 @@ from loadmaster.serving.client.errors import one_line
 MOST_BYTES = 32 * 2**20  # of a state; those of the largest clusters take a few MB
 MOST_TOKEN_BYTES = 4096
 SHOWN_CHOICES = 5
+EXPECTED = "expected a state, see state --help"
 BAD_INPUT = (400, 404, 413, 415, 422)  # status codes that mean exit code 2
 
 
 def decide(
     system: SystemName,
-    state: Annotated[
-        str, typer.Argument(metavar="STATE.json", help="The state as JSON; - reads it from stdin.")
-    ],
-    url: Annotated[str, typer.Option(metavar="URL", help="Address of the service.")] = DEFAULT_URL,
+    state: Annotated[str, argument("STATE.json", "The state as JSON; - reads it from stdin.")],
+    url: Annotated[str, option("URL", "Address of the service.")] = DEFAULT_URL,
     token_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="File with the token. [default: variable LOADMASTER_TOKEN]"
-        ),
+        Path | None, option("FILE", "File with the token. [default: variable LOADMASTER_TOKEN]")
     ] = None,
     shadow: Annotated[
-        bool, typer.Option("--shadow", help="Let the rule decide and show the policy's decision.")
+        bool, flag("--shadow", "Let the rule decide and show the policy's decision.")
     ] = False,
-    deadline: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Timeout of the request.")
-    ] = 5.0,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole response as JSON.")
-    ] = False,
+    deadline: Annotated[float, option("SECONDS", "Timeout of the request.")] = 5.0,
+    as_json: Annotated[bool, flag("--json", "Print the whole response as JSON.")] = False,
 ) -> None:
     """Request one decision from a running service.
 
@@ -56,8 +50,6 @@ def decide(
 
         loadmaster state das | loadmaster decide das - --json
     """
-    from loadmaster.envs.errors import InputError
-
     content = _read_state(state)
     token = None if token_file is None else _read_token(token_file)
     mode: Mode = "shadow" if shadow else "active"
@@ -65,17 +57,17 @@ def decide(
     try:
         client = Client(url, token, deadline)
     except ValueError as fault:
-        raise InputError(str(fault)) from None
+        raise UsageError(str(fault)) from None
     try:
         with client:
             decision, original = client.ask(calls.with_original(call))
     except ServiceError as fault:
         if fault.status in BAD_INPUT:
-            raise InputError(str(fault)) from None
+            raise UsageError(str(fault)) from None
         print(f"error: {fault}", file=sys.stderr)
         raise typer.Exit(1) from None
     if as_json:
-        print(json.dumps(original, indent=2))
+        options.print_json(original)
         return
     for line in decision_lines(decision):
         print(line)
@@ -120,40 +112,30 @@ def _printable(text: str) -> str:
 
 
 def _read_state(name: str) -> dict[str, Any]:
-    from loadmaster.envs.errors import InputError
-
     where = "stdin" if name == "-" else repr(name)
-    data = _read_bounded(sys.stdin.buffer if name == "-" else name, where, MOST_BYTES)
+    data = _read_bounded(name, where, MOST_BYTES)
     try:
         content = json.loads(data, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as fault:
-        raise InputError(
-            f"{where} is not JSON: {fault}; expected a state, see state --help"
-        ) from None
+        raise UsageError(f"{where} is not JSON: {fault}; {EXPECTED}") from None
     if not isinstance(content, dict):
-        raise InputError(f"{where} holds no JSON object; expected a state, see state --help")
+        raise UsageError(f"{where} holds no JSON object; {EXPECTED}")
     return content
 
 
 def _read_token(file: Path) -> str:
-    from loadmaster.envs.errors import InputError
-
-    data = _read_bounded(str(file), repr(str(file)), MOST_TOKEN_BYTES)
+    data = _read_bounded(str(file.absolute()), repr(str(file)), MOST_TOKEN_BYTES)
     try:
         return data.decode("ascii").strip()
     except UnicodeDecodeError:
-        raise InputError(f"--token-file {str(file)!r} holds no token; expected ASCII") from None
+        raise UsageError(f"--token-file {str(file)!r} holds no token; expected ASCII") from None
 
 
-def _read_bounded(source: str | IO[bytes], where: str, most: int) -> bytes:
-    from loadmaster.envs.errors import InputError
-
-    if isinstance(source, str):
-        with open(source, "rb") as file:  # main() reports an OSError in one line
-            return _read_bounded(file, where, most)
-    data = source.read(most + 1)
+def _read_bounded(name: str, where: str, most: int) -> bytes:
+    with nullcontext(sys.stdin.buffer) if name == "-" else open(name, "rb") as file:
+        data = file.read(most + 1)
     if len(data) > most:
-        raise InputError(f"{where} is too large; expected at most {most:,} bytes")
+        raise UsageError(f"{where} is too large; expected at most {most:,} bytes")
     return data
 
 
@@ -163,15 +145,9 @@ def _reject_constant(text: str) -> Any:
 
 def state(
     system: SystemName,
-    name: Annotated[
-        str, typer.Option(metavar="NAME", help="Name of the example: small, large, ...")
-    ] = "small",
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of states instead.")
-    ] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")
-    ] = None,
+    name: Annotated[str, option("NAME", "Name of the example: small, large, ...")] = "small",
+    schema: Annotated[bool, flag("--schema", "Print the JSON schema of states instead.")] = False,
+    output: Annotated[Path | None, option("FILE", "Where to write it.", "--output", "-o")] = None,
 ) -> None:
     """Print an example of the state that a system decides about.
 

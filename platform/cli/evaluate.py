@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from loadmaster.platform.cli.options import AsJson, Assignments, Workers, WorkloadName
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    UsageError,
+    Workers,
+    WorkloadName,
+    argument,
+    option,
+)
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
-
-    from loadmaster.platform.systems.policies import ExplainedDecision
 
 PIPED_WIDTH = 120  # columns where stdout is no terminal
 
 
 def evaluate(
-    target: Annotated[
-        str, typer.Argument(metavar="SYSTEM_OR_ENVIRONMENT", help="What to evaluate.")
-    ],
+    target: Annotated[str, argument("SYSTEM_OR_ENVIRONMENT", "What to evaluate.")],
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME|FOLDER",
-            help="A baseline, a pretrained policy, a bundle's or a run's folder; may be repeated. "
+        option(
+            "NAME|FOLDER",
+            "A baseline, a pretrained policy, a bundle's or a run's folder; may be repeated. "
             "'optimal' searches tiny instances.",
         ),
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="all|NAME[,NAME]",
-            help="Baselines to compare with; all of them if no policy is named either.",
+        option(
+            "all|NAME[,NAME]",
+            "Baselines to compare with; all of them if no policy is named either.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(metavar="N", help="Number of job sequences.")] = 20,
-    first_seed: Annotated[int, typer.Option(metavar="K", help="Seed of the first one.")] = 0,
+    seeds: Annotated[int, option("N", "Number of job sequences.")] = 20,
+    first_seed: Annotated[int, option("K", "Seed of the first one.")] = 0,
     workload: WorkloadName = None,
     assignments: Assignments = None,
     output: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="For tables and charts. [default: results/...]"),
+        Path | None, option("FOLDER", "For tables and charts. [default: results/...]")
     ] = None,
     workers: Workers = None,
     explain: Annotated[
-        int,
-        typer.Option(
-            metavar="N", help="Show N decisions of every learned policy, with their reasons."
-        ),
+        int, option("N", "Show N decisions of every learned policy, with their reasons.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -74,27 +72,22 @@ def evaluate(
     from rich.console import Console
 
     from loadmaster.envs.registry import systems
-    from loadmaster.platform.evaluation import adapters, comparison, files, report, run
+    from loadmaster.platform.evaluation import adapters, comparison, files, report
 
     adapter = adapters.find_adapter(target)
-    chosen_seeds = run.choose_seeds(first_seed, seeds)
-    threads = run.choose_workers(workers)
-    settings = run.choose_settings(adapter, assignments, workload)
+    chosen_seeds = adapters.choose_seeds(first_seed, seeds)
+    threads = adapters.choose_workers(workers)
+    settings = adapter.settings(adapters.given_values(assignments, workload))
     system = systems().get(target)
     names, learned = adapters.choose_learned(adapter, policy or [], system, settings)
-    policies = run.choose_policies(adapter, names, against if policy else against or "all")
-    explanations: Mapping[str, Sequence[ExplainedDecision]] = {}
-    if explain:
-        from loadmaster.platform.evaluation.explanations import (
-            check_explain,
-            explain_learned,
-            print_explanations,
-        )
-
-        check_explain(explain, learned)
+    policies = adapters.choose_policies(adapter, names, against if policy else against or "all")
+    if explain < 0:
+        raise UsageError(f"--explain is {explain}; expected 0 or more")
+    if explain and not learned:
+        raise UsageError("--explain needs a learned policy; expected one by --policy")
     folder = output or Path("results") / adapter.folder_name(settings)
     progress = Console(stderr=True, highlight=False)
-    with files.atomic_folder(folder) as scratch:
+    with files.output_folder(folder) as scratch:
         with progress.status("loading the workload"):
             setup = adapter.prepare(settings)
         if not policy:
@@ -104,25 +97,29 @@ def evaluate(
         checks = [adapter.is_compiled, *(each.policy.is_compiled for each in learned.values())]
         cold = not all(is_compiled() for is_compiled in checks)
         progressing = _episode_progress(progress, len(policies) * seeds, cold, line)
-        with run.collect_warnings() as warnings, progressing as on_episode:
-            episodes = run.run_episodes(setup, learned, policies, chosen_seeds, threads, on_episode)
+        with adapters.collect_warnings() as warnings, progressing as on_episode:
+            episodes = adapters.run_episodes(
+                setup, learned, policies, chosen_seeds, threads, on_episode
+            )
         with progress.status("drawing charts"):
-            if explain:
-                explanations = explain_learned(setup, learned, first_seed, explain)
+            explanations = {
+                name: bundle.policy.explain(settings, first_seed, setup.bank, explain)
+                for name, bundle in (learned if explain else {}).items()
+            }
             result = comparison.compare(
                 adapter, setup, chosen_seeds, episodes,
                 learned=learned, warnings=warnings, explanations=explanations,
             )  # fmt: skip
             written = files.write_everything(result, episodes, scratch, folder)
     if as_json:
-        print(json.dumps(files.as_json(result, written), indent=2))
+        options.print_json(files.as_json(result, written))
         return
     console = Console(highlight=False, soft_wrap=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
     report.print_report(result, console)
     for name, explained in explanations.items():
-        print_explanations(name, first_seed, explained, adapter.choice, console)
+        report.print_explanations(name, first_seed, explained, adapter.choice, console)
     if explanations:
         console.print()
     print(f"Tables and charts: {folder}{os.sep}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
-from loadmaster.platform.cli.options import INTERRUPTED, AsJson
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import AsJson, UsageError, argument, flag, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.serving.jobs.client import Jobs
@@ -20,43 +20,37 @@ STOPPING_S = 20.0  # wait for a job to end; Ray kills it after a few seconds
 
 Address = Annotated[
     str | None,
-    typer.Option(
-        metavar="URL",
-        help="The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, else "
-        "http://127.0.0.1:8265]",
+    option(
+        "URL",
+        "The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265]",
     ),
 ]
 
 
 def submit(
-    command: Annotated[
-        list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run.")
-    ],
+    command: Annotated[list[str], argument("-- COMMAND...", "The command to run.")],
     address: Address = None,
     name: Annotated[
-        str | None, typer.Option(help="Part of the job's id. [default: from the command]")
+        str | None, option(None, "Part of the job's id. [default: from the command]")
     ] = None,
     storage: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Absolute path on the cluster, shared by its machines, for the job's working "
+        option(
+            "FOLDER",
+            "Absolute path on the cluster, shared by its machines, for the job's working "
             "folder. [default: loadmaster-jobs in the home folder there]",
         ),
     ] = None,
     env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable for the job; may be repeated."),
+        list[str] | None, option("NAME=VALUE", "A variable for the job; may be repeated.")
     ] = None,
-    cpus: Annotated[
-        float, typer.Option(metavar="N", help="CPUs for the command itself, without its workers.")
-    ] = 0,
-    gpus: Annotated[float, typer.Option(metavar="N", help="GPUs for the command itself.")] = 0,
+    cpus: Annotated[float, option("N", "CPUs for the command itself, without its workers.")] = 0,
+    gpus: Annotated[float, option("N", "GPUs for the command itself.")] = 0,
     wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Follow the job to its end, or only submit it.")
+        bool, flag("--wait/--no-wait", "Follow the job to its end, or only submit it.")
     ] = True,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON for scripts; logs then go to stderr.")
+        bool, flag("--json", "Print JSON for scripts; logs then go to stderr.")
     ] = False,
 ) -> None:
     """Run a command as a job on a Ray cluster.
@@ -83,7 +77,7 @@ def submit(
     folder = jobs.get(job).folder
     if not wait:
         if as_json:
-            print(json.dumps({"job": job, "address": jobs.address, "folder": folder}, indent=2))
+            options.print_json({"job": job, "address": jobs.address, "folder": folder})
         else:
             print(f"Job: {job}, in {folder} on the cluster")
             print(f"Logs: loadmaster jobs logs {job} --follow")
@@ -103,11 +97,11 @@ def follow_logs(jobs: Jobs, job: str, as_json: bool) -> None:
             f"to stop it: loadmaster jobs stop {job}",
             file=sys.stderr,
         )
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(options.INTERRUPTED) from None
     ended = jobs.get(job)
     if as_json:
-        record = {"job": job, "status": ended.status, "exit_code": ended.exit_code}
-        print(json.dumps({**record, "folder": ended.folder}, indent=2))
+        ending = {"status": ended.status, "exit_code": ended.exit_code, "folder": ended.folder}
+        options.print_json({"job": job, **ending})
     if ended.status == "succeeded":
         return
     why = "" if ended.exit_code is not None else ": " + " ".join(ended.last_lines(3))
@@ -121,46 +115,36 @@ def _log_stream(as_json: bool) -> TextIO:
 
 def check_command(command: list[str]) -> None:
     """Parse the command here: on the cluster a fault would show half a minute later."""
-    from loadmaster.envs.errors import InputError, unknown_name
+    from loadmaster.envs.errors import unknown_name
     from loadmaster.platform.cli.main import COMMANDS, load_command
 
     verb, *arguments = command
     known = [each for each in COMMANDS if each not in NOT_AS_A_JOB]
     if verb in NOT_AS_A_JOB:
-        raise InputError(f"{verb!r} is no command for a job; expected one as `train decima`")
+        raise UsageError(f"{verb!r} is no command for a job; expected one as `train decima`")
     if verb not in known:
         raise unknown_name("command", verb, known)
     load_command(verb).make_context(verb, arguments)
 
 
 def given_variables(assignments: list[str]) -> dict[str, str]:
-    from loadmaster.envs.errors import InputError
-
     variables = {}
     for text in assignments:
         name, sign, value = text.partition("=")
         if not sign or not name:
-            raise InputError(f"--env {text!r}; expected NAME=VALUE")
+            raise UsageError(f"--env {text!r}; expected NAME=VALUE")
         variables[name] = value
     return variables
 
 
 def jobs(
-    action: Annotated[
-        Literal["list", "logs", "stop"],
-        typer.Argument(metavar="list|logs|stop", help="What to do."),
-    ],
-    job: Annotated[
-        str | None,
-        typer.Argument(metavar="JOB", help="Its id, or a unique part of it."),
-    ] = None,
+    action: Annotated[Literal["list", "logs", "stop"], argument("list|logs|stop", "What to do.")],
+    job: Annotated[str | None, argument("JOB", "Its id, or a unique part of it.")] = None,
     address: Address = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print the logs until the job ends.")
+        bool, option(None, "Print the logs until the job ends.", "--follow", "-f")
     ] = False,
-    lines: Annotated[
-        int | None, typer.Option(metavar="N", help="Only the last lines. [default: all]")
-    ] = None,
+    lines: Annotated[int | None, option("N", "Only the last lines. [default: all]")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List the jobs of a cluster, show their logs, stop them.
@@ -176,19 +160,18 @@ def jobs(
 
         loadmaster jobs stop ab12
     """
-    from loadmaster.envs.errors import InputError
     from loadmaster.serving.jobs.client import Jobs
 
     cluster = Jobs(address)
     if action == "list":
         if job is not None:
-            raise InputError(f"`jobs list` takes no job; expected `jobs logs {job}`")
+            raise UsageError(f"`jobs list` takes no job; expected `jobs logs {job}`")
         show_list(cluster.list(), cluster.address, as_json)
         return
     if job is None:
-        raise InputError(f"no job given; expected `jobs {action} JOB`, see `jobs list`")
+        raise UsageError(f"no job given; expected `jobs {action} JOB`, see `jobs list`")
     if lines is not None and lines < 1:
-        raise InputError(f"--lines is {lines}; expected 1 or more")
+        raise UsageError(f"--lines is {lines}; expected 1 or more")
     found = cluster.find(job)
     if action == "stop":
         stop(cluster, found, as_json)
@@ -198,19 +181,17 @@ def jobs(
         written = cluster.logs(found.id).splitlines()
         shown = written if lines is None else written[-lines:]
         if as_json:
-            record = {"job": found.id, "status": found.status, "logs": shown}
-            print(json.dumps(record, indent=2))
+            options.print_json({"job": found.id, "status": found.status, "logs": shown})
         elif shown:
             print("\n".join(shown))
 
 
 def stop(cluster: Jobs, job: Job, as_json: bool) -> None:
     """Stop a job; one that has ended already is no error."""
-    was_running = cluster.stop(job.id) if not job.ended else False
+    was_running = not job.ended and cluster.stop(job.id)
     ended = cluster.wait(job.id, STOPPING_S)
     if as_json:
-        record = {"job": job.id, "status": ended.status, "was_running": was_running}
-        print(json.dumps(record, indent=2))
+        options.print_json({"job": job.id, "status": ended.status, "was_running": was_running})
     elif not was_running:
         print(f"{job.id} had ended before: {ended.ending}")
     else:
@@ -221,30 +202,27 @@ def stop(cluster: Jobs, job: Job, as_json: bool) -> None:
 
 def show_list(found: list[Job], address: str, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"address": address, "jobs": [as_record(job) for job in found]}, indent=2))
+        options.print_json({"address": address, "jobs": [as_record(job) for job in found]})
         return
     if not found:
-        print(
-            f"No jobs of loadmaster's at {address}. Submit one: loadmaster submit -- train decima"
-        )
+        hint = "Submit one: loadmaster submit -- train decima"
+        print(f"No jobs of loadmaster's at {address}. {hint}")
         return
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table("job", "status", "submitted", "took", "command", box=None, header_style="dim")
     colours = {"succeeded": "green", "running": "cyan", "failed": "red", "stopped": "yellow"}
-    for job in found:
-        colour = colours.get(job.status, "dim")
-        table.add_row(
-            job.id, f"[{colour}]{job.status}[/]", when(job.submitted_at), took(job),
+    rows = (
+        (
+            job.id,
+            f"[{colours.get(job.status, 'dim')}]{job.status}[/]",
+            when(job.submitted_at),
+            took(job),
             escape(job.command),
-        )  # fmt: skip
-    table.columns[-1].no_wrap = True
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # keeps ids on one line
-    console.print(table)
+        )
+        for job in found
+    )
+    headings = ("job", "status", "submitted", "took", "command")
+    options.print_table(headings, rows, piped_width=200)  # keeps ids on one line
 
 
 def as_record(job: Job) -> dict[str, object]:

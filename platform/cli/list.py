@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import AsJson
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import AsJson, flag
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -17,14 +17,7 @@ if TYPE_CHECKING:
     from loadmaster.envs.registry import Named
 
 
-class Row(NamedTuple):
-    name: str
-    summary: str
-
-
-def list_everything(
-    as_json: AsJson = False,
-) -> None:
+def list_everything(as_json: AsJson = False) -> None:
     """List systems, environments and policies.
 
     Example:
@@ -34,7 +27,7 @@ def list_everything(
         loadmaster list --json
     """
     if as_json:
-        print(json.dumps(listing(), indent=2))
+        options.print_json(listing())
     else:
         _print_tables()
 
@@ -82,30 +75,28 @@ def _print_tables() -> None:
     console = Console(highlight=False)
     for spec in environments().values():
         console.print(f"[bold]{spec.name}[/bold]  {spec.gym_id}\n{spec.summary}\n")
-        console.print(_table("baseline", spec.baseline_records.values()))
-        console.print(_table("workload", spec.workload_records.values()))
-    if registered := systems():
-        console.print(_table("system", registered.values()))
-    else:
-        console.print("systems: none registered in this installation")
-    bundles = [
-        Row(found.folder.name, f"{system.name}, trained on {found.trained_on}")
-        for system in registered.values()
+        console.print(_table("baseline", _summaries(spec.baseline_records.values())))
+        console.print(_table("workload", _summaries(spec.workload_records.values())))
+    console.print(_table("system", _summaries(systems().values())))
+    bundles = {
+        found.folder.name: f"{system.name}, trained on {found.trained_on}"
+        for system in systems().values()
         for found in pretrained(system)
-    ]
-    if bundles:
-        console.print(_table("pretrained policy", bundles))
-    else:
-        console.print("pretrained policies: none yet")
+    }
+    console.print(_table("pretrained policy", bundles))
 
 
-def _table(heading: str, rows: Iterable[Named]) -> Table:
+def _summaries(records: Iterable[Named]) -> dict[str, str]:
+    return {record.name: record.summary for record in records}
+
+
+def _table(heading: str, rows: Mapping[str, str]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(heading, "summary", box=None, header_style="dim")
-    for row in rows:
-        table.add_row(row.name, escape(row.summary))
+    for name, summary in rows.items():
+        table.add_row(name, escape(summary))
     table.add_row()
     return table
 
@@ -113,8 +104,7 @@ def _table(heading: str, rows: Iterable[Named]) -> Table:
 def doctor(
     as_json: AsJson = False,
     ray: Annotated[
-        bool,
-        typer.Option("--ray", help="Also connect to Ray, or start it, and list its resources."),
+        bool, flag("--ray", "Also connect to Ray, or start it, and list its resources.")
     ] = False,
 ) -> None:
     """Check this installation, with a remedy for each fault.
@@ -131,7 +121,7 @@ def doctor(
 
     if as_json:
         checks = list(examine(start_ray=ray))
-        print(json.dumps({"checks": [asdict(check) for check in checks]}, indent=2))
+        options.print_json({"checks": [asdict(check) for check in checks]})
     else:
         from rich.console import Console
         from rich.markup import escape

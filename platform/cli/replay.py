@@ -2,70 +2,71 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.platform.cli.options import AsJson, Assignments, WorkloadName
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    UsageError,
+    WorkloadName,
+    argument,
+    option,
+)
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.replay.decision_log import LogReplay
 
 LOG_OPTIONS = ("log", "bundle", "since", "until")  # parameters of --log
+PAGE = Path("replay.html")
+WAIT = "loading the workload"
 LONGEST = 300  # characters printed of a decision
 
 
 def replay(
     context: typer.Context,
     target: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TARGET", help="An environment, or a policy: a run, a bundle, a system."
-        ),
+        str | None, argument("TARGET", "An environment, or a policy: a run, a bundle, a system.")
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME|FOLDER",
-            help="A policy to show, and a second one to compare. [default: two baselines; with a "
+        option(
+            "NAME|FOLDER",
+            "A policy to show, and a second one to compare. [default: two baselines; with a "
             "policy as TARGET, the best baseline]",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which job sequence.")] = 0,
+    seed: Annotated[int, option(None, "Which job sequence.")] = 0,
     workload: WorkloadName = None,
     assignments: Assignments = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
-        "replay.html"
-    ),
+    output: Annotated[Path, option(None, "The page to write.", "--output", "-o")] = PAGE,
     picture: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also draw a few successive decisions of a learned gpu_scheduling policy: .png, "
+        option(
+            "FILE",
+            "Also draw a few successive decisions of a learned gpu_scheduling policy: .png, "
             ".svg or .pdf.",
         ),
     ] = None,
     log: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Decide a log of the service again instead."),
+        Path | None, option("FOLDER", "Decide a log of the service again instead.")
     ] = None,
     bundle: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SYSTEM=FOLDER|NAME",
-            help="With --log: the policy that decides. [default: the logged versions]",
+        option(
+            "SYSTEM=FOLDER|NAME",
+            "With --log: the policy that decides. [default: the logged versions]",
         ),
     ] = None,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --log: from 2026-05-01T12:30, or 6h.")
+        str | None, option("TIME", "With --log: from 2026-05-01T12:30, or 6h.")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="With --log: before.")] = None,
+    until: Annotated[str | None, option("TIME", "With --log: before.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Watch a schedule: one web page, no network needed.
@@ -99,7 +100,7 @@ def replay(
     from contextlib import nullcontext
 
     from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
-    from loadmaster.platform.evaluation.run import given_values
+    from loadmaster.platform.evaluation.adapters import given_values
     from loadmaster.platform.replay.adapters import summary_line
     from loadmaster.platform.replay.page import build_page, none_for_nan
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
@@ -109,23 +110,21 @@ def replay(
     if picture is not None:
         check_picture(plan)
     drawn = nullcontext() if picture is None else atomic_binary_file(picture, "--picture")
-    with atomic_text_file(output) as file, drawn as drawing, _progress() as show_step:
-        recording = record(plan, lambda name: show_step(f"running {name}"))
+    with atomic_text_file(output) as file, drawn as drawing, options.shown_steps(WAIT) as show:
+        recording = record(plan, lambda name: show(f"running {name}{_compile_note()}"))
         adapter, results = recording.adapter, recording.results
-        show_step("building the page")
+        show("building the page")
         file.write(build_page(results, recording.job_names, recording.title, adapter.environment))
         if drawing is not None and adapter.picture is not None:
-            show_step("drawing the picture")
+            show("drawing the picture")
             adapter.picture(results, recording.title, drawing, kind)
     if as_json:
         figures = {
-            result.policy: {
-                name: none_for_nan(value) for name, value in adapter.figures(result).items()
-            }
-            for result in results
+            each.policy: {name: none_for_nan(v) for name, v in adapter.figures(each).items()}
+            for each in results
         }
         made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
-        print(json.dumps({**made, "policies": figures}, indent=2))
+        options.print_json({**made, "policies": figures})
         return
     suffixes = [adapter.summary_suffix(result) for result in results]
     print(summary_line(results, unit=adapter.unit(results), suffixes=suffixes))
@@ -134,48 +133,30 @@ def replay(
         print(f"Picture: {picture}")
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show steps on stderr: a spinner on a terminal, lines elsewhere."""
-    from rich.console import Console
-
+def _compile_note() -> str:
     from loadmaster.envs.compiled import cache_folder
 
     cold = not any(cache_folder().rglob("*.nbi"))
-    console = Console(stderr=True, highlight=False)
-    with console.status("loading the workload") as status:
-
-        def show_step(step: str) -> None:
-            nonlocal cold
-            if cold:  # the first episode compiles
-                step, cold = f"{step} (after compiling, first time only)", False
-            if console.is_terminal:
-                status.update(step)
-            else:
-                console.print(step, soft_wrap=True)
-
-        yield show_step
+    return " (after compiling, first time only)" if cold else ""
 
 
 def _check_options(context: typer.Context, logged: bool) -> None:
     """Reject options of the other kind of replay, which would be ignored."""
-    from loadmaster.envs.errors import InputError
-
     given = [
-        option
-        for option in context.command.params
-        if getattr(context.get_parameter_source(option.name or ""), "name", "") == "COMMANDLINE"
+        each
+        for each in context.command.params
+        if getattr(context.get_parameter_source(each.name or ""), "name", "") == "COMMANDLINE"
     ]
-    for option in given:
-        name = option.opts[0] if option.opts[0].startswith("-") else "TARGET"
-        if logged and option.name not in (*LOG_OPTIONS, "as_json"):
-            raise InputError(
+    for each in given:
+        name = each.opts[0] if each.opts[0].startswith("-") else "TARGET"
+        if logged and each.name not in (*LOG_OPTIONS, "as_json"):
+            raise UsageError(
                 f"{name} cannot be used with --log; expected --bundle, --since, --until or --json"
             )
-        if not logged and option.name in LOG_OPTIONS:
-            raise InputError(f"{name} cannot be used without --log; expected --log FOLDER")
-    if not logged and all(option.name != "target" for option in given):
-        raise InputError("Missing argument 'TARGET'; expected it, or --log FOLDER")
+        if not logged and each.name in LOG_OPTIONS:
+            raise UsageError(f"{name} cannot be used without --log; expected --log FOLDER")
+    if not logged and all(each.name != "target" for each in given):
+        raise UsageError("Missing argument 'TARGET'; expected it, or --log FOLDER")
 
 
 def _replay_log(
@@ -184,7 +165,6 @@ def _replay_log(
     """Print how the log compares; the exit code is 1 if a version differs from itself."""
     from rich.console import Console
 
-    from loadmaster.envs.errors import InputError
     from loadmaster.platform.replay.decision_log import given_bundles, replay_log
     from loadmaster.serving.monitoring.log_files import parse_timestamp, read_log
 
@@ -192,13 +172,13 @@ def _replay_log(
     first = None if since is None else parse_timestamp(since, "--since", now)
     last = None if until is None else parse_timestamp(until, "--until", now)
     if first is not None and last is not None and first >= last:
-        raise InputError(f"--since {since} is not before --until {until}; expected it to be")
+        raise UsageError(f"--since {since} is not before --until {until}; expected it to be")
     given = given_bundles(bundles)
     rows = read_log(folder, first, last, lambda line: print(f"warning: {line}", file=sys.stderr))
     with Console(stderr=True, highlight=False).status("reading the log") as status:
         replayed = replay_log(rows, given, lambda count: status.update(f"{count:,} decisions"))
     if as_json:
-        print(json.dumps(replayed.record(), indent=2))
+        options.print_json(replayed.record())
     else:
         _print_log_replay(replayed)
     if replayed.broken:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress, SystemName
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    RayAddress,
+    SystemName,
+    UsageError,
+    option,
+)
 from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -19,24 +27,16 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 def retrain(
     system: SystemName,
-    start: Annotated[
-        str,
-        typer.Option("--from", metavar="BUNDLE", help="The serving policy: name or folder."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(metavar="FOLDER", help="For run, bundle and verdict.json; rerun to resume."),
-    ],
+    start: Annotated[str, option("BUNDLE", "The serving policy: name or folder.", "--from")],
+    output: Annotated[Path, option("FOLDER", "For run, bundle and verdict.json; rerun to resume.")],
     assignments: Assignments = None,
     iterations: Annotated[
-        int | None, typer.Option(metavar="N", help="At most (training.iterations). [default: 200]")
+        int | None, option("N", "At most (training.iterations). [default: 200]")
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="At most (training.minutes). [default: 20]")
+        float | None, option("M", "At most (training.minutes). [default: 20]")
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(metavar="N", help="Unseen sequences to compare both policies on.")
-    ] = 32,
+    seeds: Annotated[int, option("N", "Unseen sequences to compare both policies on.")] = 32,
     address: RayAddress = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,12 +55,11 @@ def retrain(
     if in_a_job():
         lower_priority()
     set_ray_env(address)
-    from loadmaster.envs.errors import InputError
     from loadmaster.envs.registry import find_system
     from loadmaster.envs.settings import parse_assignments
     from loadmaster.platform.cli.train import built
+    from loadmaster.platform.evaluation.adapters import choose_seeds
     from loadmaster.platform.evaluation.comparison import compare_bundles
-    from loadmaster.platform.evaluation.run import choose_seeds
     from loadmaster.platform.systems.bundle_ref import find_policy
     from loadmaster.platform.training.config import merged
     from loadmaster.platform.training.export import export_bundle
@@ -68,14 +67,14 @@ def retrain(
 
     recipe, serving = find_system(system).load("training"), find_policy(start)
     if serving.system.name != system:
-        raise InputError(f"--from {start!r} is a policy of {serving.system.name!r}, not {system!r}")
+        raise UsageError(f"--from {start!r} is a policy of {serving.system.name!r}, not {system!r}")
     bounds = {"iterations": iterations, "minutes": minutes}
     training = {name: value for name, value in bounds.items() if value is not None}
     given = merged(parse_assignments(assignments or []), {"training": training})
     settings = built(recipe, finetune_config(serving.manifest, serving.folder, given))
     environment = getattr(settings, "environment", None)
     if environment is None:
-        raise InputError(f"system {system!r} has no environment to compare policies in")
+        raise UsageError(f"system {system!r} has no environment to compare policies in")
     # Beyond the validation sequences, which chose the best policy; training draws neither.
     first = settings.validation.first_seed + settings.validation.sequences
     unseen = choose_seeds(first, seeds)
@@ -117,7 +116,7 @@ def train_in(
         run = create(folder.run, recipe.system, settings)
     if launch(recipe, settings, run, resumed, address, mlflow=None).interrupted:
         print("Stopped before the end; the same command resumes.")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def report(result: ComparisonResult, as_json: bool) -> None:

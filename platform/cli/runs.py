@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from loadmaster.platform.cli.options import AsJson
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import AsJson, argument, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.history import History
@@ -19,15 +16,13 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 def curve(
     runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help="Folders that train made; NAME=RUN names a curve."),
+        list[str], argument("RUN...", "Folders that train made; NAME=RUN names a curve.")
     ],
     against: Annotated[
-        Literal["iterations", "decisions", "minutes"],
-        typer.Option(help="The x axis."),
+        Literal["iterations", "decisions", "minutes"], option(None, "The x axis.")
     ] = "decisions",
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The picture: .png, .svg or .pdf.")
+        Path, option(None, "The picture: .png, .svg or .pdf.", "--output", "-o")
     ] = Path("curves.png"),
     as_json: AsJson = False,
 ) -> None:
@@ -53,13 +48,9 @@ def curve(
 
         draw_curves(histories, file, against, kind)
     if as_json:
-        found = {
-            "picture": str(output),
-            "metric": metric,
-            "against": against,
-            "runs": [_as_json(history) for history in histories],
-        }
-        print(json.dumps(found, indent=2))
+        found = [_as_json(history) for history in histories]
+        record = {"picture": str(output), "metric": metric, "against": against, "runs": found}
+        options.print_json(record)
         return
     print_table(histories, metric)
     if len({history.best_baseline for history in histories if history.best_baseline}) > 1:
@@ -68,22 +59,14 @@ def curve(
 
 
 def print_table(histories: Sequence[History], metric: str) -> None:
-    from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     from loadmaster.platform.training.history import axis_label, percent_change
 
-    table = Table(
-        "run", "iterations", f"{axis_label(metric)}: first", "best", "at iteration", box=None
-    )
-    table.add_column("best baseline")
-    table.add_column("against it")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for history in histories:
         best, baseline = history.best, history.best_baseline
-        table.add_row(
+        rows.append((
             escape(history.name),
             f"{history.iterations:,}",
             f"{history.points[0].validation:,.1f}",
@@ -91,11 +74,9 @@ def print_table(histories: Sequence[History], metric: str) -> None:
             f"{best.iterations:,.0f}",
             f"{escape(baseline[0])} {baseline[1]:,.1f}" if baseline else "-",
             percent_change(best.validation, baseline[1]) if baseline and baseline[1] else "-",
-        )
-    console = Console(highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = 160
-    console.print(table)
+        ))  # fmt: skip
+    headings = ("run", "iterations", f"{axis_label(metric)}: first", "best", "at iteration")
+    options.print_table((*headings, "best baseline", "against it"), rows, right=range(1, 7))
 
 
 def _as_json(history: History) -> dict[str, Any]:
@@ -112,21 +93,17 @@ def _as_json(history: History) -> dict[str, Any]:
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that train made.")],
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="The folder to make.")],
+    run: Annotated[Path, argument("RUN", "A folder that train made.")],
+    bundle: Annotated[Path, argument("BUNDLE", "The folder to make.")],
     which: Annotated[
-        Literal["best", "last"],
-        typer.Option(help="The policy that validated best, or the latest."),
+        Literal["best", "last"], option(None, "The policy that validated best, or the latest.")
     ] = "best",
     name: Annotated[
-        str | None, typer.Option(help="Name of the bundle. [default: the folder's name]")
+        str | None, option(None, "Name of the bundle. [default: the folder's name]")
     ] = None,
     evaluation: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="SUMMARY.json",
-            help="Results of evaluate for the model card; may be repeated.",
-        ),
+        option("SUMMARY.json", "Results of evaluate for the model card; may be repeated."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -147,15 +124,14 @@ def export(
     made = export_bundle(run, bundle, which, name, evaluation or [])
     manifest = made.manifest
     if as_json:
-        record = {
+        options.print_json({
             "bundle": str(bundle),
             "name": manifest.name,
             "system": manifest.system,
             "sha256": manifest.sha256,
             "trained_on": made.trained_on,
             "results": manifest.results,
-        }
-        print(json.dumps(record, indent=2))
+        })  # fmt: skip
         return
     print(f"{manifest.name}, a policy of {manifest.system}, trained on {made.trained_on}")
     figures = {key: value for key, value in manifest.results.items() if key != "evaluations"}

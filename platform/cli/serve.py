@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmaster.platform.cli.options import Assignments
+from loadmaster.platform.cli.options import Assignments, flag, option
 
 if TYPE_CHECKING:
     from loadmaster.serving.client import Decision
@@ -18,31 +18,25 @@ if TYPE_CHECKING:
 def serve(
     bundle: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SYSTEM=BUNDLE",
-            help="Serve this bundle: a folder, or a pretrained one's name; may be repeated.",
+        option(
+            "SYSTEM=BUNDLE",
+            "Serve this bundle: a folder, or a pretrained one's name; may be repeated.",
         ),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings in YAML: see docs/serving.md.")
-    ] = None,
+    config: Annotated[Path | None, option("FILE", "Settings in YAML: see docs/serving.md.")] = None,
     host: Annotated[
-        str | None,
-        typer.Option(metavar="ADDRESS", help="Address to listen on. [default: 127.0.0.1]"),
+        str | None, option("ADDRESS", "Address to listen on. [default: 127.0.0.1]")
     ] = None,
-    port: Annotated[int | None, typer.Option(metavar="N", help="Port. [default: 8700]")] = None,
+    port: Annotated[int | None, option("N", "Port. [default: 8700]")] = None,
     tokens: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Access tokens: lines `read TOKEN` or `admin TOKEN`."),
+        Path | None, option("FILE", "Access tokens: lines `read TOKEN` or `admin TOKEN`.")
     ] = None,
     folder: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="For state and logs, kept across restarts."),
+        Path | None, option("DIR", "For state and logs, kept across restarts.")
     ] = None,
     assignments: Assignments = None,
     only_try: Annotated[
-        bool,
-        typer.Option("--try", help="Print one decision of every system, and stop."),
+        bool, flag("--try", "Print one decision of every system, and stop.")
     ] = False,
 ) -> None:
     """Serve policies: decisions over HTTP, with reasons.
@@ -57,35 +51,27 @@ def serve(
 
         loadmaster serve --bundle decima=bundles/decima-mine --set systems.decima.deadline_ms=50
     """
-    from loadmaster.platform.ray.serve_settings import serve_arguments
-
-    given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
-    arguments = serve_arguments(config, bundle or [], assignments or [], given)
-    _run(arguments, only_try)
-
-
-def _run(arguments: dict[str, Any], only_try: bool) -> None:
     from loadmaster.envs.settings import build_settings
-    from loadmaster.platform.ray.serve_session import (
-        check_reachability,
-        serving,
-        set_serve_env,
-        terminable,
-        until_stopped,
-        wait_until_ready,
-    )
+    from loadmaster.platform.ray import serve_session as service
+    from loadmaster.platform.ray.serve_settings import serve_arguments
     from loadmaster.platform.ray.session import ray_session, set_ray_env
     from loadmaster.serving.settings import ServeSettings
 
+    given = {"host": host, "port": port, "tokens": tokens, "folder": folder}
+    arguments = serve_arguments(config, bundle or [], assignments or [], given)
     settings = build_settings(ServeSettings, arguments)
-    check_reachability(settings, os.environ)
+    service.check_reachability(settings, os.environ)
     set_ray_env(None)
-    set_serve_env()
+    service.set_serve_env()
     typer.echo("starting Ray and the service; the first time this compiles, for some minutes")
     faults: list[str] = []
-    # Ray replaces the SIGTERM handler when it starts, so until_stopped() comes after it.
-    with terminable(), ray_session(dashboard=True), until_stopped() as stopped, serving(arguments):
-        if wait_until_ready(settings, stopped):
+    with (
+        service.terminable(),
+        ray_session(dashboard=True),
+        service.until_stopped() as stopped,  # after Ray, which replaces the SIGTERM handler
+        service.serving(arguments),
+    ):
+        if service.wait_until_ready(settings, stopped):
             print_endpoints(settings)
             if only_try:
                 faults = try_systems(settings)

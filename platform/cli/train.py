@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    RayAddress,
+    UsageError,
+    argument,
+    option,
+)
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -20,29 +27,19 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 
 def train(
-    system: Annotated[
-        str | None, typer.Argument(metavar="SYSTEM", help="What to train; see loadmaster list.")
-    ] = None,
+    system: Annotated[str | None, argument("SYSTEM", "What to train; see loadmaster list.")] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Settings in YAML; --set overrides them.")
+        Path | None, option("FILE", "Settings in YAML; --set overrides them.")
     ] = None,
     assignments: Assignments = None,
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Rollout workers (rollouts.workers).")
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(metavar="N", help="GPUs for the learner (resources.gpus).")
-    ] = None,
+    workers: Annotated[int | None, option("N", "Rollout workers (rollouts.workers).")] = None,
+    gpus: Annotated[int | None, option("N", "GPUs for the learner (resources.gpus).")] = None,
     address: RayAddress = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="Continue a stopped run.")
-    ] = None,
+    resume: Annotated[Path | None, option("RUN", "Continue a stopped run.")] = None,
     output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="The run's folder. [default: runs/...]")
+        Path | None, option("FOLDER", "The run's folder. [default: runs/...]")
     ] = None,
-    mlflow: Annotated[
-        str | None, typer.Option(metavar="URI", help="Also track the run in MLflow there.")
-    ] = None,
+    mlflow: Annotated[str | None, option("URI", "Also track the run in MLflow there.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a policy in parallel rollout workers on Ray.
@@ -60,29 +57,32 @@ def train(
         loadmaster train --resume runs/decima-20260101-120000
     """
     set_ray_env(address)
-    from loadmaster.envs.errors import InputError
     from loadmaster.envs.registry import find_system
+    from loadmaster.platform.training.config import check_same_run, merged
     from loadmaster.platform.training.run_folder import RunFolder
     from loadmaster.platform.training.tracking import mlflow_client
 
     if mlflow is not None:
         mlflow_client()
+    values = given_values(config, assignments or [], workers, gpus)
     if resume is not None:
         for option, value in (("--config", config), ("--output", output)):
             if value is not None:
-                raise InputError(f"{option} and --resume exclude each other; a run keeps its own")
+                raise UsageError(f"{option} and --resume exclude each other; a run keeps its own")
         folder = RunFolder.open(resume)
         named = folder.manifest["system"]
         if system not in (None, named):
-            raise InputError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
+            raise UsageError(f"{str(resume)!r} is a run of {named!r}, not of {system!r}")
         folder.latest_checkpoint()
         recipe = find_system(named).load("training")
-        settings = resumed_config(folder, recipe, assignments or [], workers, gpus)
+        # More iterations or other workers may be set; what makes it another run may not.
+        own = folder.config(recipe.config_class)
+        settings = built(recipe, merged(own.model_dump(mode="json"), values))
+        check_same_run(own, settings, folder.path)
     else:
         if system is None:
-            raise InputError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
+            raise UsageError("no system given; expected `loadmaster train SYSTEM` or --resume RUN")
         recipe = find_system(system).load("training")
-        values = given_values(config, assignments or [], workers, gpus)
         settings = new_config(recipe, values)
         folder = create(output, system, settings)
     from loadmaster.platform.training.loop import launch
@@ -90,7 +90,7 @@ def train(
     outcome = launch(recipe, settings, folder, resume is not None, address, mlflow)
     report(outcome, folder, as_json)
     if outcome.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
 
 
 def given_values(
@@ -103,22 +103,20 @@ def given_values(
 
     values: Mapping[str, Any] = read_config(config) if config is not None else {}
     values = merged(values, parse_assignments(assignments))
-    if workers is not None:
-        values = merged(values, {"rollouts": {"workers": workers}})
-    if gpus is not None:
-        values = merged(values, {"resources": {"gpus": gpus}})
+    for section, key, value in (("rollouts", "workers", workers), ("resources", "gpus", gpus)):
+        if value is not None:
+            values = merged(values, {section: {key: value}})
     return dict(values)
 
 
 def built(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
     import torch
 
-    from loadmaster.envs.errors import InputError
     from loadmaster.envs.settings import build_settings, over_defaults
 
     settings = build_settings(recipe.config_class, over_defaults(recipe.config_class(), values))
     if settings.resources.gpus and not torch.cuda.is_available():
-        raise InputError(
+        raise UsageError(
             f"resources.gpus is {settings.resources.gpus} but torch sees no GPU here; expected 0"
         )
     recipe.check(settings)
@@ -130,23 +128,6 @@ def new_config(recipe: Recipe, values: Mapping[str, Any]) -> TrainingConfig:
 
     settings = built(recipe, values)
     starting_weights(recipe, settings)  # a fault is raised before Ray starts
-    return settings
-
-
-def resumed_config(
-    folder: RunFolder,
-    recipe: Recipe,
-    assignments: list[str],
-    workers: int | None,
-    gpus: int | None,
-) -> TrainingConfig:
-    """The run's config with what is set now, such as more iterations or other workers."""
-    from loadmaster.platform.training.config import check_same_run, merged
-
-    own = folder.config(recipe.config_class)
-    given = given_values(None, assignments, workers, gpus)
-    settings = built(recipe, merged(own.model_dump(mode="json"), given))
-    check_same_run(own, settings, folder.path)
     return settings
 
 
@@ -167,7 +148,7 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     picture = draw_curve(folder)
     iteration, best = progress.best
     if as_json:
-        print(json.dumps({
+        options.print_json({
             "run": str(folder.path),
             "interrupted": outcome.interrupted,
             "iterations": int(progress.figures["iteration"]),
@@ -176,7 +157,7 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "best": {"iteration": iteration, "value": best},
             "baselines": dict(progress.baselines),
             "curve": str(picture),
-        }, indent=2))  # fmt: skip
+        })  # fmt: skip
         return
     metric, s = metric_label(progress.metric), unit_suffix(progress.metric)
     print(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import sys
 from dataclasses import asdict
@@ -12,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import INTERRUPTED, AsJson, Assignments, RayAddress
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    RayAddress,
+    UsageError,
+    argument,
+    flag,
+    option,
+)
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -22,21 +30,14 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 def tune(
     file: Annotated[
-        Path | None,
-        typer.Argument(metavar="FILE", help="A sweep: tune_configs/<system>/<name>.yaml."),
+        Path | None, argument("FILE", "A sweep: tune_configs/<system>/<name>.yaml.")
     ] = None,
-    trials: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of trials. [default: the file's]")
-    ] = None,
+    trials: Annotated[int | None, option("N", "Number of trials. [default: the file's]")] = None,
     assignments: Assignments = None,
     address: RayAddress = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Continue an interrupted sweep.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For results. [default: sweeps/...]")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check the file; run nothing.")] = False,
+    resume: Annotated[Path | None, option("FOLDER", "Continue an interrupted sweep.")] = None,
+    output: Annotated[Path | None, option("FOLDER", "For results. [default: sweeps/...]")] = None,
+    check: Annotated[bool, flag("--check", "Check the file; run nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Search a system's settings with a sweep file.
@@ -55,20 +56,21 @@ def tune(
         loadmaster tune --resume sweeps/decima-asha-20260301-120000
     """
     set_ray_env(address)
-    from loadmaster.envs.errors import InputError
     from loadmaster.platform.sweeps.file import load_sweep
     from loadmaster.platform.sweeps.folder import SweepFolder, check_is_new
     from loadmaster.platform.training.run_folder import provenance
 
     if resume is not None:
         if file or assignments or trials is not None or output:
-            raise InputError("--resume goes on as it was started; expected no FILE or option "
-                             "that changes the sweep")  # fmt: skip
+            raise UsageError(
+                "--resume goes on as it was started; expected no FILE or option that changes "
+                "the sweep"
+            )
         folder, sweep = SweepFolder.open(resume)
         path = folder.path
     else:
         if file is None:
-            raise InputError("no sweep given; expected FILE, or --resume FOLDER")
+            raise UsageError("no sweep given; expected FILE, or --resume FOLDER")
         sweep = load_sweep(file, assignments or [], trials)
         now = datetime.datetime.now()
         path = output or Path("sweeps") / f"{sweep.name}-{now:%Y%m%d-%H%M%S}"
@@ -87,15 +89,14 @@ def tune(
 def print_plan(sweep: Sweep, as_json: bool) -> None:
     searched = [dimension.name for dimension in sweep.space.dimensions]
     if as_json:
-        found = {
+        options.print_json({
             "sweep": sweep.name,
             "system": sweep.system.name,
             "trials": sweep.settings.trials,
             "iterations": sweep.iterations,
             "searched": searched,
             "needs": sweep.needs,
-        }
-        print(json.dumps(found, indent=2))
+        })  # fmt: skip
         return
     print(
         f"{sweep.name} is sound: {sweep.settings.trials} trials of up to {sweep.iterations} "
@@ -105,15 +106,12 @@ def print_plan(sweep: Sweep, as_json: bool) -> None:
 
 def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -> None:
     """Print the result and the next command; raise the exit code."""
-
-    from rich.console import Console
-
     from loadmaster.platform.sweeps.records import BEST, trial_table
     from loadmaster.platform.sweeps.space import in_words
 
     best = outcome.best(sweep)
     if as_json:
-        found = {
+        options.print_json({
             "sweep": sweep.name,
             "system": sweep.system.name,
             "folder": str(folder),
@@ -121,13 +119,9 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
             "interrupted": outcome.interrupted,
             "best": None if best is None else {**_as_json(best), "config": str(folder / BEST)},
             "trials": [_as_json(record) for record in outcome.records],
-        }
-        print(json.dumps(found, indent=2))
+        })  # fmt: skip
     else:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = 160
-        console.print(trial_table(sweep, outcome.records))
+        options.stdout_console(160).print(trial_table(sweep, outcome.records))
         if best is not None:
             drawn = ", ".join(f"{name}={in_words(v)}" for name, v in best.parameters.items())
             print(f"Best: {best.name}, {sweep.metric} {best.value:.5g}, with {drawn}")
@@ -135,7 +129,7 @@ def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -
         print(f"Trials and state: {folder}")
     if outcome.interrupted:
         print(f"go on with: loadmaster tune --resume {folder}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(options.INTERRUPTED)
     if best is None:
         failed = next((record for record in outcome.records if record.fault), None)
         reason = f"; {failed.name}: {failed.fault}" if failed else ""

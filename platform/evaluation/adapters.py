@@ -1,11 +1,16 @@
-"""The interface between evaluation and an environment, and the learned policies that run in it."""
+"""The interface between evaluation and an environment; the policies and seeds that run in it."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from typing import Any, cast
 
 from numpy.typing import NDArray
@@ -14,11 +19,12 @@ from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.registry import SYSTEMS, System, environments, systems
-from loadmaster.envs.settings import Settings
+from loadmaster.envs.settings import Settings, parse_assignments
 from loadmaster.models import manifest
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
 
 JobColumns = Mapping[str, NDArray[Any]]  # arrival_s, completion_s, jct_s, work_s, slowdown, ...
+Episodes = Mapping[str, Sequence[Any]]  # policy -> one result per seed, in the seeds' order
 Learned = Mapping[str, BundleRef]  # by the policy's name in this evaluation, in the order given
 NAME_MAX = 100  # characters of a folder name; a longer name is cut and gets a digest
 
@@ -142,11 +148,9 @@ def _check_belongs(bundle: BundleRef, environment: str, system: System | None) -
 
 def _distinct(name: str, taken: Iterable[str]) -> str:
     """The name, with a number appended where it is taken."""
-    others, number, chosen = set(taken), 1, name
-    while chosen in others:
-        number += 1
-        chosen = f"{name}-{number}"
-    return chosen
+    others = set(taken)
+    numbered = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(each for each in numbered if each not in others)
 
 
 def learned_notes(learned: Learned) -> tuple[str, ...]:
@@ -174,3 +178,100 @@ def learned_records(learned: Learned) -> dict[str, dict[str, Any]]:
 
 def _is_pretrained(bundle: BundleRef) -> bool:
     return bundle.folder.parent == manifest.pretrained_folder()
+
+
+def given_values(assignments: Sequence[str] | None, workload: str | None) -> dict[str, Any]:
+    """Values of --set and --workload, which may both give the workload if they agree."""
+    values = parse_assignments(list(assignments or ()))
+    if workload is not None and values.setdefault("workload", workload) != workload:
+        raise InputError(
+            f"--workload {workload} and --set workload={values['workload']} disagree; "
+            "expected one of the two"
+        )
+    return values
+
+
+def choose_policies(
+    adapter: EnvironmentAdapter, policies: Sequence[str], against: str | None
+) -> tuple[str, ...]:
+    """`policies` and the baselines named by `against`; all baselines if neither is given."""
+    if against is None:
+        rivals = () if policies else adapter.baselines
+    elif against == "all":
+        rivals = adapter.baselines
+    else:
+        rivals = tuple(name.strip() for name in against.split(","))
+        for name in rivals:
+            if name not in adapter.baselines:
+                raise unknown_name("baseline", name, (*adapter.baselines, "all"))
+    chosen = dict.fromkeys((*policies, *rivals))
+    # The optimum runs first: an instance too large for it is rejected before anything else runs.
+    return tuple(sorted(chosen, key=lambda name: name not in adapter.references))
+
+
+def choose_seeds(first: int, count: int) -> tuple[int, ...]:
+    if count < 1:
+        raise InputError(f"--seeds is {count}; expected 1 or more")
+    if first < 0:
+        raise InputError(f"--first-seed is {first}; expected 0 or more")
+    return tuple(range(first, first + count))
+
+
+def choose_workers(count: int | None) -> int:
+    if count is not None and count < 1:
+        raise InputError(f"--workers is {count}; expected 1 or more")
+    return count or os.cpu_count() or 1
+
+
+def run_episodes(
+    setup: EvaluationSetup,
+    learned: Learned,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    workers: int | None = None,
+    on_episode: Callable[[], None] = lambda: None,
+) -> Episodes:
+    """Run every policy on every seed in threads: compiled episodes release the GIL.
+
+    `on_episode` is called after each episode, from the calling thread.
+    """
+    networks = {name: bundle.policy for name, bundle in learned.items()}
+
+    def run(policy: str, seed: int) -> Any:
+        if policy in networks:
+            return networks[policy].run(setup.settings, seed, setup.bank)
+        return setup.run(policy, seed)
+
+    episodes: dict[str, list[Any]] = {policy: [None] * len(seeds) for policy in policies}
+    pending = [(policy, index) for index in range(len(seeds)) for policy in policies]
+    # The first episode runs alone: it compiles, and invalid input fails before the rest starts.
+    policy, index = pending.pop(0)
+    episodes[policy][index] = run(policy, seeds[index])
+    on_episode()
+    with ThreadPoolExecutor(choose_workers(workers)) as threads:
+        running = {threads.submit(run, p, seeds[i]): (p, i) for p, i in pending}
+        try:
+            for done in as_completed(running):
+                policy, index = running[done]
+                episodes[policy][index] = done.result()
+                on_episode()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
+    return episodes
+
+
+@contextmanager
+def collect_warnings() -> Iterator[list[str]]:
+    """Turn user warnings raised inside into one note; the yielded list is filled on exit."""
+    notes: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield notes
+    texts = dict.fromkeys(str(each.message) for each in caught if each.category is UserWarning)
+    for each in caught:
+        if each.category is not UserWarning:
+            warnings.showwarning(each.message, each.category, each.filename, each.lineno)
+    if texts:
+        more = f" (and {len(texts) - 1} more such warnings)" if len(texts) > 1 else ""
+        notes.append(f"warning: {next(iter(texts))}{more}")

@@ -1,4 +1,4 @@
-"""Charts of a comparison as PNG, drawn without a display and without global state."""
+"""Style of all charts, and the charts of a comparison as PNG, without a display or global state."""
 
 from __future__ import annotations
 
@@ -10,38 +10,75 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from loadmaster.platform.evaluation.chart_style import (
-    DASHES,
-    DPI,
-    FAINT,
-    HALO,
-    INK,
-    LABEL_STYLE,
-    LEARNED_COLOUR,
-    PALETTE,
-    QUIET,
-    STYLE,
-    legend_outside,
-    plain_log,
-)
+from loadmaster.models.files import atomic_binary_file
+from loadmaster.platform.evaluation import report
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.report import (
-    ORACLE,
-    decimals,
-    few_seeds_note,
-    figure_text,
-    marked,
-    title,
-)
 
+# Paul Tol's muted scheme: nine colours that remain distinct under common colour blindness.
+PALETTE = (
+    "#CC6677", "#332288", "#117733", "#88CCEE", "#AA4499", "#44AA99", "#882255", "#999933",
+    "#DDCC77",
+)  # fmt: skip
+LEARNED_COLOUR = "#D55E00"  # colour of learned policies
+DASHES = ("-", "--", ":", "-.")  # line styles of learned policies
+INK, QUIET, FAINT = "#222222", "#6B6B6B", "#D0D0D0"
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ECECEC",
+    "grid.linewidth": 0.8,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "legend.frameon": False,
+}
+DPI = 150
+HALO = withStroke(linewidth=4, foreground="white")  # keeps a dark line visible on a dark bar
+# Keywords of annotations to the right of a mark.
+LABEL_STYLE: dict[str, Any] = {"textcoords": "offset points", "va": "center", "fontsize": 9}
 SIZE_BINS = 8  # quantiles of work
 TIME_POINTS = 400
 PERCENT_TICKS = (-80, -50, -20, 0, 10, 20, 50, 200, 1000, 5000, 20_000)
+
+
+def save(path: Path, draw: Callable[[], Figure]) -> None:
+    """Draw in the common style and replace a PNG atomically."""
+    with mpl.rc_context(STYLE), atomic_binary_file(path) as file:
+        draw().savefig(file, format="png", dpi=DPI)
+
+
+def legend_outside(axes: Axes, heading: str) -> None:
+    """Put the legend to the right of the axes, where it covers nothing."""
+    legend = axes.legend(
+        title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5
+    )
+    for handle in legend.get_lines():
+        handle.set_linewidth(4)
+
+
+def plain_log(axis: Axis, labels: int) -> None:
+    """Label a log axis 1, 2, 5, 10, ... if at most `labels` fit, else powers of ten only."""
+    low, high = axis.get_view_interval()
+    decades = np.log10(high / low)
+    if decades < 0.7:
+        axis.set_major_locator(MaxNLocator(min(4, labels)))
+    else:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= labels else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axis.set_minor_locator(NullLocator())
 
 
 def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) -> None:
@@ -53,9 +90,8 @@ def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) ->
         if len(finished):
             charts["jct_distribution.png"] = lambda: draw_jct(comparison, finished)
             charts["slowdown_by_size.png"] = lambda: draw_slowdown(comparison, finished)
-    with mpl.rc_context(STYLE):
-        for name, draw in charts.items():
-            draw().savefig(folder / name, dpi=DPI)
+    for name, draw in charts.items():
+        save(folder / name, draw)
 
 
 def draw_summary(comparison: Comparison) -> Figure:
@@ -66,20 +102,21 @@ def draw_summary(comparison: Comparison) -> Figure:
     figure, axes = _new_figure(
         comparison, f"{metric.label[:1].upper()}{metric.label[1:]} by policy", size, panels
     )
-    digits = decimals(comparison.summaries[policy][0].mean for policy in policies)
+    digits = report.decimals(comparison.summaries[policy][0].mean for policy in policies)
     for row, policy in enumerate(policies):
         summary = comparison.summaries[policy][0]
         low, high = summary.interval.low, summary.interval.high
         axes[0].barh(row, summary.mean, 0.62, color=_colour_of(comparison, policy), alpha=0.85)
         axes[0].plot([low, high], [row, row], color=INK, linewidth=1.6, path_effects=[HALO])
         end = np.nanmax([summary.mean, high, 0])
-        axes[0].annotate(figure_text(summary.mean, digits), (end, row), (5, 0), **LABEL_STYLE)
+        label = report.figure_text(summary.mean, digits)
+        axes[0].annotate(label, (end, row), (5, 0), **LABEL_STYLE)
     axes[0].set_xlabel(f"{metric.title}\n(mean and 95% interval)")
     if comparison.differences:
         _draw_differences(comparison, axes[1])
+    names = [report.marked(comparison, policy) for policy in policies]
     for panel in axes:
-        names = [marked(comparison, policy) for policy in policies] if panel is axes[0] else []
-        panel.set_yticks(range(len(policies)), names, color=INK)
+        panel.set_yticks(range(len(policies)), names if panel is axes[0] else [], color=INK)
         panel.set_ylim(len(policies) - 0.4, -0.6)
         panel.grid(False, axis="y")
         panel.tick_params(axis="y", length=0)
@@ -128,13 +165,12 @@ def draw_jct(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         if not len(times):
             continue  # no job finished before the horizon
         share = np.arange(1, len(times) + 1) / len(times)
-        label = f"{marked(comparison, policy)}  ({_short(float(np.median(times)))} s)"
+        median = report.short_number(float(np.median(times)))
+        label = f"{report.marked(comparison, policy)}  ({median} s)"
         axes.step(times, share, where="post", label=label, **_line_style(comparison, policy))
-    axes.set_xscale("log")
+    axes.set(xscale="log", ylim=(0, 1.01))
     plain_log(axes.xaxis, labels=9)
-    axes.set_xlabel("job completion time, s (log scale)")
-    axes.set_ylabel("share of jobs finished by then")
-    axes.set_ylim(0, 1.01)
+    axes.set(xlabel="job completion time, s (log scale)", ylabel="share of jobs finished by then")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:.0%}"))
     legend_outside(axes, _legend(comparison, "median"))
     return figure
@@ -155,9 +191,8 @@ def draw_slowdown(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         work, median, low, high = curves[policy]
         axes.fill_between(work, low, high, color=_colour_of(comparison, policy), alpha=0.2, lw=0)
         axes.plot(work, median, marker="o", markersize=3.5, **_line_style(comparison, policy))
-        axes.set_title(marked(comparison, policy), loc="left", fontsize=10)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
+        axes.set_title(report.marked(comparison, policy), loc="left", fontsize=10)
+        axes.set(xscale="log", yscale="log")
         plain_log(axes.xaxis, labels=5)
         plain_log(axes.yaxis, labels=9)
     labels = comparison.setup.job_labels
@@ -177,14 +212,13 @@ def draw_jobs_in_system(comparison: Comparison, jobs: pd.DataFrame) -> Figure:
         own = jobs[jobs["policy"] == policy]
         curves = [_present(episode, times) for _, episode in own.groupby("seed")]
         present = np.nanmean(curves, axis=0)
-        label = f"{marked(comparison, policy)}  ({_short(float(np.mean(present)))})"
+        mean = report.short_number(float(np.mean(present)))
+        label = f"{report.marked(comparison, policy)}  ({mean})"
         axes.plot(times, present, label=label, **_line_style(comparison, policy))
-    axes.set_xlim(0, last)
-    axes.set_ylim(bottom=0)
+    axes.set(xlim=(0, last), ylim=(0, None))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
-    axes.set_xlabel("time since the episode's start, s")
-    axes.set_ylabel("jobs in system, mean over seeds")
+    axes.set(xlabel="time since the episode's start, s", ylabel="jobs in system, mean over seeds")
     legend_outside(axes, _legend(comparison, "mean over this time"))
     return figure
 
@@ -218,15 +252,8 @@ def _slowdown_curve(
     number = np.clip(np.searchsorted(edges, jobs["work_s"], side="right") - 1, 0, len(edges) - 2)
     grouped = jobs.groupby(number)
     slowdown = grouped["slowdown"]
-    return tuple(
-        series.to_numpy()
-        for series in (
-            grouped["work_s"].median(),
-            slowdown.median(),
-            slowdown.quantile(0.25),
-            slowdown.quantile(0.75),
-        )
-    )
+    columns = [grouped["work_s"].median(), *(slowdown.quantile(q) for q in (0.5, 0.25, 0.75))]
+    return tuple(column.to_numpy() for column in columns)
 
 
 def _new_figure(
@@ -244,11 +271,11 @@ def _new_figure(
     below_headings = (0.01, 0.01, 0.98, 0.99 - headings_inches / size[1])
     figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(rect=below_headings))
     figure.text(0.015, 1 - 0.1 / size[1], heading, va="top", fontsize=13, fontweight="bold")
-    subtitle = f"{title(comparison)}, the same for all"
+    subtitle = f"{report.title(comparison)}, the same for all"
     if comparison.oracles:
-        subtitle += f"; {ORACLE} an oracle"
+        subtitle += f"; {report.ORACLE} an oracle"
     if comparison.few_seeds:
-        subtitle += f"\n{few_seeds_note(comparison)}"
+        subtitle += f"\n{report.few_seeds_note(comparison)}"
     figure.text(0.015, 1 - 0.36 / size[1], subtitle, va="top", fontsize=9.5, color=QUIET)
     grid = figure.subplots(rows, columns, sharex=share, sharey=share, squeeze=False)
     axes = list(grid.flat)
@@ -277,8 +304,3 @@ def _line_style(comparison: Comparison, policy: str) -> dict[str, Any]:
         "linewidth": 2.6 if first else 1.6,
         "linestyle": DASHES[number % len(DASHES)],
     }
-
-
-def _short(value: float) -> str:
-    """Three digits, or all digits of a large number."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.3g}"

@@ -3,73 +3,67 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.files import missing_folders, remove_empty_folders
-from loadmaster.platform.evaluation.adapters import learned_records
-from loadmaster.platform.evaluation.comparison import Comparison, interval_ends, rounded
-from loadmaster.platform.evaluation.run import Episodes
-from loadmaster.platform.evaluation.statistics import Difference, Interval, Summary
+from loadmaster.models.files import atomic_folder, missing_folders, remove_empty_folders
+from loadmaster.platform.evaluation.adapters import Episodes, learned_records
+from loadmaster.platform.evaluation.comparison import (
+    Comparison,
+    Difference,
+    Interval,
+    Summary,
+    interval_ends,
+    rounded,
+)
 
 if TYPE_CHECKING:  # slow to import, and needed by the tables only
     import pandas as pd
 
 
-@contextmanager
-def atomic_folder(folder: Path) -> Iterator[Path]:
-    """Yield a scratch folder whose files move to `folder` on success; an error removes it.
-
-    The scratch folder is made first, so that an unwritable place fails before the work is done.
-    """
-    made: list[Path] = []
+def check_writable(folder: Path) -> None:
+    """Refuse an --output that cannot be written, before the work starts; leave nothing there."""
+    made = missing_folders(folder)
     try:
-        inside = folder.is_dir()  # its other files stay; files of the same name are replaced
-        parent = folder if inside else folder.parent
-        nearest = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-        if not nearest.is_dir():
-            raise NotADirectoryError(0, f"{nearest.name} is a file, not a folder")
-        made = missing_folders(parent)
-        parent.mkdir(parents=True, exist_ok=True)
-        scratch = parent / f".{folder.name or 'evaluation'}.{os.getpid()}.partial"
-        scratch.mkdir()
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as fault:
-        remove_empty_folders(made)
         raise InputError(
             f"cannot write to --output {str(folder)!r}: {fault.strerror}; "
             "expected a folder that can be made or written to"
         ) from None
-    try:
-        yield scratch
-        if inside:
-            for file in sorted(scratch.iterdir()):
-                file.replace(folder / file.name)
-        else:
-            scratch.rename(folder)
-    except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+    finally:
         remove_empty_folders(made)
-        raise
-    shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def output_folder(folder: Path) -> Iterator[Path]:
+    """Yield a scratch folder whose files move to `folder` on success; an error removes it.
+
+    Other files of an existing folder stay; files of the same name are replaced.
+    """
+    check_writable(folder)
+    target = folder / ".new" if folder.is_dir() else folder
+    with atomic_folder(target) as scratch:
+        yield scratch
+    if target != folder:
+        for file in sorted(target.iterdir()):
+            file.replace(folder / file.name)
+        target.rmdir()
 
 
 def episode_table(comparison: Comparison) -> pd.DataFrame:
     """One row per policy and seed."""
     import pandas as pd
 
-    names = [metric.name for metric in comparison.metrics]
-    parts = []
-    for policy, values in comparison.values.items():
-        part = pd.DataFrame(values.T, columns=names)
-        part.insert(0, "policy", policy)
-        part.insert(1, "seed", list(comparison.seeds))
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    names, seeds = [metric.name for metric in comparison.metrics], pd.Index(comparison.seeds)
+    values = comparison.values.items()
+    parts = {policy: pd.DataFrame(each.T, seeds, names) for policy, each in values}
+    return pd.concat(parts, names=["policy", "seed"]).reset_index()
 
 
 def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None:
@@ -78,14 +72,12 @@ def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None
 
     if comparison.setup.job_columns is None:
         return None
-    parts = []
-    for policy in comparison.policies:
-        for seed, result in zip(comparison.seeds, episodes[policy], strict=True):
-            part = pd.DataFrame(comparison.setup.job_columns(result))
-            part.insert(0, "policy", policy)
-            part.insert(1, "seed", seed)
-            parts.append(part)
-    return pd.concat(parts, ignore_index=True)
+    parts = {
+        (policy, seed): pd.DataFrame(comparison.setup.job_columns(result))
+        for policy in comparison.policies
+        for seed, result in zip(comparison.seeds, episodes[policy], strict=True)
+    }
+    return pd.concat(parts, names=["policy", "seed"]).reset_index(["policy", "seed"])
 
 
 def summary_table(comparison: Comparison) -> pd.DataFrame:

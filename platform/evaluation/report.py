@@ -1,18 +1,20 @@
-"""The comparison as text: a table that fits the terminal, closing sentences and notes."""
+"""The comparison as text: a table that fits the terminal, sentences, notes and explanations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
-from loadmaster.platform.evaluation.statistics import Interval
+from loadmaster.models.policy import Option
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison, Interval
+from loadmaster.platform.systems.policies import ExplainedDecision
 
 ORACLE = "*"  # suffix of an oracle's name
 NAMED = 7  # at most so many rivals are named in a sentence
@@ -151,6 +153,11 @@ def decimals(values: Iterable[float]) -> int:
     return 2 if smallest < 10 else 1 if smallest < 1000 else 0
 
 
+def short_number(value: float) -> str:
+    """Three significant digits below 1000, whole numbers above."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 def figure_text(value: float, digits: int) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
 
@@ -184,16 +191,17 @@ def learned_differences(comparison: Comparison) -> list[str]:
         return []
     first, *others = comparison.learned
     ranked = [metric for metric in comparison.metrics if metric.better is not None][:2]
-    lines = []
-    for policy in others:
-        figures = []
-        for metric in ranked:
-            difference = comparison.difference(policy, first, metric)
-            ends = difference.percent_interval
-            between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
-            figures.append(f"{metric.label} {difference.percent:+.1f}%{between}")
-        lines.append(f"{policy} against {first}: {', '.join(figures)}")
-    return lines
+
+    def figure(policy: str, metric: Metric) -> str:
+        difference = comparison.difference(policy, first, metric)
+        ends = difference.percent_interval
+        between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
+        return f"{metric.label} {difference.percent:+.1f}%{between}"
+
+    return [
+        f"{policy} against {first}: {', '.join(figure(policy, metric) for metric in ranked)}"
+        for policy in others
+    ]
 
 
 def notes(comparison: Comparison) -> list[str]:
@@ -224,20 +232,17 @@ def _best_oracle(comparison: Comparison) -> str:
     oracle, reference = comparison.oracles[0], comparison.best_baseline
     text = f" The best oracle, {oracle}, is at {_score(comparison, oracle)}"
     if reference is not None:
-        size, interval = _distance(comparison, oracle)
         order = comparison.policies
         side = "ahead of" if order.index(oracle) < order.index(reference) else "behind"
-        text += f", {size:.1f}%{_percents(interval)} {side} {reference}"
+        text += f", {_distance(comparison, oracle)} {side} {reference}"
     return f"{text}."
 
 
 def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
     tied = [p for p in others if not comparison.differences[p].interval.excludes_zero]
     if not tied or len(comparison.seeds) == 1:
-        size, interval = _distance(comparison, others[0])
-        return f"{others[0]} is {size:.1f}% behind{_percents(interval)}"
-    size, interval = _distance(comparison, tied[0])
-    names = [f"{tied[0]} ({size:.1f}% behind{_percents(interval)})", *tied[1:]]
+        return f"{others[0]} is {_distance(comparison, others[0], ' behind')}"
+    names = [f"{tied[0]} ({_distance(comparison, tied[0], ' behind')})", *tied[1:]]
     if len(names) > NAMED:
         names = [*names[:3], f"{len(names) - 3} more"]
     rivals = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
@@ -245,20 +250,19 @@ def _lead_of_baseline(comparison: Comparison, others: list[str]) -> str:
 
 
 def _lead_over_baseline(comparison: Comparison, best: str, reference: str) -> str:
-    size, interval = _distance(comparison, best)
-    lead = f"{size:.1f}%{_percents(interval)} ahead of {reference}, the best baseline"
+    lead = f"{_distance(comparison, best)} ahead of {reference}, the best baseline"
     if comparison.differences[best].interval.excludes_zero or len(comparison.seeds) == 1:
         return lead
     return f"{lead}, but {len(comparison.seeds)} seeds do not tell the two apart"
 
 
-def _distance(comparison: Comparison, policy: str) -> tuple[float, Interval]:
-    """Absolute difference from the best baseline in percent, with its interval."""
+def _distance(comparison: Comparison, policy: str, word: str = "") -> str:
+    """Absolute difference from the best baseline in percent, a word, and the interval."""
     difference = comparison.differences[policy]
     ends = difference.percent_interval
     if difference.percent < 0:
-        return -difference.percent, Interval(-ends.high, -ends.low)
-    return difference.percent, ends
+        ends = Interval(-ends.high, -ends.low)
+    return f"{abs(difference.percent):.1f}%{word}{_percents(ends)}"
 
 
 def _percents(interval: Interval) -> str:
@@ -272,3 +276,44 @@ def _score(comparison: Comparison, policy: str) -> str:
     metric = comparison.primary
     unit = f" {metric.unit}" if metric.unit else ""
     return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"
+
+
+def print_explanations(
+    policy: str, seed: int, explanations: Sequence[ExplainedDecision], choice: str, console: Console
+) -> None:
+    """Print a table for each choice of a decision. `choice` names the options: stage, job."""
+    whole = not console.is_terminal
+    console.print()
+    console.print(Text(f"Decisions of {policy} on seed {seed}", style="bold"), soft_wrap=whole)
+    if not explanations:
+        console.print(f"It never had more than one {choice} to choose from.", soft_wrap=whole)
+    for decision in explanations:
+        explanation = decision.explanation
+        console.print()
+        line = f"at {decision.time_s:,.1f} s: {explanation.summary}"
+        console.print(Text(line), soft_wrap=whole)
+        for heading, options in explanation.choices.items():
+            table = _option_table(heading, options, explanation.others.get(heading, 0))
+            console.print(Padding(table, (0, 0, 0, 2), expand=False))
+
+
+def _option_table(heading: str, options: Sequence[Option], others: int) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("")
+    table.add_column(heading, min_width=24)
+    columns = tuple(options[0].details) if options else ()
+    for column in (*columns, "probability"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for option in options:
+        cells = [*(option.details[column] for column in columns), _probability(option.probability)]
+        mark, style = (">", "bold") if option.chosen else ("", "")
+        table.add_row(mark, Text(option.name), *cells, style=style)
+    if others:
+        left = 1 - sum(option.probability or 0.0 for option in options)
+        blank = [""] * len(columns)
+        table.add_row("", f"{others} more", *blank, _probability(max(left, 0.0)), style="dim")
+    return table
+
+
+def _probability(probability: float | None) -> str:
+    return "" if probability is None else f"{probability:.1%}"

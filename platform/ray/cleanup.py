@@ -10,12 +10,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from loadmaster.envs.errors import InputError
 
 RAY_LOG = "ray.log"  # in the folder of a run or a sweep
 STDOUT, STDERR = 1, 2
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 @contextmanager
@@ -41,9 +46,15 @@ def ray_output_in(path: Path) -> Iterator[TextIO]:
             os.close(copy)
 
 
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
+    """Handle signals inside the block."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager
@@ -61,11 +72,8 @@ def reraise_sigint() -> Iterator[None]:
         interrupted.set()
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGINT, on_sigint)
-    try:
+    with handled(on_sigint, signal.SIGINT):
         yield
-    finally:
-        signal.signal(signal.SIGINT, before)
     if interrupted.is_set():
         raise KeyboardInterrupt
 

@@ -28,7 +28,7 @@ DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 @contextlib.contextmanager
 def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]:
     """Run a head that only this machine can reach; yield its address."""
-    gcs, dashboard, client, agent, metrics = _free_ports(5)
+    gcs, dashboard, client, agent, metrics = free_ports(5)
     ports = {
         "port": gcs,
         "dashboard-port": dashboard,
@@ -77,7 +77,7 @@ def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise InputError(f"Ray did not start: {' '.join(lines[-3:])[-300:] or 'no output'}")
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Find free ports; all are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as held:
         found = [held.enter_context(socket.socket()) for _ in range(count)]

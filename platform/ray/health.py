@@ -8,7 +8,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
@@ -40,18 +40,8 @@ class Check:
 
 def examine(start_ray: bool = False) -> Iterator[Check]:
     """Run all checks; a check that raises is reported as failed."""
-    parts: list[Callable[[], Iterator[Check]]] = [
-        _python,
-        _standard_library,
-        _libraries,
-        _compiled_code,
-        _traces,
-        _machine,
-        _browser,
-    ]
-    if start_ray:
-        parts.append(_cluster)
-    for part in parts:
+    parts = (_python, _standard_library, _libraries, _compiled_code, _traces, _machine, _browser)
+    for part in (*parts, _cluster) if start_ray else parts:
         try:
             yield from part()
         except Exception as fault:
@@ -61,9 +51,9 @@ def examine(start_ray: bool = False) -> Iterator[Check]:
 
 def _python() -> Iterator[Check]:
     wanted = SpecifierSet(metadata("loadmaster")["Requires-Python"])
-    found = platform.python_version()
-    if wanted.contains(found, prereleases=True):
-        yield Check("python", "ok", f"{found} at {sys.executable}")
+    found = f"{platform.python_version()} at {sys.executable}"
+    if wanted.contains(platform.python_version(), prereleases=True):
+        yield Check("python", "ok", found)
     else:
         yield Check("python", "fail", f"{found}; expected {wanted}", "make PYTHON=/path/to/python")
 
@@ -86,21 +76,19 @@ def _libraries() -> Iterator[Check]:
         extra = next((one for one in extras if _applies(wanted, one)), None)
         if extra is None:
             continue
-        expected = f"expected {wanted.specifier}"
-        remedy = f"pip install -c constraints.txt '{wanted.name}{wanted.specifier}'"
         try:
             found = version(wanted.name)
         except PackageNotFoundError:
-            if extra in EXTRAS:
-                remedy = f"pip install 'loadmaster[{extra}]'"
-                yield Check(wanted.name, "warn", f"not installed; {extra} needs it", remedy)
-            else:
-                yield Check(wanted.name, "fail", f"not installed; {expected}", remedy)
-            continue
-        if wanted.specifier.contains(found, prereleases=True):
+            found = ""
+        if found and wanted.specifier.contains(found, prereleases=True):
             yield Check(wanted.name, "ok", found)
+        elif not found and extra in EXTRAS:
+            remedy = f"pip install 'loadmaster[{extra}]'"
+            yield Check(wanted.name, "warn", f"not installed; {extra} needs it", remedy)
         else:
-            yield Check(wanted.name, "fail", f"{found}; {expected}", remedy)
+            detail = f"{found or 'not installed'}; expected {wanted.specifier}"
+            remedy = f"pip install -c constraints.txt '{wanted.name}{wanted.specifier}'"
+            yield Check(wanted.name, "fail", detail, remedy)
 
 
 def _applies(wanted: Requirement, extra: str) -> bool:
@@ -126,25 +114,22 @@ def _compiled_code() -> Iterator[Check]:
 
 
 def _traces() -> Iterator[Check]:
-    name = "traces"
-    given = os.environ.get("LOADMASTER_DATA")
-    if not given:
-        yield Check(name, "ok", "LOADMASTER_DATA is not set: generated workloads only")
-        return
+    given = os.environ.get("LOADMASTER_DATA", "")
     place = Path(given).expanduser()
-    if not place.exists():
-        remedy = "set LOADMASTER_DATA to the folder of your traces, or unset it"
-        yield Check(name, "fail", f"LOADMASTER_DATA={given} does not exist", remedy)
-        return
     found = ["a file"] if place.is_file() else []
-    for workload, patterns in TRACES.items():
+    for workload, patterns in TRACES.items() if given else ():
         if count := next((n for p in patterns if (n := len(list(place.glob(p))))), 0):
             found.append(f"{workload} (files: {count})")
-    if found:
-        yield Check(name, "ok", f"{', '.join(found)} at {place}")
+    if not given:
+        yield Check("traces", "ok", "LOADMASTER_DATA is not set: generated workloads only")
+    elif not place.exists():
+        remedy = "set LOADMASTER_DATA to the folder of your traces, or unset it"
+        yield Check("traces", "fail", f"LOADMASTER_DATA={given} does not exist", remedy)
+    elif found:
+        yield Check("traces", "ok", f"{', '.join(found)} at {place}")
     else:
         remedy = f"expected one of: {', '.join(p for ps in TRACES.values() for p in ps)}"
-        yield Check(name, "warn", f"no known trace in {place}", remedy)
+        yield Check("traces", "warn", f"no known trace in {place}", remedy)
 
 
 def _machine() -> Iterator[Check]:
@@ -153,20 +138,18 @@ def _machine() -> Iterator[Check]:
     if limit.is_file() and (text := limit.read_text().strip()).isdigit():
         memory = min(memory, int(text))
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    remedy = "Ray and torch want 4 GiB; evaluation needs less" if memory < 4 * GIB else ""
     detail = f"{cores} cores, {memory / GIB:.1f} GiB memory"
-    if memory < 4 * GIB:
-        yield Check("machine", "warn", detail, "Ray and torch want 4 GiB; evaluation needs less")
-    else:
-        yield Check("machine", "ok", detail)
+    yield Check("machine", "warn" if remedy else "ok", detail, remedy)
 
 
 def _browser() -> Iterator[Check]:
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            yield Check("browser", "ok", path)
-            return
-    remedy = "apt-get install chromium (only the tests that open a page need it)"
-    yield Check("browser", "warn", "no chromium on PATH", remedy)
+    names = ("chromium", "chromium-browser", "google-chrome")
+    if path := next(filter(None, map(shutil.which, names)), None):
+        yield Check("browser", "ok", path)
+    else:
+        remedy = "apt-get install chromium (only the tests that open a page need it)"
+        yield Check("browser", "warn", "no chromium on PATH", remedy)
 
 
 def _cluster() -> Iterator[Check]:
@@ -176,24 +159,17 @@ def _cluster() -> Iterator[Check]:
     import ray
 
     address = os.environ.get("RAY_ADDRESS")
-    remedy = "see the log folder Ray names; check RAY_ADDRESS and free memory"
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    local = {} if address else {"include_dashboard": False}
     try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(address="local", include_dashboard=False, **quiet)
+        ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
         resources = ray.cluster_resources()
         nodes = sum(1 for node in ray.nodes() if node["Alive"])
     except Exception as fault:
+        remedy = "see the log folder Ray names; check RAY_ADDRESS and free memory"
         yield Check("cluster", "fail", f"{type(fault).__name__}: {fault}", remedy)
         return
     finally:
         ray.shutdown()
-    kinds = {"CPU": 1, "GPU": 1, "memory": GIB}
-    shown = ", ".join(
-        f"{resources[kind] / unit:g} {kind}" if unit == 1 else f"{resources[kind] / unit:.1f} GiB"
-        for kind, unit in kinds.items()
-        if kind in resources
-    )
-    yield Check("cluster", "ok", f"{address or 'started here'}: nodes {nodes}, {shown}")
+    shown = [f"{resources[kind]:g} {kind}" for kind in ("CPU", "GPU") if kind in resources]
+    shown.append(f"{resources.get('memory', 0) / GIB:.1f} GiB")
+    yield Check("cluster", "ok", f"{address or 'started here'}: nodes {nodes}, {', '.join(shown)}")

@@ -11,12 +11,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.ray.cleanup import ray_output_in
+from loadmaster.platform.ray.cleanup import handled, ray_output_in
 from loadmaster.serving.jobs.job import venv_first
 from loadmaster.serving.monitoring.metrics import export_port
 from loadmaster.serving.settings import ServeSettings
@@ -121,24 +121,14 @@ def _check_start() -> None:
         raise InputError(f"the service did not start: {faults[-1] if faults else status.message}")
 
 
-@contextmanager
-def terminable() -> Iterator[None]:
+def terminable() -> AbstractContextManager[None]:
     """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handled(signal.default_int_handler, signal.SIGTERM)
 
 
 @contextmanager
 def until_stopped() -> Iterator[threading.Event]:
     """Yield an event that Ctrl-C and SIGTERM set."""
     stopped = threading.Event()
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda *_: stopped.set()) for number in numbers]
-    try:
+    with handled(lambda *_: stopped.set(), signal.SIGINT, signal.SIGTERM):
         yield stopped
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)

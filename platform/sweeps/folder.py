@@ -19,7 +19,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import missing_folders, remove_empty_folders
-from loadmaster.platform.evaluation.files import atomic_folder
+from loadmaster.platform.evaluation.files import output_folder
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.settings import Sweep
 
@@ -43,7 +43,7 @@ class SweepFolder:
             "trials": sweep.settings.trials,
             **provenance,
         }
-        with atomic_folder(path) as scratch:
+        with output_folder(path) as scratch:
             (scratch / FILE).write_text(sweep.text, encoding="utf-8")
             (scratch / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         return cls(path, manifest, made)

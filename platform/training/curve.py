@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from loadmaster.models.files import atomic_binary_file
-from loadmaster.platform.evaluation import chart_style
+from loadmaster.platform.evaluation import charts
 from loadmaster.platform.training.history import (
     Effort,
     History,
@@ -46,7 +46,7 @@ def draw_curves(
     """Validation over effort, a dot at the best; best baselines as horizontal lines."""
     metric = axis_label(common_metric(histories))
     scale, effort = _effort(histories, against)
-    with mpl.rc_context(chart_style.STYLE):
+    with mpl.rc_context(charts.STYLE):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         axes = figure.subplots()
         for history, style in zip(histories, _styles(), strict=False):
@@ -59,22 +59,22 @@ def draw_curves(
         values = [value for history in histories for value in history.values]
         if max(values) >= LOG_FROM * min(values) > 0:
             axes.set_yscale("log")
-            chart_style.plain_log(axes.yaxis, 8)
+            charts.plain_log(axes.yaxis, 8)
         axes.set_xlabel(effort)
         axes.set_ylabel(metric)
         axes.set_title("Greedy policy on sequences it never learns from", loc="left", fontsize=11)
         if len(histories) > 1:
-            chart_style.legend_outside(axes, "run (best)")
+            charts.legend_outside(axes, "run (best)")
             entries = axes.get_legend_handles_labels()[1]
             lines = sum(1 + entry.count("\n") for entry in entries)
             figure.set_size_inches(9, max(4.6, 1 + 0.22 * lines))
-        figure.savefig(file, format=kind, dpi=chart_style.DPI)
+        figure.savefig(file, format=kind, dpi=charts.DPI)
 
 
 def _styles() -> Iterator[dict[str, Any]]:
     """Forty distinguishable line styles, repeated."""
-    similar, *others = chart_style.PALETTE  # similar to NEWCOMER, so it comes last
-    each = product(chart_style.DASHES, (chart_style.LEARNED_COLOUR, *others, similar))
+    similar, *others = charts.PALETTE  # similar to NEWCOMER, so it comes last
+    each = product(charts.DASHES, (charts.LEARNED_COLOUR, *others, similar))
     return ({"color": colour, "linestyle": dash} for dash, colour in cycle(each))
 
 
@@ -114,7 +114,7 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
             runs.append((history.name, style["color"]))
     if len(found) == 1:
         ((name, value),) = found
-        axes.axhline(value, color=chart_style.INK, **LEVEL)
+        axes.axhline(value, color=charts.INK, **LEVEL)
         # Beside the curves: on the left if one crosses the line late, else on the right.
         left = any(
             h.points[len(h.points) // 2].validation > value > h.best.validation for h in histories
@@ -129,9 +129,9 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
             textcoords="offset points",
             ha="left" if left else "right",
             va="bottom" if above else "top",
-            color=chart_style.QUIET,
+            color=charts.QUIET,
             fontsize=9,
-            path_effects=[chart_style.HALO],
+            path_effects=[charts.HALO],
         )
     else:
         for (name, value), ((first, colour), *others) in found.items():

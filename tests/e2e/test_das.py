@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.models.bundle import load_bundle
-from loadmaster.platform.cli.main import main
+from tests.platform.cli.one_line import Cli
 
 pytestmark = pytest.mark.slow
 
@@ -33,45 +30,33 @@ SETTINGS = {
 }
 
 
-def train(cwd: Path) -> None:
-    """In a process of its own, on the running Ray cluster."""
-    import ray
-
-    address = ray.get_runtime_context().gcs_address
-    command = ["train", "das", "--workers", "1", "--output", "run", "--address", address]
-    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    done = subprocess.run(
-        [LOADMASTER, *command, *given],
-        cwd=cwd,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_trained_bundle_is_evaluated_beside_baselines(
     ray_session: None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def run_json(*arguments: str) -> Any:
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+    import ray
 
+    cli = Cli(capsys)
     monkeypatch.chdir(tmp_path)
-    train(tmp_path)
-    exported = run_json("export", "run", "mine", "--which", "last")
+    address = ray.get_runtime_context().gcs_address
+    command = ["train", "das", "--workers", "1", "--output", "run", "--address", address]
+    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
+    # In a process of its own, on the running Ray cluster.
+    done = subprocess.run(
+        [LOADMASTER, *command, *given], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    exported = cli.json("export run mine --which last")
     bundle = load_bundle(tmp_path / "mine")
     assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])
     # Preemption is a default of DAS's training, not of the environment.
     assert bundle.trained["environment"] == {"jobs": 20, "max_queue": 12, "preempt": True}
-    record = run_json(
-        "evaluate", "das", "--policy", "mine", "--against", "all", "--set", "jobs=20",
-        "--seeds", "3", "--first-seed", "5", "--output", "evaluated", "--explain", "1",
-    )  # fmt: skip
+    record = cli.json(
+        "evaluate das --policy mine --against all --set jobs=20 --seeds 3 --first-seed 5 "
+        "--output evaluated --explain 1"
+    )
     assert set(record["policies"]) == {"mine", *BASELINES}
     # The sequences of the run's validation.
     mean_jct_s = record["policies"]["mine"]["jct"]["mean"]

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.decision_state import RECONSIDERING
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE
-from loadmaster.platform.evaluation.chart_style import DPI, FAINT, INK, PALETTE, QUIET, STYLE
+from loadmaster.platform.evaluation.charts import DPI, FAINT, INK, PALETTE, QUIET, STYLE
 from loadmaster.platform.systems.das.decision_trace import Place, RecordedEpisode, Step
 
 DECISIONS = 6

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from loadmaster.platform.bench import simulators
 from loadmaster.platform.bench.measurements import Figure, in_fresh_process
 from loadmaster.platform.cli.main import main
+from tests.platform.cli.one_line import error_line
+
+Captured = pytest.CaptureFixture[str]
+STOCK = ("stock_runner/envs-1/", "stock_runner/envs-3/")
 
 
-def test_json_has_the_stable_keys(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_json_has_the_stable_keys(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     def some(say: object) -> Iterator[Figure]:
-        yield from simulators._episode_speed("dag_scheduling", "tpch-like", "fair")
+        yield from simulators.episode_speed("dag_scheduling", "tpch-like", "fair")
 
     monkeypatch.setattr(simulators, "measure", some)
     monkeypatch.setattr(simulators, "EPISODES", 1)
@@ -32,7 +34,7 @@ def test_json_has_the_stable_keys(
     assert results[1]["value"] / results[0]["value"] == pytest.approx(70, rel=0.3)
 
 
-def test_ratio() -> None:
+def test_ratio_is_times_better() -> None:
     assert Figure("speed", 200, "1/s", peer=50).ratio == 4
     assert Figure("time", 2, "s", peer=50, higher_is_better=False).ratio == 25
     assert Figure("alone", 2, "s").ratio is None
@@ -43,48 +45,30 @@ def test_in_fresh_process_reads_the_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "words"),
     [
-        (["simulator"], "unknown benchmark 'simulator'; did you mean 'simulators'?"),
-        (["rollouts", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
-        (["scaling", "decimo"], "unknown system 'decimo'; did you mean 'decima'?"),
-        (
-            ["encoder", "decima"],
-            "encoder takes no system; expected `loadmaster bench rollouts decima`",
-        ),
-        (
-            ["rollouts", "--workers", "2"],
-            "rollouts takes no --workers; expected it with `bench scaling` only",
-        ),
-        (
-            ["rollouts", "--gpus", "1"],
-            "rollouts takes no --gpus; expected it with `bench scaling` only",
-        ),
-        (
-            ["scaling", "--gpus", "1"],
-            "resources.gpus is 1 but torch sees no GPU here; expected 0",
-        ),
-        (
-            ["scaling", "--workers", "1,two"],
-            "--workers is '1,two'; expected numbers from 1 on with commas between, as in 1,2,4",
-        ),
-        (
-            ["scaling", "--workers", "0,2"],
-            "--workers is '0,2'; expected numbers from 1 on with commas between, as in 1,2,4",
-        ),
+        ("simulator", "did you mean 'simulators'?"),
+        ("rollouts decimo", "did you mean 'decima'?"),
+        ("scaling decimo", "did you mean 'decima'?"),
+        ("encoder decima", "takes no system; expected `loadmaster bench rollouts decima`"),
+        ("rollouts --workers 2", "takes no --workers; expected it with `bench scaling` only"),
+        ("rollouts --gpus 1", "takes no --gpus"),
+        ("soak --workers 2", "takes no --workers"),
+        ("scaling --gpus 1", "resources.gpus is 1"),
+        ("scaling --workers 1,two", "--workers is '1,two'"),
+        ("scaling --workers 0,2", "--workers is '0,2'"),
+        ("scaling --workers 1 --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
+        ("soak --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
+        ("soak --minutes 0", "--minutes is 0; expected more than 0, 1,440 at most"),
+        ("soak --minutes nan", "--minutes is nan"),
     ],
 )
 def test_bad_input_is_one_line(
-    arguments: list[str],
-    line: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", *arguments]) == 2
-    assert capsys.readouterr().err == f"error: {line}\n"
+    assert words in error_line(["bench", *arguments.split()], capsys)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -102,7 +86,7 @@ def tiny_training() -> Any:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_rollouts_are_compared_with_the_stock_runner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from loadmaster.platform.systems.decima import bench as decima
 
@@ -113,31 +97,23 @@ def test_rollouts_are_compared_with_the_stock_runner(
     assert main(["bench", "rollouts", "decima", "--json"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
     found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
+    ways = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
     assert list(found) == [
-        "rollout/decisions_per_s",
-        "rollout/unrecorded/decisions_per_s",
-        "rollout/vector_engine/envs-2/decisions_per_s",
-        "rollout/stock_runner/envs-1/decisions_per_s",
-        "rollout/stock_runner/envs-3/decisions_per_s",
-        "rollout/stock_runner_decisions_per_s",
-        "rollout/times_stock_runner",
-        "decision/100-stages/p50_ms",
-        "decision/100-stages/p99_ms",
-        "training/seconds_per_1000_decisions",
-        "training/rollout_seconds_per_1000_decisions",
-        "training/update_seconds_per_1000_decisions",
+        *(f"rollout/{way}decisions_per_s" for way in ways),
+        *("rollout/stock_runner_decisions_per_s", "rollout/times_stock_runner"),
+        *("decision/100-stages/p50_ms", "decision/100-stages/p99_ms"),
+        *(f"training/{part}seconds_per_1000_decisions" for part in ("", "rollout_", "update_")),
     ]
     assert all(value > 0 for value in found.values())
     stock = found["rollout/stock_runner_decisions_per_s"]
-    assert stock == max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 3))
+    assert stock == max(found[f"rollout/{way}decisions_per_s"] for way in STOCK)
     ratio = found["rollout/decisions_per_s"] / stock
     assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
-    parts = [f"training/{part}_seconds_per_1000_decisions" for part in ("rollout", "update")]
-    whole = found["training/seconds_per_1000_decisions"]
-    assert sum(found[part] for part in parts) <= whole
-    assert found["decision/100-stages/p50_ms"] <= found["decision/100-stages/p99_ms"]
+    whole, *parts = list(found.values())[-3:]
+    assert sum(parts) <= whole
 
 
+@pytest.mark.slow
 def test_stock_runner_samples_the_requested_steps() -> None:
     from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
@@ -161,14 +137,14 @@ def test_stock_runner_samples_the_requested_steps() -> None:
     for steps in (5, 70):
         made = runner.sample(steps)
         assert 2 * steps <= made <= 2 * steps + 2 * 50
-    theirs = runner._runner.module.get_state()
+    theirs = runner.runner.module.get_state()
     assert all((theirs[name] == value).all() for name, value in module.get_state().items())
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_scaling_is_measured_written_and_drawn(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
     from loadmaster.platform.cli import train
@@ -184,22 +160,18 @@ def test_scaling_is_measured_written_and_drawn(
     monkeypatch.setattr(scaling, "Trainer", Watched)
     monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
     folder = tmp_path / "scaling"
-    arguments = ["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]
-    assert main(arguments) == 0
+    assert main(["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]) == 0
     shown, progress = capfd.readouterr()
     printed = json.loads(shown)
     assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
-    rows = table_of(folder)
+    one, two = rows = pd.read_csv(folder / "scaling.csv").to_dict("records")
     assert [row["workers"] for row in rows] == [1, 2]
-    one, two = rows
     assert one["rollout_efficiency"] == one["iteration_speedup"] == 1
-    ideal = 2 * one["rollout_decisions_per_s"]
-    efficiency = two["rollout_decisions_per_s"] / ideal
+    efficiency = two["rollout_decisions_per_s"] / (2 * one["rollout_decisions_per_s"])
     assert two["rollout_efficiency"] == pytest.approx(efficiency, abs=1e-3)
     assert all(0 < row["iteration_rollout_seconds"] < row["iteration_seconds"] for row in rows)
     values = {result["name"]: result["value"] for result in printed["results"]}
-    names = ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup")
-    for name in names:
+    for name in ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup"):
         assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
@@ -214,17 +186,9 @@ def test_scaling_is_measured_written_and_drawn(
     assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
 
 
-def table_of(folder: Path) -> list[dict[str, float]]:
-    with (folder / "scaling.csv").open() as file:
-        return [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-
-
 @pytest.mark.parametrize("reaches", [0, 2])
 def test_interrupted_scaling_leaves_its_points(
-    reaches: int,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    reaches: int, capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
 
@@ -236,28 +200,14 @@ def test_interrupted_scaling_leaves_its_points(
 
     monkeypatch.setattr(scaling, "measure_scaling", stopped)
     folder = tmp_path / "results" / "scaling"
-    arguments = ["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]
-    assert main(arguments) == 130
+    assert main(["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]) == 130
     if not reaches:
         assert list(tmp_path.iterdir()) == []
         return
-    assert [row["workers"] for row in table_of(folder)] == [1, 2]
+    assert list(pd.read_csv(folder / "scaling.csv")["workers"]) == [1, 2]
     assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
     progress = capfd.readouterr().err
     assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in progress
-
-
-def test_unwritable_output_is_refused_before_the_work(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "file").write_text("mine")
-    folder = tmp_path / "file" / "scaling"
-    assert main(["bench", "scaling", "--workers", "1", "--output", str(folder)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: cannot write to --output {str(folder)!r}: Not a directory; "
-        "expected a folder that can be made or written to\n"
-    )
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_every_worker_gets_the_same_amount() -> None:
@@ -265,7 +215,7 @@ def test_every_worker_gets_the_same_amount() -> None:
 
     config = tiny_training()
     for workers in (1, 3):
-        batches = scaling._batches(config, workers)
+        batches = scaling.batches(config, workers)
         first, second = next(batches), next(batches)
         each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
         assert len(first) == len(second) == workers * each

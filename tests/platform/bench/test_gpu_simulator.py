@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.gpu_scheduling.episode import build_episode
-from loadmaster.platform.bench import simulators as gpu_simulator
+from loadmaster.platform.bench import simulators
 from tests.traces import needs_traces
 
 
@@ -15,21 +15,15 @@ def ignore(_: str) -> None:
 
 
 def test_generated_jobs_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_simulator, "RUNS", 2)
-    monkeypatch.setattr(gpu_simulator, "RECORDED", 60)
-    monkeypatch.setattr(gpu_simulator, "MANY", 300)
-    figures = [
-        *gpu_simulator.three_nodes(False, ignore),
-        *gpu_simulator.many_jobs(False, ignore),
-    ]
+    monkeypatch.setattr(simulators, "RUNS", 2)
+    monkeypatch.setattr(simulators, "RECORDED", 60)
+    monkeypatch.setattr(simulators, "MANY", 300)
+    figures = [*simulators.three_nodes(False, ignore), *simulators.many_jobs(False, ignore)]
+    policies = ("fifo-first-fit", "sjf-first-fit", "fifo-load-balance", "sjf-load-balance")
     assert [figure.name for figure in figures] == [
         "gpu_scheduling/pai-like-3x8/cpu_s",
-        "gpu_scheduling/pai-like-3x8/fifo-first-fit/cpu_s",
-        "gpu_scheduling/pai-like-3x8/sjf-first-fit/cpu_s",
-        "gpu_scheduling/pai-like-3x8/fifo-load-balance/cpu_s",
-        "gpu_scheduling/pai-like-3x8/sjf-load-balance/cpu_s",
-        "gpu_scheduling/pai-like-300-jobs/fifo/cpu_s",
-        "gpu_scheduling/pai-like-300-jobs/sjf/cpu_s",
+        *(f"gpu_scheduling/pai-like-3x8/{policy}/cpu_s" for policy in policies),
+        *(f"gpu_scheduling/pai-like-300-jobs/{rule}/cpu_s" for rule in ("fifo", "sjf")),
     ]
     assert all(figure.value > 0 and figure.peer is None for figure in figures)
     assert figures[0].value == max(figure.value for figure in figures[1:5])
@@ -37,14 +31,9 @@ def test_generated_jobs_have_another_name(monkeypatch: pytest.MonkeyPatch) -> No
 
 @needs_traces
 def test_recorded_jobs_have_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_simulator, "RUNS", 9)
-    figures = {
-        figure.name: figure
-        for figure in (
-            *gpu_simulator.three_nodes(True, ignore),
-            *gpu_simulator.many_jobs(True, ignore),
-        )
-    }
+    monkeypatch.setattr(simulators, "RUNS", 9)
+    measured = (*simulators.three_nodes(True, ignore), *simulators.many_jobs(True, ignore))
+    figures = {figure.name: figure for figure in measured}
     small = figures["gpu_scheduling/pai-3x8/cpu_s"]
     assert small.peer == 9.0
     assert small.ratio is not None
@@ -53,16 +42,17 @@ def test_recorded_jobs_have_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
         assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
 
 
-def test_vector_speed() -> None:
-    figure = gpu_simulator.vector_speed(2)
+def test_vector_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulators, "MEASURED_S", 0.1)
+    figure = simulators.vector_speed(2)
     assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
     assert figure.value > 1000
 
 
 def test_repeated_jobs() -> None:
-    settings = gpu_simulator.same_rules(gpu_simulator.ONE_NODE, jobs=50)
+    settings = simulators.same_rules(simulators.ONE_NODE, jobs=50)
     own = build_episode(settings, 0).jobs
-    many = gpu_simulator.repeated(own, 2500, 1000)
+    many = simulators.repeated(own, 2500, 1000)
     assert many.job_id.tolist() == list(range(2500))
     assert [many.arrival_s[place] for place in (0, 999, 1000, 2499)] == [0, 0, 60, 120]
     assert set(many.duration_s) <= set(own.duration_s)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from loadmaster.platform.bench.http_load import (
-    by_second,
-    drive,
-    main,
-    measure,
-    percentile_ms,
-    report,
-)
-from loadmaster.platform.bench.load_connections import Load
+from loadmaster.platform.bench.http_load import Driver, Load, drive, measure, percentile_ms, report
+from loadmaster.serving.client.http1 import TOKEN_VARIABLE
 from tests.serving.client.fake_service import Talk, answer, fake_service, raw, unused_url
 
 
@@ -30,24 +23,31 @@ def test_percentiles_by_rank() -> None:
     assert percentile_ms([], 50) is None
 
 
+def run(
+    *behaviours: Callable[[Talk], bool], path: str = "", **load: Any
+) -> tuple[Any, Driver, dict[str, Any]]:
+    """Load a fake service; return the service, the driver and the report."""
+    with fake_service(*behaviours) as service:
+        made = Load(service.url + path, **load)
+        driver = drive(made)
+    return service, driver, report(made, driver)
+
+
 def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
-    bodies = [tmp_path / name for name in ("one", "two", "three")]
+    bodies = tuple(tmp_path / name for name in ("one", "two", "three"))
     for body in bodies:
         body.write_text(f'"{body.name}"')
-    with fake_service() as service:
-        load = Load(f"{service.url}/v1/x/decide?y=1", tuple(bodies), concurrency=2, seconds=0.3)
-        driver = drive(load)
-        summary = report(load, driver)
+    path = "/v1/x/decide?y=1"
+    service, driver, summary = run(path=path, bodies=bodies, concurrency=2, seconds=0.3)
     assert summary["requests"] == len(service.seen) > 6
     assert summary["failed"] == {}
     assert summary["requests_per_s"] == pytest.approx(summary["requests"] / driver.elapsed_s())
     assert 0 < summary["p50_ms"] <= summary["p90_ms"] <= summary["p99_ms"] <= summary["max_ms"]
-    assert {seen.target for seen in service.seen} == {"/v1/x/decide?y=1"}
+    assert {seen.target for seen in service.seen} == {path}
     assert {seen.connection for seen in service.seen} == {0, 1}
     counts = [[seen.body.decode() for seen in service.seen].count(f'"{b.name}"') for b in bodies]
     assert max(counts) - min(counts) <= 1, "in turn"
-    rows = list(by_second(driver))
-    assert sum(int(str(row[1])) for row in rows[1:]) == summary["requests"]
+    assert sum(row["answers"] for row in summary["by_second"]) == summary["requests"]
 
 
 def once_slow(seconds: float) -> Callable[[Talk], bool]:
@@ -66,45 +66,37 @@ def once_slow(seconds: float) -> Callable[[Talk], bool]:
 
 def test_an_open_loop_leaves_out_no_wait() -> None:
     """During a pause of 0.3 s at 200/s about 60 requests should have started: each has waited."""
-    with fake_service(once_slow(0.3)) as service:
-        load = Load(service.url, concurrency=2, seconds=1.0, rate=200)
-        driver = drive(load)
-    summary = report(load, driver)
-    assert summary["requests"] == 200
-    assert summary["failed"] == {}
-    waited = sorted(driver.latencies_s)
-    assert 0.28 <= waited[-1] < 2
-    assert sum(latency > 0.1 for latency in waited) >= 30, "a closed loop would have seen two"
+    _, driver, summary = run(once_slow(0.3), concurrency=2, seconds=1.0, rate=200)
+    assert (summary["requests"], summary["failed"]) == (200, {})
+    assert 0.28 <= max(driver.latencies_s) < 2
+    waited = sum(latency > 0.1 for latency in driver.latencies_s)
+    assert waited >= 30, "a closed loop would have seen two"
 
 
-def test_an_open_loop_tells_what_it_could_not_send() -> None:
+def test_an_open_loop_counts_what_it_could_not_send() -> None:
     def slow(talk: Talk) -> bool:
         time.sleep(0.1)
         return answer()(talk)
 
-    with fake_service(slow) as service:
-        load = Load(service.url, concurrency=1, seconds=0.5, rate=100, timeout_s=0.3)
-        summary = report(load, drive(load))
+    _, _, summary = run(slow, seconds=0.5, rate=100, timeout_s=0.3)
     assert summary["requests"] == 50
     assert summary["failed"]["unsent"] >= 35
 
 
 def test_failures_are_counted_by_kind() -> None:
-    with fake_service(
+    service, driver, summary = run(
         answer({"error": "no"}, 503),
         answer(),
         raw(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"),
         raw(b"nonsense\r\n\r\n"),
         answer(Connection="close"),
         answer(),
-    ) as service:
-        load = Load(service.url, concurrency=1, seconds=0.5)
-        driver = drive(load)
-        summary = report(load, driver)
-        assert service.connections >= 4
+        seconds=0.5,
+    )
+    assert service.connections >= 4
     assert summary["failed"] == {"503": 1, "connection": 1, "malformed": 1}
     assert summary["requests"] == len(service.seen) == len(driver.latencies_s) + 3
-    assert sum(int(str(row[2])) for row in list(by_second(driver))[1:]) == 3
+    assert sum(row["failed"] for row in summary["by_second"]) == 3
 
 
 def test_requests_time_out() -> None:
@@ -112,42 +104,23 @@ def test_requests_time_out() -> None:
         talk.over.wait(5)
         return False
 
-    with fake_service(stuck, answer()) as service:
-        load = Load(service.url, concurrency=1, seconds=0.6, timeout_s=0.2)
-        summary = report(load, drive(load))
+    _, _, summary = run(stuck, answer(), seconds=0.6, timeout_s=0.2)
     assert summary["failed"] == {"timeout": 1}
     assert summary["requests"] > 1
 
 
 def test_a_warm_up_is_not_counted() -> None:
-    with fake_service() as service:
-        load = Load(service.url, concurrency=1, seconds=0.2, rate=100, warmup_s=0.3)
-        summary = report(load, drive(load))
-        assert summary["requests"] == 20
-        assert len(service.seen) == 50
+    service, _, summary = run(seconds=0.2, rate=100, warmup_s=0.3)
+    assert (summary["requests"], len(service.seen)) == (20, 50)
 
 
-def test_in_a_process_of_its_own(tmp_path: Path) -> None:
-    body, table = tmp_path / "state.json", tmp_path / "seconds.csv"
-    body.write_text("{}")
+def test_load_runs_in_its_own_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "s3cret")
+    (body := tmp_path / "body").write_text("{}")
     with fake_service() as service:
-        load = Load(service.url, (body,), concurrency=2, seconds=0.3)
-        summary = measure(load, token="s3cret", per_second=table)
+        summary = measure(Load(service.url, (body,), seconds=0.2))
         assert summary["requests"] == len(service.seen) > 2
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
         assert service.seen[0].body == b"{}"
-    with table.open() as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["answers"]) for row in rows) == summary["requests"]
     with pytest.raises(RuntimeError, match="load generator failed"):
         measure(Load(unused_url(), seconds=0.1))
-
-
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([unused_url(), "--seconds", "0.1"]) == 1
-    assert main([unused_url(), "--body", str(tmp_path / "missing")]) == 1
-    assert main(["nowhere"]) == 1
-    assert capsys.readouterr().err.count("error: ") == 3
-    for wrong in (["--concurrency", "0"], ["--rate", "0"], ["--seconds", "-1"]):
-        with pytest.raises(SystemExit):
-            main([unused_url(), *wrong])

@@ -1,12 +1,34 @@
-"""The check that a failing command prints one line."""
+"""Run commands in this process and check what they print."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from loadmaster.platform.cli.main import main
+
+
+class Cli:
+    """Runs command lines and returns what they print."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, line: str, code: int = 0) -> Any:
+        """Run a command that exits with `code`; return `out` and `err`."""
+        self._capsys.readouterr()
+        assert main(shlex.split(line)) == code
+        return self._capsys.readouterr()
+
+    def json(self, line: str) -> Any:
+        return json.loads(self(f"{line} --json").out)
+
+    def error(self, line: str, code: int = 2) -> str:
+        return error_line(shlex.split(line), self._capsys, code)
 
 
 def error_line(arguments: Sequence[str], capsys: pytest.CaptureFixture[str], code: int = 2) -> str:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from pathlib import Path
 
 import pytest
 
-from loadmaster.platform.cli.main import main
-from tests.platform.cli.one_line import error_line
+from tests.platform.cli.one_line import Cli
 from tests.platform.training.made_runs import make_run
-
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +17,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_picture_and_table(capsys: Captured) -> None:
+def test_picture_and_table(cli: Cli) -> None:
     make_run(Path("runs/one"), 330.0, 60.0, 45.0)
     make_run(Path("runs/two"), 1080.0, 70.0)
-    assert main(["curve", "runs/one", "[b]two=runs/two"]) == 0
-    shown, err = capsys.readouterr()
+    shown, err = cli("curve runs/one '[b]two=runs/two'")
     assert err == ""
     rows = [line.split() for line in shown.splitlines()]
     assert rows[1] == ["one", "5", "330.0", "45.0", "4", "fair", "50.0", "-10.0%"]
@@ -35,12 +30,10 @@ def test_picture_and_table(capsys: Captured) -> None:
     assert Path("curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_json(capsys: Captured) -> None:
+def test_json(cli: Cli) -> None:
     make_run(Path("one"), math.nan, 60.0)
     make_run(Path("two"), 80.0, metric=None)
-    options = ["--against", "minutes", "-o", "both.svg", "--json"]
-    assert main(["curve", "one", "name=two", *options]) == 0
-    assert json.loads(capsys.readouterr().out) == {
+    assert cli.json("curve one name=two --against minutes -o both.svg") == {
         "picture": "both.svg",
         "metric": "jct_s",
         "against": "minutes",
@@ -67,41 +60,39 @@ def test_json(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(("ending", "begins"), [("PNG", b"\x89PNG"), ("pdf", b"%PDF")])
-def test_file_name_chooses_the_format(ending: str, begins: bytes) -> None:
+def test_file_name_chooses_the_format(ending: str, begins: bytes, cli: Cli) -> None:
     make_run(Path("one"), 80.0, 60.0)
     picture = Path(f"curve.{ending}")
     picture.write_text("an older one, which is replaced")
-    assert main(["curve", "one", "-o", str(picture)]) == 0
+    cli(f"curve one -o {picture}")
     assert picture.read_bytes().startswith(begins)
     assert sorted(path.name for path in Path().iterdir()) == [picture.name, "one"]
 
 
-def test_different_baselines_are_mentioned(capsys: Captured) -> None:
+def test_different_baselines_are_mentioned(cli: Cli) -> None:
     make_run(Path("one"), 80.0)
     make_run(Path("two"), 80.0, baselines={"fair": 70.0})
     make_run(Path("three"), 80.0, baselines={})
-    assert main(["curve", "one", "three"]) == 0
-    assert "differ" not in capsys.readouterr().out
-    assert main(["curve", "one", "two"]) == 0
-    assert "best baselines differ" in capsys.readouterr().out
+    assert "differ" not in cli("curve one three").out
+    assert "best baselines differ" in cli("curve one two").out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "Missing argument 'RUN...'"),
-        (["none"], "'none' is not a run"),
-        (["one", "new"], "'new' has no validation"),
-        (["one", "other"], "jct_s, makespan_s"),
-        (["one", "x=one", "x=other"], "2 runs are called 'x'"),
-        (["one", "--against", "hours"], "'iterations', 'decisions', 'minutes'"),
-        (["one", "-o", "picture"], ".png, .svg, .pdf"),
-        (["one", "-o", "none/curve.png"], "--output 'none/curve.png'"),
-        (["one", "-o", "folder.png"], "--output 'folder.png'"),
-        (["broken"], "metrics.csv:2: "),
+        ("", "Missing argument 'RUN...'"),
+        ("none", "'none' is not a run"),
+        ("one new", "'new' has no validation"),
+        ("one other", "jct_s, makespan_s"),
+        ("one x=one x=other", "2 runs are called 'x'"),
+        ("one --against hours", "'iterations', 'decisions', 'minutes'"),
+        ("one -o picture", ".png, .svg, .pdf"),
+        ("one -o none/curve.png", "--output 'none/curve.png'"),
+        ("one -o folder.png", "--output 'folder.png'"),
+        ("broken", "metrics.csv:2: "),
     ],
 )
-def test_bad_input(arguments: list[str], message: str, capsys: Captured) -> None:
+def test_bad_input(arguments: str, message: str, cli: Cli) -> None:
     make_run(Path("one"), 80.0)
     make_run(Path("new"))
     make_run(Path("other"), 80.0, metric="makespan_s")
@@ -109,5 +100,5 @@ def test_bad_input(arguments: list[str], message: str, capsys: Captured) -> None
     Path("broken/metrics.csv").write_text("iteration,validation\n0,fast\n")
     Path("folder.png").mkdir()
     before = sorted(Path().rglob("*"))
-    assert message in error_line(["curve", *arguments], capsys)
+    assert message in cli.error(f"curve {arguments}")
     assert sorted(Path().rglob("*")) == before

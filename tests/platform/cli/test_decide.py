@@ -10,13 +10,10 @@ from typing import Any
 import pytest
 
 from loadmaster.platform.cli import decide as command
-from loadmaster.platform.cli import main as cli
 from loadmaster.serving import system as registry
 from loadmaster.serving.system import State
-from tests.platform.cli.one_line import error_line
+from tests.platform.cli.one_line import Cli
 from tests.serving.client.fake_service import DECISION, answer, fake_service, unused_url
-
-Captured = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +28,12 @@ def state_file(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_decision_is_printed_in_lines(state_file: str, capsys: Captured) -> None:
+def test_decision_is_printed_in_lines(state_file: str, cli: Cli) -> None:
     with fake_service() as service:
-        assert cli.main(["decide", "decima", state_file, "--url", service.url]) == 0
+        shown = cli(f"decide decima {state_file} --url {service.url}").out
         assert service.seen[0].json["mode"] == "active"
         assert service.seen[0].json["state"] == {"version": 1, "jobs": []}
-    assert capsys.readouterr().out.splitlines() == [
+    assert shown.splitlines() == [
         'decision  {"stage": 3, "limit": 8}',
         "source    policy, decima-stream 0123456789ab, 1.2 ms",
         "reason    stage 3 of job 17 is next on its critical path",
@@ -46,54 +43,49 @@ def test_decision_is_printed_in_lines(state_file: str, capsys: Captured) -> None
     ]
 
 
-def test_shadow_decision_is_printed(state_file: str, capsys: Captured) -> None:
+def test_shadow_decision_is_printed(state_file: str, cli: Cli) -> None:
     in_shadow = {"decision": {"stage": 1}, "agrees": False, "policy": {"name": "decima-new"}}
     content = {**DECISION, "source": "fallback", "cause": "shadow", "shadow": in_shadow}
     with fake_service(answer(content)) as service:
-        assert cli.main(["decide", "decima", state_file, "--shadow", "--url", service.url]) == 0
+        shown = cli(f"decide decima {state_file} --shadow --url {service.url}").out
         assert service.seen[0].json["mode"] == "shadow"
-    shown = capsys.readouterr().out
     assert "fallback, decima-stream 0123456789ab (shadow)" in shown
     assert 'shadow    decima-new would decide {"stage": 1}' in shown
 
 
-def test_json_is_the_whole_response(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
-    given = io.TextIOWrapper(io.BytesIO(b'{"version": 1}'))
-    monkeypatch.setattr("sys.stdin", given)
+def test_json_is_the_whole_response(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"version": 1}')))
     newer = {**DECISION, "carbon_g": 3}
     with fake_service(answer(newer)) as service:
-        assert cli.main(["decide", "decima", "-", "--json", "--url", service.url]) == 0
+        assert cli.json(f"decide decima - --url {service.url}") == newer
         assert service.seen[0].json["state"] == {"version": 1}
-    assert json.loads(capsys.readouterr().out) == newer
 
 
-def test_control_characters_are_removed(state_file: str, capsys: Captured) -> None:
+def test_control_characters_are_removed(state_file: str, cli: Cli) -> None:
     reason = {"summary": "\x1b[2Jgone\r", "choices": {"\x1b[1m": [{"name": "\x07bell"}]}}
     with fake_service(answer({**DECISION, "reason": reason})) as service:
-        assert cli.main(["decide", "decima", state_file, "--url", service.url]) == 0
-    shown = capsys.readouterr().out
+        shown = cli(f"decide decima {state_file} --url {service.url}").out
     assert all(line.isprintable() for line in shown.splitlines())
     assert "gone" in shown
 
 
-def test_token_is_read_from_a_file(state_file: str, tmp_path: Path, capsys: Captured) -> None:
-    file = tmp_path / "token"
-    file.write_text("s3cret\n")
-    arguments = ["decide", "decima", state_file, "--token-file", str(file)]
+def test_token_is_read_from_a_file(state_file: str, tmp_path: Path, cli: Cli) -> None:
+    (file := tmp_path / "token").write_text("s3cret\n")
+    command = f"decide decima {state_file} --token-file {file} --url"
     with fake_service(answer({"error": "this token is not known"}, 401)) as service:
-        line = error_line([*arguments, "--url", service.url], capsys, 1)
+        line = cli.error(f"{command} {service.url}", 1)
         assert service.seen[0].headers["authorization"] == "Bearer s3cret"
     assert "this token is not known" in line
     assert "s3cret" not in line
     for content in (b"", b"two words", b"\xff\xfe", b"x" * 10_000):
         file.write_bytes(content)
-        assert "token" in error_line([*arguments, "--url", unused_url()], capsys)
+        assert "token" in cli.error(f"{command} {unused_url()}")
 
 
-def test_invalid_state_names_the_field(state_file: str, capsys: Captured) -> None:
+def test_invalid_state_names_the_field(state_file: str, cli: Cli) -> None:
     content = {"error": "must be at least 1", "field": "state.jobs[0].tasks"}
     with fake_service(answer(content, 422)) as service:
-        line = error_line(["decide", "decima", state_file, "--url", service.url], capsys)
+        line = cli.error(f"decide decima {state_file} --url {service.url}")
     assert line == "error: state.jobs[0].tasks: must be at least 1\n"
 
 
@@ -110,26 +102,25 @@ def test_invalid_state_names_the_field(state_file: str, capsys: Captured) -> Non
     ],
 )
 def test_file_without_a_state_is_bad_input(
-    content: bytes, words: str, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+    content: bytes, words: str, state_file: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "MOST_BYTES", 1000 if content[:1] == b" " else 2**20)
-    file = tmp_path / "state.json"
-    file.write_bytes(content)
-    line = error_line(["decide", "decima", str(file), "--url", unused_url()], capsys)
+    Path(state_file).write_bytes(content)
+    line = cli.error(f"decide decima {state_file} --url {unused_url()}")
     assert words in line
-    assert str(file) in line
+    assert state_file in line
 
 
-def test_unreadable_file_is_bad_input(tmp_path: Path, capsys: Captured) -> None:
+def test_unreadable_file_is_bad_input(tmp_path: Path, cli: Cli) -> None:
     for path in (tmp_path, tmp_path / "missing.json"):
-        assert str(path) in error_line(["decide", "decima", str(path)], capsys)
+        assert str(path) in cli.error(f"decide decima {path}")
 
 
-def test_unreachable_service_exits_with_1(state_file: str, capsys: Captured) -> None:
-    line = error_line(["decide", "decima", state_file, "--url", unused_url()], capsys, 1)
+def test_unreachable_service_exits_with_1(state_file: str, cli: Cli) -> None:
+    line = cli.error(f"decide decima {state_file} --url {unused_url()}", 1)
     assert "cannot reach http://127.0.0.1:" in line
-    assert "url" in error_line(["decide", "decima", state_file, "--url", "127.0.0.1"], capsys)
-    assert "deadline" in error_line(["decide", "decima", state_file, "--deadline", "0"], capsys)
+    assert "url" in cli.error(f"decide decima {state_file} --url 127.0.0.1")
+    assert "deadline" in cli.error(f"decide decima {state_file} --deadline 0")
 
 
 class FakeState(State):
@@ -152,22 +143,19 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "find_endpoint", find)
 
 
-def test_example_states_are_printed(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
-    assert cli.main(["state", "decima"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "jobs": 2}
+def test_example_states_are_printed(endpoint: None, tmp_path: Path, cli: Cli) -> None:
+    assert json.loads(cli("state decima").out) == {"version": 1, "jobs": 2}
     file = tmp_path / "state.json"
-    assert cli.main(["state", "decima", "--name", "large", "-o", str(file)]) == 0
-    assert capsys.readouterr().out == ""
+    assert cli(f"state decima --name large -o {file}").out == ""
     assert json.loads(file.read_text()) == {"version": 1, "jobs": 200}
-    assert cli.main(["state", "decima", "--schema"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["properties"]) == {"version", "jobs"}
+    assert set(json.loads(cli("state decima --schema").out)["properties"]) == {"version", "jobs"}
 
 
-def test_unknown_example_is_bad_input(endpoint: None, tmp_path: Path, capsys: Captured) -> None:
-    assert "'large'" in error_line(["state", "decima", "--name", "larg"], capsys)
-    assert "cannot write" in error_line(["state", "decima", "-o", str(tmp_path)], capsys)
+def test_unknown_example_is_bad_input(endpoint: None, tmp_path: Path, cli: Cli) -> None:
+    assert "'large'" in cli.error("state decima --name larg")
+    assert "cannot write" in cli.error(f"state decima -o {tmp_path}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_unknown_system_is_bad_input(capsys: Captured) -> None:
-    assert "'decima'" in error_line(["state", "decma"], capsys)
+def test_unknown_system_is_bad_input(cli: Cli) -> None:
+    assert "'decima'" in cli.error("state decma")

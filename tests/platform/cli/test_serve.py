@@ -10,9 +10,9 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli import serve as command
-from loadmaster.platform.cli.main import main
-from loadmaster.platform.ray import serve_session, session
+from loadmaster.platform.ray import serve_session, serve_settings, session
 from loadmaster.serving.settings import ServeSettings
+from tests.platform.cli.one_line import Cli
 from tests.serving import toy
 from tests.serving.client.fake_service import DECISION, answer, fake_service
 
@@ -21,10 +21,13 @@ Captured = pytest.CaptureFixture[str]
 TOKEN = "0123456789abcdef-secret"
 
 
-def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
+def toy_systems(tmp_path: Path) -> dict[str, Any]:
     bundle = str(toy.make_bundle(tmp_path / "bundle"))
-    systems = {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}
-    return build_settings(ServeSettings, {"systems": systems, **settings})
+    return {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}
+
+
+def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
+    return build_settings(ServeSettings, {"systems": toy_systems(tmp_path), **settings})
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
@@ -76,17 +79,19 @@ def test_try_reports_decisions_not_of_the_policy(
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
 def test_try_exits_with_1_and_one_line(
-    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
 ) -> None:
-    for name in ("terminable", "until_stopped", "serving"):
-        monkeypatch.setattr(serve_session, name, lambda *_: nullcontext())
-    for name in ("check_reachability", "set_serve_env"):
-        monkeypatch.setattr(serve_session, name, lambda *_: None)
-    monkeypatch.setattr(serve_session, "wait_until_ready", lambda *_: True)
-    monkeypatch.setattr(session, "set_ray_env", lambda _: None)
-    monkeypatch.setattr(session, "ray_session", lambda **_: nullcontext())
-    monkeypatch.setattr(command, "try_systems", lambda _: faults)
-    assert main(["serve", "--try"]) == code
-    shown = capsys.readouterr()
+    arguments = {"systems": toy_systems(tmp_path)}
+    replaced: dict[Any, Any] = {
+        serve_settings: {"serve_arguments": arguments},
+        serve_session: dict.fromkeys(("terminable", "until_stopped", "serving"), nullcontext())
+        | {"check_reachability": None, "set_serve_env": None, "wait_until_ready": True},
+        session: {"set_ray_env": None, "ray_session": nullcontext()},
+        command: {"try_systems": faults},
+    }
+    for module, results in replaced.items():
+        for name, result in results.items():
+            monkeypatch.setattr(module, name, lambda *_, result=result, **__: result)
+    shown = cli("serve --try", code)
     assert shown.out.endswith("stopped\n")
     assert shown.err == (f"error: {'; '.join(faults)}\n" if faults else "")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.platform.evaluation import adapters, charts
+from tests.platform.cli.one_line import Cli
 from tests.platform.evaluation.machine import MACHINE
 
 
@@ -23,3 +24,8 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the charts, which take a second to draw."""
     monkeypatch.setattr(charts, "draw_all", lambda *_: None)
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)

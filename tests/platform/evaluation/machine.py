@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings, build_settings
-from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
+from loadmaster.platform.evaluation.adapters import (
+    EnvironmentAdapter,
+    EvaluationSetup,
+    run_episodes,
+)
 from loadmaster.platform.evaluation.comparison import Comparison, compare
-from loadmaster.platform.evaluation.run import run_episodes
 
 
 class MachineSettings(Settings):
@@ -86,26 +89,24 @@ MACHINE = EnvironmentAdapter(
 )
 
 
-def with_oracles(*names: str) -> EnvironmentAdapter:
-    def prepared(settings: MachineSettings) -> EvaluationSetup:
-        return replace(prepare(settings), oracles=frozenset(names))
+def varied(adapter: EnvironmentAdapter = MACHINE, **changes: Any) -> EnvironmentAdapter:
+    """The adapter with other fields in its setup."""
+    return replace(adapter, prepare=lambda settings: replace(prepare(settings), **changes))
 
-    return replace(MACHINE, prepare=prepared)
+
+def with_oracles(*names: str) -> EnvironmentAdapter:
+    return varied(oracles=frozenset(names))
 
 
 def many_variants(count: int) -> EnvironmentAdapter:
     """An adapter with `count` baselines of three families; all of a family do the same."""
     rules = ("arrival", "shortest", "longest")
     names = {f"{rules[place % 3]}-{place}": rules[place % 3] for place in range(count)}
-
-    def prepared(settings: MachineSettings) -> EvaluationSetup:
-        return replace(
-            prepare(settings),
-            run=lambda policy, seed: machine_episode(names[policy], seed),
-            oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
-        )
-
-    return replace(MACHINE, baselines=tuple(names), prepare=prepared, families=names)
+    return varied(
+        replace(MACHINE, baselines=tuple(names), families=names),
+        run=lambda policy, seed: machine_episode(names[policy], seed),
+        oracles=frozenset(name for name, rule in names.items() if rule == "shortest"),
+    )
 
 
 def compared(*policies: str, seeds: int = 20, adapter: EnvironmentAdapter = MACHINE) -> Comparison:

@@ -16,19 +16,12 @@ from loadmaster.envs.dag_scheduling.calibration import (
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import calibration
-
-Captured = pytest.CaptureFixture[str]
+from tests.platform.cli.one_line import Cli
 
 pytestmark = pytest.mark.slow
-TINY = ["--set", "jobs=4", "--set", "executors=10", "--seeds", "4", "--policy", "weighted-fair"]
-
-
-def run(capsys: Captured, *arguments: str) -> tuple[int, str, str]:
-    code = main(list(arguments))
-    out, err = capsys.readouterr()
-    return code, out, err
+SMALL = "dag_scheduling --set jobs=4 --set executors=10"
+TUNED = f"calibrate {SMALL} --seeds 4 --policy weighted-fair"
 
 
 def test_best_is_the_cheapest_of_the_finalists() -> None:
@@ -45,36 +38,27 @@ def test_best_is_the_cheapest_of_the_finalists() -> None:
     assert best.first_seed >= 1_000_000  # no evaluation counts that far
 
 
-def test_evaluate_uses_the_result_of_calibrate(tmp_path: Path, capsys: Captured) -> None:
+def test_evaluate_uses_the_result_of_calibrate(tmp_path: Path, cli: Cli) -> None:
     kept = tmp_path / "kept.json"
-    code, out, _ = run(
-        capsys, "calibrate", "dag_scheduling", *TINY, "--output", str(kept), "--json"
-    )
-    assert code == 0
-    (found,) = json.loads(out)["calibrations"]
+    (found,) = cli.json(f"{TUNED} --output {kept}")["calibrations"]
     assert json.loads(kept.read_text()) == [found]
     settings = DagSchedulingSettings(jobs=4, executors=10, calibration=kept)
-    assert (
-        tuned_baseline("weighted-fair", settings, load_workload(settings)).alpha == found["alpha"]
+    tuned = tuned_baseline("weighted-fair", settings, load_workload(settings))
+    assert tuned.alpha == found["alpha"]
+    record = cli.json(
+        f"evaluate {SMALL} --against weighted-fair --seeds 2 --set calibration={kept} "
+        f"--output {tmp_path / 'results'}"
     )
-    code, out, _ = run(
-        capsys, "evaluate", "dag_scheduling", "--against", "weighted-fair", "--seeds", "2",
-        "--set", "jobs=4", "--set", "executors=10", "--set", f"calibration={kept}",
-        "--output", str(tmp_path / "results"), "--json",
-    )  # fmt: skip
-    assert code == 0
-    words = json.loads(out)["parameters"]["weighted-fair"]
+    words = record["parameters"]["weighted-fair"]
     assert words.startswith(f"alpha {found['alpha']:g}")
     assert words.endswith("released") == found["release"]
 
 
-def test_second_run_replaces_the_entry_of_the_same_setting(
-    tmp_path: Path, capsys: Captured
-) -> None:
+def test_second_run_replaces_the_entry_of_the_same_setting(tmp_path: Path, cli: Cli) -> None:
     kept = tmp_path / "kept.json"
-    for extra in ([], [], ["--set", "arrivals=poisson"]):
+    for extra in ("", "", "--set arrivals=poisson"):
         read_calibrations.cache_clear()
-        run(capsys, "calibrate", "dag_scheduling", *TINY, *extra, "--output", str(kept))
+        cli(f"{TUNED} {extra} --output {kept}")
     entries = json.loads(kept.read_text())
     assert [entry["arrivals"] for entry in entries] == ["batch", "poisson"]
 
@@ -95,17 +79,12 @@ def test_untuned_baselines_are_unchanged() -> None:
 
 
 def test_bad_calibration_files_raise(tmp_path: Path) -> None:
-    bad = tmp_path / "bad.json"
-    bad.write_text('[{"alpha": 1}]')
-    settings = DagSchedulingSettings(calibration=bad)
-    with pytest.raises(InputError, match="malformed"):
-        tuned_baseline("weighted-fair", settings, load_workload(settings))
-    settings = DagSchedulingSettings(calibration=tmp_path / "none.json")
-    with pytest.raises(InputError, match="No such file"):
-        tuned_baseline("weighted-fair", settings, load_workload(settings))
+    (tmp_path / "bad.json").write_text('[{"alpha": 1}]')
+    for name, words in (("bad.json", "malformed"), ("none.json", "No such file")):
+        settings = DagSchedulingSettings(calibration=tmp_path / name)
+        with pytest.raises(InputError, match=words):
+            tuned_baseline("weighted-fair", settings, load_workload(settings))
 
 
-def test_unknown_or_untunable_baseline_is_one_line(capsys: Captured) -> None:
-    code, out, err = run(capsys, "calibrate", "dag_scheduling", "--policy", "fair")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "fair" in err
+def test_unknown_or_untunable_baseline_is_one_line(cli: Cli) -> None:
+    assert "fair" in cli.error("calibrate dag_scheduling --policy fair")

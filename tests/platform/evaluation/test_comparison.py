@@ -14,8 +14,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation import run
-from loadmaster.platform.evaluation.adapters import EvaluationSetup
+from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.files import as_json
 from tests.platform.evaluation.machine import (
     MACHINE,
@@ -25,6 +24,7 @@ from tests.platform.evaluation.machine import (
     machine_episode,
     many_variants,
     prepare,
+    varied,
     with_oracles,
 )
 
@@ -43,24 +43,31 @@ from tests.platform.evaluation.machine import (
 def test_policies_are_chosen(
     policies: list[str], against: str | None, chosen: tuple[str, ...]
 ) -> None:
-    assert run.choose_policies(MACHINE, policies, against) == chosen
+    assert adapters.choose_policies(MACHINE, policies, against) == chosen
 
 
 def test_optimum_is_no_baseline() -> None:
     with pytest.raises(InputError, match="optimal"):
-        run.choose_policies(MACHINE, [], "optimal")
+        adapters.choose_policies(MACHINE, [], "optimal")
 
 
-def test_results_do_not_depend_on_threads() -> None:
-    setup, seeds = prepare(MachineSettings()), range(5, 12)
-    alone, many = (
-        run.run_episodes(setup, {}, MACHINE.baselines, seeds, workers) for workers in (1, 4)
+@pytest.mark.parametrize("workers", [1, 4])
+def test_results_do_not_depend_on_threads(workers: int) -> None:
+    class Network:
+        def run(self, settings: MachineSettings, seed: int, bank: object) -> MachineEpisode:
+            return machine_episode("learned", seed, settings.jobs)
+
+    bundles: Any = {"learned": SimpleNamespace(policy=Network())}
+    setup, seeds, policies = (
+        prepare(MachineSettings()),
+        range(5, 12),
+        (*MACHINE.baselines, "learned"),
     )
-    for policy in MACHINE.baselines:
+    episodes = adapters.run_episodes(setup, bundles, policies, seeds, workers)
+    for policy in policies:
         for place, seed in enumerate(seeds):
             expected = machine_episode(policy, seed).completion_s
-            assert np.array_equal(alone[policy][place].completion_s, expected)
-            assert np.array_equal(many[policy][place].completion_s, expected)
+            assert np.array_equal(episodes[policy][place].completion_s, expected)
 
 
 def test_episodes_run_in_parallel() -> None:
@@ -75,7 +82,7 @@ def test_episodes_run_in_parallel() -> None:
 
     setup = replace(prepare(MachineSettings()), run=wait_for_the_other)
     ticks: list[int] = []
-    run.run_episodes(setup, {}, ["arrival"], range(5), 2, lambda: ticks.append(1))
+    adapters.run_episodes(setup, {}, ["arrival"], range(5), 2, lambda: ticks.append(1))
     assert len(ticks) == 5
 
 
@@ -88,12 +95,12 @@ def test_first_error_stops_the_run() -> None:
 
     setup = replace(prepare(MachineSettings()), run=fail)
     with pytest.raises(InputError, match="too large"):
-        run.run_episodes(setup, {}, ["arrival"], range(1000), 2)
+        adapters.run_episodes(setup, {}, ["arrival"], range(1000), 2)
     assert len(started) == 1
 
 
 def test_user_warnings_become_one_note(recwarn: pytest.WarningsRecorder) -> None:
-    with run.collect_warnings() as notes:
+    with adapters.collect_warnings() as notes:
         for job in (3, 4, 3):
             warnings.warn(f"job {job} is left out", stacklevel=1)
         warnings.warn("old", DeprecationWarning, stacklevel=1)
@@ -122,27 +129,6 @@ def test_comparison_by_hand() -> None:
     assert "shortest" not in result.differences
 
 
-def test_policies_run_the_same_jobs() -> None:
-    result = compared("arrival", "longest", "shortest")
-    makespans = [values[1] for values in result.values.values()]
-    assert np.array_equal(makespans[0], makespans[1])
-    assert np.array_equal(makespans[0], makespans[2])
-
-
-def test_learned_policies_run_by_their_bundle() -> None:
-    class Network:
-        def run(self, settings: MachineSettings, seed: int, bank: object) -> MachineEpisode:
-            return machine_episode("learned", seed, settings.jobs)
-
-    bundles: Any = {"mine": SimpleNamespace(policy=Network())}
-    setup = prepare(MachineSettings())
-    episodes = run.run_episodes(setup, bundles, ["mine", "arrival"], range(3), 2)
-    for policy, expected in (("mine", "learned"), ("arrival", "arrival")):
-        for seed in range(3):
-            found = episodes[policy][seed].completion_s
-            assert np.array_equal(found, machine_episode(expected, seed).completion_s)
-
-
 def test_gap_to_the_optimum() -> None:
     result = compared("optimal", "shortest", "arrival")
     assert result.best_baseline == "shortest"
@@ -156,10 +142,7 @@ def test_gap_to_the_optimum() -> None:
 def test_higher_can_be_better() -> None:
     reward = Metric("reward", "reward", "", lambda e: -float(e.completion_s.mean()), "higher")
 
-    def rewarded(settings: MachineSettings) -> EvaluationSetup:
-        return replace(prepare(settings), metrics=(reward,))
-
-    result = compared("arrival", "longest", "shortest", adapter=replace(MACHINE, prepare=rewarded))
+    result = compared("arrival", "longest", "shortest", adapter=varied(metrics=(reward,)))
     assert result.policies == ("shortest", "arrival", "longest")
     assert result.best_baseline == "shortest"
     # Rewards are negative here: a smaller reward is a difference below zero, in percent as well.
@@ -168,8 +151,8 @@ def test_higher_can_be_better() -> None:
 
 
 def test_one_seed_has_no_interval() -> None:
-    result = compared("arrival", "shortest", seeds=1)
-    record = json.loads(json.dumps(as_json(result, []), allow_nan=False))
+    record = as_json(compared("arrival", "shortest", seeds=1), [])
+    record = json.loads(json.dumps(record, allow_nan=False))
     assert record["policies"]["shortest"]["jct"]["ci95"] == [None, None]
     assert record["differences"]["arrival"]["excludes_zero"] is False
 

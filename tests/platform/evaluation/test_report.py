@@ -88,14 +88,46 @@ def test_few_seeds_are_flagged(seeds: int, note: str) -> None:
     assert subtitle.splitlines()[1:] == shown
 
 
-# Sentences
+SCORE = r"mean JCT [\d.]+ s"
+AHEAD = r"learned is best: .* ahead of arrival, the best baseline\."
 
 
-def test_conclusion_on_a_clear_lead() -> None:
-    assert re.fullmatch(
-        r"shortest is best: mean JCT [\d.]+ s, arrival is [\d.]+% behind \[[\d.]+%, [\d.]+%\]\.",
-        conclusion(compared("arrival", "longest", "shortest")),
-    )
+@pytest.mark.parametrize(
+    ("policies", "oracles", "pattern"),
+    [
+        (
+            "arrival longest shortest",
+            "",
+            rf"shortest is best: {SCORE}, arrival is [\d.]+% behind \[[\d.]+%, [\d.]+%\]\.",
+        ),
+        ("learned arrival longest", "", AHEAD),
+        (
+            "optimal shortest arrival",
+            "",
+            rf"shortest is best: {SCORE}, 0\.0% \[0\.0%, 0\.0%\] from optimal, arrival is .*",
+        ),
+        (
+            "arrival longest shortest learned",
+            "shortest",
+            rf"{AHEAD} The best oracle, shortest, is at {SCORE}, .* ahead of arrival\.",
+        ),
+        (
+            "arrival longest",
+            "longest",
+            rf"arrival: {SCORE}\. The best oracle, longest, is at .* behind arrival\.",
+        ),
+        ("shortest", "shortest", rf"shortest is an oracle: {SCORE}\."),
+        ("shortest longest", "shortest longest", rf"shortest is best of the oracles: {SCORE}\."),
+        (
+            "shortest learned",
+            "shortest",
+            rf"learned: {SCORE}\. The best oracle, shortest, is at {SCORE}\.",
+        ),
+    ],
+)
+def test_conclusion(policies: str, oracles: str, pattern: str) -> None:
+    result = compared(*policies.split(), adapter=with_oracles(*oracles.split()))
+    assert re.fullmatch(pattern, conclusion(result))
 
 
 def test_conclusion_on_a_tie_names_the_tied_policy() -> None:
@@ -105,65 +137,15 @@ def test_conclusion_on_a_tie_names_the_tied_policy() -> None:
     assert "longest" not in text
 
 
-def test_conclusion_on_a_policy_ahead_of_the_baselines() -> None:
-    text = conclusion(compared("learned", "arrival", "longest"))
-    assert re.match(r"learned is best: .* ahead of arrival, the best baseline\.$", text)
-
-
-def test_conclusion_has_the_gap_to_the_optimum() -> None:
-    text = conclusion(compared("optimal", "shortest", "arrival"))
-    assert text.startswith("shortest is best: mean JCT ")
-    assert "0.0% [0.0%, 0.0%] from optimal, arrival is " in text
-
-
-@pytest.mark.parametrize(
-    ("policies", "oracles", "pattern"),
-    [
-        (
-            ("arrival", "longest", "shortest", "learned"),
-            ("shortest",),
-            r"learned is best: .* ahead of arrival, the best baseline\. "
-            r"The best oracle, shortest, is at mean JCT [\d.]+ s, .* ahead of arrival\.",
-        ),
-        (
-            ("arrival", "longest"),
-            ("longest",),
-            r"arrival: mean JCT [\d.]+ s\. The best oracle, longest, is at .* behind arrival\.",
-        ),
-        (("shortest",), ("shortest",), r"shortest is an oracle: mean JCT [\d.]+ s\."),
-        (
-            ("shortest", "longest"),
-            ("shortest", "longest"),
-            r"shortest is best of the oracles: mean JCT [\d.]+ s\.",
-        ),
-        (
-            ("shortest", "learned"),
-            ("shortest",),
-            r"learned: mean JCT \S+ s\. The best oracle, shortest, is at \D+[\d.]+ s\.",
-        ),
-    ],
-)
-def test_conclusion_on_oracles(
-    policies: tuple[str, ...], oracles: tuple[str, ...], pattern: str
-) -> None:
-    text = conclusion(compared(*policies, adapter=with_oracles(*oracles)))
-    assert re.fullmatch(pattern, text)
-
-
 def test_learned_policies_are_compared_with_the_first() -> None:
     result = compared("learned", "arrival", "longest", seeds=6)
     assert learned_differences(result) == []
     bundles: Any = dict.fromkeys(("longest", "learned"))  # only the names matter
-    result = replace(result, learned=bundles)
-    (line,) = learned_differences(result)
-    found = re.fullmatch(
-        r"learned against longest: mean JCT (-\S+)% \[(-\S+), (-\S+)\], makespan \+0\.0% .*", line
-    )
+    (line,) = learned_differences(replace(result, learned=bundles))
+    pattern = r"learned against longest: mean JCT (\S+)% \[(\S+), (\S+)\], makespan \+0\.0% .*"
+    found = re.fullmatch(pattern, line)
     assert found is not None
     ours, theirs = (result.values[policy][0] for policy in ("learned", "longest"))
     expected = 100 * (ours.mean() / theirs.mean() - 1)
     assert float(found[1]) == pytest.approx(expected, abs=0.05)
-    assert float(found[2]) < expected < float(found[3])
-    assert result.difference("learned", "longest", result.primary).percent == pytest.approx(
-        expected
-    )
+    assert float(found[2]) < expected < float(found[3]) < 0

@@ -8,7 +8,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from loadmaster.platform.evaluation.statistics import (
+from loadmaster.platform.evaluation import comparison
+from loadmaster.platform.evaluation.comparison import (
     interquartile_mean,
     paired_difference,
     resampled_means,
@@ -25,15 +26,15 @@ def test_interquartile_mean_by_hand() -> None:
     assert interquartile_mean(np.array([7.0])) == 7.0
 
 
-@pytest.mark.parametrize("seeds", [8, 20, 60])
+@pytest.mark.parametrize("seeds", [8, 20])
 def test_interval_covers_the_true_mean_95_times_in_100(seeds: int) -> None:
     generator = np.random.default_rng(seeds)
-    trials = 1000
+    trials = 500
     held = 0
     for sample in generator.normal(10.0, 3.0, (trials, seeds)):
         interval = summarise(sample).interval
         held += interval.low <= 10.0 <= interval.high
-    # The standard error of a 95% proportion in 1,000 trials is 0.7 points.
+    # The standard error of a 95% proportion in 500 trials is one point.
     assert held / trials == pytest.approx(0.95, abs=0.02)
 
 
@@ -57,6 +58,8 @@ def test_pairing_tightens_the_interval_of_correlated_results() -> None:
     assert width < 0.15 * (unpaired.high - unpaired.low)
     assert paired.percent == pytest.approx(100 * (ours.mean() / theirs.mean() - 1))
     assert paired.percent_interval.low < paired.percent < paired.percent_interval.high
+    back = paired_difference(theirs, ours)
+    assert (back.mean, back.interval.high) == pytest.approx((-paired.mean, -paired.interval.low))
 
 
 def test_equal_policies_include_zero() -> None:
@@ -68,14 +71,6 @@ def test_equal_policies_include_zero() -> None:
     nothing = paired_difference(same, same)
     assert (nothing.mean, nothing.interval.low, nothing.interval.high) == (0.0, 0.0, 0.0)
     assert not nothing.interval.excludes_zero
-
-
-def test_difference_is_antisymmetric() -> None:
-    generator = np.random.default_rng(8)
-    ours, theirs = generator.normal(10, 1, 12), generator.normal(11, 1, 12)
-    forth, back = paired_difference(ours, theirs), paired_difference(theirs, ours)
-    assert forth.mean == pytest.approx(-back.mean)
-    assert forth.interval.low == pytest.approx(-back.interval.high)
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -106,8 +101,9 @@ def test_interval_cuts_the_tails_where_students_t_does(seeds: int) -> None:
     assert [interval.low, interval.high] == pytest.approx([low, high], abs=1e-3)
 
 
-def test_memory_is_bounded_with_many_seeds() -> None:
-    values = np.arange(50_000.0)
+def test_memory_is_bounded_with_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "CELLS_MAX", 150_000)
+    values = np.arange(101.0)  # no other test has as many
     means = resampled_means(values)
-    assert len(means) == 1000
-    assert means.mean() == pytest.approx(values.mean(), rel=0.001)
+    assert len(means) == 150_000 // 101
+    assert means.mean() == pytest.approx(values.mean(), rel=0.01)

@@ -42,33 +42,18 @@ def arguments(
     return serve_arguments(file, bundles, assignments, given)
 
 
-def test_file(tmp_path: Path, one: dict[str, Any]) -> None:
-    file = written(tmp_path, {"systems": {"toy": {**one, "deadline_ms": 50}}, "port": 9000})
-    found = arguments(file)
-    assert found == {"systems": {"toy": {**one, "deadline_ms": 50.0}}, "port": 9000}
-
-
-def test_file_for_serve_deploy(tmp_path: Path, one: dict[str, Any]) -> None:
-    content = {
-        "proxy_location": "Disabled",
-        "applications": [
-            {"name": "other"},
-            {"name": "loadmaster", "import_path": "x:y", "args": {"systems": {"toy": one}}},
-        ],
-    }
-    assert arguments(written(tmp_path, content)) == {"systems": {"toy": one}}
+def test_file_may_be_one_for_serve_deploy(tmp_path: Path, one: dict[str, Any]) -> None:
+    content = {"systems": {"toy": {**one, "deadline_ms": 50.0}}, "port": 9000}
+    assert arguments(written(tmp_path, content)) == content
+    applications = [{"name": "other"}, {"name": "loadmaster", "args": content}]
+    assert arguments(written(tmp_path, {"applications": applications})) == content
 
 
 def test_later_sources_win(tmp_path: Path, one: dict[str, Any]) -> None:
     file = written(tmp_path, {"systems": {"toy": one}, "port": 9000, "host": "127.0.0.2"})
     other = toy.make_bundle(tmp_path / "other", "other")
-    found = arguments(
-        file,
-        (f"toy={other}",),
-        ("systems.toy.deadline_ms=70", "port=9001", "limits.burst=7"),
-        port=9002,
-        host=None,
-    )
+    assigned = ("systems.toy.deadline_ms=70", "port=9001", "limits.burst=7")
+    found = arguments(file, (f"toy={other}",), assigned, port=9002, host=None)
     assert found["systems"]["toy"] == {**one, "bundle": str(other), "deadline_ms": 70.0}
     assert (found["port"], found["host"], found["limits"]) == (9002, "127.0.0.2", {"burst": 7})
 
@@ -153,11 +138,9 @@ def test_wrong_bundle_is_refused(tmp_path: Path, one: dict[str, Any], bundle: Pa
     ]:
         with pytest.raises(InputError, match=expected.replace("?", r"\?")):
             arguments(file, (given,))
+    with pytest.raises(InputError, match="mapping of systems"):
+        arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))
+    file = written(tmp_path, {"systems": {"toy": one}})
     (bundle / "weights.safetensors").write_bytes(b"damaged")
     with pytest.raises(InputError, match="damaged"):
         arguments(file)
-
-
-def test_bundle_with_a_list_of_systems_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="mapping of systems"):
-        arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))

@@ -12,8 +12,7 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import soak as soak_bench
 from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.serve import measure_loads
-from loadmaster.platform.bench.soak import run_soak
-from loadmaster.platform.bench.soak_report import FILES, soak_result, write_soak
+from loadmaster.platform.bench.soak import FILES, run_soak, soak_result, write_soak
 from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.live import Live, free_port
@@ -53,7 +52,7 @@ def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.Mon
     assert result.holds, result.line
     assert "toy" in lines[-1]
 
-    write_soak(soak, result, "A soak", tmp_path / "made")
+    write_soak(soak, "A soak", tmp_path / "made")
     assert {file.name for file in (tmp_path / "made").iterdir()} == set(FILES)
     with (tmp_path / "made" / FILES[0]).open(newline="") as file:
         rows = list(csv.DictReader(file))

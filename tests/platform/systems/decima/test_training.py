@@ -17,7 +17,6 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import save_bundle
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
-from loadmaster.platform.rl.workers import EngineRunner
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
 from loadmaster.platform.training.trainer import Trainer, starting_weights

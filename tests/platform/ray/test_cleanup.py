@@ -1,0 +1,90 @@
+"""Ray's output goes to a file, and Ctrl-C while Ray starts is not lost."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadmaster.platform.ray.cleanup import reraise_sigint
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "logged"),
+    [
+        (
+            """
+print("before")
+with ray_output_in(Path("ray.log")) as ours:
+    print("by Python")
+    print("in logs", file=sys.stderr)
+    os.write(1, b"natively\\n")
+    os.write(2, b"natively, an error\\n")
+    os.system("echo by a child")
+    print("to the user", file=ours, flush=True)
+print("after")
+""",
+            "before\nafter\n",
+            "to the user\n",
+            {"by Python", "by a child", "in logs", "natively", "natively, an error"},
+        ),
+        (
+            """
+with ray_output_in(Path("ray.log")):
+    os.write(2, b"natively\\n")
+    raise ValueError("ours")
+""",
+            "",
+            "ValueError: ours\n",
+            {"natively"},
+        ),
+        (
+            """
+try:
+    with ray_output_in(Path("none/ray.log")):
+        print("never")
+except FileNotFoundError:
+    os.write(1, b"still here\\n")
+""",
+            "still here\n",
+            "",
+            set(),
+        ),
+    ],
+    ids=["both streams", "a fault", "no file"],
+)
+def test_output_of_ray_is_in_the_file(
+    code: str, out: str, err: str, logged: set[str], tmp_path: Path
+) -> None:
+    """In a process of its own: pytest has redirected the streams of this one."""
+    (tmp_path / "ray.log").write_text("of a run that is resumed\n")
+    imports = "import os, sys\nfrom pathlib import Path\n"
+    imports += "from loadmaster.platform.ray.cleanup import ray_output_in\n"
+    command = [sys.executable, "-c", imports + code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout == out
+    assert done.stderr.endswith(err)
+    first, *lines = (tmp_path / "ray.log").read_text().splitlines()
+    assert (first, set(lines)) == ("of a run that is resumed", logged)
+
+
+@pytest.mark.parametrize("swallowed", [True, False])
+def test_interrupt_is_raised_even_if_swallowed(swallowed: bool) -> None:
+    before, done = signal.getsignal(signal.SIGINT), []
+    with pytest.raises(KeyboardInterrupt), reraise_sigint():  # noqa: PT012 (the end raises)
+        with contextlib.suppress(*[KeyboardInterrupt] * swallowed):
+            signal.raise_signal(signal.SIGINT)
+        done.append("the rest of the start")
+    assert bool(done) is swallowed
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_handler_is_restored_without_an_interrupt() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with reraise_sigint():
+        assert signal.getsignal(signal.SIGINT) is not before
+    assert signal.getsignal(signal.SIGINT) is before
