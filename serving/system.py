@@ -13,7 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import find_system, resolve
@@ -35,6 +36,14 @@ class State(Record):
 StateType = TypeVar("StateType", bound=State)
 DecisionType = TypeVar("DecisionType", bound=Record)
 OutcomeType = TypeVar("OutcomeType", bound=Record)
+
+
+def field_error(place: tuple[str | int, ...], message: str) -> ValidationError:
+    """Validation error at a field inside the record whose validator raises it."""
+    # The message is passed as a value, since it may quote braces from the request.
+    fault = PydanticCustomError("wrong_field", "{message}", {"message": message})
+    details = InitErrorDetails(type=fault, loc=place, input=None)
+    return ValidationError.from_exception_data("state", [details])
 
 
 class Quantity(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, PlacementTrace, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload, gpu_seconds
@@ -139,7 +139,7 @@ def run(
             result, trace = trace_episode(das, settings, seed, workload)
         else:
             result = das.run(settings, seed, workload, record=True)
-    cluster, names = build_cluster(settings), type_names(settings)
+    cluster, names = build_cluster(settings), tuple(settings.known_gpu_types)
     of_machine = tuple(names[kind] for kind in cluster.gpu_type)
     return RecordedEpisode(replace(result, policy=policy), cluster, of_machine, trace)
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT, sample_legal_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
@@ -39,15 +39,7 @@ def finish(env: GpuSchedulingEnv, policy: Policy) -> list[float]:
 
 def at_random(seed: int) -> Policy:
     rng = np.random.default_rng(seed)
-
-    def decide(runner: EpisodeRunner) -> Actions:
-        shape = runner.view.held.shape
-        return {
-            ORDERING: rng.standard_normal(shape[:1]).astype(np.float32),
-            PLACEMENT: rng.standard_normal(shape).astype(np.float32),
-        }
-
-    return decide
+    return lambda runner: sample_legal_action(runner.view._asdict(), rng)
 
 
 def first_come_first_fit(runner: EpisodeRunner) -> Actions:
@@ -77,18 +69,15 @@ def shortest_consolidated(runner: EpisodeRunner) -> Actions:
     return actions
 
 
-def pending_first(runner: EpisodeRunner) -> Actions:
-    """Rank pending jobs before running ones."""
-    actions, rows = first_come_first_fit(runner), shown(runner)
-    actions[ORDERING][: len(rows)] -= 1000 * np.isin(rows, list(running(runner)))
-    return actions
-
-
-def running_first(runner: EpisodeRunner) -> Actions:
+def running_first(runner: EpisodeRunner, bonus: float = 1000) -> Actions:
     """Rank running jobs before pending ones."""
     actions, rows = first_come_first_fit(runner), shown(runner)
-    actions[ORDERING][: len(rows)] += 1000 * np.isin(rows, list(running(runner)))
+    actions[ORDERING][: len(rows)] += bonus * np.isin(rows, list(running(runner)))
     return actions
+
+
+def pending_first(runner: EpisodeRunner) -> Actions:
+    return running_first(runner, bonus=-1000)
 
 
 def shortest_remaining(runner: EpisodeRunner) -> Actions:

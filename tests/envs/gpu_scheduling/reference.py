@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, gpu_types
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, PlacementTrace
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -103,7 +103,7 @@ def speeds_of(
 ) -> NDArray[np.float64]:
     """(running,) Speeds, from the allocations."""
     cluster, jobs = episode.cluster, episode.jobs
-    types = gpu_types(settings)
+    types = list(settings.known_gpu_types.values())
     kept = np.ones(len(cluster.speed))
     for machine in range(len(kept)):
         there = places.machine == machine
