@@ -180,7 +180,7 @@ def _anneal(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count
         swaps = one != other and (bits >> np.uint64(63)) == np.uint64(1)
         rule = columns[one, RULE]
         if swaps:
-            _swap(columns, one, other)
+            columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
         else:
             choices = RULES if (bits >> np.uint64(62)) & np.uint64(1) else RULES + len(state.free)
             columns[one, RULE] = int((bits >> np.uint64(32)) % np.uint64(choices))
@@ -195,7 +195,7 @@ def _anneal(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count
                 best = _objective(estimates)
                 _save_best(search, count)
         elif swaps:
-            _swap(columns, one, other)
+            columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
         else:
             columns[one, RULE] = rule
         temperature *= cooling
@@ -206,11 +206,6 @@ def _objective(estimates: NDArray[np.float64]) -> float:
     """Product of the weighted estimates; completion time alone if the fee is 0."""
     jct, fee = estimates[JCT_S] ** estimates[JCT_WEIGHT], estimates[FEE]
     return float(jct * (fee ** estimates[FEE_WEIGHT] if fee > 0 else 1.0))
-
-
-@njit_internal
-def _swap(columns: NDArray[np.int64], one: int, other: int) -> None:
-    columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
 
 
 @njit_internal

@@ -110,8 +110,8 @@ _PARTS = 4  # a gang fits into the cluster at least this often, or has one insta
 
 def load(settings: GpuSchedulingSettings) -> Workload:
     # The cache key has only the settings that matter.
-    required = {"gpu_types": settings.gpu_types, "require_types": settings.require_types}
-    return _load(GpuSchedulingSettings(machines=settings.machine_groups, **required))
+    machines, types, required = settings.machine_groups, settings.gpu_types, settings.require_types
+    return _load(GpuSchedulingSettings(machines=machines, gpu_types=types, require_types=required))
 
 
 @lru_cache(maxsize=8)

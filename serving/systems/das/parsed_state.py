@@ -93,19 +93,19 @@ class PlacementError(NamedTuple):
 class FreeCapacity(NamedTuple):
     """Free GPUs and cores of every machine, in percent, and the placements that were allocated."""
 
-    index: ClusterIndex
+    cluster_index: ClusterIndex
     gpu: list[int]
     cpu: list[int]
     allocated: dict[str, dict[int, int]]  # of a job: instances by machine
 
     def copy(self) -> FreeCapacity:
         """The same free capacity, without `allocated`."""
-        return FreeCapacity(self.index, self.gpu.copy(), self.cpu.copy(), {})
+        return FreeCapacity(self.cluster_index, self.gpu.copy(), self.cpu.copy(), {})
 
     def allocate(self, job: Job, placements: Sequence[Placement]) -> PlacementError | None:
         """Allocate the whole gang, or nothing and return the reason."""
         gpu, cpu, wanted = percent(job.gpus), percent(job.cpus), job.gpu_type
-        place_of, free_gpu, free_cpu = self.index.place_of, self.gpu, self.cpu
+        place_of, free_gpu, free_cpu = self.cluster_index.place_of, self.gpu, self.cpu
         found: dict[int, int] = {}
         for place, one in enumerate(placements):
             name, count = one.machine, one.instances
@@ -116,7 +116,7 @@ class FreeCapacity(NamedTuple):
             if machine in found:
                 twice = f"job {job.id!r} is on machine {name!r} twice; expected it once"
                 return PlacementError(place, twice)
-            kind = self.index.kinds[machine]
+            kind = self.cluster_index.kinds[machine]
             if wanted not in (None, kind):
                 needs = f"job {job.id!r} needs GPUs of type {wanted!r}"
                 return PlacementError(place, f"{needs}; machine {name!r} has {kind!r}")
@@ -140,7 +140,7 @@ class FreeCapacity(NamedTuple):
         """Free the capacity of a running job."""
         gpu, cpu = percent(job.gpus), percent(job.cpus)
         for one in job.placements:
-            machine = self.index.place_of[one.machine]
+            machine = self.cluster_index.place_of[one.machine]
             self.gpu[machine] += one.instances * gpu
             self.cpu[machine] += one.instances * cpu
 

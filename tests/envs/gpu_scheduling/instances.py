@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck
+from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
 from loadmaster.envs.gpu_scheduling import episode as runs
@@ -24,6 +26,8 @@ TOY: dict[str, Any] = {
     "interference": False,
     "stragglers": 0,
 }
+
+many = given_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # arrival, duration, instances, GPU and CPU in percent, type, communication, user
 Row = tuple[float, float, int, int, int, int, float, int]

@@ -5,7 +5,6 @@ Its equality with single environments, step by step, is tested in tests/contract
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import gymnasium
@@ -23,9 +22,15 @@ from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
-from tests.envs.gpu_scheduling.instances import TOY, Row, episodes, given_jobs, job, jobs_of
-from tests.envs.gpu_scheduling.policies import Policy, at_random, finish, first_come_first_fit
-from tests.envs.gpu_scheduling.policies import shortest_consolidated as consolidated
+from tests.envs.gpu_scheduling.instances import TOY, episodes, given_jobs, job, many
+from tests.envs.gpu_scheduling.policies import (
+    Policy,
+    at_random,
+    env_with,
+    finish,
+    first_come_first_fit,
+    shortest_consolidated,
+)
 from tests.envs.gpu_scheduling.reference import check_schedule
 
 pytestmark = pytest.mark.slow
@@ -37,14 +42,6 @@ def started(seed: int = 0, **values: Any) -> GpuSchedulingEnv:
     return env
 
 
-def started_with(*rows: Row, **values: Any) -> GpuSchedulingEnv:
-    """An environment of exactly these jobs; settings as in TOY."""
-    with warnings.catch_warnings(action="ignore"):
-        return started(
-            workload_bank=given_jobs(jobs_of(rows)), **{**TOY, "workload": "-", **values}
-        )
-
-
 def step(env: GpuSchedulingEnv) -> dict[str, Any]:
     return env.step(first_come_first_fit(env.runner))[0][ORDERING]
 
@@ -53,7 +50,7 @@ def step(env: GpuSchedulingEnv) -> dict[str, Any]:
 @pytest.mark.parametrize("cluster", ["small", "medium"])
 @pytest.mark.parametrize(
     ("baseline", "policy"),
-    [("fifo-first-fit", first_come_first_fit), ("sjf-consolidate", consolidated)],
+    [("fifo-first-fit", first_come_first_fit), ("sjf-consolidate", shortest_consolidated)],
 )
 def test_heuristic_as_policy_equals_baseline(
     baseline: str, policy: Policy, cluster: str, backfill: bool
@@ -66,6 +63,7 @@ def test_heuristic_as_policy_equals_baseline(
         assert np.array_equal(getattr(result, name), getattr(expected, name))
 
 
+@many
 @given(st.data())
 def test_random_policy_passes_audit(data: st.DataObject) -> None:
     drawn, (_, jobs, _) = data.draw(episodes(disturbed=True))
@@ -122,7 +120,7 @@ def test_published_reward_includes_colocation() -> None:
     """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
     group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
     halves = [job(0, 5, gpu=50)] * 2
-    env = started_with(*halves, machines=(group,), interference=True, reward="published")
+    env = env_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
 
@@ -178,7 +176,7 @@ def test_unknown_durations_are_not_observed() -> None:
 
 
 def test_incomplete_gang_fits_nowhere() -> None:
-    env = started_with(job(0, 5, instances=3), job(1, 5, instances=2), job(1, 5), max_queue=3)
+    env = env_with(job(0, 5, instances=3), job(1, 5, instances=2), job(1, 5), max_queue=3)
     seen = step(env)
     assert sorted(seen["held"][:2, 0].tolist()) == [0, 1]
     assert seen["jobs"][:2, features.STARTS].tolist() == seen["held"][:2, 0].tolist()
@@ -189,7 +187,7 @@ def test_history_has_observed_speeds() -> None:
     """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
     group = MachineGroup(count=2, gpus=2, gpu="P100", cpus=32)
     rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
-    env = started_with(*rows, machines=(group,), interference=True)
+    env = env_with(*rows, machines=(group,), interference=True)
     seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
@@ -209,7 +207,7 @@ def test_jobs_beyond_max_queue_are_hidden() -> None:
 
 
 def test_episode_ends_without_jobs_that_never_fit() -> None:
-    env = started_with(job(0, 5, instances=9), job(1, 5, instances=2), oversized="queue")
+    env = env_with(job(0, 5, instances=9), job(1, 5, instances=2), oversized="queue")
     assert len(finish(env, first_come_first_fit)) == 1
     assert np.isnan(env.result().finish_s).tolist() == [True, False]
 

@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as given_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.envs.gpu_scheduling import decision_state as decisions
@@ -18,7 +17,7 @@ from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from tests.envs.gpu_scheduling import policies
-from tests.envs.gpu_scheduling.instances import episodes, given_jobs, job, jobs_of, play
+from tests.envs.gpu_scheduling.instances import episodes, given_jobs, job, jobs_of, many, play
 from tests.envs.gpu_scheduling.policies import at_random, running, shown
 from tests.envs.gpu_scheduling.reference import check_schedule
 
@@ -31,7 +30,6 @@ PHASES_OF_EVENT = [
     [RECONSIDERING, PLACING_AGAIN],
     [PLACING, RECONSIDERING, PLACING_AGAIN],
 ]
-many = given_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class Decision(NamedTuple):
@@ -135,6 +133,7 @@ def test_running_first_equals_no_preemption(data: st.DataObject) -> None:
     assert np.array_equal(runner.result().fee, expected.fee)
 
 
+@many
 @given(st.integers(0, 99), st.sampled_from((0.0, 3.0, 60.0)), st.integers(1, 4))
 def test_srtf_as_policy_equals_baseline(seed: int, restart_s: float, gpus: int) -> None:
     """On one machine, with jobs of one GPU."""

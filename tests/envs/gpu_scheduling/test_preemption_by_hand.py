@@ -18,25 +18,26 @@ from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.simulator import advance
-from tests.envs.gpu_scheduling.instances import Row, given_jobs, job, jobs_of
-from tests.envs.gpu_scheduling.policies import finish, first_come_first_fit, running, running_first
+from tests.envs.gpu_scheduling.instances import Row, job, jobs_of
+from tests.envs.gpu_scheduling.policies import (
+    env_with,
+    finish,
+    first_come_first_fit,
+    running,
+    running_first,
+)
 
 pytestmark = pytest.mark.slow
 
-VALUES: dict[str, Any] = {"arrivals": "trace", "stragglers": 0, "interference": False}
-VALUES |= {"preempt": True, "max_queue": 4, "restart_s": 60}
 
-
-def make(*rows: Row, gpus: int = 2, machines: int = 1, **changed: Any) -> GpuSchedulingEnv:
+def make(*rows: Row, gpus: int = 2, machines: int = 1, max_queue: int = 4) -> GpuSchedulingEnv:
     group = MachineGroup(count=machines, gpus=gpus, gpu="V100", cpus=32, machines_per_rack=machines)
-    values = {**VALUES, "machines": (group,), **changed}
-    return GpuSchedulingEnv(given_jobs(jobs_of(rows)), record=True, **values)
+    return env_with(*rows, machines=(group,), max_queue=max_queue, preempt=True, restart_s=60)
 
 
-def three_jobs(**changed: Any) -> tuple[GpuSchedulingEnv, dict[str, Any]]:
+def three_jobs(max_queue: int = 4) -> tuple[GpuSchedulingEnv, dict[str, Any]]:
     """A and B each hold one of the machine's two GPUs when C arrives at 2 s, which needs one."""
-    env = make(job(0, 10), job(1, 10), job(2, 4), **changed)
-    env.reset(seed=0)
+    env = make(job(0, 10), job(1, 10), job(2, 4), max_queue=max_queue)
     for _ in range(2):
         observations, *_ = env.step(first_come_first_fit(env.runner))
     return env, observations[ORDERING]
@@ -69,7 +70,6 @@ def test_observation_when_reconsidering() -> None:
 def test_attained_service_beyond_threshold_is_observed() -> None:
     """Five GPUs for 3,700 s exceed 18,000 GPU seconds."""
     env = make(job(0, 9000, instances=5), job(3700, 4, instances=5), gpus=5)
-    env.reset(seed=0)
     seen = env.step(first_come_first_fit(env.runner))[0][ORDERING]["jobs"]
     minutes = 5 * 3700 / 60
     assert seen[0, features.ATTAINED] == pytest.approx(np.log1p(minutes))

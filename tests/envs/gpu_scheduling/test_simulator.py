@@ -11,8 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as given_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
@@ -20,14 +19,13 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
-from tests.envs.gpu_scheduling.instances import episodes, job, jobs_of, play
+from tests.envs.gpu_scheduling.instances import episodes, job, jobs_of, many, play
 from tests.envs.gpu_scheduling.reference import check_schedule, plain_finish_s
 from tests.traces import needs_traces
 
 pytestmark = pytest.mark.slow
 SMALL = GpuSchedulingSettings(jobs=80)
 Instance = tuple[GpuSchedulingSettings, Episode]
-many = given_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @many
@@ -41,7 +39,7 @@ def test_schedule_passes_audit(instance: Instance, policy: str) -> None:
 @given(
     episodes(disturbed=False),
     st.sampled_from(("fifo", "sjf")),
-    st.sampled_from(("first-fit", "best-fit", "worst-fit", "load-balance")),
+    st.sampled_from(("first-fit", "best-fit", "worst-fit", "load-balance", "consolidate")),
 )
 def test_without_interference_equals_plain_simulator(
     instance: Instance, ordering: str, placement: str

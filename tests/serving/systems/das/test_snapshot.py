@@ -64,17 +64,6 @@ def tables_from(state: dict[str, Any], ordering: int = GIVEN) -> ClusterTables:
     return tables_of(DasState.model_validate(state), SETTINGS, ordering)
 
 
-def test_missing_speeds_are_modelled() -> None:
-    tables = tables_from(small())
-    seen = view_of(tables).machines[0]
-    # Five halves on four GPUs: 2.5 of them in use, 0.625 of each.
-    kept = 0.997 + (0.625 - 0.4) / 0.3 * (0.96 - 0.997)
-    assert seen[features.KEPT] == pytest.approx(kept)
-    assert seen[features.UTILISATION] == pytest.approx(kept * 2.5 / 4)
-    assert tables.decision_state.history_speed[0, 0] == pytest.approx(kept)
-    assert tables.decision_state.noted[0].tolist() == [True, False]
-
-
 def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
     state = small()
     state["jobs"][0]["speed"] = 0.5
