@@ -95,6 +95,7 @@ def test_too_large_states_are_rejected() -> None:
     assert "1,002,000 places" in message
 
 
+@pytest.mark.slow  # compiles the rules
 def test_job_larger_than_cluster_is_left_waiting() -> None:
     state = DasState.model_validate(with_change(("jobs", 1, "gpus"), 500))
     for name in ENDPOINT.rules:
