@@ -38,11 +38,11 @@ DecisionType = TypeVar("DecisionType", bound=Record)
 OutcomeType = TypeVar("OutcomeType", bound=Record)
 
 
-def field_error(place: tuple[str | int, ...], value: Any, message: str) -> ValidationError:
+def field_error(place: tuple[str | int, ...], message: str) -> ValidationError:
     """Validation error at a field inside the record whose validator raises it."""
     # The message is passed as a value, since it may quote braces from the request.
     fault = PydanticCustomError("wrong_field", "{message}", {"message": message})
-    details = InitErrorDetails(type=fault, loc=place, input=value)
+    details = InitErrorDetails(type=fault, loc=place, input=None)
     return ValidationError.from_exception_data("state", [details])
 
 

@@ -10,25 +10,16 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling import decision_state as decisions
+from loadmaster.envs.gpu_scheduling import scheduling_pass as passes
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    PHASE,
-    PREEMPTS,
-    PUBLISHED,
-    RECONSIDERING,
-    SHOWN,
-    DecisionState,
-    list_started,
-    remove_finished,
-)
+from loadmaster.envs.gpu_scheduling.decision_state import DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences
-from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
 from loadmaster.envs.gpu_scheduling.queues import rekey
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_reward
-from loadmaster.envs.gpu_scheduling.scheduling_pass import clear_priorities, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 ORDERING, PLACEMENT = "ordering", "placement"
@@ -54,9 +45,9 @@ def apply_action(
     that are not shown are left alone. Illegal numbers are replaced: a priority that is not finite
     by the lowest, an affinity that is NaN by minus infinity.
     """
-    legal, shown = True, decision.counts[SHOWN]
-    if decision.counts[PREEMPTS] == 1:
-        clear_priorities(state, jobs)
+    legal, shown = True, decision.counts[decisions.SHOWN]
+    if decision.counts[decisions.PREEMPTS] == 1:
+        passes.clear_priorities(state, jobs)
         for place in range(state.clock[cols.RUNNING]):
             state.key[state.event_heap[place]] = -np.inf  # protects jobs that are not shown
     for row in range(shown):
@@ -73,14 +64,15 @@ def apply_action(
             if np.isnan(drawn):
                 legal, drawn = False, -np.inf
             decision.affinity[row, machine] = drawn
-    if decision.counts[PHASE] == RECONSIDERING:
-        if preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
-            remove_finished(state, jobs, decision)
+    if decision.counts[decisions.PHASE] == decisions.RECONSIDERING:
+        if passes.preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
+            decisions.remove_finished(state, jobs, decision)
         return legal
     preferences = PlacementPreferences(decision.affinity, decision.row_of)
-    run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, preferences)
-    list_started(state, decision)
-    decision.sums[PUBLISHED] += published_reward(state, cluster, jobs, decision, terms)
+    passes.run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, preferences)
+    decisions.list_started(state, decision)
+    reward = published_reward(state, cluster, jobs, decision, terms)
+    decision.sums[decisions.PUBLISHED] += reward
     return legal
 
 

@@ -44,10 +44,8 @@ def _count(settings: GpuSchedulingSettings, workload: Workload, consecutive: boo
     if settings.jobs is None:
         return workload.size if consecutive else min(workload.size, settings.drawn_jobs)
     if settings.jobs > workload.size:
-        raise InputError(
-            f"setting jobs: {settings.jobs} of workload {workload.name!r}, "
-            f"which has {workload.size}; expected no more than that"
-        )
+        expected = f"at most the {workload.size} of workload {workload.name!r}"
+        raise InputError(f"setting jobs: {settings.jobs}; expected {expected}")
     return settings.jobs
 
 
@@ -80,20 +78,16 @@ def _handle_oversized(settings: GpuSchedulingSettings, jobs: Jobs, cluster: Clus
     large = fit < jobs.instances
     if not large.any():
         return jobs
-    first = int(np.flatnonzero(large)[0])
+    first = int(large.argmax())
     fault = (
         f"job {jobs.job_id[first]} requests {jobs.instances[first]} x {jobs.gpu[first] / WHOLE:g} "
         f"GPU and {jobs.cpu[first] / WHOLE:g} cores; the empty cluster holds {fit[first]} of these"
     )
     if settings.oversized == "refuse":
-        raise InputError(
-            f"{fault}; expected a cluster that is large enough, or oversized=skip or queue"
-        )
-    others = f", and {large.sum() - 1} more jobs are too large" if large.sum() > 1 else ""
-    if settings.oversized == "queue":
-        warnings.warn(f"{fault}{others}: left in the queue", stacklevel=3)
-        return jobs
-    warnings.warn(f"{fault}{others}: left out", stacklevel=3)
-    if large.all():
+        raise InputError(f"{fault}; expected a larger cluster, or oversized=skip or queue")
+    if settings.oversized == "skip" and large.all():
         raise InputError(f"{fault}, and no other job is left; expected a larger cluster")
-    return select_jobs(jobs, ~large)
+    others = f", and {large.sum() - 1} more jobs are too large" if large.sum() > 1 else ""
+    handled = "in the queue" if settings.oversized == "queue" else "out"
+    warnings.warn(f"{fault}{others}: left {handled}", stacklevel=3)
+    return jobs if settings.oversized == "queue" else select_jobs(jobs, ~large)

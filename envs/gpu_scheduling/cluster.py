@@ -9,26 +9,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.settings import (
-    CLUSTERS,
-    GPU_TYPES,
-    GpuSchedulingSettings,
-    GpuType,
-    MachineGroup,
-)
-
-__all__ = [
-    "CLUSTERS",
-    "GPU_TYPES",
-    "WHOLE",
-    "Cluster",
-    "GpuType",
-    "MachineGroup",
-    "build_cluster",
-    "capacity",
-    "gpu_types",
-    "type_names",
-]
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
 
 class Cluster(NamedTuple):
@@ -36,19 +17,10 @@ class Cluster(NamedTuple):
 
     gpu_capacity: NDArray[np.int64]  # (M,) percent: 800 is eight GPUs
     cpu_capacity: NDArray[np.int64]  # (M,) percent: 9600 is 96 cores
-    gpu_type: NDArray[np.int64]  # (M,) index in `type_names`
+    gpu_type: NDArray[np.int64]  # (M,) index in `GpuSchedulingSettings.known_gpu_types`
     speed: NDArray[np.float64]  # (M,) relative to a V100
     price_per_s: NDArray[np.float64]  # (M,) dollars for one whole GPU
     rack: NDArray[np.int64]  # (M,)
-
-
-def gpu_types(settings: GpuSchedulingSettings) -> tuple[GpuType, ...]:
-    """GPU types in the order to which `Cluster.gpu_type` and `Jobs.gpu_type` refer."""
-    return tuple(settings.known_gpu_types.values())
-
-
-def type_names(settings: GpuSchedulingSettings) -> tuple[str, ...]:
-    return tuple(settings.known_gpu_types)
 
 
 def build_cluster(settings: GpuSchedulingSettings) -> Cluster:
@@ -62,20 +34,17 @@ def build_cluster(settings: GpuSchedulingSettings) -> Cluster:
             raise unknown_name("GPU type", group.gpu, known)
         gpu = known[group.gpu]
         if gpu.price_per_hour is None:
-            raise InputError(
-                f"GPU type {gpu.name!r} has no price; expected price_per_hour in dollars, "
-                "0 if it is free"
-            )
+            expected = "price_per_hour in dollars, 0 if it is free"
+            raise InputError(f"GPU type {gpu.name!r} has no price; expected {expected}")
         size = group.gpus * WHOLE, group.cpus * WHOLE, number[group.gpu]
         for index in range(group.count):
             rack = racks + index // group.machines_per_rack
             rows.append((*size, gpu.speed, gpu.price_per_hour / 3600, rack))
-        racks += -(-group.count // group.machines_per_rack)
-    integer, real = np.int64, np.float64
-    types = integer, integer, integer, real, real, integer
-    columns = zip(*rows, strict=True)
+        racks = rack + 1
+    types = "iiiddi"
     return Cluster._make(
-        np.array(column, kind) for column, kind in zip(columns, types, strict=True)
+        np.array(column, np.int64 if kind == "i" else np.float64)
+        for column, kind in zip(zip(*rows, strict=True), types, strict=True)
     )
 
 

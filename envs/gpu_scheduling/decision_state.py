@@ -25,22 +25,18 @@ from loadmaster.envs.gpu_scheduling.simulator import advance, update_speeds
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 # `counts`
-SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE = 0, 1, 2, 3, 4
-COUNTS = 5
+SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE, COUNTS = range(6)
 # SHOWN           rows of the observation in use
-# LISTED          number of running jobs: entries of `running` in use
-# NOTED           rows of the history in use
+# RUNNING_JOBS    entries of `running` in use
+# HISTORY_ROWS    rows of the history in use
 # PREEMPTS        1: agents may stop running jobs
-# MOMENT          phase of the event: one of the following
+# PHASE           of the event: one of the following
 
 NOT_STARTED, PLACING, RECONSIDERING, PLACING_AGAIN, COMPLETED = 0, 1, 2, 3, 4
-# NOTHING         no decision was needed yet at this event
-# SETTLED         no further decision at this event
 PHASES = {PLACING: "placing", RECONSIDERING: "reconsidering", PLACING_AGAIN: "placing again"}
 
 # `sums`: since the start of the episode, apart from FEE_RATE.
-FEE_RATE, JOB_S, FEE, PUBLISHED = 0, 1, 2, 3
-SUMS = 4
+FEE_RATE, JOB_S, FEE, PUBLISHED, SUMS = range(5)
 # FEE_RATE        dollars per second of all running jobs
 # JOB_S           seconds in the system, summed over jobs
 # FEE             dollars
@@ -129,7 +125,7 @@ def needs_decision(state: SimState, cluster: Cluster, jobs: Jobs, decision: Deci
 def _next_phase(state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState) -> bool:
     """Enter the next phase of the present event; return whether it needs a decision."""
     phase, waiting = decision.counts[PHASE], state.clock[cols.QUEUED]
-    # SETTLED remains until time advances, also if `advance` returns GROW_TRACE first.
+    # COMPLETED remains until time advances, also if `advance` returns GROW_TRACE first.
     decision.counts[PHASE] = COMPLETED
     if waiting == 0 or phase in (PLACING_AGAIN, COMPLETED):
         return False

@@ -138,7 +138,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         self._runner = EpisodeRunner(self.settings, seed, self.workload, self._record)
         self._rewarded = 0.0
         self.agents = list(AGENTS)
-        self._advance()
+        self._runner.advance_to_decision()
         return _per_agent(self._observation), _per_agent(lambda: {"seed": seed, **self._info()})
 
     def step(
@@ -155,7 +155,7 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
         spaces_of = self.action_spaces
         checked = (check_action(actions, agent, spaces_of[agent].shape) for agent in AGENTS)
         legal = self.runner.decide(*checked)
-        over = not self._advance()
+        over = not self.runner.advance_to_decision()
         total = float(total_reward(self.settings, self.scales, self.runner.decision_state.sums))
         reward, self._rewarded = total - self._rewarded, total
         if over:
@@ -174,16 +174,6 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
 
     def render(self) -> None:
         """Required by PettingZoo; there are no render modes."""
-
-    def close(self) -> None:
-        """Required by PettingZoo; there is nothing to release."""
-
-    def _advance(self) -> bool:
-        """Advance to the next decision; return False at the end of the episode."""
-        if self.runner.advance_to_decision():
-            return True
-        self.runner.observe()
-        return False
 
     def _observation(self) -> ObservationDict:
         """Copy the tables, which every step overwrites."""

@@ -17,8 +17,7 @@ from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_anneal
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_preferences
-from loadmaster.envs.gpu_scheduling.preemption import replan
-from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import replan, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
@@ -104,31 +103,23 @@ def run_episode(
     """Run a baseline on the episode of `seed`. Thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
-    cluster, jobs, noise_seed = build_episode(settings, seed, workload)
-    state = run_baseline(settings, cluster, jobs, BASELINES[policy], noise_seed, record=record)
-    return episode_result(state, cluster, jobs, policy, seed)
+    episode = build_episode(settings, seed, workload)
+    state = run_baseline(settings, episode, BASELINES[policy], record=record)
+    return episode_result(state, *episode[:2], policy, seed)
 
 
 def run_baseline(
-    settings: GpuSchedulingSettings,
-    cluster: Cluster,
-    jobs: Jobs,
-    baseline: Baseline,
-    noise_seed: int,
-    *,
-    record: bool = False,
+    settings: GpuSchedulingSettings, episode: Episode, baseline: Baseline, *, record: bool = False
 ) -> SimState:
     """Run a baseline to the end; return the final state."""
-    ordering = baseline.ordering
-    by_user = ordering.rule == DRF
-    state = new_state(settings, cluster, jobs, noise_seed, by_user=by_user, record=record)
+    ordering, (cluster, jobs, _) = baseline.ordering, episode
+    state = new_state(settings, *episode, by_user=ordering.rule == DRF, record=record)
     if ordering.at_intervals:
         state.times[cols.NEXT_REPLAN] = 0.0
     replan_s = settings.replan_s if ordering.at_intervals else np.inf
     while True:
         if baseline.annealed:
-            weights = settings.jct_weight, settings.fee_weight
-            status = run_annealed(state, cluster, jobs, new_search(cluster, jobs), *weights)
+            status = run_annealed(state, cluster, jobs, new_search(settings, cluster, jobs))
         else:
             rules = ordering.rule, baseline.placement, ordering.replans
             status = _run_rules(state, cluster, jobs, *rules, replan_s, no_preferences(jobs))
@@ -172,22 +163,17 @@ def episode_result(
     """Extract the outcome from a state."""
     trace = None
     if len(state.trace):
-        rows = state.trace[: state.clock[cols.TRACE_ROWS]]
-        trace = PlacementTrace(
-            job=rows[:, cols.TRACE_JOB].astype(np.int64),
-            machine=rows[:, cols.TRACE_MACHINE].astype(np.int64),
-            instances=rows[:, cols.TRACE_COUNT].astype(np.int64),
-            start_s=rows[:, cols.TRACE_START].copy(),
-            end_s=rows[:, cols.TRACE_END].copy(),
-        )
+        columns = state.trace[: state.clock[cols.TRACE_ROWS]].T.copy()
+        trace = PlacementTrace(*columns[:3].astype(np.int64), *columns[3:])
+    progress = state.progress.T.copy()
     return EpisodeResult(
         policy=policy,
         seed=seed,
         jobs=jobs,
-        start_s=state.progress[:, cols.FIRST_START_S].copy(),
-        finish_s=state.progress[:, cols.FINISHED_S].copy(),
-        run_s=state.progress[:, cols.RUN_S].copy(),
-        fee=state.progress[:, cols.FEE].copy(),
+        start_s=progress[cols.FIRST_START_S],
+        finish_s=progress[cols.FINISHED_S],
+        run_s=progress[cols.RUN_S],
+        fee=progress[cols.FEE],
         gpu_s=float(state.times[cols.GPU_S]),
         gpus=float(cluster.gpu_capacity.sum()) / WHOLE,
         epochs=int(state.clock[cols.EPOCHS]),

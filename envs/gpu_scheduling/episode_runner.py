@@ -42,14 +42,8 @@ class EpisodeRunner:
             status := advance_to_decision(self.state, cluster, jobs, self.decision_state)
         ) == GROW_TRACE:
             self.grow_trace()
-        if status != DECIDE:
-            return False
-        self.observe()
-        return True
-
-    def observe(self) -> None:
-        """Write the observation into `view`."""
-        observe(self.state, *self.episode[:2], self.decision_state, self.view)
+        observe(self.state, cluster, jobs, self.decision_state, self.view)
+        return status == DECIDE
 
     def decide(self, priority: NDArray[np.float32], affinity: NDArray[np.float32]) -> bool:
         """Apply priorities (Q,) and affinities (Q, M); return whether they were legal."""

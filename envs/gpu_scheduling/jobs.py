@@ -1,8 +1,10 @@
-"""Jobs of an episode as arrays for compiled code, and the interface of workloads."""
+"""Jobs of an episode as arrays for compiled code, and their sources."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ class Jobs(NamedTuple):
     instances: NDArray[np.int64]  # (N,) size of the gang: all instances run, or none
     gpu: NDArray[np.int64]  # (N,) percent per instance; 50 is half a GPU
     cpu: NDArray[np.int64]  # (N,) percent per instance; 100 is one core
-    gpu_type: NDArray[np.int64]  # (N,) index in `type_names`, or ANY_TYPE
+    gpu_type: NDArray[np.int64]  # (N,) as in `Cluster.gpu_type`, or ANY_TYPE
     comm: NDArray[np.float64]  # (N,) in [0, 1]: share of its time the gang communicates
     user: NDArray[np.int64]  # (N,)
     job_id: NDArray[np.int64]  # (N,) id in the workload
@@ -34,20 +36,17 @@ def gpu_seconds(jobs: Jobs) -> NDArray[np.float64]:
     return jobs.duration_s * jobs.instances * (jobs.gpu / WHOLE)
 
 
-class Workload(Protocol):
-    """A source of jobs."""
+@dataclass(frozen=True)
+class Workload:
+    """A source of jobs.
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def description(self) -> str: ...  # one line, for reports
-    @property
-    def size(self) -> int | None: ...  # number of jobs; None: unlimited
-    @property
-    def mean_gpu_s(self) -> float: ...  # mean GPU seconds of a job at speed 1
-    @property
-    def keeps_time(self) -> bool: ...  # False: arrivals are scaled to the load
+    `draw` takes a number of jobs, whether they are consecutive or a sample, and a generator; the
+    jobs have the workload's own arrivals.
+    """
 
-    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        """Draw `count` jobs with the workload's own arrivals: consecutive ones or a sample."""
-        ...
+    name: str
+    description: str  # one line, for reports
+    draw: Callable[[int, bool, np.random.Generator], Jobs]
+    mean_gpu_s: float  # mean GPU seconds of a job at speed 1
+    size: int | None = None  # number of jobs; None: unlimited
+    keeps_time: bool = True  # False: arrivals are scaled to the load

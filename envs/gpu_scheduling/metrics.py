@@ -43,7 +43,7 @@ def fairness(result: EpisodeResult) -> float:
 
 def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tuple[Metric, ...]:
     """Metrics of an evaluation with these settings, the primary one first."""
-    metrics = (
+    metrics = [
         Metric("jct", "mean JCT", "s", lambda result: mean_of_finished(result.jct_s)),
         Metric("fee", "mean fee", "$", lambda result: mean_of_finished(_fee(result))),
         Metric("queueing", "queueing", "s", lambda result: mean_of_finished(result.queueing_s)),
@@ -53,13 +53,10 @@ def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tupl
         Metric("makespan", "makespan", "s", lambda result: result.makespan_s),
         Metric("jct_p95", "p95 JCT", "s", lambda result: _p95(result.jct_s)),
         Metric("preemptions", "preemptions", "", lambda result: result.preemptions, better=None),
-    )
+    ]
     if settings.oversized == "queue":
-        return (
-            *metrics,
-            Metric("unfinished", "unfinished", "jobs", lambda r: float(np.isnan(r.finish_s).sum())),
-        )
-    return metrics
+        metrics.append(Metric("unfinished", "unfinished", "jobs", _unfinished))
+    return tuple(metrics)
 
 
 def job_columns(result: EpisodeResult) -> dict[str, NDArray[Any]]:
@@ -79,6 +76,10 @@ def job_columns(result: EpisodeResult) -> dict[str, NDArray[Any]]:
         "slowdown": slowdown(result),
         "fee": result.fee,
     }
+
+
+def _unfinished(result: EpisodeResult) -> float:
+    return float(np.isnan(result.finish_s).sum())
 
 
 def _fee(result: EpisodeResult) -> NDArray[np.float64]:

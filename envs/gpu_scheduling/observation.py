@@ -13,20 +13,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    HISTORY_ROWS,
-    JOBS_DONE,
-    LOG_RUN,
-    PHASE,
-    RECONSIDERING,
-    RUNNING_JOBS,
-    SHOWN,
-    DecisionState,
-    needs_decision,
-)
+from loadmaster.envs.gpu_scheduling.decision_state import SHOWN, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.placement import fits, instances_that_fit
 from loadmaster.envs.gpu_scheduling.queues import dominant_share
@@ -35,6 +26,7 @@ from loadmaster.envs.gpu_scheduling.slowdown import current_colocation
 from loadmaster.envs.gpu_scheduling.state import SimState
 
 _UPPER_BOUND = 1e9  # of the features
+Floats = NDArray[np.float32]
 
 
 class Observation(NamedTuple):
@@ -73,9 +65,8 @@ def observation_space(queue: int, cluster: Cluster, past: int) -> spaces.Dict:
     """Create the Gymnasium space of an observation, with one box per field."""
     boxes: dict[str, spaces.Space[Any]] = {}
     for name, table in blank_observation(queue, cluster, past)._asdict().items():
-        high = (
-            1 if table.dtype == np.bool_ else len(cluster.rack) if name == "rack" else _UPPER_BOUND
-        )
+        high = len(cluster.rack) if name == "rack" else _UPPER_BOUND
+        high = 1 if table.dtype == np.bool_ else high
         boxes[name] = spaces.Box(0, high, table.shape, table.dtype.type)
     return spaces.Dict(boxes)
 
@@ -86,7 +77,7 @@ def observe(
 ) -> None:
     """Write the observation into `out`, and the jobs of its rows into `decision.shown`."""
     used, shown = decision.counts[SHOWN], list_pending(state, decision.shown)
-    reconsidering = decision.counts[PHASE] == RECONSIDERING
+    reconsidering = decision.counts[decisions.PHASE] == decisions.RECONSIDERING
     if reconsidering:
         shown = _add_running(state, decision, shown)
     decision.counts[SHOWN] = shown
@@ -108,7 +99,7 @@ def observe(
         out.rack_held[unused] = 0
     for machine in range(len(out.machines)):
         _observe_machine(state, cluster, jobs, machine, out.machines[machine])
-    for past in range(decision.counts[HISTORY_ROWS]):
+    for past in range(decision.counts[decisions.HISTORY_ROWS]):
         out.history_t[past] = state.times[cols.NOW] - decision.history_s[past]
         for machine in range(len(out.machines)):
             out.history_y[past, machine] = decision.history_speed[past, machine]
@@ -123,7 +114,7 @@ def observe_if_decision(
 
     For real clusters, where time cannot be advanced.
     """
-    if not needs_decision(state, cluster, jobs, decision):
+    if not decisions.needs_decision(state, cluster, jobs, decision):
         return False
     observe(state, cluster, jobs, decision, out)
     return True
@@ -132,7 +123,8 @@ def observe_if_decision(
 @njit_inline
 def _add_running(state: SimState, decision: DecisionState, shown: int) -> int:
     """Insert running jobs in order of arrival into the free rows; return the rows in use."""
-    for place in range(min(decision.counts[RUNNING_JOBS], len(decision.shown) - shown)):
+    rows = len(decision.shown) - shown
+    for place in range(min(decision.counts[decisions.RUNNING_JOBS], rows)):
         # `running`, not the event heap: the order of ends must stay unknown.
         job, row = decision.running[place], shown
         while row > 0 and decision.shown[row - 1] > job:
@@ -150,8 +142,8 @@ def _observe_capacity(
     jobs: Jobs,
     job: int,
     starts: bool,
-    held: NDArray[np.float32],
-    rack_held: NDArray[np.float32],
+    held: Floats,
+    rack_held: Floats,
 ) -> None:
     """Write the shares of the gang that fit on machines and racks; 0 if it cannot start."""
     rack_held[:] = 0
@@ -170,12 +162,7 @@ def _observe_capacity(
 
 @njit_inline
 def _observe_job(
-    state: SimState,
-    jobs: Jobs,
-    decision: DecisionState,
-    job: int,
-    starts: bool,
-    out: NDArray[np.float32],
+    state: SimState, jobs: Jobs, decision: DecisionState, job: int, starts: bool, out: Floats
 ) -> None:
     user = jobs.user[job]
     for column in range(len(out)):
@@ -190,13 +177,13 @@ def _observe_job(
     out[features.ATTAINED] = np.log1p(run_s / 60 * jobs.instances[job] * jobs.gpu[job] / WHOLE)
     out[features.BEYOND] = max(0.0, out[features.ATTAINED] - features.THRESHOLD)
     out[features.USER_SHARE] = dominant_share(state, user)
-    out[features.USER_DONE] = np.log1p(decision.users[user, JOBS_DONE])
-    out[features.USER_RUN] = decision.users[user, LOG_RUN]
+    out[features.USER_DONE] = np.log1p(decision.users[user, decisions.JOBS_DONE])
+    out[features.USER_RUN] = decision.users[user, decisions.LOG_RUN]
 
 
 @njit_inline
 def _observe_machine(
-    state: SimState, cluster: Cluster, jobs: Jobs, machine: int, out: NDArray[np.float32]
+    state: SimState, cluster: Cluster, jobs: Jobs, machine: int, out: Floats
 ) -> None:
     capacity = cluster.gpu_capacity[machine]
     free_gpu, free_cpu = state.free[machine, cols.GPU], state.free[machine, cols.CPU]

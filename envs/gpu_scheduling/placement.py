@@ -165,8 +165,7 @@ def choose_machines(
         return _choose_one(state, cluster, jobs, free, job, placement, preferences)
     if placement == FIRST_FIT:
         return _choose_first(state, cluster, jobs, free, job)
-    machines, needed = len(free), jobs.instances[job]
-    total = 0
+    machines, needed, total = len(free), jobs.instances[job], 0
     for machine in range(machines):
         total += instances_that_fit(cluster, jobs, free, job, machine)
         if total >= needed:
@@ -269,6 +268,13 @@ def _tightest_rack(state: SimState, cluster: Cluster, jobs: Jobs, free: Table, j
         ):
             best = rack
     return best
+
+
+@njit_internal
+def copy_room(source: Table, room: Table) -> None:
+    for machine in range(len(room)):
+        for resource in range(2):
+            room[machine, resource] = source[machine, resource]
 
 
 @njit_internal

@@ -13,16 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    FEE,
-    JOB_S,
-    PUBLISHED,
-    SHOWN,
-    DecisionState,
-)
+from loadmaster.envs.gpu_scheduling.decision_state import SHOWN, DecisionState
 from loadmaster.envs.gpu_scheduling.episode import build_episode, run_baseline
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -55,10 +50,11 @@ def reference_scales(settings: GpuSchedulingSettings, workload: Workload) -> Sca
     jct_s, fee, jobs = 0.0, 0.0, 0
     for seed in range(REFERENCE_SEEDS):
         with warnings.catch_warnings(action="ignore"):  # about oversized jobs
-            cluster, drawn, noise_seed = build_episode(settings, seed, workload)
-        state = run_baseline(settings, cluster, drawn, BASELINES[REFERENCE], noise_seed)
+            episode = build_episode(settings, seed, workload)
+        state = run_baseline(settings, episode, BASELINES[REFERENCE])
         done = ~np.isnan(state.progress[:, cols.FINISHED_S])
-        jct_s += float((state.progress[done, cols.FINISHED_S] - drawn.arrival_s[done]).sum())
+        finish_s, arrival_s = state.progress[done, cols.FINISHED_S], episode.jobs.arrival_s[done]
+        jct_s += float((finish_s - arrival_s).sum())
         fee += float(state.progress[done, cols.FEE].sum())
         jobs += int(done.sum())
     # Both may be 0: the cluster may be free of charge, or hold none of the jobs.
@@ -80,9 +76,9 @@ def total_reward(
 ) -> NDArray[np.float64]:
     """(...) Sum of an episode's rewards so far, from `DecisionState.sums` (..., SUMS)."""
     if settings.reward == "published":
-        return sums[..., PUBLISHED].copy()
-    jct = settings.jct_weight / scales.jct_s * sums[..., JOB_S]
-    fee = settings.fee_weight / scales.fee * sums[..., FEE]
+        return sums[..., decisions.PUBLISHED].copy()
+    jct = settings.jct_weight / scales.jct_s * sums[..., decisions.JOB_S]
+    fee = settings.fee_weight / scales.fee * sums[..., decisions.FEE]
     total: NDArray[np.float64] = -(jct + fee)
     return total
 

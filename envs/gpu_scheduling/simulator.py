@@ -110,13 +110,14 @@ def stop(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> None:
             state.rows[following, cols.BEFORE] = before
         _allocate(state, cluster, jobs, job, machine, -count)
         if len(state.trace) > 0:
-            _record(state, job, machine, count)
+            since, traced = state.progress[job, cols.PLACED_S], clock[cols.TRACE_ROWS]
+            state.trace[traced] = float(job), float(machine), float(count), since, now
+            clock[cols.TRACE_ROWS] = traced + 1
     state.jobs[job, cols.ROWS_USED] = 0
     _save_progress(state, job)
-    state.progress[job, cols.RUN_S] += now - state.progress[job, cols.PLACED_S]
-    state.progress[job, cols.FEE] += state.progress[job, cols.FEE_RATE] * (
-        now - state.progress[job, cols.PLACED_S]
-    )
+    run_s = now - state.progress[job, cols.PLACED_S]
+    state.progress[job, cols.RUN_S] += run_s
+    state.progress[job, cols.FEE] += state.progress[job, cols.FEE_RATE] * run_s
     state.progress[job, cols.RATE] = 0.0
     state.progress[job, cols.FEE_RATE] = 0.0
     queues.heap_remove(queues.event_heap(state, jobs), 0, clock[cols.RUNNING], job)
@@ -154,17 +155,6 @@ def _allocate(
         state.machines[machine, cols.IS_CHANGED] = 1
         state.machines[state.clock[cols.CHANGES], cols.CHANGED] = machine
         state.clock[cols.CHANGES] += 1
-
-
-@njit_inline
-def _record(state: SimState, job: int, machine: int, count: int) -> None:
-    row = state.clock[cols.TRACE_ROWS]
-    state.trace[row, cols.TRACE_JOB] = job
-    state.trace[row, cols.TRACE_MACHINE] = machine
-    state.trace[row, cols.TRACE_COUNT] = count
-    state.trace[row, cols.TRACE_START] = state.progress[job, cols.PLACED_S]
-    state.trace[row, cols.TRACE_END] = state.times[cols.NOW]
-    state.clock[cols.TRACE_ROWS] = row + 1
 
 
 @njit_inline

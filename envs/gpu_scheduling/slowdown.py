@@ -51,42 +51,18 @@ def _kept_by_use(use: float) -> float:
 
 
 @njit_internal
-def colocation_factor(
-    whole: int, sharers: int, shared: int, capacity: int, severity: float
-) -> float:
-    """Share of its speed that an instance keeps which shares a GPU with others.
+def current_colocation(state: SimState, cluster: Cluster, machine: int) -> float:
+    """Share of its speed that an instance keeps which shares a GPU of this machine with others.
 
     Sharers spread evenly over the GPUs that are not used exclusively. Nothing is lost while each
     has a GPU to itself; beyond that, the measured curve applies at the mean combined use.
     """
-    gpus = capacity // WHOLE - whole
-    if sharers <= max(gpus, 1):
+    exclusive = state.machines[machine, cols.WHOLE_GPUS]
+    gpus = max(cluster.gpu_capacity[machine] // WHOLE - exclusive, 1)
+    if state.setup[cols.INTERFERENCE] == 0 or state.machines[machine, cols.SHARERS] <= gpus:
         return 1.0
-    use = shared / (WHOLE * max(gpus, 1))
-    return 1.0 - severity * (1.0 - _kept_by_use(use))
-
-
-@njit_internal
-def network_factor(comm: float, machines: int, racks: int) -> float:
-    """Share of its speed that a spread gang keeps: its communication takes longer."""
-    if machines <= 1:
-        return 1.0
-    stretch = _STRETCH_RACK if racks == 1 else _STRETCH_ACROSS
-    return 1.0 / (1.0 - comm + comm * stretch)
-
-
-@njit_internal
-def current_colocation(state: SimState, cluster: Cluster, machine: int) -> float:
-    """`colocation_factor` with the instances that are on a machine now."""
-    if state.setup[cols.INTERFERENCE] == 0:
-        return 1.0
-    return colocation_factor(
-        state.machines[machine, cols.WHOLE_GPUS],
-        state.machines[machine, cols.SHARERS],
-        state.machines[machine, cols.SHARED],
-        cluster.gpu_capacity[machine],
-        state.factors[machine, cols.SEVERITY],
-    )
+    use = state.machines[machine, cols.SHARED] / (WHOLE * gpus)
+    return 1.0 - float(state.factors[machine, cols.SEVERITY]) * (1.0 - _kept_by_use(use))
 
 
 @njit_internal
@@ -112,6 +88,7 @@ def gang_speed(
             speed *= state.factors[machine, cols.COLOCATION]
         slowest = min(slowest, speed)
         one_rack = one_rack and cluster.rack[machine] == rack
-    if interference:
-        slowest *= network_factor(jobs.comm[job], rows, 1 if one_rack else 2)
+    if interference and rows > 1:  # the communication of a spread gang takes longer
+        stretch = _STRETCH_RACK if one_rack else _STRETCH_ACROSS
+        slowest *= 1.0 / (1.0 - jobs.comm[job] + jobs.comm[job] * stretch)
     return slowest

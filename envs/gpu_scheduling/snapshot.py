@@ -33,9 +33,7 @@ class ClusterSnapshot(NamedTuple):
     speed: NDArray[np.float64]  # (N,) measured speed; nan: that of the slowdown model
     places: NDArray[np.int64]  # (P, 3) allocations; those of a job are consecutive
     running: NDArray[np.int64]  # (R,) order of `DecisionState.running`
-    kept: NDArray[
-        np.float64
-    ]  # (M,) co-location factor at the time of measurement; nan: the present one
+    kept: NDArray[np.float64]  # (M,) co-location factor when measured; nan: the present one
 
 
 @compiled

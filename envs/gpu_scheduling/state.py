@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, gpu_types
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
@@ -37,22 +37,19 @@ CLOCK_SIZE = 15
 DECIDE, DONE, GROW_TRACE = 1, 2, 3  # values of STATUS
 
 # `times`
-NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S = 0, 1, 2, 3, 4
-TIMES_SIZE = 5
+NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S, TIMES_SIZE = range(6)
 # NEXT_REPLAN     next replanning of a time-driven policy; NEVER for the others
 # GPU_S           integral over time of the GPUs in use
 # SIGMA           of the lognormal runtime noise of a job on a machine
 # RESTART_S       work that a preempted job loses, in seconds at speed 1
 
 # `setup`: constants of an episode.
-SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU = 0, 1, 2, 3, 4
-SETUP_SIZE = 5
+SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU, SETUP_SIZE = range(6)
 # ALL_GPU/_CPU    resources of the whole cluster, percent
 
 # `progress`, one row per job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
-PLACED_LEFT_S = 9
-PROGRESS_COLUMNS = 10
+PLACED_LEFT_S, PROGRESS_COLUMNS = 9, 10
 # LEFT_S          work left at SINCE_S, in seconds at speed 1
 # RATE            current speed; 0 if the job does not run
 # PLACED_S        start of the current run, and PLACED_LEFT_S the work left then
@@ -61,21 +58,18 @@ PROGRESS_COLUMNS = 10
 # FEE_RATE        dollars per second of the current run
 
 # `jobs`, one row per job, and a last one that closes the ring of the queue.
-FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED = 0, 1, 2, 3, 4, 5
-JOB_COLUMNS = 6
+FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED, JOB_COLUMNS = range(7)
 # FIRST_ROW       first allocation row of the job; ROWS_USED of them are in use, 0 if it waits
 # LATER, EARLIER  links of the queue in order of arrival
 # STARTED         list of jobs, not indexed by job
 
 # `rows`, one row per allocation.
-JOB, MACHINE, COUNT, NEXT, BEFORE = 0, 1, 2, 3, 4
-ROW_COLUMNS = 5
+JOB, MACHINE, COUNT, NEXT, BEFORE, ROW_COLUMNS = range(6)
 # COUNT           instances of the job on the machine
 # NEXT, BEFORE    links of the rows of the same machine
 
 # `machines`
-FIRST, WHOLE_GPUS, SHARERS, SHARED, VISITED, IS_CHANGED, CHANGED = 0, 1, 2, 3, 4, 5, 6
-MACHINE_COLUMNS = 7
+FIRST, WHOLE_GPUS, SHARERS, SHARED, VISITED, IS_CHANGED, CHANGED, MACHINE_COLUMNS = range(8)
 # FIRST           first of its allocation rows
 # WHOLE_GPUS      GPUs that instances use exclusively
 # SHARERS         instances that request a fraction of a GPU, and SHARED their sum, percent
@@ -91,21 +85,18 @@ COLOCATION, SEVERITY = 0, 1
 GPU, CPU = 0, 1
 
 # `groups`: jobs with equal demands.
-HEAP, LENGTH, WAITING, WAITING_AT, SHAPE, INSTANCES = 0, 1, 2, 3, 4, 5
-GROUP_COLUMNS = 6
+HEAP, LENGTH, WAITING, WAITING_AT, SHAPE, INSTANCES, GROUP_COLUMNS = range(7)
 # HEAP            start of its heap, which holds LENGTH pending jobs
 # WAITING         list of groups with pending jobs; WAITING_AT the group's index in it
 
 # `shapes`: demands of a single instance.
-EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT = 0, 1, 2, 3, 4, 5, 6
-SHAPE_COLUMNS = 7
+EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT, SHAPE_COLUMNS = range(8)
 # KIND            GPU type it needs
 # HOLDS           instances that fit into the cluster now; updated only for tracked shapes
 # GROUPS          groups of this shape with pending jobs
 # TRACKED         list of shapes with such groups; TRACKED_AT the shape's index in it
 
-# `trace`
-TRACE_JOB, TRACE_MACHINE, TRACE_COUNT, TRACE_START, TRACE_END = 0, 1, 2, 3, 4
+# Columns of `trace` are those of `PlacementTrace`.
 
 
 class SimState(NamedTuple):
@@ -180,7 +171,7 @@ def new_state(
     state.times[:] = 0.0, NEVER, 0.0, settings.stragglers, settings.restart_s
     demand = jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type  # the last is the primary key
     order = np.lexsort((jobs.user, *demand) if by_user else demand)
-    kept = np.array([gpu.shared_speed for gpu in gpu_types(settings)])
+    kept = np.array([gpu.shared_speed for gpu in settings.known_gpu_types.values()])
     severities = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
     _fill_tables(state, cluster, jobs, severities, order, by_user)
     return state

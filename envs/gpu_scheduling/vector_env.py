@@ -1,8 +1,7 @@
 """Vector environment: many GPU scheduling episodes stepped in one compiled call.
 
-The tables of all episodes are batched. Episodes differ in their numbers of jobs, allocation rows,
-groups, shapes and users; the batched tables are as large as the largest, and each episode uses a
-slice.
+The tables of all episodes are batched. Episodes differ in their numbers of jobs, allocation rows
+and users; the batched tables are as large as the largest, and each episode uses a slice.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total
 from loadmaster.envs.gpu_scheduling.state import DONE, NOW, QUEUED, SimState, new_state
 from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask, StepResult
 
-SIZES = 5  # of an episode: jobs, allocation rows, groups, shapes, users
+SIZES = 3  # of an episode: jobs, allocation rows, users
 Table = NDArray[Any]
 
 
@@ -49,32 +48,15 @@ class BatchedState(NamedTuple):
     decisions: DecisionState
 
 
-def _sizes(state: SimState) -> tuple[int, int, int, int, int]:
-    kinds = len(state.groups), len(state.shapes), len(state.user_use)
-    return len(state.key), len(state.rows), *kinds
-
-
-def _empty_batch(
-    episodes: int, state: SimState, jobs: Jobs, decision: DecisionState
-) -> BatchedState:
-    """Create tables for `episodes` of the size of this one."""
-
-    def batched(table: Table) -> Table:
-        return np.zeros((episodes, *table.shape), table.dtype)
-
-    return BatchedState(
-        np.zeros((episodes, SIZES), np.int64),
-        SimState._make(batched(table) for table in state),
-        Jobs._make(batched(table) for table in jobs),
-        DecisionState._make(batched(table) for table in decision),
-    )
+def _stacked(tables: tuple[Table, ...], times: int) -> Iterator[Table]:
+    return (np.stack([table] * times) for table in tables)
 
 
 def _put_episode(
     batch: BatchedState, index: int, state: SimState, jobs: Jobs, decision: DecisionState
 ) -> BatchedState:
     """Write an episode at `index`; return the batch, with larger tables if necessary."""
-    batch.sizes[index] = _sizes(state)
+    batch.sizes[index] = len(state.key), len(state.rows), len(state.user_use)
     return BatchedState(
         batch.sizes,
         SimState._make(_put_tables(batch.states, state, index)),
@@ -127,12 +109,12 @@ def _step_batch(
 @njit_internal
 def _state_of(batch: BatchedState, i: int) -> SimState:
     """Views of episode i's tables."""
-    jobs, rows, groups, shapes, users = batch.sizes[i]
+    jobs, rows, users = batch.sizes[i]
     s = batch.states
     return SimState(
         s.clock[i], s.times[i], s.setup[i], s.progress[i, :jobs], s.finish_s[i, :jobs],
         s.key[i, :jobs], s.jobs[i, : jobs + 1], s.rows[i, :rows], s.row_speed[i, :rows],
-        s.machines[i], s.factors[i], s.free[i], s.groups[i, :groups], s.shapes[i, :shapes],
+        s.machines[i], s.factors[i], s.free[i], s.groups[i, :jobs], s.shapes[i, :jobs],
         s.heap[i, :jobs], s.event_heap[i, :jobs], s.place[i, :jobs], s.user_use[i, :users],
         s.room[i], s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.trace[i],
     )  # fmt: skip
@@ -194,7 +176,13 @@ class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
             agent: (num_envs, *space.shape) for agent, space in single.action_spaces.items()
         }
         self._terms = published_terms(self.settings, self.cluster)
-        self._batch = _empty_batch(num_envs, *self._new_episode(0))
+        state, jobs, decision = self._new_episode(0)
+        self._batch = BatchedState(
+            np.zeros((num_envs, SIZES), np.int64),
+            SimState._make(_stacked(state, num_envs)),
+            Jobs._make(_stacked(jobs, num_envs)),
+            DecisionState._make(_stacked(decision, num_envs)),
+        )
         self._status = np.full(num_envs, DONE, np.int64)
 
     def step(self, actions: Mapping[str, Action]) -> StepResult:

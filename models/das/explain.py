@@ -13,8 +13,7 @@ from torch import Tensor
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES, PLACING_AGAIN, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import Episode
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE
-from loadmaster.envs.gpu_scheduling.preemption import preempt_lower_ranked
-from loadmaster.envs.gpu_scheduling.scheduling_pass import set_priorities
+from loadmaster.envs.gpu_scheduling.scheduling_pass import preempt_lower_ranked, set_priorities
 from loadmaster.envs.gpu_scheduling.state import GPU, NOW, ROWS_USED, SimState
 from loadmaster.models.das.compiled_loop import MACHINES, ROWS, Scores
 from loadmaster.models.das.decision import ClusterTables

@@ -122,7 +122,7 @@ def cpu_s(settings: GpuSchedulingSettings, episode: Episode, policy: str) -> flo
     spent: list[float] = []
     while len(spent) < RUNS and (len(spent) < 2 or sum(spent[1:]) < PATIENCE_S):
         began = time.thread_time()
-        run_baseline(settings, episode.cluster, episode.jobs, BASELINES[policy], episode.noise_seed)
+        run_baseline(settings, episode, BASELINES[policy])
         spent.append(time.thread_time() - began)
     return min(spent)
 

@@ -15,18 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal, splitmix64
+from loadmaster.envs.gpu_scheduling import placement
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, CONSOLIDATE, FIFO, GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.placement import (
-    PlacementPreferences,
-    choose_machines,
-    fits,
-    take_room,
-)
+from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, take_room
 from loadmaster.envs.gpu_scheduling.queues import rekey
 from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.slowdown import gang_speed
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -43,10 +40,11 @@ RULES = 5  # placement rules; RULES + m: near machine m
 ORDER, RULE, BEST_ORDER, BEST_RULE = 0, 1, 2, 3
 
 # `estimates`
-JCT_S, FEE, BACKLOG_GPU_S, CLUSTER_SPEED, PRICE_OF_WORK = 0, 1, 2, 3, 4
+JCT_S, FEE, BACKLOG_GPU_S, CLUSTER_SPEED, PRICE_OF_WORK, JCT_WEIGHT, FEE_WEIGHT = range(7)
 # BACKLOG_GPU_S   work left of the running jobs
 # CLUSTER_SPEED   GPUs times speed of the whole cluster
 # PRICE_OF_WORK   mean price of a GPU second of work, dollars
+# JCT_WEIGHT, FEE_WEIGHT  exponents of the objective
 
 
 class Search(NamedTuple):
@@ -54,15 +52,16 @@ class Search(NamedTuple):
 
     columns: NDArray[np.int64]  # (MOST_JOBS, 4)
     jobs: NDArray[np.int64]  # (MOST_JOBS,) pending jobs that fit now
-    estimates: NDArray[np.float64]  # (5,)
+    estimates: NDArray[np.float64]  # (7,)
     near: PlacementPreferences  # of one job: a machine, then the others of its rack
     plan: PlacementPreferences  # the plan; the last row is for jobs without one
 
 
-def new_search(cluster: Cluster, jobs: Jobs) -> Search:
+def new_search(settings: GpuSchedulingSettings, cluster: Cluster, jobs: Jobs) -> Search:
     machines, count = len(cluster.speed), len(jobs.arrival_s)
     gpus = cluster.gpu_capacity / WHOLE
-    estimates = np.zeros(5)
+    estimates = np.zeros(7)
+    estimates[JCT_WEIGHT], estimates[FEE_WEIGHT] = settings.jct_weight, settings.fee_weight
     estimates[CLUSTER_SPEED] = (gpus * cluster.speed).sum()
     estimates[PRICE_OF_WORK] = (gpus * cluster.price_per_s).sum() / estimates[CLUSTER_SPEED]
     return Search(
@@ -88,7 +87,7 @@ def _place_by(
             search.near.affinity[0, machine] = 1.0 if near else 0.0
         search.near.affinity[0, home] = 2.0
         rule = AFFINITY
-    return choose_machines(state, cluster, jobs, state.room, job, rule, search.near)
+    return placement.choose_machines(state, cluster, jobs, state.room, job, rule, search.near)
 
 
 @njit_internal
@@ -99,7 +98,7 @@ def _estimate(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, cou
     work before them, spread over the cluster, and then run at its mean speed and price.
     """
     estimates = search.estimates
-    _reset_room(state)
+    placement.copy_room(state.free, state.room)
     backlog, jct_s, fee = estimates[BACKLOG_GPU_S], 0.0, 0.0
     for place in range(count):
         which = search.columns[place, ORDER]
@@ -124,22 +123,8 @@ def _estimate(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, cou
     estimates[FEE] = fee / count
 
 
-@njit_internal
-def _reset_room(state: SimState) -> None:
-    for machine in range(len(state.free)):
-        state.room[machine, cols.GPU] = state.free[machine, cols.GPU]
-        state.room[machine, cols.CPU] = state.free[machine, cols.CPU]
-
-
 @compiled
-def run_annealed(
-    state: SimState,
-    cluster: Cluster,
-    jobs: Jobs,
-    search: Search,
-    jct_weight: float,
-    fee_weight: float,
-) -> int:
+def run_annealed(state: SimState, cluster: Cluster, jobs: Jobs, search: Search) -> int:
     """Run MOSA until the episode ends or the trace is full; return the status."""
     while True:
         status = advance(state, cluster, jobs, FIFO)
@@ -147,7 +132,7 @@ def run_annealed(
             return status
         count = _candidates(state, search)
         if count > 0:
-            _anneal(state, cluster, jobs, search, count, jct_weight, fee_weight)
+            _anneal(state, cluster, jobs, search, count)
             _apply_plan(state, cluster, jobs, search, count)
             run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, search.plan)
             _discard_plan(state, jobs, search, count)
@@ -159,7 +144,7 @@ def _candidates(state: SimState, search: Search) -> int:
     count, end = 0, len(state.jobs) - 1
     job = state.jobs[end, cols.LATER]
     while job != end and count < MOST_JOBS:
-        if fits(state, state.jobs[job, cols.GROUP]):
+        if placement.fits(state, state.jobs[job, cols.GROUP]):
             search.jobs[count] = job
             count += 1
         elif state.setup[cols.BACKFILL] == 0:
@@ -169,15 +154,7 @@ def _candidates(state: SimState, search: Search) -> int:
 
 
 @njit_internal
-def _anneal(
-    state: SimState,
-    cluster: Cluster,
-    jobs: Jobs,
-    search: Search,
-    count: int,
-    jct_weight: float,
-    fee_weight: float,
-) -> None:
+def _anneal(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count: int) -> None:
     """Search a plan; the best one is left in the BEST columns."""
     columns, estimates = search.columns, search.estimates
     estimates[BACKLOG_GPU_S] = 0.0
@@ -189,8 +166,7 @@ def _anneal(
         columns[place, ORDER] = place
         columns[place, RULE] = CONSOLIDATE
     _estimate(state, cluster, jobs, search, count)
-    jct_s, fee = estimates[JCT_S], estimates[FEE]
-    best = _objective(jct_s, fee, jct_weight, fee_weight)
+    jct_s, fee, best = estimates[JCT_S], estimates[FEE], _objective(estimates)
     _save_best(search, count)
     moves = min(MOST_MOVES, MOVES_PER_JOB * count)
     cooling = (LAST_TEMPERATURE / FIRST_TEMPERATURE) ** (1.0 / moves)
@@ -203,7 +179,7 @@ def _anneal(
         swaps = one != other and (bits >> np.uint64(63)) == np.uint64(1)
         rule = columns[one, RULE]
         if swaps:
-            _swap(columns, one, other)
+            columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
         else:
             choices = RULES if (bits >> np.uint64(62)) & np.uint64(1) else RULES + len(state.free)
             columns[one, RULE] = int((bits >> np.uint64(32)) % np.uint64(choices))
@@ -214,26 +190,21 @@ def _anneal(
         chance = np.exp(-(worse_jct + worse_fee) / temperature) if dominated else 1.0
         if float(splitmix64(key, moves + move) >> np.uint64(11)) / (1 << 53) < chance:
             jct_s, fee = estimates[JCT_S], estimates[FEE]
-            value = _objective(jct_s, fee, jct_weight, fee_weight)
-            if value < best:
-                best = value
+            if _objective(estimates) < best:
+                best = _objective(estimates)
                 _save_best(search, count)
         elif swaps:
-            _swap(columns, one, other)
+            columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
         else:
             columns[one, RULE] = rule
         temperature *= cooling
 
 
 @njit_internal
-def _objective(jct_s: float, fee: float, jct_weight: float, fee_weight: float) -> float:
+def _objective(estimates: NDArray[np.float64]) -> float:
     """Product of the weighted estimates; completion time alone if the fee is 0."""
-    return jct_s**jct_weight * (fee**fee_weight if fee > 0 else 1.0)
-
-
-@njit_internal
-def _swap(columns: NDArray[np.int64], one: int, other: int) -> None:
-    columns[one, ORDER], columns[other, ORDER] = columns[other, ORDER], columns[one, ORDER]
+    jct, fee = estimates[JCT_S] ** estimates[JCT_WEIGHT], estimates[FEE]
+    return float(jct * (fee ** estimates[FEE_WEIGHT] if fee > 0 else 1.0))
 
 
 @njit_internal
@@ -246,13 +217,10 @@ def _save_best(search: Search, count: int) -> None:
 @njit_internal
 def _apply_plan(state: SimState, cluster: Cluster, jobs: Jobs, search: Search, count: int) -> None:
     """Write the best plan as keys and affinities: the highest for the machine chosen first."""
+    placement.copy_room(state.free, state.room)
     for place in range(count):
-        search.columns[place, ORDER] = search.columns[place, BEST_ORDER]
-        search.columns[place, RULE] = search.columns[place, BEST_RULE]
-    _reset_room(state)
-    for place in range(count):
-        which = search.columns[place, ORDER]
-        job, rule = search.jobs[which], search.columns[which, RULE]
+        which = search.columns[place, BEST_ORDER]
+        job, rule = search.jobs[which], search.columns[which, BEST_RULE]
         rekey(state, jobs, job, float(place))
         search.plan.row_of[job] = which
         for machine in range(len(state.free)):

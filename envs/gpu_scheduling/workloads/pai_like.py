@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, capacity, type_names
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, capacity
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
 # Share of its time that a gang communicates: not in any trace. Gavel measured training jobs on 2 to
@@ -43,22 +42,8 @@ def typical_share(name: str) -> float:
 # of jobs with one instance was not published: 60% here, which results in 5.0 instances per job.
 
 # Durations at quantiles, interpolated linearly in the logarithm.
-_QUANTILES_S = (
-    (0.0, 6),
-    (0.01, 18),
-    (0.05, 30),
-    (0.1, 42),
-    (0.25, 138),
-    (0.5, 594),
-    (0.75, 3950),
-    (0.9, 11500),
-    (0.95, 24110),
-    (0.99, 67432),
-    (0.999, 148000),
-    (1.0, 290000),
-)
-DURATION_AT = np.array([share for share, _ in _QUANTILES_S])
-DURATION_LOG_S = np.log([seconds for _, seconds in _QUANTILES_S])
+DURATION_AT = np.array([0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 1])
+DURATION_LOG_S = np.log([6, 18, 30, 42, 138, 594, 3950, 11500, 24110, 67432, 148000, 290000])
 
 Floats = NDArray[np.float64]
 Table = tuple[NDArray[np.int64], Floats]  # ascending values, cumulative shares
@@ -109,12 +94,7 @@ HABIT = 0.43
 # Rank correlations of duration, instances, GPU and CPU in the samples. Instances and cores are not
 # correlated here: gangs have their own table of cores.
 CORRELATION = np.array(
-    [
-        [1.0, 0.2, -0.25, 0.0],
-        [0.2, 1.0, 0.0, 0.0],
-        [-0.25, 0.0, 1.0, 0.3],
-        [0.0, 0.0, 0.3, 1.0],
-    ]
+    [[1.0, 0.2, -0.25, 0.0], [0.2, 1.0, 0.0, 0.0], [-0.25, 0.0, 1.0, 0.3], [0.0, 0.0, 0.3, 1.0]]
 )
 
 # Arrivals per hour are lognormal; the quartiles give a sigma of 0.4. The daily wave is a small part
@@ -128,42 +108,31 @@ _SAMPLE = 100_000
 _PARTS = 4  # a gang fits into the cluster at least this often, or has one instance
 
 
-@dataclass(frozen=True)
-class PaiLike:
-    """Generator for one cluster."""
-
-    cluster: Cluster
-    types: tuple[str, ...]
-    require_types: bool
-    mean_gpu_s: float = 0.0
-    name: str = "pai-like"
-    description: str = "generated, calibrated to the published statistics of PAI"
-    size: int | None = None
-    keeps_time: bool = False
-
-    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        jobs = generate(count, self.types, rng)
-        if not self.require_types:
-            jobs = jobs._replace(gpu_type=np.full_like(jobs.gpu_type, ANY_TYPE))
-        return _cut(jobs, self.cluster)
-
-
-def load(settings: GpuSchedulingSettings) -> PaiLike:
+def load(settings: GpuSchedulingSettings) -> Workload:
     # The cache key has only the settings that matter.
-    return _load(
-        GpuSchedulingSettings(
-            machines=settings.machine_groups,
-            gpu_types=settings.gpu_types,
-            require_types=settings.require_types,
-        )
-    )
+    machines, types, required = settings.machine_groups, settings.gpu_types, settings.require_types
+    return _load(GpuSchedulingSettings(machines=machines, gpu_types=types, require_types=required))
 
 
 @lru_cache(maxsize=8)
-def _load(settings: GpuSchedulingSettings) -> PaiLike:
-    source = PaiLike(build_cluster(settings), type_names(settings), settings.require_types)
-    sample = source.draw(_SAMPLE, False, np.random.default_rng(_SEED))
-    return replace(source, mean_gpu_s=float(gpu_seconds(sample).mean()))
+def _load(settings: GpuSchedulingSettings) -> Workload:
+    draw = partial(_draw, build_cluster(settings), settings)
+    work = gpu_seconds(draw(_SAMPLE, False, np.random.default_rng(_SEED)))
+    description = "generated, calibrated to the published statistics of PAI"
+    return Workload("pai-like", description, draw, float(work.mean()), keeps_time=False)
+
+
+def _draw(
+    cluster: Cluster,
+    settings: GpuSchedulingSettings,
+    count: int,
+    consecutive: bool,
+    rng: np.random.Generator,
+) -> Jobs:
+    jobs = generate(count, tuple(settings.known_gpu_types), rng)
+    if not settings.require_types:
+        jobs = jobs._replace(gpu_type=np.full_like(jobs.gpu_type, ANY_TYPE))
+    return _cut(jobs, cluster)
 
 
 def generate(count: int, types: Sequence[str], rng: np.random.Generator) -> Jobs:
@@ -212,16 +181,11 @@ def _users() -> tuple[Floats, Floats, Floats, Floats]:
     habits = rng.standard_normal((USERS, 4)) @ np.linalg.cholesky(CORRELATION).T
     grid = np.linspace(-7, 7, 1401)
     spread = np.sqrt(1 - HABIT)
-    normal = NormalDist()
     fine = np.linspace(-25, 25, 20_001)
-    below = np.array([normal.cdf(x) for x in fine])
+    below = np.array([NormalDist().cdf(x) for x in fine])
     centres = np.sqrt(HABIT) * habits  # (U, 4)
-    up_to = np.stack(
-        [
-            weights @ np.interp((grid[None, :] - centres[:, c, None]) / spread, fine, below)
-            for c in range(4)
-        ]
-    )
+    shifts = ((grid - centres[:, [c]]) / spread for c in range(4))
+    up_to = np.stack([weights @ np.interp(shift, fine, below) for shift in shifts])
     return weights, habits, grid, up_to
 
 

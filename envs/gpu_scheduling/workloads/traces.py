@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.cluster import type_names
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs, gpu_seconds, select_jobs
+from loadmaster.envs.gpu_scheduling.jobs import (
+    ANY_TYPE,
+    WHOLE,
+    Jobs,
+    Workload,
+    gpu_seconds,
+    select_jobs,
+)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads.pai_like import typical_share
 from loadmaster.envs.traces import CsvTable, read_csv, trace_path
@@ -25,67 +31,56 @@ Types = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Trace:
-    """A workload of recorded jobs."""
-
-    name: str
-    description: str
-    jobs: Jobs
-    mean_gpu_s: float
-    keeps_time: bool = True
-
-    @property
-    def size(self) -> int:
-        return len(self.jobs.job_id)
-
-    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        if consecutive:
-            first = int(rng.integers(self.size - count + 1))
-            return select_jobs(self.jobs, slice(first, first + count))
-        return select_jobs(self.jobs, rng.permutation(self.size)[:count])
-
-
-@dataclass(frozen=True)
 class TraceFormat:
-    """A public trace; `parse` returns its jobs, and counts of the rows left out."""
+    """A public trace; `parse` returns its jobs, and the numbers of rows left out by reason."""
 
     name: str
     file: str  # path in the folder of traces
     columns: tuple[str, ...]
-    parse: Callable[[CsvTable, Types], tuple[Jobs, str]]
+    parse: Callable[[CsvTable, Types], tuple[Jobs, dict[str, int]]]
     unit: str = "jobs"
 
-    def load(self, settings: GpuSchedulingSettings) -> Trace:
+    def load(self, settings: GpuSchedulingSettings) -> Workload:
         """Read the trace; the setting `data` may name the file or any folder above it."""
         path = trace_path(settings.workload, settings.data)
         if path.is_dir():
             parts = Path(self.file).parts
             candidates = [path.joinpath(*parts[skipped:]) for skipped in range(len(parts))]
-            found = [candidate for candidate in candidates if candidate.is_file()]
-            if not found:
+            file = next((candidate for candidate in candidates if candidate.is_file()), None)
+            if file is None:
                 raise InputError(f"{path}: no trace found; expected {self.file} in it")
-            path = found[0]
-        return _load(self, path, type_names(settings))
+            path = file
+        return _load(self, path, tuple(settings.known_gpu_types))
 
 
 @lru_cache(maxsize=4)
-def _load(trace: TraceFormat, path: Path, types: Types) -> Trace:
+def _load(trace: TraceFormat, path: Path, types: Types) -> Workload:
     jobs, left_out = trace.parse(read_csv(path, trace.columns), types)
     if not len(jobs.job_id):
         raise InputError(f"{path}: holds no GPU jobs; expected at least one")
     ids, counts = np.unique(jobs.job_id, return_counts=True)
     if (counts > 1).any():
         raise InputError(f"{path}: job {ids[counts > 1][0]} occurs twice; expected each job once")
-    left_out = f"; left out: {left_out}" if left_out else ""
-    return _build_trace(trace.name, f"{len(ids)} {trace.unit} of {path.name}{left_out}", jobs)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items() if count)
+    without = f"; left out: {reasons}" if reasons else ""
+    return _build_trace(trace.name, f"{len(ids)} {trace.unit} of {path.name}{without}", jobs)
 
 
-def _build_trace(name: str, description: str, jobs: Jobs) -> Trace:
+def _build_trace(name: str, description: str, jobs: Jobs) -> Workload:
     """Sort jobs by (arrival, id), and number users by their first jobs."""
     jobs = select_jobs(jobs, np.lexsort((jobs.job_id, jobs.arrival_s)))
     _, first, user = np.unique(jobs.user, return_index=True, return_inverse=True)
     jobs = jobs._replace(user=np.argsort(np.argsort(first))[user])
-    return Trace(name, description, jobs, float(gpu_seconds(jobs).mean()))
+    mean_gpu_s, size = float(gpu_seconds(jobs).mean()), len(jobs.job_id)
+    return Workload(name, description, partial(_draw, jobs), mean_gpu_s, size)
+
+
+def _draw(recorded: Jobs, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
+    size = len(recorded.job_id)
+    if consecutive:
+        first = int(rng.integers(size - count + 1))
+        return select_jobs(recorded, slice(first, first + count))
+    return select_jobs(recorded, rng.permutation(size)[:count])
 
 
 def _codes(texts: Sequence[str]) -> NDArray[np.int64]:
@@ -95,13 +90,12 @@ def _codes(texts: Sequence[str]) -> NDArray[np.int64]:
 
 def _gpu_types(rows: CsvTable, column: str, types: Types) -> NDArray[np.int64]:
     """Indices in `types`; ANY_TYPE for an empty field and for alternatives (T4|P100)."""
-    number = {name: index for index, name in enumerate(types)}
     numbers = np.full(len(rows), ANY_TYPE)
     for row, name in enumerate(rows.text(column)):
         if name and "|" not in name:
-            if name not in number:
+            if name not in types:
                 raise rows.fault(row, column, f"a GPU type: {', '.join(types)}")
-            numbers[row] = number[name]
+            numbers[row] = types.index(name)
     return numbers
 
 
@@ -111,12 +105,7 @@ def _comm_shares(names: Sequence[str], instances: NDArray[np.int64]) -> NDArray[
     return np.array([shares.get(name, 0.0) for name in names]) * (instances > 1)
 
 
-def _without_gpu(with_gpu: NDArray[np.bool_]) -> str:
-    count = len(with_gpu) - int(with_gpu.sum())
-    return f"{count} without a GPU" if count else ""
-
-
-def _parse_pai(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+def _parse_pai(table: CsvTable, types: Types) -> tuple[Jobs, dict[str, int]]:
     """Alibaba's PAI cluster, in the format of its public simulator (2020): one row per job.
 
     Durations are whole seconds, 1 at least. MISC stands for several older GPU types, so these jobs
@@ -137,21 +126,16 @@ def _parse_pai(table: CsvTable, types: Types) -> tuple[Jobs, str]:
         user=_codes(rows.text("user")),
         job_id=job_id,
     )
-    return jobs, _without_gpu(with_gpu)
+    return jobs, {"without a GPU": (~with_gpu).sum()}
 
 
 _PHILLY_CORES = 6
 # Models with large layers exchange more data; VGG and AlexNet have most weights in dense layers.
-_PHILLY_COMM = {
-    "vgg16": 0.6,
-    "alexnet": 0.6,
-    "resnet101": 0.4,
-    "inception_v3": 0.25,
-    "mobilenet_v2": 0.2,
-}
+_PHILLY_COMM = {"vgg16": 0.6, "alexnet": 0.6, "resnet101": 0.4}
+_PHILLY_COMM |= {"inception_v3": 0.25, "mobilenet_v2": 0.2}
 
 
-def _parse_philly(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+def _parse_philly(table: CsvTable, types: Types) -> tuple[Jobs, dict[str, int]]:
     """Microsoft's Philly cluster (2017): one row per job, times in whole minutes.
 
     Philly spread jobs over machines when necessary, so each GPU of a job is an instance. The file
@@ -173,10 +157,10 @@ def _parse_philly(table: CsvTable, types: Types) -> tuple[Jobs, str]:
         user=_codes(rows.text("user")),
         job_id=rows.whole_numbers("job_id"),
     )
-    return jobs, _without_gpu(with_gpu)
+    return jobs, {"without a GPU": (~with_gpu).sum()}
 
 
-def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, str]:
+def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, dict[str, int]]:
     """Pods of Alibaba's GPU cluster (2023, openb): one instance each.
 
     A pod ran from `scheduled_time` to `deletion_time`; pods that were never scheduled are left out.
@@ -204,7 +188,7 @@ def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, str]:
         job_id=np.flatnonzero(with_gpu & scheduled),
     )
     never = (with_gpu & ~scheduled).sum()
-    return jobs, f"{(~with_gpu).sum()} without a GPU, {never} never scheduled"
+    return jobs, {"without a GPU": (~with_gpu).sum(), "never scheduled": never}
 
 
 PAI = TraceFormat(
@@ -231,7 +215,7 @@ OPENB = TraceFormat(
 )
 
 
-def load_toy(settings: GpuSchedulingSettings) -> Trace:
+def load_toy(settings: GpuSchedulingSettings) -> Workload:
     """Five jobs for schedules that can be checked by hand (`--set arrivals=trace`).
 
     Jobs 0, 2 and 4 belong to one user, 1 and 3 to another.

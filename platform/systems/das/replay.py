@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, type_names
+from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.episode import PlacementTrace, run_episode
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload, gpu_seconds
@@ -128,7 +128,7 @@ def run(
         result = learned.run(settings, seed, workload, record=True)
     else:
         result = run_episode(policy, settings, seed, workload, record=recorded)
-    cluster, names = build_cluster(settings), type_names(settings)
+    cluster, names = build_cluster(settings), tuple(settings.known_gpu_types)
     return RecordedEpisode(
         **{**vars(result), "policy": policy},
         cluster=cluster,

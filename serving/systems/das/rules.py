@@ -5,10 +5,9 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from loadmaster.envs.errors import unknown_name
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.placement import no_preferences
-from loadmaster.envs.gpu_scheduling.preemption import replan
-from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import replan, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import QUEUED
 from loadmaster.models.das.decision import read_decision, summarise
@@ -37,9 +36,7 @@ class DasRule:
 
     def decide(self, state: DasState) -> Proposal:
         ordering = self._rule.ordering
-        tables = tables_of(
-            state, _SETTINGS[state.backfill], ordering.rule, by_user=ordering.rule == DRF
-        )
+        tables = tables_of(state, _SETTINGS[state.backfill], ordering.rule)
         by = ordering.rule, self._rule.placement, no_preferences(tables.jobs)
         if tables.state.clock[QUEUED] > 0:
             if ordering.replans and state.ask in ("event", "reconsidering"):

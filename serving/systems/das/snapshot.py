@@ -7,47 +7,26 @@ from itertools import chain, repeat
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    HISTORY_ROWS,
-    NOT_STARTED,
-    PHASE,
-    PLACING,
-    RECONSIDERING,
-    DecisionState,
-    new_decision_state,
-)
+from loadmaster.envs.gpu_scheduling import decision_state as decisions
+from loadmaster.envs.gpu_scheduling.baselines import DRF
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
 from loadmaster.envs.gpu_scheduling.state import new_state
 from loadmaster.models.das.decision import ClusterTables, Decision, Placement
-from loadmaster.serving.systems.das.parsed_state import (
-    AGE_S,
-    COMM,
-    DURATION_S,
-    GPUS,
-    INSTANCES,
-    NUMBERS,
-    PLACES,
-    RAN_S,
-    RUNNING_S,
-    SPEED,
-)
-from loadmaster.serving.systems.das.records import Job
-from loadmaster.serving.systems.das.schema import DasDecision, DasState
+from loadmaster.serving.systems.das import parsed_state as cols
+from loadmaster.serving.systems.das.schema import DasDecision, DasState, Job
 
 # The phase of an event follows from the one before it.
 _PREVIOUS_PHASE = {
-    "event": NOT_STARTED,
-    "placing": NOT_STARTED,
-    "reconsidering": PLACING,
-    "placing again": RECONSIDERING,
+    "event": decisions.NOT_STARTED,
+    "placing": decisions.NOT_STARTED,
+    "reconsidering": decisions.PLACING,
+    "placing again": decisions.RECONSIDERING,
 }
 
 
-def tables_of(
-    state: DasState, settings: GpuSchedulingSettings, ordering: int, *, by_user: bool = False
-) -> ClusterTables:
+def tables_of(state: DasState, settings: GpuSchedulingSettings, ordering: int) -> ClusterTables:
     """The state in the environment's tables, for a scheduler with that ordering rule.
 
     Jobs are numbered in order of arrival. `settings` give the sizes of the observation, whether the
@@ -57,28 +36,24 @@ def tables_of(
     cluster, own = parsed.cluster_index.cluster, parsed.cluster_index.own
     if own:
         settings = settings.model_copy(update={"gpu_types": own})
-    rows = np.fromiter(parsed.numbers, np.float64, len(parsed.numbers)).reshape(-1, NUMBERS)
-    order = (-rows[:, AGE_S]).argsort(kind="stable")
+    rows = np.fromiter(parsed.numbers, np.float64, len(parsed.numbers)).reshape(-1, cols.NUMBERS)
+    order = (-rows[:, cols.AGE_S]).argsort(kind="stable")
     columns = rows[order].T.copy()  # (NUMBERS, N)
     arrivals = [state.jobs[place] for place in order.tolist()]
-    running = columns[PLACES].nonzero()[0]
+    running = columns[cols.PLACES].nonzero()[0]
     # In the order of placement.
-    running = running[(-columns[RUNNING_S, running]).argsort(kind="stable")]
+    running = running[(-columns[cols.RUNNING_S, running]).argsort(kind="stable")]
     allocated = parsed.capacity.allocated
     placed = {job: allocated[arrivals[job].id] for job in running.tolist()}
     jobs = _jobs_of(columns)
-    sim_state = new_state(settings, cluster, jobs, seed=0, by_user=by_user)
-    decision_state = new_decision_state(settings, cluster, jobs)
+    sim_state = new_state(settings, cluster, jobs, seed=0, by_user=ordering == DRF)
+    decision_state = decisions.new_decision_state(settings, cluster, jobs)
     snapshot = _snapshot(state, arrivals, columns, running, placed)
     state_from_snapshot(sim_state, cluster, jobs, decision_state, snapshot, ordering)
     _load_history(state, decision_state)
-    decision_state.counts[PHASE] = _PREVIOUS_PHASE[state.ask]
+    decision_state.counts[decisions.PHASE] = _PREVIOUS_PHASE[state.ask]
     return ClusterTables(
-        sim_state,
-        cluster,
-        jobs,
-        decision_state,
-        placed,
+        *(sim_state, cluster, jobs, decision_state, placed),
         job_name=lambda job: arrivals[job].id,
         machine_name=lambda machine: state.machines[machine].name,
     )
@@ -106,16 +81,16 @@ def to_schema(tables: ClusterTables, decision: Decision) -> DasDecision:
 
 
 def _jobs_of(columns: NDArray[np.float64]) -> Jobs:
-    columns[GPUS:] = np.rint(columns[GPUS:] * WHOLE)  # as in `percent`
-    instances, gpu_type, user, gpu, cpu = columns[INSTANCES:].astype(np.int64)
+    columns[cols.GPUS :] = np.rint(columns[cols.GPUS :] * WHOLE)  # as in `percent`
+    instances, gpu_type, user, gpu, cpu = columns[cols.INSTANCES :].astype(np.int64)
     return Jobs(
-        arrival_s=-columns[AGE_S],
-        duration_s=columns[DURATION_S],
+        arrival_s=-columns[cols.AGE_S],
+        duration_s=columns[cols.DURATION_S],
         instances=instances,
         gpu=gpu,
         cpu=cpu,
         gpu_type=gpu_type,
-        comm=columns[COMM],
+        comm=columns[cols.COMM],
         user=user,
         job_id=np.arange(columns.shape[1]),
     )
@@ -138,23 +113,23 @@ def _snapshot(
     nan = float("nan")
     kept = [nan if one.kept_speed is None else one.kept_speed for one in state.machines]
     return ClusterSnapshot(
-        ran_s=columns[RAN_S],
-        running_s=columns[RUNNING_S],
-        speed=columns[SPEED],
+        ran_s=columns[cols.RAN_S],
+        running_s=columns[cols.RUNNING_S],
+        speed=columns[cols.SPEED],
         places=np.fromiter(chain.from_iterable(places), np.int64, 3 * len(places)).reshape(-1, 3),
         running=running,
         kept=np.array(kept),
     )
 
 
-def _load_history(state: DasState, decision_state: DecisionState) -> None:
+def _load_history(state: DasState, decision_state: decisions.DecisionState) -> None:
     """Finished jobs of users, and speeds at earlier decisions; unknown machines are left out."""
     users, place_of = state.parsed.users, state.parsed.cluster_index.place_of
     for name, finished in state.users.items():
         if name in users:
             decision_state.users[users[name]] = finished.jobs, finished.mean_log_minutes
     notes, machines = state.history[: len(decision_state.history_s)], len(place_of)
-    decision_state.counts[HISTORY_ROWS] = len(notes)
+    decision_state.counts[decisions.HISTORY_ROWS] = len(notes)
     decision_state.history_s[: len(notes)] = [-note.age_s for note in notes]
     lengths = [len(note.speeds) for note in notes]
     count = sum(lengths)
@@ -164,7 +139,5 @@ def _load_history(state: DasState, decision_state: DecisionState) -> None:
     speed = np.fromiter(speeds, np.float32, count)
     cell = place + np.arange(0, len(notes) * machines, machines).repeat(lengths)
     is_known = place >= 0
-    if not is_known.all():
-        cell, speed = cell[is_known], speed[is_known]
-    decision_state.history_speed.reshape(-1)[cell] = speed
-    decision_state.noted.reshape(-1)[cell] = True
+    decision_state.history_speed.reshape(-1)[cell[is_known]] = speed[is_known]
+    decision_state.noted.reshape(-1)[cell[is_known]] = True

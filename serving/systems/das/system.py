@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.gpu_scheduling.baselines import GIVEN
@@ -12,7 +13,7 @@ from loadmaster.envs.gpu_scheduling.decision_state import NOT_STARTED, PHASES
 from loadmaster.envs.gpu_scheduling.settings import CLUSTERS
 from loadmaster.models.policy import Proposal
 from loadmaster.serving.system import Endpoint, Policy, Quantity
-from loadmaster.serving.systems.das.examples import Examples
+from loadmaster.serving.systems.das.examples import examples
 from loadmaster.serving.systems.das.rules import RULES, DasRule
 from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState, Start
 from loadmaster.serving.systems.das.snapshot import tables_of, to_schema
@@ -21,8 +22,6 @@ if TYPE_CHECKING:  # torch is only loaded by processes that run a bundle
     from loadmaster.models.das.policy import DasPolicy
 
 _PHASES = {"event": NOT_STARTED, **{name: phase for phase, name in PHASES.items()}}
-_LOADS = 0.2, 1.5  # range of offered loads for retraining
-_QUEUES = 64, 128  # observed jobs, as in the pretrained policies
 
 
 class BundlePolicy:
@@ -51,7 +50,7 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
     outcome = DasOutcome
 
     def examples(self) -> Mapping[str, DasState]:
-        return Examples()
+        return examples()
 
     def policy(self, folder: Path) -> Policy:
         from loadmaster.models.das.policy import DasPolicy
@@ -83,14 +82,12 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
         starts = tuple(start for start in decision.start if may_run(start.job, True))
         moving = {start.job for start in starts} & set(decision.stop)
         stops = tuple(name for name in decision.stop if name in moving or not may_run(name, False))
-        while True:
-            fitting = _fitting(state, starts, stops)
-            stuck = moving - {start.job for start in fitting}
-            if not stuck:
-                break
+        fitting = _fitting(state, starts, stops)
+        while stuck := moving - {start.job for start in fitting}:
             moving -= stuck
             starts = tuple(start for start in starts if start.job not in stuck)
             stops = tuple(name for name in stops if name not in stuck)
+            fitting = _fitting(state, starts, stops)
         return DasDecision(start=fitting, stop=stops, wait=_waiting(state, fitting, stops))
 
     def validate_decision(self, state: DasState, decision: DasDecision) -> str | None:
@@ -123,22 +120,17 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
         waiting = [job for job in state.jobs if not job.placements]
         running = [job for job in state.jobs if job.placements]
         gpus = float(sum(machine.gpus for machine in state.machines))
-        demand = [job.instances * job.gpus for job in state.jobs]
         found = {
             "gpus": gpus,
             "jobs_waiting": float(len(waiting)),
             "jobs_running": float(len(running)),
             "gpu_utilisation": sum(job.instances * job.gpus for job in running) / gpus,
-            "waited_log_min": 0.0,
+            "waited_log_min": fmean([math.log1p(job.age_s / 60) for job in waiting] or [0.0]),
         }
-        if demand:
-            found["gpus_per_job"] = sum(demand) / len(demand)
-        if waiting:
-            waited = [math.log1p(job.age_s / 60) for job in waiting]
-            found["waited_log_min"] = sum(waited) / len(waited)
-        speeds = [job.speed for job in running if job.speed is not None]
-        if speeds:
-            found["speed"] = sum(speeds) / len(speeds)
+        if state.jobs:
+            found["gpus_per_job"] = fmean(job.instances * job.gpus for job in state.jobs)
+        if speeds := [job.speed for job in running if job.speed is not None]:
+            found["speed"] = fmean(speeds)
         return found
 
     def reward(self, outcome: DasOutcome) -> float:
@@ -156,17 +148,16 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
             name: sum(group.count * group.gpus for group in groups)
             for name, groups in CLUSTERS.items()
         }
-        cluster = min(sizes, key=lambda name: abs(math.log(sizes[name] / gpus)))
         waiting = features.get("jobs_waiting", 0.0)
         missing = waiting * features.get("gpus_per_job", 1.0) / gpus
         load = features.get("gpu_utilisation", 0.0) + min(missing, 1.0)
         jobs = waiting + features.get("jobs_running", 0.0)
         return {
-            "cluster": cluster,
+            "cluster": min(sizes, key=lambda name: abs(math.log(sizes[name] / gpus))),
             "arrivals": "poisson",
-            "load": round(min(max(load, _LOADS[0]), _LOADS[1]), 2),
+            "load": round(min(max(load, 0.2), 1.5), 2),
             "preempt": True,
-            "max_queue": _QUEUES[0] if 2 * jobs <= _QUEUES[0] else _QUEUES[1],
+            "max_queue": 64 if jobs <= 32 else 128,  # observed jobs, as in the pretrained policies
         }
 
 

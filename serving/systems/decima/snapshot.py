@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from loadmaster.serving.systems.decima.records import (
 )
 
 Location = tuple[str | int, ...]  # of a field in the state
-Fault = tuple[Location, Any, str]  # arguments of `field_error`
+Fault = tuple[Location, str]  # arguments of `field_error`
 
 # Rules that a stage may break.
 CONSISTENT, TOO_MANY_STARTED, TOO_MANY_FINISHED, DUPLICATE_PARENT = range(4)
@@ -151,7 +150,7 @@ def _parents_of(number: int, job: Job) -> list[int]:
             if parent not in place_of
         )
         why = f"{unknown!r} is no stage of its job; expected the id of one"
-        raise field_error(where, unknown, why) from None
+        raise field_error(where, why) from None
 
 
 def _places_by_id(ids: list[str], at: Location) -> dict[str, int]:
@@ -160,7 +159,7 @@ def _places_by_id(ids: list[str], at: Location) -> dict[str, int]:
         first, again = next((n, places[name]) for n, name in enumerate(ids) if places[name] != n)
         name = ids[again]
         why = f"{name!r} is also the id of number {first}; expected ids that differ"
-        raise field_error((*at, again, "id"), name, why)
+        raise field_error((*at, again, "id"), why)
     return places
 
 
@@ -170,14 +169,14 @@ def _source_job(source: Source, jobs: Sequence[Job], slot_of: dict[str, int]) ->
         return state_cols.NONE
     if job is None:
         why = f"{stage!r} has no job; expected source.job beside it"
-        raise field_error(("source", "stage"), stage, why)
+        raise field_error(("source", "stage"), why)
     if job not in slot_of:
         why = f"{job!r} is no job of this state; expected the id of one"
-        raise field_error(("source", "job"), job, why)
+        raise field_error(("source", "job"), why)
     slot = slot_of[job]
     if stage is not None and all(stage != known.id for known in jobs[slot].stages):
         why = f"{stage!r} is no stage of that job; expected the id of one"
-        raise field_error(("source", "stage"), stage, why)
+        raise field_error(("source", "stage"), why)
     return slot
 
 
@@ -190,20 +189,20 @@ def size_faults(executors: Sequence[ExecutorClass], jobs: Sequence[Job]) -> Iter
     total = sum(group.count for group in executors)
     if total > EXECUTORS_MAX:
         why = f"{total} in all; expected at most {EXECUTORS_MAX:,} executors"
-        yield ("executors",), total, why
+        yield ("executors",), why
     stages = sum(len(job.stages) for job in jobs)
     if stages > STAGES_MAX:
-        yield ("jobs",), stages, f"{stages} stages in all; expected at most {STAGES_MAX:,}"
+        yield ("jobs",), f"{stages} stages in all; expected at most {STAGES_MAX:,}"
     edges = sum(len(stage.parents) for job in jobs for stage in job.stages)
     if edges > EDGES_MAX:
-        yield ("jobs",), edges, f"{edges} parents in all; expected at most {EDGES_MAX:,}"
+        yield ("jobs",), f"{edges} parents in all; expected at most {EDGES_MAX:,}"
     for number, (count, free) in enumerate((group.count, group.free) for group in executors):
         if free > count:
             why = f"{free} of {count} executors are free; expected at most as many as there are"
-            yield ("executors", number, "free"), free, why
+            yield ("executors", number, "free"), why
     if not any(group.free for group in executors):
         why = "0 executors are free; expected at least one to place"
-        yield ("executors", 0, "free"), 0, why
+        yield ("executors", 0, "free"), why
 
 
 def stage_faults(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> Iterator[Fault]:
@@ -218,7 +217,7 @@ def stage_faults(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> Iterator[Fau
     job = int(np.searchsorted(bank.first_stage, row, side="right")) - 1
     where: Location = ("jobs", job, "stages")
     if rule == JOB_FINISHED:
-        yield where, None, "are all finished; expected jobs that are not"
+        yield where, "are all finished; expected jobs that are not"
         return
     if rule == CYCLE:
         row = _stage_on_cycle(snapshot)
@@ -236,7 +235,7 @@ def stage_faults(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> Iterator[Fau
             "started", f"{started} are started before its parents are finished; expected 0"
         ),
     }[rule]  # fmt: skip
-    yield (*where, place, field), getattr(stage, field), why
+    yield (*where, place, field), why
 
 
 @compiled
@@ -303,17 +302,17 @@ def executor_faults(snapshot: ClusterSnapshot, source: Source) -> Iterator[Fault
         elsewhere = 0
     for job in np.flatnonzero(members < least).tolist():
         why = f"{members[job]} belong to it; expected at least {least[job]}, those with tasks and "
-        yield ("jobs", job, "executors"), int(members[job]), f"{why}those to place"
+        yield ("jobs", job, "executors"), f"{why}those to place"
     for job in np.flatnonzero(committed_in > promised).tolist():
         why = f"{committed_in[job]} of other jobs' executors; expected at most the {promised[job]} "
-        yield ("jobs", job, "promised"), int(committed_in[job]), f"{why}promised to its stages"
+        yield ("jobs", job, "promised"), f"{why}promised to its stages"
     owned, on_the_way = int(members.sum()), int(moving.sum())
     if (known := owned + on_the_way + elsewhere) > total:
         why = (
             f"{total} in all, but {owned} belong to jobs, {on_the_way} are moving and {elsewhere} "
             f"free ones belong to none; expected at least {known}"
         )
-        yield ("executors",), total, why
+        yield ("executors",), why
     most = members + moving + committed_in + free
     if source_job != state_cols.NONE:
         most[source_job] -= free
@@ -322,4 +321,4 @@ def executor_faults(snapshot: ClusterSnapshot, source: Source) -> Iterator[Fault
             f"{committed_in[job]} are too many: with its own, those moving and the free ones there "
             f"would be {most[job]}; expected at most {total} in all"
         )
-        yield ("jobs", job, "promised"), int(committed_in[job]), why
+        yield ("jobs", job, "promised"), why

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hypothesis import HealthCheck
+from hypothesis import settings as given_settings
 from hypothesis import strategies as st
 
+from loadmaster.envs.gpu_scheduling import episode as runs
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
-from loadmaster.envs.gpu_scheduling.episode import (
-    Episode,
-    EpisodeResult,
-    episode_result,
-    run_baseline,
-)
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, select_jobs
+from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 
 TYPES = ("T4", "P100", "V100")
@@ -29,6 +26,8 @@ TOY: dict[str, Any] = {
     "interference": False,
     "stragglers": 0,
 }
+
+many = given_settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # arrival, duration, instances, GPU and CPU in percent, type, communication, user
 Row = tuple[float, float, int, int, int, int, float, int]
@@ -55,30 +54,16 @@ def jobs_of(rows: Sequence[Row]) -> Jobs:
     return Jobs(*floats[:2], instances, gpu, cpu, kind, floats[2], user, ids[order])
 
 
-@dataclass(frozen=True)
-class Given:
+def given_jobs(jobs: Jobs) -> Workload:
     """A workload of exactly these jobs."""
-
-    jobs: Jobs
-    name: str = "given"
-    description: str = "written by hand"
-    keeps_time: bool = True
-    mean_gpu_s: float = 1.0
-
-    @property
-    def size(self) -> int:
-        return len(self.jobs.job_id)
-
-    def draw(self, count: int, consecutive: bool, rng: np.random.Generator) -> Jobs:
-        return select_jobs(self.jobs, slice(count))
+    return Workload("given", "written by hand", lambda *_: jobs, 1.0, len(jobs.job_id))
 
 
 def play(
     policy: str, settings: GpuSchedulingSettings, episode: Episode, *, record: bool = True
 ) -> EpisodeResult:
-    cluster, jobs, noise_seed = episode
-    state = run_baseline(settings, cluster, jobs, BASELINES[policy], noise_seed, record=record)
-    return episode_result(state, cluster, jobs, policy, 0)
+    state = runs.run_baseline(settings, episode, BASELINES[policy], record=record)
+    return runs.episode_result(state, *episode[:2], policy, 0)
 
 
 @st.composite

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
-from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT, sample_legal_action
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
-from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
+from tests.envs.gpu_scheduling.instances import TOY, Row, given_jobs, jobs_of
+from tests.envs.gpu_scheduling.reference import place
 
 Actions = dict[str, NDArray[np.float32]]
 Policy = Callable[[EpisodeRunner], Actions]
+
+
+def env_with(*rows: Row, **values: Any) -> GpuSchedulingEnv:
+    """An environment of exactly these jobs, after its reset; settings as in TOY."""
+    with warnings.catch_warnings(action="ignore"):  # about oversized jobs
+        env = GpuSchedulingEnv(given_jobs(jobs_of(rows)), **{**TOY, "workload": "-", **values})
+        env.reset(seed=0)
+    return env
 
 
 def running(runner: EpisodeRunner) -> set[int]:
@@ -39,15 +49,7 @@ def finish(env: GpuSchedulingEnv, policy: Policy) -> list[float]:
 
 def at_random(seed: int) -> Policy:
     rng = np.random.default_rng(seed)
-
-    def decide(runner: EpisodeRunner) -> Actions:
-        shape = runner.view.held.shape
-        return {
-            ORDERING: rng.standard_normal(shape[:1]).astype(np.float32),
-            PLACEMENT: rng.standard_normal(shape).astype(np.float32),
-        }
-
-    return decide
+    return lambda runner: sample_legal_action(runner.view._asdict(), rng)
 
 
 def first_come_first_fit(runner: EpisodeRunner) -> Actions:
@@ -66,29 +68,24 @@ def shortest_consolidated(runner: EpisodeRunner) -> Actions:
     actions[ORDERING][: len(rows)] = -jobs.duration_s[rows]
     for row in np.lexsort((jobs.job_id[rows], jobs.duration_s[rows])):
         job = rows[row]
-        chosen = _consolidated(cluster, jobs, free, job)
-        if not chosen:
-            if runner.state.setup[cols.BACKFILL] == 0:
-                break
-            continue
+        chosen = place(cluster, jobs, free, job, "consolidate")
+        if not chosen and runner.state.setup[cols.BACKFILL] == 0:
+            break
         for rank, (machine, count) in enumerate(chosen):
             free[machine] -= count * np.array([jobs.gpu[job], jobs.cpu[job]])
             actions[PLACEMENT][row, machine] = len(free) - rank
     return actions
 
 
-def pending_first(runner: EpisodeRunner) -> Actions:
-    """Rank pending jobs before running ones."""
-    actions, rows = first_come_first_fit(runner), shown(runner)
-    actions[ORDERING][: len(rows)] -= 1000 * np.isin(rows, list(running(runner)))
-    return actions
-
-
-def running_first(runner: EpisodeRunner) -> Actions:
+def running_first(runner: EpisodeRunner, bonus: float = 1000) -> Actions:
     """Rank running jobs before pending ones."""
     actions, rows = first_come_first_fit(runner), shown(runner)
-    actions[ORDERING][: len(rows)] += 1000 * np.isin(rows, list(running(runner)))
+    actions[ORDERING][: len(rows)] += bonus * np.isin(rows, list(running(runner)))
     return actions
+
+
+def pending_first(runner: EpisodeRunner) -> Actions:
+    return running_first(runner, bonus=-1000)
 
 
 def shortest_remaining(runner: EpisodeRunner) -> Actions:
@@ -98,29 +95,3 @@ def shortest_remaining(runner: EpisodeRunner) -> Actions:
     left = state.progress[rows, cols.LEFT_S] - since * state.progress[rows, cols.RATE]
     actions[ORDERING][np.argsort(left)] = -np.arange(len(rows))
     return actions
-
-
-def _consolidated(
-    cluster: Cluster, jobs: Jobs, free: NDArray[np.int64], job: int
-) -> list[tuple[int, int]]:
-    """Machines and instances on each; empty if the gang does not fit."""
-    gang, kind = int(jobs.instances[job]), jobs.gpu_type[job]
-    fit = np.minimum(free[:, 0] // jobs.gpu[job], free[:, 1] // max(jobs.cpu[job], 1)).clip(0, gang)
-    fit[(kind != ANY_TYPE) & (cluster.gpu_type != kind)] = 0
-    if fit.sum() < gang:
-        return []
-    whole = np.flatnonzero(fit == gang)
-    if len(whole):
-        return [(int(min(whole, key=lambda m: free[m, 0])), gang)]
-    of_rack = np.bincount(cluster.rack, fit)
-    racks = np.flatnonzero(of_rack >= gang)
-    if len(racks):
-        fit[cluster.rack != min(racks, key=lambda r: of_rack[r])] = 0
-    chosen: list[tuple[int, int]] = []
-    while gang:
-        here = np.minimum(fit, gang)
-        machine = min(np.flatnonzero(here), key=lambda m: (-here[m], free[m, 0]))
-        chosen.append((int(machine), int(here[machine])))
-        gang -= int(here[machine])
-        fit[machine] = 0
-    return chosen

@@ -1,4 +1,4 @@
-"""Schedules worked out by hand."""
+"""Schedules and their metrics worked out by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, run_episode
+from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from tests.envs.gpu_scheduling.instances import TOY, Row, job, jobs_of, play
 
 pytestmark = pytest.mark.slow
@@ -25,14 +27,13 @@ def setting(*groups: MachineGroup, **values: object) -> GpuSchedulingSettings:
     return GpuSchedulingSettings.model_validate({"stragglers": 0, "machines": groups, **values})
 
 
+def plain(gpus: int, **values: object) -> GpuSchedulingSettings:
+    """One machine without interference."""
+    return setting(machines(1, gpus), interference=False, **values)
+
+
 def run(policy: str, settings: GpuSchedulingSettings, *rows: Row) -> EpisodeResult:
     return play(policy, settings, Episode(build_cluster(settings), jobs_of(rows), 0))
-
-
-def finish_times(policy: str, settings: GpuSchedulingSettings, *rows: Row) -> list[float]:
-    """Ends of the jobs in order of arrival."""
-    finish_s: list[float] = run(policy, settings, *rows).finish_s.tolist()
-    return finish_s
 
 
 @pytest.mark.parametrize("policy", ["fifo", "sjf", "las", "srtf"])
@@ -50,92 +51,72 @@ def test_toy_on_one_machine(policy: str) -> None:
     assert result.gpu_s == sum(gpu_s)
 
 
-def test_without_backfill_first_job_blocks_queue() -> None:
-    rows = job(0, 10), job(1, 5, gpu=200), job(2, 3)
-    settings = setting(machines(1, 2), interference=False)
-    assert finish_times("fifo-first-fit", settings, *rows) == [10, 15, 5]
-    strict = settings.model_copy(update={"backfill": False})
-    assert finish_times("fifo-first-fit", strict, *rows) == [10, 15, 18]
+BLOCKED = job(0, 10), job(1, 5, gpu=200), job(2, 3)
+SHORTER = job(0, 10), job(2, 3), job(4, 9)
+USERS = job(0, 4), job(0.5, 10), job(1, 5), job(2, 5, user=1)
+SIZES = job(0, 4, gpu=200), job(1, 5), job(2, 5, gpu=200)
+HALVES = job(0, 10, gpu=50), job(4, 8, gpu=50)
+BOTH_S = 6 / 0.79
 
 
-def test_srtf_preempts_longer_job() -> None:
-    rows = job(0, 10), job(2, 3), job(4, 9)
-    free = setting(machines(1, 1), interference=False, restart_s=0)
-    assert finish_times("sjf-first-fit", free, *rows) == [10, 13, 22]
-    # 2 to 5, then 0 has 8 s left, less than the 9 s of the last.
-    assert finish_times("srtf-first-fit", free, *rows) == [13, 5, 22]
+@pytest.mark.parametrize(
+    ("policy", "settings", "rows", "finish_s"),
+    [
+        ("fifo", plain(2), BLOCKED, [10, 15, 5]),
+        ("fifo", plain(2, backfill=False), BLOCKED, [10, 15, 18]),
+        # A job that never fits blocks nothing.
+        ("fifo", plain(2), [job(0, 5, gpu=300), job(1, 4)], [math.nan, 5]),
+        ("sjf", plain(1, restart_s=0), SHORTER, [10, 13, 22]),
+        # 2 to 5, then 0 has 8 s left, less than the 9 s of the last.
+        ("srtf", plain(1, restart_s=0), SHORTER, [13, 5, 22]),
+        # 0 returns to its checkpoint: it has 8.5 s left, still less than the 9 s of the last.
+        ("srtf", plain(1, restart_s=0.5), SHORTER, [13.5, 5, 22.5]),
+        # It loses the 2 s that it had run, no more: now the last is the shorter one.
+        ("srtf", plain(1, restart_s=60), SHORTER, [24, 5, 14]),
+        # Stopped at 10 it loses 5 s, at 21 the 1 s it ran since 20: it was placed with 95 s left.
+        ("srtf", plain(1, restart_s=5), [job(0, 100), job(10, 10), job(21, 10)], [126, 20, 31]),
+        # One GPU for 18,000 s reaches the threshold of 18,000 GPU seconds. The first replanning
+        # with a pending job is at 100 s, the next at 160, 220, ...; 18,040 is the first after
+        # 18,000. The demoted job repeats its last minute.
+        ("las", plain(1, replan_s=60), [job(0, 20_000), job(100, 500)], [20_560, 18_540]),
+        # 0 and 1 fill the machine; when 0 ends, user 1 has no share, although 2 came before 3.
+        ("fifo", plain(2), USERS, [4, 10.5, 9, 14]),
+        ("drf", plain(2), USERS, [4, 10.5, 14, 9]),
+        # When 0 ends both GPUs are free. Alignment and work are proportional to the demands; with
+        # equal durations the larger gang goes first.
+        ("fifo", plain(2), SIZES, [4, 9, 14]),
+        ("tetris", plain(2), SIZES, [4, 14, 9]),
+        # Two halves on one GPU: combined use 1, so each runs at 0.79. The first has 10 - 4 = 6 s
+        # left when the second arrives, which takes 6 / 0.79 s. The second then has 2 of 8 s left.
+        ("fifo", setting(machines(1, 1)), HALVES, [4 + BOTH_S, 4 + BOTH_S + 2]),
+        # No slowdown with a GPU for each, until a third job takes a whole GPU from 6 to 9.
+        ("fifo", setting(machines(1, 2)), HALVES, [10, 12]),
+        (
+            "fifo",
+            setting(machines(1, 2)),
+            (*HALVES, job(6, 3)),
+            [9 + (4 - 3 * 0.79), 9 + (6 - 3 * 0.79), 9],
+        ),
+        # A gang on one machine, and spread over two of one rack or of two racks.
+        ("fifo", setting(machines(2, 2)), [job(0, 10, 100, 2, comm=0.25)], [10]),
+        ("fifo", setting(machines(2, 2)), [job(0, 10, 100, 4, 0.25)], [10 * (0.75 + 0.25 * 2)]),
+        ("fifo", setting(machines(2, 2, "V100", 1)), [job(0, 10, 100, 4, 0.25)], [10 * 1.75]),
+    ],
+)
+def test_ends_of_jobs(
+    policy: str, settings: GpuSchedulingSettings, rows: tuple[Row, ...], finish_s: list[float]
+) -> None:
+    """In order of arrival, with first-fit."""
+    found = run(f"{policy}-first-fit", settings, *rows).finish_s
+    assert found == pytest.approx(finish_s, rel=1e-12, nan_ok=True)
 
 
-def test_preempted_job_returns_to_checkpoint() -> None:
-    rows = job(0, 10), job(2, 3), job(4, 9)
-    cheap = setting(machines(1, 1), interference=False, restart_s=0.5)
-    # 0 has 8.5 s left, still less than the 9 s of the last.
-    assert finish_times("srtf-first-fit", cheap, *rows) == [13.5, 5, 22.5]
-    # It loses the 2 s that it had run, no more: now the last is the shorter one.
-    dear = setting(machines(1, 1), interference=False, restart_s=60)
-    assert finish_times("srtf-first-fit", dear, *rows) == [24, 5, 14]
-    # Stopped at 10 it loses 5 s, at 21 the 1 s it ran since 20: it was placed with 95 s left.
-    rows = job(0, 100), job(10, 10), job(21, 10)
-    often = setting(machines(1, 1), interference=False, restart_s=5)
-    assert finish_times("srtf-first-fit", often, *rows) == [126, 20, 31]
-
-
-def test_las_demotes_job_at_next_replanning() -> None:
-    """One GPU for 18,000 s reaches the threshold of 18,000 GPU seconds."""
-    rows = job(0, 20_000), job(100, 500)
-    settings = setting(machines(1, 1), interference=False, replan_s=60)
-    # The first replanning with a pending job is at 100 s, the next at 160, 220, ...; 18,040 is the
-    # first after 18,000. The demoted job repeats its last minute.
-    assert finish_times("las-first-fit", settings, *rows) == [20_560, 18_540]
-
-
-def test_drf_prefers_user_with_lowest_share() -> None:
-    # 0 and 1 fill the machine; when 0 ends, user 1 has no share, although 2 came before 3.
-    rows = job(0, 4), job(0.5, 10), job(1, 5), job(2, 5, user=1)
-    settings = setting(machines(1, 2), interference=False)
-    assert finish_times("fifo-first-fit", settings, *rows) == [4, 10.5, 9, 14]
-    assert finish_times("drf-first-fit", settings, *rows) == [4, 10.5, 14, 9]
-
-
-def test_tetris_prefers_larger_gang() -> None:
-    # When 0 ends both GPUs are free. Alignment and work are proportional to the demands; with equal
-    # durations the larger gang goes first.
-    rows = job(0, 4, gpu=200), job(1, 5), job(2, 5, gpu=200)
-    settings = setting(machines(1, 2), interference=False)
-    assert finish_times("fifo-first-fit", settings, *rows) == [4, 9, 14]
-    assert finish_times("tetris-first-fit", settings, *rows) == [4, 14, 9]
-
-
-def test_colocation_slows_jobs_only_while_they_share() -> None:
-    # Two halves on one GPU: combined use 1, so each runs at 0.79. The first has 10 - 4 = 6 s left
-    # when the second arrives, which takes 6 / 0.79 s. The second then has 2 of 8 s left, alone.
-    both = 6 / 0.79
-    rows = job(0, 10, gpu=50), job(4, 8, gpu=50)
-    expected = [4 + both, 4 + both + 2]
-    assert finish_times("fifo-first-fit", setting(machines(1, 1)), *rows) == pytest.approx(expected)
-    # No slowdown with a GPU for each, ...
-    assert finish_times("fifo-first-fit", setting(machines(1, 2)), *rows) == [10, 12]
-    # ... until a third job takes a whole GPU from 6 to 9.
-    expected = [9 + (4 - 3 * 0.79), 9 + (6 - 3 * 0.79), 9]
-    ends = finish_times("fifo-first-fit", setting(machines(1, 2)), *rows, job(6, 3))
-    assert ends == pytest.approx(expected)
-
-
-def test_colocation_depends_on_gpu_type() -> None:
-    rows = job(0, 10, gpu=50), job(0, 10, gpu=50)
-    for gpu in ("V100", "P100", "K80"):
-        kind = GPU_TYPES[gpu]
-        kept = 1 - (1 - kind.shared_speed) / (1 - 0.66) * (1 - 0.79)
-        ends = finish_times("fifo-first-fit", setting(machines(1, 1, gpu)), *rows)
-        assert ends == pytest.approx([10 / (kind.speed * kept)] * 2)
-
-
-@pytest.mark.parametrize(("per_rack", "stretch"), [(2, 2.0), (1, 4.0)])
-def test_network_slows_spread_gang(per_rack: int, stretch: float) -> None:
-    settings = setting(machines(2, 2, per_rack=per_rack))
-    ends = finish_times("fifo-worst-fit", settings, job(0, 10, 100, 4, comm=0.25))
-    assert ends == pytest.approx([10 * (0.75 + 0.25 * stretch)])
-    assert finish_times("fifo-first-fit", settings, job(0, 10, 100, 2, comm=0.25)) == [10]
+@pytest.mark.parametrize("gpu", ["V100", "P100", "K80"])
+def test_colocation_depends_on_gpu_type(gpu: str) -> None:
+    kind, halves = GPU_TYPES[gpu], [job(0, 10, gpu=50)] * 2
+    kept = 1 - (1 - kind.shared_speed) / (1 - 0.66) * (1 - 0.79)
+    found = run("fifo-first-fit", setting(machines(1, 1, gpu)), *halves).finish_s
+    assert found == pytest.approx([10 / (kind.speed * kept)] * 2)
 
 
 def test_slowest_instance_sets_speed_and_fee_sums_prices() -> None:
@@ -155,9 +136,46 @@ def test_consolidate_uses_one_machine_or_rack() -> None:
     assert machines_of == [[0], [1], [2, 3]]
 
 
-def test_job_that_never_fits_blocks_nothing() -> None:
-    rows = job(0, 5, gpu=300), job(1, 4)
-    settings = setting(machines(1, 2), interference=False)
-    ends = finish_times("fifo-first-fit", settings, *rows)
-    assert np.isnan(ends[0])
-    assert ends[1] == 5
+def figures(settings: GpuSchedulingSettings) -> dict[str, float]:
+    workload = load_workload(settings)
+    result = run_episode("fifo-first-fit", settings, 0, workload)
+    return {metric.name: metric.of(result) for metric in episode_metrics(settings, workload)}
+
+
+def test_metrics_of_toy() -> None:
+    """The jobs arrive at 0, 0, 1, 2 and 3 s and end at 10, 4, 7, 4 and 18 s."""
+    values = figures(GpuSchedulingSettings(**TOY))
+    assert list(values)[:2] == ["jct", "fee"]
+    users = np.array([3.5 / 3, 1])
+    assert values == pytest.approx(
+        {
+            "jct": (10 + 4 + 6 + 2 + 15) / 5,
+            "fee": 57 / 5 * 2.48 / 3600,
+            "queueing": 7 / 5,
+            # Durations count as 10 s at least: only the last job, with 15 s, is slowed down.
+            "slowdown": (4 + 1.5) / 5,
+            "utilisation": 57 / (4 * 18),
+            "fairness": users.sum() ** 2 / (2 * (users**2).sum()),
+            "makespan": 18,
+            "jct_p95": 14,
+            "preemptions": 0,
+        }
+    )
+
+
+def test_unfinished_jobs_are_counted_and_excluded_from_means() -> None:
+    changed = {"machines": (machines(1, 3),), "oversized": "queue"}
+    settings = GpuSchedulingSettings(**{**TOY, **changed})
+    with pytest.warns(UserWarning, match="left in the queue"):
+        values = figures(settings)
+    assert values["unfinished"] == 1
+    assert values["jct"] > 0
+    assert all(np.isfinite(value) for value in values.values())
+
+
+def test_job_columns_have_one_row_per_job() -> None:
+    result = run_episode("sjf-best-fit", GpuSchedulingSettings(**TOY), 0)
+    columns = job_columns(result)
+    assert {len(column) for column in columns.values()} == {5}
+    assert columns["job"].tolist() == [0, 1, 2, 3, 4]
+    assert np.allclose(columns["jct_s"], columns["queueing_s"] + result.run_s)

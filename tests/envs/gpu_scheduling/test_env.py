@@ -1,8 +1,10 @@
-"""The environment: decisions, observations, actions and rewards."""
+"""The environment: decisions, observations, actions and rewards; results of the vector environment.
+
+Its equality with single environments, step by step, is tested in tests/contract.
+"""
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import gymnasium
@@ -16,13 +18,15 @@ from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import PUBLISHED
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.episode import run_episode
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.state import RATE
-from tests.envs.gpu_scheduling.instances import TOY, Given, Row, episodes, job, jobs_of
+from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
+from tests.envs.gpu_scheduling.instances import TOY, episodes, given_jobs, job, many
 from tests.envs.gpu_scheduling.policies import (
     Policy,
     at_random,
+    env_with,
     finish,
     first_come_first_fit,
     shortest_consolidated,
@@ -36,16 +40,6 @@ def started(seed: int = 0, **values: Any) -> GpuSchedulingEnv:
     env = GpuSchedulingEnv(**values)
     env.reset(seed=seed)
     return env
-
-
-def started_with(*rows: Row, **values: Any) -> GpuSchedulingEnv:
-    """An environment of exactly these jobs; settings as in TOY."""
-    with warnings.catch_warnings(action="ignore"):
-        return started(workload_bank=Given(jobs_of(rows)), **{**TOY, "workload": "-", **values})
-
-
-def look(env: GpuSchedulingEnv, seed: int = 0) -> dict[str, Any]:
-    return env.reset(seed=seed)[0][ORDERING]
 
 
 def step(env: GpuSchedulingEnv) -> dict[str, Any]:
@@ -62,21 +56,20 @@ def test_heuristic_as_policy_equals_baseline(
     baseline: str, policy: Policy, cluster: str, backfill: bool
 ) -> None:
     values = {"cluster": cluster, "backfill": backfill, "load": 1.5, "max_queue": 100, "jobs": 100}
-    for seed in (3, 4):
-        env = started(seed, **values)
-        finish(env, policy)
-        result = env.result()
-        expected = run_episode(baseline, GpuSchedulingSettings(**values), seed)
-        for name in ("start_s", "finish_s", "fee"):
-            assert np.array_equal(getattr(result, name), getattr(expected, name))
+    env = started(3, **values)
+    finish(env, policy)
+    result, expected = env.result(), run_episode(baseline, GpuSchedulingSettings(**values), 3)
+    for name in ("start_s", "finish_s", "fee"):
+        assert np.array_equal(getattr(result, name), getattr(expected, name))
 
 
+@many
 @given(st.data())
 def test_random_policy_passes_audit(data: st.DataObject) -> None:
     drawn, (_, jobs, _) = data.draw(episodes(disturbed=True))
     values = drawn.model_dump() | {"arrivals": "trace", "require_types": True}
     values |= {"machines": drawn.machines, "max_queue": 20, "history": 3}
-    env = GpuSchedulingEnv(Given(jobs), record=True, **values)
+    env = GpuSchedulingEnv(given_jobs(jobs), record=True, **values)
     env.reset(seed=data.draw(st.integers(0, 99)))
     policy = at_random(data.draw(st.integers(0, 99)))
     while env.agents:
@@ -102,15 +95,11 @@ def test_costs_add_up_to_jct_and_fees(jct_weight: float, fee_weight: float, pree
 
 
 def test_scales_are_means_under_fifo_first_fit() -> None:
-    settings = GpuSchedulingSettings(jobs=50)
+    settings, env = GpuSchedulingSettings(jobs=50), started(1, jobs=50)
     results = [run_episode("fifo-first-fit", settings, seed) for seed in range(4)]
-    scales = GpuSchedulingEnv(jobs=50).scales
-    assert scales.jct_s == pytest.approx(np.mean([result.jct_s.mean() for result in results]))
-    assert scales.fee == pytest.approx(np.mean([result.fee.mean() for result in results]))
-
-
-def test_decision_costs_about_one() -> None:
-    assert -3 < np.mean(finish(started(1), first_come_first_fit)) < -0.3
+    assert env.scales.jct_s == pytest.approx(np.mean([result.jct_s.mean() for result in results]))
+    assert env.scales.fee == pytest.approx(np.mean([result.fee.mean() for result in results]))
+    assert -3 < np.mean(finish(env, first_come_first_fit)) < -0.3, "a decision costs about one"
 
 
 @pytest.mark.parametrize(
@@ -131,7 +120,7 @@ def test_published_reward_includes_colocation() -> None:
     """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
     group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
     halves = [job(0, 5, gpu=50)] * 2
-    env = started_with(*halves, machines=(group,), interference=True, reward="published")
+    env = env_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
 
@@ -145,25 +134,13 @@ def test_published_reward_is_bounded(preempt: bool) -> None:
 
 def test_observation_of_toy() -> None:
     env = GpuSchedulingEnv(**TOY, durations="known", max_queue=4, history=3)
-    seen = look(env)
-    assert seen["job_mask"].tolist() == [True, True, False, False]
+    seen = env.reset(seed=0)[0][ORDERING]
+    assert seen["job_mask"].tolist() == seen["heeded"].tolist() == [True, True, False, False]
     assert seen["held"].tolist() == seen["rack_held"].tolist() == [[1], [1], [0], [0]]
-    assert seen["heeded"].tolist() == [True, True, False, False]
     assert not seen["history_mask"].any()
-    expected = {
-        features.INSTANCES: 0.0,
-        features.GPUS: np.log(2),
-        features.CORES: np.log(2),
-        features.GPU_SHARE: 1 / 4,
-        features.CPU_SHARE: 1 / 32,
-        features.SHARES: 0,
-        features.COMM: 0,
-        features.WAITED: 0,
-        features.STARTS: 1,
-        features.RUN: np.log1p(10 / 60),
-        features.USER_SHARE: 0,
-    }
-    assert seen["jobs"][0, list(expected)].tolist() == pytest.approx(list(expected.values()))
+    # INSTANCES, GPUS, CORES, GPU_SHARE, CPU_SHARE, SHARES, COMM, WAITED, STARTS, RUN, USER_SHARE
+    demand = [0, np.log(2), np.log(2), 1 / 4, 1 / 32, 0, 0, 0, 1, np.log1p(10 / 60), 0]
+    assert seen["jobs"][0, : features.USER_SHARE + 1].tolist() == pytest.approx(demand)
     assert seen["jobs"][1, features.SHARES] == 1
     machine = [1, 1, np.log(5), np.log(33), 0, 0, 0, 1, 2.48, 1]
     assert seen["machines"][0].tolist() == pytest.approx(machine)
@@ -191,15 +168,15 @@ def test_observation_of_toy() -> None:
 
 
 def test_unknown_durations_are_not_observed() -> None:
-    known, unknown = (look(GpuSchedulingEnv(durations=d), 3) for d in ("known", "unknown"))
-    assert known["jobs"][0, features.RUN] > 0
-    assert not unknown["jobs"][:, features.RUN].any()
-    known["jobs"][:, features.RUN] = 0
-    assert np.array_equal(known["jobs"], unknown["jobs"])
+    known, unknown = (started(3, durations=d).runner.view.jobs for d in ("known", "unknown"))
+    assert known[0, features.RUN] > 0
+    assert not unknown[:, features.RUN].any()
+    known[:, features.RUN] = 0
+    assert np.array_equal(known, unknown)
 
 
 def test_incomplete_gang_fits_nowhere() -> None:
-    env = started_with(job(0, 5, instances=3), job(1, 5, instances=2), job(1, 5), max_queue=3)
+    env = env_with(job(0, 5, instances=3), job(1, 5, instances=2), job(1, 5), max_queue=3)
     seen = step(env)
     assert sorted(seen["held"][:2, 0].tolist()) == [0, 1]
     assert seen["jobs"][:2, features.STARTS].tolist() == seen["held"][:2, 0].tolist()
@@ -210,7 +187,7 @@ def test_history_has_observed_speeds() -> None:
     """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
     group = MachineGroup(count=2, gpus=2, gpu="P100", cpus=32)
     rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
-    env = started_with(*rows, machines=(group,), interference=True)
+    env = env_with(*rows, machines=(group,), interference=True)
     seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
@@ -230,33 +207,29 @@ def test_jobs_beyond_max_queue_are_hidden() -> None:
 
 
 def test_episode_ends_without_jobs_that_never_fit() -> None:
-    env = started_with(job(0, 5, instances=9), job(1, 5, instances=2), oversized="queue")
+    env = env_with(job(0, 5, instances=9), job(1, 5, instances=2), oversized="queue")
     assert len(finish(env, first_come_first_fit)) == 1
     assert np.isnan(env.result().finish_s).tolist() == [True, False]
 
 
-def test_oversized_job_is_refused_at_construction() -> None:
-    with pytest.raises(InputError, match="9 x 1 GPU"):
-        GpuSchedulingEnv(Given(jobs_of([job(0, 5, instances=9)])), **{**TOY, "workload": "-"})
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_illegal_priorities_are_reported_and_replaced(wrong: float) -> None:
+@pytest.mark.parametrize(
+    ("agent", "value", "legal"),
+    [
+        (ORDERING, np.nan, False),
+        (ORDERING, np.inf, False),
+        (ORDERING, -np.inf, False),
+        (PLACEMENT, np.nan, False),
+        (PLACEMENT, -np.inf, True),
+    ],
+)
+def test_illegal_actions_are_reported_and_replaced(agent: str, value: float, legal: bool) -> None:
     env = started(2, jobs=20)
     actions = first_come_first_fit(env.runner)
-    actions[ORDERING][:] = wrong
+    actions[agent][:] = value
     while env.agents:
         _, _, _, _, infos = env.step(actions)
-        assert infos[ORDERING]["legal"] is False
+        assert infos[agent]["legal"] is legal
     assert not np.isnan(env.result().finish_s).any()
-
-
-def test_affinity_of_minus_infinity_is_legal_and_nan_is_not() -> None:
-    env = started(2, jobs=20)
-    actions = first_come_first_fit(env.runner)
-    for value, legal in ((-np.inf, True), (np.nan, False)):
-        actions[PLACEMENT][:] = value
-        assert env.step(actions)[4][PLACEMENT]["legal"] is legal
 
 
 def test_missing_and_misshapen_actions_are_refused() -> None:
@@ -272,4 +245,42 @@ def test_missing_and_misshapen_actions_are_refused() -> None:
     finish(env, first_come_first_fit)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(actions)
-    assert env.possible_agents == list(AGENTS)
+
+
+def test_vector_results_equal_single_environments() -> None:
+    """Episodes of different sizes share the tables."""
+    single, vector = GpuSchedulingEnv(jobs=40), GpuSchedulingVectorEnv(3, jobs=40)
+    single.reset(seed=0)
+    actions = first_come_first_fit(single.runner)
+    batched = {agent: np.stack([actions[agent]] * 3) for agent in AGENTS}
+    vector.reset(seed=6)
+    results: dict[int, EpisodeResult] = {}
+    while len(results) < 3:
+        for index in np.flatnonzero(vector.step(batched)[2]).tolist():
+            results.setdefault(index, vector.result(index))
+    for index, result in results.items():
+        single.reset(seed=6 + index)
+        finish(single, first_come_first_fit)
+        expected = single.result()
+        assert np.array_equal(result.finish_s, expected.finish_s)
+        assert np.array_equal(result.fee, expected.fee)
+        assert (result.seed, result.epochs) == (6 + index, expected.epochs)
+    assert len({tuple(result.jobs.instances) for result in results.values()}) == 3
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_vector_observations_are_views_without_copy(copy: bool) -> None:
+    vector = GpuSchedulingVectorEnv(2, jobs=30, copy=copy)
+    seen, _ = vector.reset(seed=0)
+    kept = {name: table.copy() for name, table in seen.items()}
+    vector.step({agent: vector.action_space[agent].sample() for agent in AGENTS})
+    assert all(np.array_equal(kept[name], seen[name]) for name in kept) is copy
+
+
+def test_missing_and_misshapen_vector_actions_are_refused() -> None:
+    vector = GpuSchedulingVectorEnv(2, jobs=5, max_queue=4)
+    vector.reset(seed=0)
+    with pytest.raises(InputError, match="'ordering'"):
+        vector.step({})
+    with pytest.raises(InputError, match=r"\(2, 8\); expected \(2, 4, 8\)"):
+        vector.step({ORDERING: np.zeros((2, 4)), PLACEMENT: np.zeros((2, 8))})

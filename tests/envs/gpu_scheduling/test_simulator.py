@@ -1,4 +1,4 @@
-"""Properties of every schedule, and equality with other simulators.
+"""Properties of every schedule, the baselines, and equality with other simulators.
 
 The figures of the simulator published with Alibaba's PAI trace are those it prints for the public
 sample of 3,046 jobs; it has no interference and skips blocked jobs.
@@ -7,29 +7,25 @@ sample of 3,046 jobs; it has no interference and skips blocked jobs.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given
-from hypothesis import settings as given_settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES
-from loadmaster.envs.gpu_scheduling.episode import (
-    Episode,
-    build_episode,
-    run_baseline,
-    run_episode,
-)
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from tests.envs.gpu_scheduling.instances import episodes, play
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster
+from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from tests.envs.gpu_scheduling.instances import episodes, job, jobs_of, many, play
 from tests.envs.gpu_scheduling.reference import check_schedule, plain_finish_s
 from tests.traces import needs_traces
 
 pytestmark = pytest.mark.slow
+SMALL = GpuSchedulingSettings(jobs=80)
 Instance = tuple[GpuSchedulingSettings, Episode]
-many = given_settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @many
@@ -43,7 +39,7 @@ def test_schedule_passes_audit(instance: Instance, policy: str) -> None:
 @given(
     episodes(disturbed=False),
     st.sampled_from(("fifo", "sjf")),
-    st.sampled_from(("first-fit", "best-fit", "worst-fit", "load-balance")),
+    st.sampled_from(("first-fit", "best-fit", "worst-fit", "load-balance", "consolidate")),
 )
 def test_without_interference_equals_plain_simulator(
     instance: Instance, ordering: str, placement: str
@@ -56,23 +52,67 @@ def test_without_interference_equals_plain_simulator(
     assert np.array_equal(result.finish_s, plain)
 
 
-@pytest.mark.parametrize("policy", sorted(BASELINES))
-def test_same_seed_gives_same_result(policy: str) -> None:
-    settings = GpuSchedulingSettings(jobs=60)
-    one, other = (run_episode(policy, settings, 5) for _ in range(2))
+def test_unknown_policy_is_refused_with_nearest_name() -> None:
+    with pytest.raises(InputError, match=r"'fifo-firstfit'.*'fifo-first-fit'"):
+        run_episode("fifo-firstfit", SMALL, 0)
+
+
+def test_baselines_differ_and_depend_on_seed_only() -> None:
+    results = set()
+    for policy, baseline in BASELINES.items():
+        one, other, another = (run_episode(policy, SMALL, seed) for seed in (3, 3, 6))
+        assert np.array_equal(one.finish_s, other.finish_s), policy
+        assert np.array_equal(one.fee, other.fee), policy
+        assert not np.array_equal(one.finish_s, another.finish_s), policy
+        assert (one.preemptions > 0) == baseline.ordering.replans
+        assert ("oracle" in baseline.summary) == baseline.oracle
+        results.add(tuple(one.finish_s))
+    assert len(results) == 31
+
+
+def test_oracle_orderings_beat_fifo_on_equal_machines() -> None:
+    machines = (MachineGroup(count=8, gpus=4, gpu="V100", cpus=96),)
+    settings = GpuSchedulingSettings(
+        jobs=80, load=1.2, interference=False, stragglers=0, machines=machines
+    )
+    fifo, sjf, srtf = (
+        np.mean([run_episode(f"{name}-best-fit", settings, seed).mean_jct_s for seed in range(12)])
+        for name in ("fifo", "sjf", "srtf")
+    )
+    assert srtf < sjf < fifo
+
+
+@pytest.mark.parametrize(("jct_weight", "fee_weight", "machine"), [(1, 0, 0), (0, 1, 1), (1, 1, 1)])
+def test_mosa_chooses_machine_by_weights(jct_weight: int, fee_weight: int, machine: int) -> None:
+    """The V100 takes 0.4 of the T4's time and costs 2.8 times as much for the same work."""
+    machines = tuple(MachineGroup(count=1, gpus=1, gpu=gpu, cpus=4) for gpu in ("V100", "T4"))
+    settings = GpuSchedulingSettings(
+        machines=machines, jct_weight=jct_weight, fee_weight=fee_weight
+    )
+    episode = Episode(build_cluster(settings), jobs_of([job(0, 100)]), 0)
+    trace = play("mosa", settings, episode).trace
+    assert trace is not None
+    assert trace.machine[0] == machine
+
+
+@pytest.mark.parametrize("policy", ["fifo-first-fit", "las-best-fit", "mosa"])
+def test_recording_does_not_change_result(policy: str) -> None:
+    episode = build_episode(SMALL, 1)
+    one, other = (play(policy, SMALL, episode, record=record) for record in (True, False))
+    assert one.trace is not None
+    assert other.trace is None
     assert np.array_equal(one.finish_s, other.finish_s)
-    assert np.array_equal(one.fee, other.fee)
-    assert not np.array_equal(one.finish_s, run_episode(policy, settings, 6).finish_s)
 
 
-ONE_NODE = {"count": 1, "gpus": 64, "gpu": "V100", "cpus": 1486}
-THREE_NODES = {"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}
+ONE_NODE = MachineGroup(count=1, gpus=64, gpu="V100", cpus=1486)
+THREE_NODES = MachineGroup(count=3, gpus=8, gpu="V100", cpus=96)
 PEER_CPU_S = 11.5  # of one run on three nodes
 
 
-def pai(machines: dict[str, Any], arrivals: str) -> GpuSchedulingSettings:
-    values = {"workload": "pai", "arrivals": arrivals, "machines": [machines]}
-    return GpuSchedulingSettings.model_validate({**values, "interference": False, "stragglers": 0})
+def pai(machines: MachineGroup, arrivals: Literal["trace", "per-minute"]) -> GpuSchedulingSettings:
+    return GpuSchedulingSettings(
+        workload="pai", arrivals=arrivals, machines=(machines,), interference=False, stragglers=0
+    )
 
 
 @needs_traces
@@ -88,7 +128,7 @@ def pai(machines: dict[str, Any], arrivals: str) -> GpuSchedulingSettings:
     ],
 )
 def test_mean_jct_equals_pai_simulator(
-    machines: dict[str, Any], arrivals: str, policy: str, printed: str
+    machines: MachineGroup, arrivals: Literal["trace", "per-minute"], policy: str, printed: str
 ) -> None:
     result = run_episode(policy, pai(machines, arrivals), seed=0)
     assert len(result.jct_s) == 3046
@@ -103,6 +143,6 @@ def test_pai_sample_runs_2000_times_faster_than_peer() -> None:
     spent = []
     for _ in range(10):
         start = time.process_time()
-        run_baseline(settings, *episode[:2], BASELINES["sjf-load-balance"], episode.noise_seed)
+        play("sjf-load-balance", settings, episode, record=False)
         spent.append(time.process_time() - start)
     assert min(spent) < PEER_CPU_S / 2000

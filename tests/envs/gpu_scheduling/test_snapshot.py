@@ -5,14 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import FIFO
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
-from loadmaster.envs.gpu_scheduling.decision_state import (
-    RUNNING_JOBS,
-    DecisionState,
-    new_decision_state,
-)
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state
@@ -39,9 +35,9 @@ NAN = np.nan
 
 def load(
     speed: tuple[float, ...] = (NAN,) * 4, kept: tuple[float, ...] = (NAN, NAN)
-) -> tuple[SimState, DecisionState]:
+) -> tuple[SimState, decisions.DecisionState]:
     state = new_state(SETTINGS, CLUSTER, JOBS, seed=1)
-    decision = new_decision_state(SETTINGS, CLUSTER, JOBS)
+    decision = decisions.new_decision_state(SETTINGS, CLUSTER, JOBS)
     snapshot = ClusterSnapshot(
         ran_s=np.array([0.0, 40.0, 0.0, 7.0]),
         running_s=np.array([500.0, 400.0, 300.0, NAN]),
@@ -62,13 +58,12 @@ def test_tables_match_snapshot() -> None:
     assert state.progress[:3, cols.PLACED_S].tolist() == [-500, -400, -300]
     assert state.progress[:, cols.RUN_S].tolist() == [0, 40, 0, 7]
     assert state.key[3] == -600
-    assert decision.running[: decision.counts[RUNNING_JOBS]].tolist() == [2, 0, 1]
+    assert decision.running[: decision.counts[decisions.RUNNING_JOBS]].tolist() == [2, 0, 1]
     # A machine lists the job placed last first.
-    listed, row = [], state.machines[0, cols.FIRST]
-    while row != cols.NONE:
-        listed.append(int(state.rows[row, cols.JOB]))
-        row = state.rows[row, cols.NEXT]
-    assert listed == [2, 1, 0]
+    row = state.machines[0, cols.FIRST]
+    rows = row, *(row := state.rows[row, cols.NEXT] for _ in range(2))
+    assert state.rows[list(rows), cols.JOB].tolist() == [2, 1, 0]
+    assert state.rows[row, cols.NEXT] == cols.NONE
 
 
 def test_unmeasured_speeds_follow_model() -> None:

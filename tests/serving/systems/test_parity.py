@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,54 +22,40 @@ from tests.serving.systems.decima import episodes as decima
 
 pytestmark = pytest.mark.slow
 
-STATES = 1_000
+STATES = 500
 AT_ONCE = 8
 
 
 class Recorded(NamedTuple):
     state: bytes
-    is_equal: Callable[[Any], bool]  # compares a decision with that of the episode
+    expected: Any  # decision of the episode
+    read: Callable[[Any], Any]  # a decision of the service in the same form
 
 
 def decima_states(pretrained: Path) -> Iterator[Recorded]:
     """Rounds, and their first decisions."""
     network = load_bundle(pretrained / "decima-stream").build()
     assert isinstance(network, DecimaNetwork)
+
+    def read(decision: Any) -> list[decima.Given]:
+        return decima.assignments(DecimaDecision.model_validate(decision))
+
     for seed in range(100):
         for held in decima.rounds(decima.EPISODES["stream"], seed, decima.in_process(network)):
-            yield _round(held)
+            yield Recorded(held.state.model_dump_json().encode(), held.given, read)
             for place, before in enumerate(held.before[:2]):
-                yield _one(held, place, before.model_copy(update={"ask": "one"}))
-
-
-def _round(held: decima.Round) -> Recorded:
-    def is_equal(decision: Any) -> bool:
-        return decima.assignments(DecimaDecision.model_validate(decision)) == held.given
-
-    return Recorded(held.state.model_dump_json().encode(), is_equal)
-
-
-def _one(held: decima.Round, place: int, state: decima.DecimaState) -> Recorded:
-    def is_equal(decision: Any) -> bool:
-        return (
-            decima.assignments(DecimaDecision.model_validate(decision))
-            == held.given[place : place + 1]
-        )
-
-    return Recorded(state.model_dump_json().encode(), is_equal)
+                state = before.model_copy(update={"ask": "one"}).model_dump_json().encode()
+                yield Recorded(state, held.given[place : place + 1], read)
 
 
 def das_states(pretrained: Path) -> Iterator[Recorded]:
+    def read(before: das.Places, decision: Any) -> das.Places:
+        return das.carried_out(before, DasDecision.model_validate(decision))
+
     for seed in range(100):
         for seen in das.Episode(pretrained / "das-small", seed, load=1.2).moments():
-            yield _moment(seen)
-
-
-def _moment(seen: das.Seen) -> Recorded:
-    def is_equal(decision: Any) -> bool:
-        return das.carried_out(seen.before, DasDecision.model_validate(decision)) == seen.after
-
-    return Recorded(seen.asked.model_dump_json().encode(), is_equal)
+            state = seen.asked.model_dump_json().encode()
+            yield Recorded(state, seen.after, partial(read, seen.before))
 
 
 async def decide_all(url: str, system: str, recorded: list[Recorded]) -> list[str]:
@@ -80,10 +67,9 @@ async def decide_all(url: str, system: str, recorded: list[Recorded]) -> list[st
         async with AsyncClient(url, deadline_s=30.0) as client:
             for one in rest:
                 response = await client.decide(system, one.state)
-                if response.source != "policy" or not one.is_equal(response.decision):
-                    wrong.append(
-                        f"{response.source}, {response.cause}: {one.state!r} -> {response.decision}"
-                    )
+                if response.source != "policy" or one.read(response.decision) != one.expected:
+                    cause = f"{response.source}, {response.cause}"
+                    wrong.append(f"{cause}: {one.state!r} -> {response.decision}")
 
     await asyncio.gather(*(decide_some() for _ in range(AT_ONCE)))
     return wrong

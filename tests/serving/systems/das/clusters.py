@@ -1,4 +1,4 @@
-"""Random states for property tests."""
+"""States for tests: records by hand, and random ones for property tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,23 @@ from loadmaster.serving.systems.das.schema import DasState
 KINDS = ("V100", "P100", "T4", "H900")
 
 
+def machine(
+    name: str, gpus: int = 4, gpu: str = "V100", cpus: float = 32, **more: Any
+) -> dict[str, Any]:
+    return {"name": name, "gpus": gpus, "gpu": gpu, "cpus": cpus, **more}
+
+
+def job(
+    name: str, gpus: float = 1, age_s: float = 60, on: dict[str, int] | None = None, **more: Any
+) -> dict[str, Any]:
+    """`on`: instances by machine, if it runs."""
+    return {"id": name, "gpus": gpus, "age_s": age_s, "placements": placements(on or {}), **more}
+
+
+def placements(on: dict[str, int]) -> list[dict[str, Any]]:
+    return [{"machine": name, "instances": count} for name, count in on.items()]
+
+
 @st.composite
 def states(draw: st.DrawFn) -> DasState:
     """Running jobs are placed where they fit."""
@@ -18,16 +35,9 @@ def states(draw: st.DrawFn) -> DasState:
     for place in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(KINDS))
         own = {"speed": 3.0, "price_per_hour": 9.0} if kind == "H900" else {}
-        machines.append(
-            {
-                "name": f"m{place}",
-                "gpus": draw(st.integers(1, 8)),
-                "gpu": kind,
-                "cpus": draw(st.sampled_from([2, 16, 64.5])),
-                "rack": draw(st.sampled_from(["left", "right"])),
-                **own,
-            }
-        )
+        gpus, cpus = draw(st.integers(1, 8)), draw(st.sampled_from([2, 16, 64.5]))
+        rack = draw(st.sampled_from(["left", "right"]))
+        machines.append(machine(f"m{place}", gpus, kind, cpus, rack=rack, **own))
     free = {m["name"]: [round(100 * m["gpus"]), round(100 * m["cpus"])] for m in machines}
     jobs = [_draw_job(draw, place, machines, free) for place in range(draw(st.integers(0, 12)))]
     names = st.sampled_from([m["name"] for m in machines])
@@ -51,32 +61,30 @@ def _draw_job(
     gpu = draw(st.sampled_from([25, 50, 100, 150, 200, 800]))
     cpu = draw(st.sampled_from([0, 100, 450]))
     instances, kind = draw(st.integers(1, 5)), draw(st.sampled_from([None, None, None, *KINDS[:3]]))
-    job: dict[str, Any] = {
-        "id": str(place),
-        "user": draw(st.sampled_from(["ann", "bob"])),
-        "instances": instances,
-        "gpus": gpu / 100,
-        "cpus": cpu / 100,
-        "gpu_type": kind,
-        "communication": draw(st.sampled_from([0, 0.4])),
-        "age_s": draw(st.floats(0, 1e6)),
-        "ran_s": draw(st.sampled_from([0, 50.5, 1e5])),
-    }
+    drawn = job(
+        str(place),
+        gpu / 100,
+        draw(st.floats(0, 1e6)),
+        user=draw(st.sampled_from(["ann", "bob"])),
+        instances=instances,
+        cpus=cpu / 100,
+        gpu_type=kind,
+        communication=draw(st.sampled_from([0, 0.4])),
+        ran_s=draw(st.sampled_from([0, 50.5, 1e5])),
+    )
     if draw(st.booleans()):
-        return job
-    places = []
-    for machine in machines:
-        left_gpu, left_cpu = free[machine["name"]]
-        if kind not in (None, machine["gpu"]):
-            continue
+        return drawn
+    on: dict[str, int] = {}
+    for one in machines:
+        left_gpu, left_cpu = free[one["name"]]
         fit = min(instances, left_gpu // gpu, left_cpu // cpu if cpu else instances)
-        if fit > 0:
-            places.append({"machine": machine["name"], "instances": fit})
+        if fit > 0 and kind in (None, one["gpu"]):
+            on[one["name"]] = fit
             instances -= fit
     if instances == 0:
-        for one in places:
-            free[one["machine"]][0] -= one["instances"] * gpu
-            free[one["machine"]][1] -= one["instances"] * cpu
-        job |= {"placements": places, "running_s": draw(st.floats(0, 1e5))}
-        job["speed"] = draw(st.one_of(st.none(), st.floats(0, 4)))
-    return job
+        for name, count in on.items():
+            free[name][0] -= count * gpu
+            free[name][1] -= count * cpu
+        drawn |= {"placements": placements(on), "running_s": draw(st.floats(0, 1e5))}
+        drawn["speed"] = draw(st.one_of(st.none(), st.floats(0, 4)))
+    return drawn

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -15,8 +17,7 @@ from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import no_preferences
-from loadmaster.envs.gpu_scheduling.preemption import replan
-from loadmaster.envs.gpu_scheduling.scheduling_pass import run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import replan, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState
@@ -39,17 +40,15 @@ class Seen(NamedTuple):
     before: Places
     after: Places
     kind: str
+    now: float = 0.0
 
 
 def places_of(state: SimState, jobs: Jobs) -> Places:
-    running = np.flatnonzero(state.jobs[:-1, columns.ROWS_USED] > 0)
     found: Places = {}
-    for job in running:
-        first, used = state.jobs[job, columns.FIRST_ROW], state.jobs[job, columns.ROWS_USED]
-        rows = state.rows[first : first + used]
-        found[str(jobs.job_id[job])] = {
-            machine_name(int(row[columns.MACHINE])): int(row[columns.COUNT]) for row in rows
-        }
+    for number, (first, used) in enumerate(state.jobs[:-1, : columns.ROWS_USED + 1].tolist()):
+        if used > 0:
+            rows = state.rows[first : first + used, columns.MACHINE : columns.COUNT + 1].tolist()
+            found[str(jobs.job_id[number])] = {machine_name(where): count for where, count in rows}
     return found
 
 
@@ -58,8 +57,7 @@ class Episode:
 
     def __init__(self, folder: Path, seed: int, **changes: object) -> None:
         bundle = bundles.load_bundle(folder)
-        network = bundle.build()
-        assert isinstance(network, DasNetwork)
+        network = cast("DasNetwork", bundle.build())
         self.settings = training_settings(bundle).model_copy(update=changes)
         self.runner = EpisodeRunner(self.settings, seed, load_workload(self.settings))
         machines = len(self.runner.episode.cluster.rack)
@@ -98,30 +96,19 @@ class Episode:
     def places(self) -> Places:
         return places_of(self.runner.state, self.runner.episode.jobs)
 
-    def moments(self) -> Iterator[Seen]:
+    def moments(self, ask: Ask | None = None) -> Iterator[Seen]:
         while self.runner.advance_to_decision():
-            kind = self.kind()
-            asked, before = self.record(kind), self.places()
+            kind, now = self.kind(), float(self.runner.state.times[columns.NOW])
+            asked, before = self.record(ask or kind), self.places()
             self.act()
-            yield Seen(asked, before, self.places(), kind)
+            yield Seen(asked, before, self.places(), kind, now)
 
     def events(self) -> Iterator[Seen]:
         """All phases at one time are one event."""
-        open_event: tuple[float, DasState, Places, str] | None = None
-        after: Places = {}
-        while self.runner.advance_to_decision():
-            now = float(self.runner.state.times[columns.NOW])
-            if open_event is not None and now != open_event[0]:
-                yield Seen(open_event[1], open_event[2], after, open_event[3])
-                open_event = None
-            if open_event is None:
-                open_event = now, self.record("event"), self.places(), self.kind()
-            else:
-                open_event = (*open_event[:3], f"{open_event[3]}, {self.kind()}")
-            self.act()
-            after = self.places()
-        if open_event is not None:
-            yield Seen(open_event[1], open_event[2], after, open_event[3])
+        for _, group in groupby(self.moments("event"), attrgetter("now")):
+            first, *others = group
+            kinds = ", ".join(phase.kind for phase in (first, *others))
+            yield first._replace(after=[first, *others][-1].after, kind=kinds)
 
 
 def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterator[Seen]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +19,16 @@ from loadmaster.serving.system import Policy, find_endpoint
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.das.snapshot import tables_of
 from loadmaster.serving.systems.das.system import ENDPOINT, BundlePolicy
+from tests.serving.systems.das.clusters import job, machine
 from tests.serving.systems.das.episodes import PRETRAINED, Episode
 
 pytestmark = pytest.mark.slow
 
-MACHINE = {"name": "a", "gpus": 1, "gpu": "T4", "cpus": 4}
-PLACED = [{"machine": "a", "instances": 1}]
+
+def state_with(*jobs: dict[str, Any], ask: str = "event", gpus: int = 1) -> DasState:
+    """Jobs on one machine."""
+    machines = [machine("a", gpus, "T4")]
+    return DasState.model_validate({"machines": machines, "jobs": jobs, "ask": ask})
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +54,10 @@ def test_unknown_bundles_and_rules_are_rejected(tmp_path: Path) -> None:
 
 def test_examples_are_cached_and_decided_deterministically(policy: Policy) -> None:
     examples = ENDPOINT.examples()
-    assert list(examples) == ["small", "large"]
-    assert "huge" not in examples
-    small, large = examples["small"], examples["large"]
-    assert (len(small.machines), len(small.jobs)) == (8, 20)
-    assert (len(large.machines), len(large.jobs)) == (128, 150)
-    assert ENDPOINT.examples()["small"] is small
-    for state in (small, large):
+    sizes = {name: (len(state.machines), len(state.jobs)) for name, state in examples.items()}
+    assert sizes == {"small": (8, 20), "large": (128, 150)}
+    assert ENDPOINT.examples() is examples
+    for state in examples.values():
         proposal = policy.decide(state)
         assert proposal.decision.start
         assert ENDPOINT.validate_decision(state, proposal.decision) is None
@@ -77,12 +79,12 @@ def test_explanation_lists_best_jobs_and_machines(policy: Policy) -> None:
         if state.ask == "reconsidering":
             assert list(explanation.choices) == ["job"]
             continue
-        machine = explanation.choices["machine"]
+        best = explanation.choices["machine"]
         assert decision.start[0].job == options[0].name.removeprefix("job ")
-        assert decision.start[0].placements[0].machine == machine[0].name
-        assert all(one.uncertainty is not None and one.uncertainty > 0 for one in machine)
-        machines += len(machine) > 1
-        assert f"job {decision.start[0].job} starts on {machine[0].name}" in explanation.summary
+        assert decision.start[0].placements[0].machine == best[0].name
+        assert all(one.uncertainty is not None and one.uncertainty > 0 for one in best)
+        machines += len(best) > 1
+        assert f"job {decision.start[0].job} starts on {best[0].name}" in explanation.summary
     assert jobs > 10
     assert machines > 10
 
@@ -98,10 +100,8 @@ def test_compiled_decisions_and_scores_equal_torch() -> None:
     threads, jobs, machines = torch.get_num_threads(), 0, 0
     for _ in range(60):
         assert episode.runner.advance_to_decision()
-        state, phase = (
-            episode.record(episode.kind()),
-            int(episode.runner.decision_state.counts[PHASE]),
-        )
+        state = episode.record(episode.kind())
+        phase = int(episode.runner.decision_state.counts[PHASE])
         (one, reason), (other, other_reason) = (
             policy.decide(tables_of(state, episode.settings, GIVEN), phase) for policy in both
         )
@@ -125,12 +125,10 @@ def test_compiled_decisions_and_scores_equal_torch() -> None:
 
 def test_event_explains_first_phase_with_a_choice(policy: Policy) -> None:
     """Job 1 fits on one machine only; then running jobs are reconsidered."""
-    machine = {**MACHINE, "gpus": 2}
-    runs = {"id": "0", "gpus": 1, "age_s": 90_000, "running_s": 80_000, "placements": PLACED}
-    jobs = [runs, {"id": "1", "gpus": 1, "age_s": 5}, {"id": "2", "gpus": 2, "age_s": 4}]
+    runs = job("0", 1, 90_000, {"a": 1}, running_s=80_000)
     event, placing = (
         policy.decide(
-            DasState.model_validate({"machines": [machine], "jobs": jobs, "ask": ask})
+            state_with(runs, job("1", 1, 5), job("2", 2, 4), ask=ask, gpus=2)
         ).explanation.choices
         for ask in ("event", "placing")
     )
@@ -151,22 +149,20 @@ def test_nan_weights_raise(exact_up_to: int) -> None:
         policy.decide(ENDPOINT.examples()["small"])
 
 
-def test_phase_without_anything_to_decide_changes_nothing(policy: Policy) -> None:
-    waits = {"id": "1", "gpus": 1, "age_s": 1}
-    runs = {**waits, "placements": PLACED}
-    for jobs, ask in (([], "event"), ([runs], "event"), ([waits], "reconsidering")):
-        state = DasState.model_validate({"machines": [MACHINE], "jobs": jobs, "ask": ask})
-        decision, explanation = policy.decide(state)
-        assert (decision.start, decision.stop) == ((), ())
-        assert explanation.choices == {}
-        assert explanation.summary.startswith("nothing starts or stops; ")
+@pytest.mark.parametrize(
+    "state",
+    [state_with(), state_with(job("1", on={"a": 1})), state_with(job("1"), ask="reconsidering")],
+)
+def test_phase_without_anything_to_decide_changes_nothing(policy: Policy, state: DasState) -> None:
+    decision, explanation = policy.decide(state)
+    assert (decision.start, decision.stop) == ((), ())
+    assert explanation.choices == {}
+    assert explanation.summary.startswith("nothing starts or stops; ")
 
 
 def test_summary_names_the_job_that_another_is_stopped_for() -> None:
     """LAS: job 2 has attained its share of service, job 3 has not."""
-    served = {"id": "2", "gpus": 1, "age_s": 90_000, "placements": PLACED, "running_s": 50_000}
-    new = {"id": "3", "gpus": 1, "age_s": 10}
-    state = DasState.model_validate({"machines": [MACHINE], "jobs": [served, new]})
+    state = state_with(job("2", 1, 90_000, {"a": 1}, running_s=50_000), job("3", 1, 10))
     decision, explanation = ENDPOINT.rule("las-consolidate").decide(state)
     assert decision.stop == ("2",)
     assert "job 2 stops for job 3" in explanation.summary

@@ -11,26 +11,11 @@ from pydantic import ValidationError
 
 from loadmaster.serving.systems.das.schema import DasOutcome, DasState
 from loadmaster.serving.systems.das.system import ENDPOINT
+from tests.serving.systems.das.clusters import job, machine
 
 GOOD: dict[str, Any] = {
-    "machines": [
-        {"name": "a", "gpus": 4, "gpu": "V100", "cpus": 32},
-        {"name": "b", "gpus": 4, "gpu": "T4", "cpus": 32},
-    ],
-    "jobs": [
-        {
-            "id": "1",
-            "instances": 3,
-            "gpus": 1,
-            "cpus": 2,
-            "age_s": 900,
-            "placements": [
-                {"machine": "a", "instances": 2},
-                {"machine": "b", "instances": 1},
-            ],
-        },
-        {"id": "2", "gpus": 0.5, "age_s": 60},
-    ],
+    "machines": [machine("a"), machine("b", gpu="T4")],
+    "jobs": [job("1", 1, 900, {"a": 2, "b": 1}, instances=3, cpus=2), job("2", 0.5)],
     "history": [{"age_s": 5, "speeds": {"a": 1}}, {"age_s": 9, "speeds": {}}],
 }
 Path = tuple[str | int, ...]
@@ -54,13 +39,10 @@ def rejected(state: Any) -> tuple[Path, str]:
 
 def test_valid_state_round_trips() -> None:
     state = DasState.model_validate(GOOD)
-    assert state.ask == "event"
-    assert state.backfill
     assert DasState.model_validate_json(state.model_dump_json()) == state
 
 
-P = "placements"
-PLACED = ("jobs", 0, P)
+PLACED = ("jobs", 0, "placements")
 
 
 @pytest.mark.parametrize(
@@ -69,11 +51,9 @@ PLACED = ("jobs", 0, P)
         (("machines",), [], ("machines",), "at least 1"),
         (("machines", 1, "name"), "a", ("machines", 1, "name"), "'a' is listed twice"),
         (("machines", 1, "gpu"), "T5", ("machines", 1, "gpu"), "unknown GPU type 'T5'"),
-        (("machines", 1, "gpus"), 0, ("machines", 1, "gpus"), "greater than or equal to 1"),
         (("machines", 1, "gpus"), 0.5, ("machines", 1, "gpus"), "integer"),
         (("jobs", 1, "id"), "1", ("jobs", 1, "id"), "'1' is listed twice"),
         (("jobs", 1, "gpus"), 0, ("jobs", 1, "gpus"), "0.01"),
-        (("jobs", 1, "age_s"), -1, ("jobs", 1, "age_s"), "greater than or equal to 0"),
         (("jobs", 1, "gpu_type"), "{T4}", ("jobs", 1, "gpu_type"), "GPU type '{T4}'; expected"),
         (("jobs", 1, "running_s"), 7, ("jobs", 1, "running_s"), "so it waits"),
         (("jobs", 1, "speed"), 1, ("jobs", 1, "speed"), "so it waits"),
@@ -104,24 +84,18 @@ def test_numbers_must_be_finite(number: str) -> None:
     assert rejected(text)[0] == ("jobs", 1, "age_s")
 
 
-def test_unknown_gpu_type_needs_speed_and_price() -> None:
-    state = with_change(("machines", 1, "gpu"), "H900")
-    assert rejected(state)[0] == ("machines", 1, "gpu")
-    state["machines"][1] |= {"speed": 4, "price_per_hour": 0}
-    assert DasState.model_validate(state).machines[1].gpu == "H900"
-
-
 def test_too_large_states_are_rejected() -> None:
-    machines = [{"name": str(n), "gpus": 1, "gpu": "T4", "cpus": 1} for n in range(2001)]
+    machines = [machine(str(n)) for n in range(2001)]
     assert rejected({"machines": machines, "jobs": []})[0] == ("machines",)
-    jobs = [{"id": str(n), "gpus": 1, "age_s": 1} for n in range(5001)]
+    jobs = [job(str(n)) for n in range(5001)]
     assert rejected({"machines": machines[:1], "jobs": jobs})[0] == ("jobs",)
-    gangs = [{"id": str(n), "gpus": 0.01, "age_s": 1, "instances": 2000} for n in range(501)]
+    gangs = [job(str(n), 0.01, instances=2000) for n in range(501)]
     loc, message = rejected({"machines": machines[:2000], "jobs": gangs})
     assert loc == ("jobs",)
     assert "1,002,000 places" in message
 
 
+@pytest.mark.slow  # compiles the rules
 def test_job_larger_than_cluster_is_left_waiting() -> None:
     state = DasState.model_validate(with_change(("jobs", 1, "gpus"), 500))
     for name in ENDPOINT.rules:
@@ -130,15 +104,6 @@ def test_job_larger_than_cluster_is_left_waiting() -> None:
 
 
 def test_reward_decreases_with_completion_time() -> None:
-    with pytest.raises(ValidationError):
-        DasOutcome(job="1", completion_s=float("nan"))
-    assert ENDPOINT.reward(DasOutcome(job="1", completion_s=0)) == 0
-    rewards = [ENDPOINT.reward(DasOutcome(job="1", completion_s=s)) for s in (60, 600, 6000)]
+    rewards = [ENDPOINT.reward(DasOutcome(job="1", completion_s=s)) for s in (0, 60, 600, 6000)]
     assert rewards == sorted(rewards, reverse=True)
-    assert rewards[2] > -5
-
-
-def test_json_schema_has_descriptions_and_examples() -> None:
-    schema = DasState.model_json_schema()
-    assert schema["$defs"]["Job"]["properties"]["gpus"]["description"]
-    assert schema["$defs"]["Machine"]["properties"]["gpu"]["examples"] == ["V100"]
+    assert (rewards[0], rewards[3] > -5) == (0, True)

@@ -8,20 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadmaster.envs.gpu_scheduling import features
+from loadmaster.envs.gpu_scheduling import features, observation
 from loadmaster.envs.gpu_scheduling.baselines import FIFO, GIVEN, LAS
 from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
-from loadmaster.envs.gpu_scheduling.observation import (
-    Observation,
-    blank_observation,
-    observe_if_decision,
-)
+from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation
 from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.models.das.decision import ClusterTables
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.das.snapshot import tables_of
+from tests.serving.systems.das.clusters import job, machine
 from tests.serving.systems.das.episodes import PRETRAINED, Episode
 
 pytestmark = pytest.mark.slow
@@ -31,7 +28,7 @@ SETTINGS = GpuSchedulingSettings(preempt=True, max_queue=16, history=4)
 
 def view_of(tables: ClusterTables, settings: GpuSchedulingSettings = SETTINGS) -> Observation:
     view = blank_observation(settings.max_queue, tables.cluster, settings.history)
-    assert observe_if_decision(*tables.simulation, view)
+    assert observation.observe_if_decision(*tables.simulation, view)
     return view
 
 
@@ -47,9 +44,8 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
         received = DasState.model_validate_json(asked.model_dump_json())
         tables = tables_of(received, episode.settings, GIVEN)
         view = view_of(tables, episode.settings)
-        assert tables.decision_state.counts[[SHOWN, PHASE]].tolist() == (
-            counts[[SHOWN, PHASE]].tolist()
-        )
+        loaded = tables.decision_state.counts[[SHOWN, PHASE]]
+        assert loaded.tolist() == counts[[SHOWN, PHASE]].tolist()
         for name, table in episode.runner.view._asdict().items():
             np.testing.assert_array_equal(getattr(view, name), table, err_msg=name)
         crowded += len(received.jobs) > rows
@@ -59,42 +55,20 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
 
 def small(**changes: Any) -> dict[str, Any]:
     """Two machines of four V100s; one job shares GPUs of the first, another waits."""
-    return {
-        "machines": [
-            {"name": "a", "gpus": 4, "gpu": "V100", "cpus": 32, "rack": "left"},
-            {"name": "b", "gpus": 4, "gpu": "V100", "cpus": 32, "rack": "right"},
-        ],
-        "jobs": [
-            {
-                "id": "shares",
-                "instances": 5,
-                "gpus": 0.5,
-                "age_s": 900,
-                "running_s": 300,
-                "placements": [{"machine": "a", "instances": 5}],
-            },
-            {"id": "waits", "gpus": 1, "age_s": 60},
-        ],
-        **changes,
-    }
+    shares = job("shares", 0.5, 900, {"a": 5}, instances=5, running_s=300)
+    machines = [machine("a", rack="left"), machine("b", rack="right")]
+    return {"machines": machines, "jobs": [shares, job("waits")], **changes}
 
 
-def test_missing_speeds_are_modelled() -> None:
-    tables = tables_of(DasState.model_validate(small()), SETTINGS, GIVEN)
-    seen = view_of(tables).machines[0]
-    # Five halves on four GPUs: 2.5 of them in use, 0.625 of each.
-    kept = 0.997 + (0.625 - 0.4) / 0.3 * (0.96 - 0.997)
-    assert seen[features.KEPT] == pytest.approx(kept)
-    assert seen[features.UTILISATION] == pytest.approx(kept * 2.5 / 4)
-    assert tables.decision_state.history_speed[0, 0] == pytest.approx(kept)
-    assert tables.decision_state.noted[0].tolist() == [True, False]
+def tables_from(state: dict[str, Any], ordering: int = GIVEN) -> ClusterTables:
+    return tables_of(DasState.model_validate(state), SETTINGS, ordering)
 
 
 def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
     state = small()
     state["jobs"][0]["speed"] = 0.5
     state["machines"][0]["kept_speed"] = 1.0
-    tables = tables_of(DasState.model_validate({**state, "ask": "reconsidering"}), SETTINGS, GIVEN)
+    tables = tables_from({**state, "ask": "reconsidering"})
     assert tables.state.progress[0, RATE] == 0.5
     view = view_of(tables)  # before it is reconsidered, its speed is brought up to date
     assert tables.state.progress[0, RATE] == pytest.approx(0.5 * view.machines[0, features.KEPT])
@@ -102,11 +76,9 @@ def test_measured_speed_is_rescaled_when_neighbours_change() -> None:
 
 def test_unknown_gpu_type_uses_given_speed_and_price() -> None:
     state = small()
-    state["machines"].append(
-        {"name": "c", "gpus": 2, "gpu": "H900", "cpus": 8, "speed": 9, "price_per_hour": 7.2}
-    )
-    state["jobs"].append({"id": "picky", "gpus": 1, "gpu_type": "H900", "age_s": 5})
-    view = view_of(tables_of(DasState.model_validate(state), SETTINGS, GIVEN))
+    state["machines"].append(machine("c", 2, "H900", speed=9, price_per_hour=7.2))
+    state["jobs"].append(job("picky", gpu_type="H900", age_s=5))
+    view = view_of(tables_from(state))
     assert view.machines[2, [features.SPEED, features.PRICE]].tolist() == pytest.approx([9, 7.2])
     assert (view.held[:2] > 0).tolist() == [[True, True, True], [False, False, True]]
 
@@ -114,14 +86,13 @@ def test_unknown_gpu_type_uses_given_speed_and_price() -> None:
 def test_jobs_are_numbered_by_arrival() -> None:
     state = small()
     state["jobs"].reverse()
-    tables = tables_of(DasState.model_validate(state), SETTINGS, GIVEN)
+    tables = tables_from(state)
     assert [tables.job_name(job) for job in (0, 1)] == ["shares", "waits"]
 
 
 def test_history_skips_unknown_machines() -> None:
     notes = [{"age_s": 10 * age, "speeds": {"b": age / 10, "gone": 1.0}} for age in range(1, 7)]
-    tables = tables_of(DasState.model_validate(small(history=notes)), SETTINGS, GIVEN)
-    view = view_of(tables)
+    view = view_of(tables_from(small(history=notes)))
     assert view.history_t.tolist() == [0, 10, 20, 30]  # the first is now
     assert view.history_y[:, 1].tolist() == pytest.approx([0, 0.1, 0.2, 0.3])
     assert view.history_mask.tolist() == [[True, False], *[[False, True]] * 3]
@@ -130,21 +101,20 @@ def test_history_skips_unknown_machines() -> None:
 def test_users_and_attained_service_are_loaded() -> None:
     state = small(users={"": {"jobs": 3, "mean_log_minutes": 2.5}})
     state["jobs"][1]["ran_s"] = 2 * LAS_THRESHOLD_GPU_S
-    asked = DasState.model_validate(state)
-    tables = tables_of(asked, SETTINGS, GIVEN)
+    tables = tables_from(state)
     seen = view_of(tables).jobs[0]
     assert seen[features.USER_DONE] == pytest.approx(np.log1p(3))
     assert seen[features.USER_RUN] == pytest.approx(2.5)
     assert seen[features.BEYOND] > 0
     assert tables.state.key[1] == np.inf  # until a policy sets it
-    assert tables_of(asked, SETTINGS, FIFO).state.key[1] == -60
-    assert tables_of(asked, SETTINGS, LAS).state.key[1] > 1e11  # in the second queue
+    assert tables_from(state, FIFO).state.key[1] == -60
+    assert tables_from(state, LAS).state.key[1] > 1e11  # in the second queue
 
 
 def test_cluster_without_jobs_has_no_decision() -> None:
-    tables = tables_of(DasState.model_validate(small(jobs=[])), SETTINGS, GIVEN)
+    tables = tables_from(small(jobs=[]))
     view = blank_observation(4, tables.cluster, 2)
-    assert not observe_if_decision(*tables.simulation, view)
+    assert not observation.observe_if_decision(*tables.simulation, view)
 
 
 def test_recorded_states_contain_no_future() -> None:

@@ -14,19 +14,16 @@ from loadmaster.serving.system import Policy, Quantity
 from loadmaster.serving.systems.das.schema import DasDecision, DasState
 from loadmaster.serving.systems.das.system import ENDPOINT
 from tests.bundles import make_bundle
-from tests.serving.systems.das.clusters import states
+from tests.serving.systems.das.clusters import job, machine, placements, states
 
 STATE = DasState.model_validate(
     {
-        "machines": [
-            {"name": "a", "gpus": 2, "gpu": "V100", "cpus": 8},
-            {"name": "b", "gpus": 2, "gpu": "T4", "cpus": 8},
-        ],
+        "machines": [machine("a", 2), machine("b", 2, "T4")],
         "jobs": [
-            {"id": "1", "gpus": 2, "age_s": 9, "placements": [{"machine": "a", "instances": 1}]},
-            {"id": "2", "gpus": 2, "age_s": 8, "placements": [{"machine": "b", "instances": 1}]},
-            {"id": "3", "gpus": 1, "age_s": 7, "instances": 2},
-            {"id": "4", "gpus": 2, "age_s": 6, "gpu_type": "V100"},
+            job("1", 2, 9, {"a": 1}),
+            job("2", 2, 8, {"b": 1}),
+            job("3", 1, 7, instances=2),
+            job("4", 2, 6, gpu_type="V100"),
         ],
     }
 )
@@ -34,19 +31,14 @@ STATE = DasState.model_validate(
 
 def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> DasDecision:
     """`job3={"a": 2}`: job 3 starts with two instances on a."""
-    return DasDecision.model_validate(
-        {
-            "start": [
-                {
-                    "job": job.removeprefix("job"),
-                    "placements": [{"machine": m, "instances": n} for m, n in where.items()],
-                }
-                for job, where in start.items()
-            ],
-            "stop": stop,
-            "wait": wait,
-        }
-    )
+    starts = [
+        {"job": name.removeprefix("job"), "placements": placements(on)}
+        for name, on in start.items()
+    ]
+    return DasDecision.model_validate({"start": starts, "stop": stop, "wait": wait})
+
+
+MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
 
 
 @pytest.mark.parametrize(
@@ -68,18 +60,13 @@ def test_invalid_decisions_are_rejected(wrong: DasDecision, reason: str) -> None
     assert reason in (ENDPOINT.validate_decision(STATE, wrong) or "")
 
 
-def test_valid_decisions_are_accepted() -> None:
-    assert ENDPOINT.validate_decision(STATE, decision(2)) is None
-    assert ENDPOINT.validate_decision(STATE, decision(2, ("1",), job3={"a": 2})) is None
-    assert (
-        ENDPOINT.validate_decision(STATE, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1}))
-        is None
-    )
+@pytest.mark.parametrize("right", [decision(2), decision(2, ("1",), job3={"a": 2}), MOVE])
+def test_valid_decisions_are_accepted(right: DasDecision) -> None:
+    assert ENDPOINT.validate_decision(STATE, right) is None
 
 
 def test_quantities_are_running_jobs() -> None:
-    moved = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
-    assert ENDPOINT.quantities(STATE, moved) == (
+    assert ENDPOINT.quantities(STATE, MOVE) == (
         Quantity("job 1", 1, 1),
         Quantity("job 2", 1, 0),
         Quantity("job 4", 0, 1),
@@ -89,7 +76,7 @@ def test_quantities_are_running_jobs() -> None:
 @pytest.mark.parametrize(
     ("allowed", "left"),
     [
-        ({}, decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})),
+        ({}, MOVE),
         # Job 4 may not start.
         ({"job 4": 0.0}, decision(3, ("1", "2"), job1={"b": 1})),
         # Job 2 stays, so job 1 cannot move, and job 4 does not fit.
@@ -101,8 +88,7 @@ def test_quantities_are_running_jobs() -> None:
 def test_constrain_drops_what_is_not_allowed_or_does_not_fit(
     allowed: dict[str, float], left: DasDecision
 ) -> None:
-    wanted = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
-    assert ENDPOINT.constrain(STATE, wanted, allowed) == left
+    assert ENDPOINT.constrain(STATE, MOVE, allowed) == left
     assert ENDPOINT.validate_decision(STATE, left) is None
 
 
@@ -156,19 +142,9 @@ def test_features_give_valid_retraining_settings(state: DasState) -> None:
 
 
 def test_retraining_settings_match_size_and_load() -> None:
-    seen = {
-        "gpus": 110.0,
-        "jobs_waiting": 30.0,
-        "jobs_running": 70.0,
-        "gpu_utilisation": 0.95,
-        "gpus_per_job": 1.8,
-    }
-    assert ENDPOINT.retraining(seen) == {
-        "cluster": "medium",
-        "arrivals": "poisson",
-        "load": 1.44,
-        "preempt": True,
-        "max_queue": 128,
-    }
-    calm = ENDPOINT.retraining({"gpus": 32.0, "gpu_utilisation": 0.3})
-    assert (calm["cluster"], calm["load"], calm["max_queue"]) == ("small", 0.3, 64)
+    always = {"arrivals": "poisson", "preempt": True}
+    busy = {"jobs_waiting": 30.0, "jobs_running": 70.0, "gpu_utilisation": 0.95}
+    settings = {"cluster": "medium", "load": 1.44, "max_queue": 128, **always}
+    assert ENDPOINT.retraining({"gpus": 110.0, "gpus_per_job": 1.8, **busy}) == settings
+    settings = {"cluster": "small", "load": 0.3, "max_queue": 64, **always}
+    assert ENDPOINT.retraining({"gpus": 32.0, "gpu_utilisation": 0.3}) == settings
