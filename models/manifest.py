@@ -66,7 +66,9 @@ def read_manifest(folder: Path) -> Manifest:
     file = folder / MANIFEST_FILE
     try:
         if not file.exists():
-            what = f"has no {MANIFEST_FILE}" if folder.is_dir() else "is not an existing folder"
+            what = f"has no {MANIFEST_FILE}"
+            if not folder.is_dir():
+                what = "is not a folder" if folder.exists() else "does not exist"
             raise InputError(f"{folder} {what}; expected a policy bundle")
         text = read_bounded(file, LARGEST).decode()
         record = json.loads(text, parse_constant=_number, parse_float=_number)

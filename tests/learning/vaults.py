@@ -20,7 +20,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
-from loadmaster.models.keyed_random import RNG_KEY, standard_normal
+from loadmaster.models.keyed_random import RNG_KEY, splitmix64
 from loadmaster.platform.rl.mappo import MappoConfig
 from loadmaster.platform.rl.vector_rollout import VectorEngine
 from loadmaster.platform.rl.workers import ENTROPY
@@ -96,7 +96,7 @@ class Keyholders(TorchRLModule):
 
     def _forward_exploration(self, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         logs = self._scores(batch)
-        draw = torch.special.ndtr(standard_normal(batch[RNG_KEY], (len(AGENTS), 1)))  # uniform
+        draw = _uniform(batch[RNG_KEY])
         chosen = (logs.exp().cumsum(2) < draw).sum(2).clamp(max=SYMBOLS - 1)
         return {Columns.ACTIONS: _by_agent(chosen), Columns.ACTION_LOGP: _at(logs, chosen)}
 
@@ -123,6 +123,13 @@ class VaultCritic(TorchRLModule):
             done = (batch[Columns.ACTIONS][agent] for agent in self.agents)
             inputs += [nn.functional.one_hot(key, SYMBOLS).float() for key in done]
         return {Columns.VF_PREDS: self.worth(torch.cat(inputs, 1)).squeeze(1)}
+
+
+def _uniform(key: Tensor) -> Tensor:
+    """(B, agents, 1) in the open interval (0, 1), by the keys (B,)."""
+    stream = splitmix64(splitmix64(key, 0), -1)
+    bits = splitmix64(stream[:, None, None], torch.arange(len(AGENTS))[:, None])
+    return (((bits >> 41) & ((1 << 23) - 1)) + 0.5) * 2.0**-23
 
 
 def _by_agent(keys: Tensor) -> dict[str, Tensor]:

@@ -220,8 +220,8 @@ def test_malformed_manifest_is_refused(text: str, copy: Path) -> None:
 
 
 def test_paths_without_a_bundle_are_refused(copy: Path, tmp_path: Path) -> None:
-    assert "is not an existing folder; expected" in refused(tmp_path / "nowhere")
-    assert "is not an existing folder; expected" in refused(copy / "README.md")
+    assert "does not exist; expected" in refused(tmp_path / "nowhere")
+    assert "is not a folder; expected" in refused(copy / "README.md")
     assert "has no manifest.json" in refused(tmp_path)
     run = tmp_path / "run"
     make_bundle(run / "best")

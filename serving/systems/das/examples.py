@@ -17,8 +17,9 @@ from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import SimState
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.serving.systems.das import schema
-from loadmaster.serving.systems.das.schema import Ask, DasState
+from loadmaster.serving.systems.das import records
+from loadmaster.serving.systems.das.records import Ask
+from loadmaster.serving.systems.das.schema import DasState
 
 
 def state_of(
@@ -51,12 +52,12 @@ def machine_name(place: int) -> str:
 
 def _machines_of(
     settings: GpuSchedulingSettings, cluster: Cluster, state: SimState, names: list[str]
-) -> Iterator[schema.Machine]:
+) -> Iterator[records.Machine]:
     kinds = tuple(settings.known_gpu_types)
     for place, name in enumerate(names):
         # Speeds are still those from before jobs were placed or removed.
         changed = state.machines[place, columns.IS_CHANGED] == 1
-        yield schema.Machine(
+        yield records.Machine(
             name=name,
             gpus=int(cluster.gpu_capacity[place]) // WHOLE,
             gpu=kinds[cluster.gpu_type[place]],
@@ -68,12 +69,12 @@ def _machines_of(
 
 def _job_of(
     settings: GpuSchedulingSettings, jobs: Jobs, state: SimState, names: list[str], job: int
-) -> schema.Job:
+) -> records.Job:
     now, progress = state.times[columns.NOW], state.progress[job]
     first, used = state.jobs[job, [columns.FIRST_ROW, columns.ROWS_USED]].tolist()
     rows = state.rows[first : first + used, columns.MACHINE : columns.COUNT + 1].tolist()
     kind = int(jobs.gpu_type[job])
-    return schema.Job(
+    return records.Job(
         id=str(jobs.job_id[job]),
         user=f"user-{jobs.user[job]}",
         instances=int(jobs.instances[job]),
@@ -84,7 +85,7 @@ def _job_of(
         age_s=float(now - jobs.arrival_s[job]),
         ran_s=float(progress[columns.RUN_S]),
         duration_s=float(jobs.duration_s[job]) if settings.durations == "known" else None,
-        placements=tuple(schema.Placement(machine=names[m], instances=n) for m, n in rows),
+        placements=tuple(records.Placement(machine=names[m], instances=n) for m, n in rows),
         running_s=float(now - progress[columns.PLACED_S]) if used else 0.0,
         speed=float(progress[columns.RATE]) if used else None,
     )
@@ -106,13 +107,13 @@ def _past_of(
     for user in sorted(set(jobs.user[present].tolist())):
         done, log_run = decision_state.users[user].tolist()
         if done > 0:
-            users[f"user-{user}"] = schema.Finished(jobs=int(done), mean_log_minutes=log_run)
+            users[f"user-{user}"] = records.Finished(jobs=int(done), mean_log_minutes=log_run)
     for row in range(decision_state.counts[decisions.HISTORY_ROWS]):
         age_s = float(state.times[columns.NOW] - decision_state.history_s[row])
         if age_s > 0 or ask in ("reconsidering", "placing again"):
             speeds, seen = decision_state.history_speed[row], decision_state.noted[row].nonzero()[0]
             by_name = {names[place]: float(speeds[place]) for place in seen}
-            history.append(schema.Note(age_s=age_s, speeds=by_name))
+            history.append(records.Note(age_s=age_s, speeds=by_name))
     running = decision_state.running[: decision_state.counts[decisions.RUNNING_JOBS]]
     order = map(str, jobs.job_id[running]) if len(present) > len(decision_state.shown) else ()
     return {"users": users, "history": tuple(history), "running_order": tuple(order)}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from math import nan
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE
 from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuType
 from loadmaster.serving.system import field_error
-
-if TYPE_CHECKING:  # the schema imports this module
-    from loadmaster.serving.systems.das.schema import Job, Machine, Placement
+from loadmaster.serving.systems.das.records import Job, Machine, Placement
 
 MOST_ROWS = 1_000_000  # of the table of placements: machines that each job could be on
 

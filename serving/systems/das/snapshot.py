@@ -15,7 +15,8 @@ from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_
 from loadmaster.envs.gpu_scheduling.state import new_state
 from loadmaster.models.das.decision import ClusterTables, Decision, Placement
 from loadmaster.serving.systems.das import parsed_state as cols
-from loadmaster.serving.systems.das.schema import DasDecision, DasState, Job
+from loadmaster.serving.systems.das.records import Job
+from loadmaster.serving.systems.das.schema import DasDecision, DasState
 
 # The phase of an event follows from the one before it.
 _PREVIOUS_PHASE = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from loadmaster.serving.http.body import MAX_NESTED, MAX_VALUES, SMALL_BYTES
-from loadmaster.serving.policies.manager import VERBS
+from loadmaster.serving.policies.manager import AdminAction
 from loadmaster.serving.settings import LimitSettings
 from tests.serving import toy
 from tests.serving.asgi import Answer
@@ -151,7 +151,7 @@ def test_bad_feedback_and_admin_requests_change_nothing(everything: LocalService
     for reward in REWARDS:
         body = b'{"outcome": {"reward": %s}}' % reward
         assert_refused(everything, "POST", "/v1/toy/feedback", body, 422, "outcome.reward")
-    for verb in VERBS:
+    for verb in AdminAction:
         for body, status, field, contains in ADMIN:
             assert_refused(everything, "POST", f"/v1/toy/{verb}", body, status, field, contains)
     after = everything.status()

@@ -27,7 +27,8 @@ from loadmaster.models.das.compiled import decide, is_supported, weights_of, wor
 from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.settings import training_settings
 from loadmaster.serving.systems.das.examples import machine_name, state_of
-from loadmaster.serving.systems.das.schema import Ask, DasDecision, DasState
+from loadmaster.serving.systems.das.records import Ask
+from loadmaster.serving.systems.das.schema import DasDecision, DasState
 
 PRETRAINED = Path(bundles.__file__).parent / "pretrained"
 Places = dict[str, dict[str, int]]  # of running jobs: instances on each machine
