@@ -23,9 +23,7 @@ from loadmaster.platform.rl.rollout import (
     taken,
 )
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
-from tests.learning.vaults import STEPS as GAME_STEPS
-from tests.learning.vaults import keyholders
-from tests.learning.vaults import make_engine as vaults_engine
+from tests.learning import vaults
 from tests.platform.rl.tolls import STEPS, LaneModule, Tolls, make_engine
 
 QUEUE, MACHINES = 6, 2
@@ -225,5 +223,7 @@ def test_buffer_grows_with_long_episodes() -> None:
 
 
 def test_two_agents_without_rows_record_a_log_probability_each() -> None:
-    (found,) = vaults_engine().roll_out(keyholders(), [RolloutSpec(3, action_seed=3)])
-    assert found.log_probability.shape == (GAME_STEPS, 2)
+    spaces = {"observation_space": vaults.OBSERVATIONS, "action_space": vaults.ACTIONS}
+    module = vaults.Keyholders(**spaces, model_config={})
+    (found,) = vaults.make_engine().roll_out(module, [RolloutSpec(3, action_seed=3)])
+    assert found.log_probability.shape == (vaults.STEPS, 2)
