@@ -17,6 +17,7 @@ from tests.browser import Browser, chromium
 # Before torch is imported: on networks as small as those of tests its threads cost more than they
 # save, seconds where the cores are busy.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 ORDER = ("architecture", "docker", "", "e2e", "serving")  # of folders; "": all others
 RAY = "ray"  # group of tests that run on Ray, one after the other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,14 @@ def undeclared(module: Module, known: set[str]) -> set[str]:
     """Top-level packages that the module imports and no known distribution provides."""
     tops = {name.split(".")[0] for name in module.imports()}
     outside = tops - set(sys.stdlib_module_names) - {"loadmaster"}
+    return {top for top in outside if not distributions().get(top, {normalised(top)}) & known}
+
+
+@cache
+def distributions() -> dict[str, set[str]]:
+    """Distributions that provide each top-level package."""
     provided = {"mlflow": ["mlflow-skinny"], **packages_distributions()}  # an extra, not in dev
-    return {
-        top
-        for top in outside
-        if not {normalised(name) for name in provided.get(top, [top])} & known
-    }
+    return {top: {normalised(name) for name in names} for top, names in provided.items()}
 
 
 def test_every_import_is_declared(root: Path) -> None:
