@@ -23,7 +23,6 @@ from loadmaster.platform.cli.main import COMMANDS
 from loadmaster.platform.ray import health
 from tests.bundles import make_run
 from tests.platform.cli.one_line import Cli
-from tests.serving.live import free_port
 
 COMMAND = [sys.executable, "-m", "loadmaster.platform.cli.main"]
 HEAVY = {"numpy", "numba", "torch", "ray", "pandas", "matplotlib", "gymnasium"}
@@ -144,7 +143,7 @@ def run_without_extras(folder: Path, line: str) -> subprocess.CompletedProcess[s
         ("train decima", "train"),
         ("retrain decima --from decima-batch --output out", "train"),
         ("submit -- list", "train"),
-        (f"serve --port {free_port()}", "serve"),
+        ("serve --port 8799", "serve"),
     ],
 )
 def test_command_without_ray_names_the_extra(line: str, extra: str, tmp_path: Path) -> None:
