@@ -92,7 +92,7 @@ def read_bounded(file: Path, most: int) -> bytes:
         with file.open("rb") as opened:
             return opened.read(most)
     except OSError as fault:
-        raise InputError(f"cannot read {file}: {fault.strerror}") from None
+        raise InputError(f"cannot read {file}: {fault.strerror}; expected a file") from None
 
 
 def check_name(name: str) -> None:

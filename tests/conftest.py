@@ -24,6 +24,7 @@ RAY = "ray"  # group of tests that run on Ray, one after the other
 LOWER_PRIORITY = 5  # of the others, whose deadlines no other process affects
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort by folder: first what is fast and needs no compilation, services last.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -112,7 +114,11 @@ class DecimaPolicy:
         self.weights = kernels.weights_of(network)
         self._executors = 64
         self._scratch = kernels.scratch_for(network, 64, 8, self._executors)
-        self._best = explanations.empty_options()
+
+    @cached_property
+    def _best(self) -> BestOptions:
+        """Buffers for the best options, which only explained decisions need."""
+        return explanations.empty_options()
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> DecimaPolicy:

@@ -83,7 +83,7 @@ def _print_tables() -> None:
         for system in systems().values()
         for found in pretrained(system)
     }
-    console.print(_table("pretrained policy", bundles))
+    console.print(_table("pretrained policy", bundles) if bundles else "pretrained policies: none")
 
 
 def _summaries(records: Iterable[Named]) -> dict[str, str]:

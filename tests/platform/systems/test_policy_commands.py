@@ -300,4 +300,4 @@ def test_list_skips_damaged_bundles(pretrained: Path, capsys: Captured) -> None:
 
 def test_list_without_pretrained_policies(capsys: Captured) -> None:
     assert main(["list"]) == 0
-    assert "pretrained policies: none yet" in capsys.readouterr().out
+    assert "pretrained policies: none" in capsys.readouterr().out
