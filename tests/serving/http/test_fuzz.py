@@ -24,7 +24,7 @@ from urllib3 import HTTPResponse
 from tests.serving.conftest import ALL, SYSTEMS, LocalService
 
 # Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
-EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "800"))
+EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
 # Shares of it. States of real systems take long to generate and are nearly always refused;
 # mutations of valid ones are tested below.
 SHARES = {

@@ -22,7 +22,7 @@ from tests.serving.systems.decima import episodes as decima
 
 pytestmark = pytest.mark.slow
 
-STATES = 500
+STATES = 1_000
 AT_ONCE = 8
 
 
