@@ -1,7 +1,5 @@
 # Every target installs what it needs: see .ci/set-up. `make` alone lists the targets.
 PY := .venv/bin/python
-# Two processes, unless tests are selected: see tests/conftest.py.
-PYTEST := $(PY) -m pytest $(if $(PYTEST_ARGS),$(PYTEST_ARGS),-n 2 --dist loadgroup)
 FOLDERS := envs models serving platform tests
 
 .PHONY: help setup demo check test coverage lint typecheck format client clean
@@ -27,16 +25,16 @@ demo: setup  ## evaluate a trained policy, replay it, train another from scratch
 	@echo "demo: the learning curve is results/demo-run/curve.png"
 
 check: lint typecheck  ## lint, types and the fast tests: about two minutes once compiled
-	@$(PYTEST) -q -m "not slow"
+	@$(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
-	@$(PYTEST)
+	@$(if $(PYTEST_ARGS),,nice $(PY) -P .ci/compile-ahead &) $(PY) -m pytest $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(PY) -m coverage run -m pytest -q -n 2 --dist loadgroup
+	@$(PY) -m coverage run -m pytest -q $(PYTEST_ARGS)
 	@$(PY) -m coverage combine -q && $(PY) -m coverage report --sort=cover | tail -n 40
 
 lint: setup  ## ruff: faults and formatting

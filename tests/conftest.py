@@ -1,4 +1,4 @@
-"""Fixtures of all tests, their order, and which may run at the same time."""
+"""Fixtures of all tests, and their order."""
 
 from __future__ import annotations
 
@@ -20,33 +20,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 ORDER = ("architecture", "docker", "", "e2e", "serving")  # of folders; "": all others
-RAY = "ray"  # group of tests that run on Ray, one after the other
-LOWER_PRIORITY = 5  # of the others, whose deadlines no other process affects
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder: first what is fast and needs no compilation, services last.
-
-    `make test` runs two processes. All tests on Ray are one group, which one process runs, since
-    they share a Ray session and measure times; of the others, each file is a group.
-    """
+    """Sort by folder: first what is fast and needs no compilation, services last."""
     items.sort(key=lambda item: ORDER.index(_folder(item)))
-    for item in items:
-        on_ray = "ray_session" in getattr(item, "fixturenames", ()) or _folder(item) == "e2e"
-        item.add_marker(pytest.mark.xdist_group(RAY if on_ray else str(item.path)))
 
 
 def _folder(item: pytest.Item) -> str:
     return next((part for part in item.path.parts if part in ORDER), "")
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Let the tests on Ray have the cores first, where others run beside them."""
-    group = item.get_closest_marker("xdist_group")
-    beside = "PYTEST_XDIST_WORKER" in os.environ and group is not None and group.args != (RAY,)
-    if beside and os.nice(0) < LOWER_PRIORITY:
-        os.nice(LOWER_PRIORITY - os.nice(0))
 
 
 @pytest.fixture(scope="session")
