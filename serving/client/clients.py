@@ -14,6 +14,7 @@ import os
 import random
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -34,7 +35,7 @@ DEFAULT_URL = "http://127.0.0.1:8700"
 _log = logging.getLogger("loadmaster.client")
 
 
-class BaseClient:
+class BaseClient(ABC):
     """Settings of a client.
 
     url         URL of the service; https for TLS
@@ -79,11 +80,11 @@ class BaseClient:
         name, url = type(self).__name__, self._address.url
         return f"{name}({url!r}, deadline_s={self._deadline_s:g}, retries={self._retries})"
 
-    async def _connect(self, remaining: Remaining) -> PooledConnection:
-        raise NotImplementedError
+    @abstractmethod
+    async def _connect(self, remaining: Remaining) -> PooledConnection: ...
 
-    async def _pause(self, seconds: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None: ...
 
     async def _decide(
         self, system: str, state: Payload, mode: Mode, deadline_ms: float | None

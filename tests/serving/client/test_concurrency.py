@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import gc
+import ipaddress
 import os
 import shutil
 import ssl
@@ -15,6 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from loadmaster.serving.client import AsyncClient, Client, Unreachable
 from tests.serving.client.conftest import MakeClient
@@ -98,20 +103,37 @@ def test_event_loop_is_not_blocked() -> None:
         assert time.monotonic() - began < 2
 
 
-OPENSSL = "openssl req -x509 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -days 1"
+def certificate(folder: Path) -> Path:
+    """Write a key and a self-signed certificate of 127.0.0.1 into one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "service.pem"
+    pem = serialization.Encoding.PEM
+    private = serialization.PrivateFormat.PKCS8
+    file.write_bytes(
+        key.private_bytes(pem, private, serialization.NoEncryption()) + made.public_bytes(pem)
+    )
+    return file
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_tls_certificate_is_verified_before_the_token_is_sent(
     make_client: MakeClient, tmp_path: Path
 ) -> None:
-    names = ["-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", "key.pem", "-out", "own.pem"]
-    command = [*OPENSSL.split(), *names, *files]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    file = certificate(tmp_path)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    own.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
-    trusting = ssl.create_default_context(cafile=str(tmp_path / "own.pem"))
+    own.load_cert_chain(file)
+    trusting = ssl.create_default_context(cafile=str(file))
     with fake_service(echo, tls=own) as service:
         client = make_client(service.url, tls=trusting, token="s3cret")
         for count in range(3):

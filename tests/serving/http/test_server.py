@@ -104,8 +104,15 @@ def test_endless_headers_are_cut_off(first: bytes) -> None:
     assert while_listening(work) < 100 * MAX_HEADER_BYTES
 
 
-def send_requests(port: int, count: int, pause_s: float, last: bytes | None) -> bytes:
-    """Send requests on one connection, then `last`; returns what arrives after the responses."""
+OK = b"HTTP/1.1 200 OK"
+
+
+def send_requests(port: int, count: int, pause_s: float, last: bytes) -> tuple[list[bytes], bytes]:
+    """Send requests on one connection, then `last`; returns their status lines, and what follows.
+
+    An empty `last` sends nothing.
+    """
+    statuses = []
     with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
         for _ in range(count):
             line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -113,12 +120,10 @@ def send_requests(port: int, count: int, pause_s: float, last: bytes | None) -> 
             while not received.endswith(b"0\r\n\r\n"):  # the last chunk
                 received += (part := line.recv(1000))
                 assert part, received
-            assert received.startswith(b"HTTP/1.1 200")
+            statuses.append(received.partition(b"\r\n")[0])
             time.sleep(pause_s)
-        if last is None:
-            return b""
         line.sendall(last)
-        return line.recv(1000)
+        return statuses, line.recv(1000)
 
 
 @pytest.mark.parametrize(
@@ -128,12 +133,16 @@ def test_connections_without_complete_headers_are_closed(
     count: int, last: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    assert while_listening(lambda port: send_requests(port, count, 0.0, last)) == b""
+    statuses, rest = while_listening(lambda port: send_requests(port, count, 0.0, last))
+    assert (statuses, rest) == ([OK] * count, b"")
 
 
 def test_idle_connections_stay_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.1)
-    while_listening(lambda port: send_requests(port, 3, 0.2, None))
+    final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    statuses, rest = while_listening(lambda port: send_requests(port, 2, 0.2, final))
+    assert statuses == [OK] * 2
+    assert rest.startswith(OK)
 
 
 # With the gateway.
