@@ -13,6 +13,7 @@ from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -169,3 +170,12 @@ def test_preempting_at_every_event_terminates_with_and_without_trace(backfill: b
     assert result.preemptions > 120
     assert np.isfinite(result.finish_s).all()
     check_schedule(result, runner.episode, settings)
+
+
+@pytest.mark.parametrize("policy", ["fifo-first-fit", "las-consolidate"])
+def test_setting_preempt_does_not_change_baselines(policy: str) -> None:
+    one, other = (
+        run_episode(policy, GpuSchedulingSettings(jobs=60, preempt=preempt), 3)
+        for preempt in (False, True)
+    )
+    assert np.array_equal(one.finish_s, other.finish_s)

@@ -174,3 +174,18 @@ def test_only_the_process_correlates_machines() -> None:
     change = plain.sample(moved) - before
     assert (change[:, 0] > 0).all()
     assert not change[:, 1:].abs().gt(1e-5).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_affinity_samples_have_the_mean_and_entropy(variant: str) -> None:
+    """The mean of -log p over many draws is the entropy."""
+    observation = one_of(observations([2]), 0, 1)
+    observation["held"][:] = 1
+    found = distribution(variant, observation).placements.affinities
+    drawn = [found.sample(one) for one in normal(20_000, 1, 6, seed=5).double()]
+    spread, apart = torch.cat(drawn).std(0), torch.cat(drawn).mean(0) - found.mean[0]
+    assert (apart.abs() < 4 * spread / 20_000**0.5).all()
+    assert torch.cat(drawn).mean(0) == pytest.approx(found.mean[0], abs=0.15)
+    likely = torch.cat([found.log_prob(one) for one in drawn])
+    assert -likely.mean().item() == pytest.approx(found.entropy().item(), abs=0.2)

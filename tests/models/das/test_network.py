@@ -129,3 +129,29 @@ def test_only_q_depends_on_actions() -> None:
         assert torch.equal(v(observation, other), v(observation))
     with pytest.raises(ValueError, match="actions"):
         q(observation)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_gradient_steps_raise_log_prob(variant: str) -> None:
+    """Of arbitrary actions, from the initial weights."""
+    torch.manual_seed(0)
+    network, observation = DasNetwork(VARIANTS[variant]), observations(WAITING)
+    actions, _ = sampled(network, observation, seed=5)
+    optimiser = torch.optim.Adam(network.parameters(), lr=3e-3)
+    seen = []
+    for _ in range(30):
+        log_prob = network(observation).log_prob(actions).sum(0)
+        seen.append(log_prob.detach())
+        optimiser.zero_grad()
+        (-log_prob.sum()).backward()
+        optimiser.step()
+    assert (seen[-1] > seen[0] + torch.tensor([1, 5])).all()
+
+
+def test_means_are_the_mode() -> None:
+    network, observation = network_of("DAS"), observations(WAITING)
+    with torch.no_grad():
+        best = network(observation).log_prob(network.mean_actions(observation))
+    for seed in range(5):
+        _, log_prob = sampled(network, observation, seed)
+        assert (log_prob[:3] < best[:3]).all()  # no job waits in the last

@@ -18,8 +18,8 @@ from loadmaster.envs.dag_scheduling.actions import (
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
-from loadmaster.models.decima.features import pack, stable_order
-from loadmaster.models.decima.network import ILLEGAL, DagEncoder, DecimaNetwork
+from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack, stable_order
+from loadmaster.models.decima.network import ILLEGAL, DagEncoder, DecimaNetwork, message_schedule
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.bench.encoder import random_dags
 
@@ -272,3 +272,42 @@ def test_encoder_equals_the_equation_row_by_row() -> None:
 def test_stable_order_keeps_equal_keys_in_order(largest: int) -> None:
     keys = torch.randint(0, largest + 1, (500,), generator=torch.Generator().manual_seed(1)) // 3
     assert torch.equal(stable_order(keys), torch.argsort(keys, stable=True))
+
+
+def test_number_of_weights(network: DecimaNetwork) -> None:
+    """About 4,800 in the paper; its five inputs of a stage and three of a job are 14 and 7 here."""
+    straight = STAGE_TERMS + LIMIT_TERMS
+    first_layers = 9 * (16 + 16 + 32) + (4 + 1) * 32  # what our further inputs need there
+    everything = sum(weight.numel() for weight in network.parameters())
+    assert everything == 5_542
+    assert everything - straight - first_layers == pytest.approx(4800, rel=0.1)
+
+
+def test_schedule_has_every_edge_once() -> None:
+    height = torch.tensor([0, 0, 0, 1, 1, 2])
+    parent, child = torch.tensor([3, 5, 4, 5, 3]), torch.tensor([0, 2, 1, 3, 1])
+    schedule = message_schedule(height, parent, child)
+    assert schedule.rows == [3, 2, 1]
+    children_and_parents = [edges.tolist() for edges in schedule.edges]
+    assert children_and_parents == [[[], []], [[0, 1, 1], [0, 1, 0]], [[2, 3], [0, 0]]]
+
+
+def test_embedding_depends_on_descendants_only(
+    network: DecimaNetwork, observations: Tables
+) -> None:
+    one = {name: table[4:5].copy() for name, table in observations.items()}
+    edges = one["edges"][0, : int(one["cluster"][0, obs_cols.EDGES])]
+    parent, child = edges[0]
+
+    def embedded(changed: int) -> torch.Tensor:
+        """By the observation's rows."""
+        tables = {name: table.copy() for name, table in one.items()}
+        if changed >= 0:
+            tables["stages"][0, changed, obs_cols.MEAN_S] += 3
+        with torch.no_grad():
+            _, batch, found = network(as_tensors(tables))
+        return found.stage[batch.row_place.argsort()]
+
+    before = embedded(-1)
+    assert not torch.equal(embedded(child)[parent], before[parent])
+    assert torch.equal(embedded(parent)[child], before[child])

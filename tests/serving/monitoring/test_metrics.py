@@ -12,11 +12,15 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.decisions.request import Decided, RequestOptions
+from loadmaster.serving.http import app_factory
 from loadmaster.serving.monitoring import metrics
 from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
 from loadmaster.serving.monitoring.metrics import METRICS, export_port
 from loadmaster.serving.monitoring.monitor import MonitorSettings
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
+from tests.serving.conftest import Start
+
+REJECTED = "loadmaster_rejected_total"
 
 
 def test_recorder_records_every_metric_with_its_labels(
@@ -40,9 +44,23 @@ def test_recorder_records_every_metric_with_its_labels(
         recorder.record_feedback("a", {}, "policy", 2.0 if step < 40 else 0.1, float(step))
     recorder.report(paused=True)
     recorder.close()
-    assert {name for name, *_ in recorded} == set(METRICS) - {"loadmaster_rejected_total"}
+    assert {name for name, *_ in recorded} == set(METRICS) - {REJECTED}
     for name, _, system, *labels in recorded:
         assert (system, 1 + len(labels)) == ("toy", len(METRICS[name].labels))
+
+
+def test_refused_requests_are_counted_by_status(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(app_factory, "record", lambda *arguments: recorded.append(arguments))
+    here = start()
+    here.decide()
+    assert recorded == []
+    assert here.request("POST", "/v1/toy/decide", {"state": {}}).status == 422
+    assert here.request("GET", "/v1/none/status").status == 404
+    assert recorded == [(REJECTED, 1, "422"), (REJECTED, 1, "404")]
+    assert METRICS[REJECTED].labels == ("status",)
 
 
 def test_export_port_is_read_from_the_environment() -> None:
