@@ -152,6 +152,6 @@ def parse_timestamp(text: str, option: str, now: float) -> float:
         return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
         raise InputError(
-            f"{option} {text!r} is no moment; expected 2026-05-01, 2026-05-01T12:30 (UTC) or "
+            f"{option} {text!r} is not a time; expected 2026-05-01, 2026-05-01T12:30 (UTC) or "
             "an age such as 90m, 6h or 2d"
         ) from None

@@ -56,7 +56,7 @@ class Follow:
             time.sleep(0.8)
         if self._does == "is slow at first" and self._calls <= 3:
             time.sleep(0.4)
-        if self._does == "says nan":
+        if self._does == "returns nan":
             replicas = math.nan
         if self._does == "asks too much":
             replicas = MOST + 1

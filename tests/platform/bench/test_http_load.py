@@ -12,7 +12,7 @@ import pytest
 
 from loadmaster.platform.bench.http_load import Driver, Load, drive, measure, percentile_ms, report
 from loadmaster.serving.client.http1 import TOKEN_VARIABLE
-from tests.serving.client.fake_service import Talk, answer, fake_service, raw, unused_url
+from tests.serving.client.fake_service import Exchange, answer, fake_service, raw, unused_url
 
 
 def test_percentiles_by_rank() -> None:
@@ -24,7 +24,7 @@ def test_percentiles_by_rank() -> None:
 
 
 def run(
-    *behaviours: Callable[[Talk], bool], path: str = "", **load: Any
+    *behaviours: Callable[[Exchange], bool], path: str = "", **load: Any
 ) -> tuple[Any, Driver, dict[str, Any]]:
     """Load a fake service; return the service, the driver and the report."""
     with fake_service(*behaviours) as service:
@@ -50,11 +50,11 @@ def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
     assert sum(row["answers"] for row in summary["by_second"]) == summary["requests"]
 
 
-def once_slow(seconds: float) -> Callable[[Talk], bool]:
+def once_slow(seconds: float) -> Callable[[Exchange], bool]:
     """The twentieth request keeps everyone waiting, as a pause of the whole service would."""
     seen, lock = [0], threading.Lock()
 
-    def behave(talk: Talk) -> bool:
+    def behave(talk: Exchange) -> bool:
         with lock:
             seen[0] += 1
             if seen[0] == 20:
@@ -74,7 +74,7 @@ def test_an_open_loop_leaves_out_no_wait() -> None:
 
 
 def test_an_open_loop_counts_what_it_could_not_send() -> None:
-    def slow(talk: Talk) -> bool:
+    def slow(talk: Exchange) -> bool:
         time.sleep(0.1)
         return answer()(talk)
 
@@ -100,7 +100,7 @@ def test_failures_are_counted_by_kind() -> None:
 
 
 def test_requests_time_out() -> None:
-    def stuck(talk: Talk) -> bool:
+    def stuck(talk: Exchange) -> bool:
         talk.over.wait(5)
         return False
 

@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass
-class Talk:
+class Exchange:
     """A request and the means to respond."""
 
     socket: socket.socket
@@ -58,7 +58,7 @@ class Talk:
     over: threading.Event  # the test has ended
 
 
-Behaviour = Callable[[Talk], bool]  # returns whether the connection stays open
+Behaviour = Callable[[Exchange], bool]  # returns whether the connection stays open
 
 
 def answer(
@@ -74,14 +74,14 @@ def answer(
     else:
         data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
-    def behave(exchange: Talk) -> bool:
+    def behave(exchange: Exchange) -> bool:
         exchange.socket.sendall(data)
         return headers.get("Connection") != "close"
 
     return behave
 
 
-def echo(exchange: Talk) -> bool:
+def echo(exchange: Exchange) -> bool:
     """Decide what the state is."""
     return answer({**DECISION, "decision": exchange.seen.json["state"]})(exchange)
 
@@ -89,31 +89,31 @@ def echo(exchange: Talk) -> bool:
 def raw(data: bytes) -> Behaviour:
     """Send exactly these bytes and close."""
 
-    def behave(exchange: Talk) -> bool:
+    def behave(exchange: Exchange) -> bool:
         exchange.socket.sendall(data)
         return False
 
     return behave
 
 
-def reset(exchange: Talk) -> bool:
+def reset(exchange: Exchange) -> bool:
     """Reset the connection without a response."""
     exchange.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return False
 
 
-def silence(exchange: Talk) -> bool:
+def silence(exchange: Exchange) -> bool:
     exchange.over.wait(10)
     return False
 
 
-def close_unannounced(exchange: Talk) -> bool:
+def close_unannounced(exchange: Exchange) -> bool:
     """Respond without a Connection header, then close."""
     answer()(exchange)
     return False
 
 
-def trickle(exchange: Talk) -> bool:
+def trickle(exchange: Exchange) -> bool:
     """Send a byte at a time without end."""
     with suppress(OSError):
         exchange.socket.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -122,13 +122,13 @@ def trickle(exchange: Talk) -> bool:
     return False
 
 
-def refuse_unread(exchange: Talk) -> bool:
+def refuse_unread(exchange: Exchange) -> bool:
     """Respond 413 after the headers, and close."""
     answer({"error": "too large"}, 413, Connection="close")(exchange)
     return False
 
 
-def refuse_and_drain(exchange: Talk) -> bool:
+def refuse_and_drain(exchange: Exchange) -> bool:
     """Respond 413 after the headers, then read the body."""
     refuse_unread(exchange)
     exchange.socket.shutdown(socket.SHUT_WR)
@@ -179,7 +179,7 @@ class _Connection(socketserver.StreamRequestHandler):
             body = b"" if unread else self.rfile.read(int(headers.get("content-length", 0)))
             seen = Seen(first[0], first[1], headers, body, number)
             self.server.seen.append(seen)
-            stays_open = behave(Talk(self.connection, seen, self.server.over))
+            stays_open = behave(Exchange(self.connection, seen, self.server.over))
 
     def finish(self) -> None:
         super().finish()

@@ -30,7 +30,7 @@ def follows(live: Live) -> str:
 
 def test_the_rule_decides_while_the_policy_fails(live: Live, follows: str) -> None:
     with Pressure(live) as load:
-        live.serve("says nan")
+        live.serve("returns nan")
         load.until_chiefly("not finite")
         live.admin.rollback("toy")
         load.until_chiefly(None)

@@ -38,7 +38,7 @@ def test_a_decision_is_explained(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("does", "cause"),
-    [("raises", "exception"), ("says nan", "not finite"), ("asks too much", "illegal")],
+    [("raises", "exception"), ("returns nan", "not finite"), ("asks too much", "illegal")],
 )
 def test_the_rule_decides_if_the_policy_fails(start: Start, does: str, cause: str) -> None:
     here = start(does)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tests.serving.client.fake_service import Talk, answer, fake_service
+from tests.serving.client.fake_service import Exchange, answer, fake_service
 
 
 class Dashboard:
@@ -60,7 +60,7 @@ class Dashboard:
             "metadata": metadata, "start_time": 1000 * (len(self.jobs) + 1), **more,
         }  # fmt: skip
 
-    def respond(self, exchange: Talk) -> bool:
+    def respond(self, exchange: Exchange) -> bool:
         seen = exchange.seen
         shown = seen.headers.get("authorization")
         if self.token is not None and shown != f"Bearer {self.token}":
