@@ -1,6 +1,7 @@
 # Every target installs what it needs: see .ci/set-up. `make` alone lists the targets.
 PY := .venv/bin/python
 FOLDERS := envs models serving platform tests
+IN_TWO := -n 2 --no-loadscope-reorder  # processes; tests/conftest.py distributes the files
 
 .PHONY: help setup demo check test coverage lint typecheck format client clean
 .NOTPARALLEL:
@@ -25,11 +26,12 @@ demo: setup  ## evaluate a trained policy, replay it, train another from scratch
 	@echo "demo: the learning curve is results/demo-run/curve.png"
 
 check: lint typecheck  ## lint, types and the fast tests: about two minutes once compiled
-	@$(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(PY) -m pytest -q -m "not slow" $(IN_TWO) $(PYTEST_ARGS)
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
-	@$(if $(PYTEST_ARGS),,nice $(PY) -P .ci/compile-ahead &) $(PY) -m pytest $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
+	@$(PY) -m pytest $(IN_TWO) $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import Browser, chromium
 
@@ -19,7 +23,7 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
-ORDER = ("architecture", "docker", "", "e2e", "serving")  # of folders; "": all others
+ORDER = ("architecture", "docker", "", "serving", "e2e")  # of folders; "": all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,6 +33,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _folder(item: pytest.Item) -> str:
     return next((part for part in item.path.parts if part in ORDER), "")
+
+
+class ByFile(LoadScopeScheduling):
+    """Distribute tests to processes by file. Files that use the service on Ray Serve, which takes
+    half a minute to start, count as one; any other Ray session is started once per process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::")[0]
+        return "live" if _uses_live_service(file) else file
+
+
+@cache
+def _uses_live_service(file: str) -> bool:
+    return re.search(r"\blive: Live\b", Path(file).read_text()) is not None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -93,6 +93,31 @@ def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -
     asyncio.run(work())
 
 
+def test_calls_wait_and_share_a_write_while_two_are_unanswered() -> None:
+    writes: list[list[int]] = []
+
+    class Transport:
+        def write(self, data: bytes) -> None:
+            writes.append([number for _, number, _ in rpc.take_frames(bytearray(data))])
+
+    async def work() -> None:
+        client = RpcClient()
+        client.connection_made(Transport())  # type: ignore[arg-type]
+        calls = [asyncio.ensure_future(client.call(DECIDE, call_of())) for _ in range(6)]
+        await asyncio.sleep(0)
+        assert writes == [[0], [1]]
+        calls[3].cancel()
+        await asyncio.sleep(0)
+        client.data_received(frame(DONE, 0, b""))
+        assert writes == [[0], [1], [2, 4, 5]]
+        calls.append(asyncio.ensure_future(client.call(DECIDE, call_of())))
+        client.data_received(frame(DONE, 2, b"") + frame(DONE, 1, b"") + frame(DONE, 4, b""))
+        await asyncio.sleep(0)
+        assert writes[3:] == [[6]]
+
+    asyncio.run(work())
+
+
 def test_concurrent_calls_get_their_own_replies(run: Run) -> None:
     async def work() -> None:
         async with connected(echo) as client:
