@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gc
-import ipaddress
 import os
 import shutil
 import ssl
@@ -14,6 +12,8 @@ import sys
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -107,23 +107,17 @@ def certificate(folder: Path) -> Path:
     """Write a key and a self-signed certificate of 127.0.0.1 into one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
+    now, day = datetime.now(UTC), timedelta(days=1)
+    address = x509.IPAddress(IPv4Address("127.0.0.1"))
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
     )
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
     file = folder / "service.pem"
-    pem = serialization.Encoding.PEM
-    private = serialization.PrivateFormat.PKCS8
-    file.write_bytes(
-        key.private_bytes(pem, private, serialization.NoEncryption()) + made.public_bytes(pem)
-    )
+    file.write_bytes(private + builder.sign(key, hashes.SHA256()).public_bytes(pem))
     return file
 
 

@@ -42,30 +42,21 @@ def routes_of(here: LocalService, public: bool = True) -> Iterator[tuple[str, st
                 yield method, route.path.format(system="toy"), body
 
 
-INVALID = {
-    "none": [],
-    "in another header": [("X-Token", ADMIN), ("Cookie", f"token={ADMIN}")],
-    "two, the first right": [*bearer(ADMIN).items(), *bearer(WRONG).items()],
-    "two of the same": [*bearer(ADMIN).items()] * 2,
-    **{
-        value[:80]: [("Authorization", value)]
+INVALID = [
+    [],
+    [("X-Token", ADMIN), ("Cookie", f"token={ADMIN}")],
+    [*bearer(ADMIN).items(), *bearer(WRONG).items()],
+    [*bearer(ADMIN).items()] * 2,
+    *(
+        [("Authorization", value)]
         for value in (
-            "",
-            "Bearer ",
-            f"Bearer {WRONG}",
-            f"Bearer {ADMIN[:-1]}",
-            f"Bearer {ADMIN}x",
-            f"Bearer {ADMIN.upper()}",
-            ADMIN,
-            f"Basic {ADMIN}",
-            "Basic YWRtaW46YWRtaW4=",
-            f"Bearer {ADMIN}, Bearer {ADMIN}",
-            f"Bearer admin {ADMIN}",  # the file's line
-            "Bearer é²ÿ-0123456789abcdef",
-            f"Bearer {'x' * 60_000}",
+            "", "Bearer ", f"Bearer {WRONG}", f"Bearer {ADMIN[:-1]}", f"Bearer {ADMIN}x",
+            f"Bearer {ADMIN.upper()}", ADMIN, f"Basic {ADMIN}", "Basic YWRtaW46YWRtaW4=",
+            f"Bearer {ADMIN}, Bearer {ADMIN}", f"Bearer admin {ADMIN}",
+            "Bearer é²ÿ-0123456789abcdef", f"Bearer {'x' * 60_000}",
         )
-    },
-}
+    ),
+]  # fmt: skip
 
 
 def test_every_route_but_the_public_ones_needs_a_token(start: Start, tokens: Path) -> None:
@@ -74,15 +65,21 @@ def test_every_route_but_the_public_ones_needs_a_token(start: Start, tokens: Pat
     query = f"?token={ADMIN}&access_token={ADMIN}&authorization=Bearer%20{ADMIN}"
     closed = list(routes_of(here, public=False))
     assert len(closed) >= 10
-    for how, headers in INVALID.items():
+    for headers in INVALID:
         for method, path, body in closed:
             answer = here.request(method, path + query, body, headers=headers)
-            assert answer.status == 401, (how, method, path, answer)
+            assert answer.status == 401, (headers, method, path, answer)
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.json["field"] is None
         for path in PUBLIC:
             for method in ("GET", "HEAD"):
                 assert here.request(method, path, headers=headers).status == 200
+    for path, headers in [
+        ("/v1/unknown/decide", {}),
+        ("/v1/toy/decide", {"Content-Length": "999999999999"}),
+        ("/v1/toy/decide", {"Content-Type": "text/plain"}),
+    ]:  # tokens are checked first
+        assert here.request("POST", path, b"no json", headers=headers).status == 401
     assert here.request("GET", "/v1/toy/status", headers=bearer(READ)).json == before
 
 
@@ -111,16 +108,6 @@ def test_the_list_of_systems_has_the_scope(start: Start, tokens: Path) -> None:
         systems = here.request("GET", "/v1/systems", headers=headers).json
         SystemsResponse.model_validate(systems)
         assert (systems["service"]["tokens"], systems["service"]["scope"]) == (True, scope)
-
-
-def test_tokens_are_checked_first(start: Start, tokens: Path) -> None:
-    here = start(tokens=tokens)
-    for path, headers in [
-        ("/v1/unknown/decide", {}),
-        ("/v1/toy/decide", {"Content-Length": "999999999999"}),
-        ("/v1/toy/decide", {"Content-Type": "text/plain"}),
-    ]:
-        assert here.request("POST", path, b"no json", headers=headers).status == 401
 
 
 # Without tokens.
@@ -155,16 +142,40 @@ def test_other_hosts_and_origins_are_refused_without_tokens(start: Start) -> Non
 # Rates.
 
 
-def test_each_token_has_its_own_rate(start: Start, tokens: Path) -> None:
+@pytest.mark.parametrize(
+    ("limits", "requests"),  # token, address, statuses of repeated requests
+    [
+        pytest.param(
+            {"burst": 3},
+            [(READ, "1", [200] * 3 + [429] * 2), (OTHER, "1", [200]), (READ, "2", [429])],
+            id="each token has its own rate",
+        ),
+        pytest.param(
+            {"wrong_tokens": 5},
+            [
+                (READ, "1", [200]), (WRONG, "1", [401] * 5 + [429] * 3),
+                (ADMIN, "1", [429]), (READ, "1", [200]), (ADMIN, "2", [200]),
+            ],
+            id="guesses delay all tokens but those valid at the address before",
+        ),
+        pytest.param(
+            {"wrong_tokens": 2, "burst": 10},
+            [(None, "1", [401] * 8), (READ, "1", [200]), (None, "1", [401, 401, 429, 429])],
+            id="requests without a token are no guesses but have a rate",
+        ),
+    ],
+)  # fmt: skip
+def test_rates_with_tokens(start: Start, tokens: Path, limits: Any, requests: Any) -> None:
     tokens.write_text(f"read {READ}\nread {OTHER}\nadmin {ADMIN}\n")
-    here = start(tokens=tokens, limits={"rate_per_s": 0.01, "burst": 3})
-    statuses = [here.request("GET", "/v1/systems", headers=bearer(READ)).status for _ in range(5)]
-    assert statuses == [200, 200, 200, 429, 429]
-    answer = here.request("POST", "/v1/toy/decide", STATE, headers=bearer(READ))
-    assert answer.status == 429
-    assert 90 <= int(answer.headers["retry-after"]) <= 101
-    assert here.request("GET", "/v1/systems", headers=bearer(OTHER)).status == 200
-    assert here.request("POST", "/v1/toy/pause", headers=bearer(ADMIN)).status == 200
+    here = start(tokens=tokens, limits={"rate_per_s": 0.01, **limits})
+    for token, address, statuses in requests:
+        headers = {} if token is None else bearer(token)
+        for status in statuses:
+            answer = here.request("GET", "/v1/systems", headers=headers, address=address)
+            assert answer.status == status, (token, address)
+            if status == 429:
+                wait_s = int(answer.headers["retry-after"])
+                assert wait_s == 1 if "burst" not in limits else 90 <= wait_s <= 101
 
 
 def test_each_address_has_its_own_rate_without_tokens(start: Start) -> None:
@@ -174,31 +185,6 @@ def test_each_address_has_its_own_rate_without_tokens(start: Start) -> None:
     ]
     assert statuses == [200, 200, 429, 200]
     assert here.request("GET", "/healthz", address="1.1").status == 200  # probes are not limited
-
-
-def test_guesses_of_tokens_are_limited(start: Start, tokens: Path) -> None:
-    here = start(tokens=tokens, limits={"wrong_tokens": 5})
-
-    def status_of(token: str, address: str) -> int:
-        return here.request("GET", "/v1/systems", headers=bearer(token), address=address).status
-
-    assert status_of(READ, "10.0.0.1") == 200  # valid at this address before
-    guesses = [status_of(f"guess-0123456789-{number}", "10.0.0.1") for number in range(8)]
-    assert guesses == [401] * 5 + [429] * 3
-    assert status_of(ADMIN, "10.0.0.1") == 429  # although it is valid
-    assert status_of(READ, "10.0.0.1") == 200
-    assert status_of(ADMIN, "10.0.0.2") == 200  # another address
-    answer = here.request("GET", "/v1/systems", headers=bearer(WRONG), address="10.0.0.1")
-    assert answer.headers["retry-after"] == "1"
-
-
-def test_requests_without_a_token_are_not_guesses(start: Start, tokens: Path) -> None:
-    here = start(tokens=tokens, limits={"wrong_tokens": 2, "rate_per_s": 0.01, "burst": 10})
-    for _ in range(8):
-        assert here.request("GET", "/v1/systems").status == 401
-    assert here.request("GET", "/v1/systems", headers=bearer(READ)).status == 200
-    statuses = [here.request("GET", "/v1/systems").status for _ in range(4)]
-    assert statuses == [401, 401, 429, 429]  # but they have a rate
 
 
 # Secrets.

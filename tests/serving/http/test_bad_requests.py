@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -272,46 +273,37 @@ def test_bad_queries_are_refused(everything: LocalService, query: str, field: st
 # Bundles.
 
 
+NAMES = [
+    "", " ", ".", "..", "../..", "~", "-", "/", "/dev/zero", "/dev/stdin", "/proc/self",
+    "/etc/passwd", "a\0b", "/a\0b", "x" * 1000, "/" + "x" * 999, "../" * 300,
+    "decima-sream", "<script>", "toy\n", "//", "file:///etc", "é" * 500,
+]  # fmt: skip
+
+
 def bad_bundles(folder: Path) -> list[str]:
-    """Names and folders that are not usable bundles."""
-    made = folder / "bad"
-    made.mkdir()
-    weights = toy.make_bundle(folder / "valid", "other", extra=3) / "weights.safetensors"
-    manifest = json.loads((folder / "valid" / "manifest.json").read_text())
-
-    def bundle(name: str, manifest: Any = None) -> Path:
-        (made / name).mkdir()
-        if manifest is not None:
-            text = manifest if isinstance(manifest, str) else json.dumps(manifest)
-            (made / name / "manifest.json").write_text(text)
-        return made / name
-
-    def with_weights(**changes: Any) -> dict[str, Any]:
-        return {**manifest, "weights": {**manifest["weights"], **changes}}
-
-    os.mkfifo(made / "pipe")
+    """Names and folders that are not usable bundles; tests of bundles have more of the latter."""
+    valid, made = toy.make_bundle(folder / "valid", "other", extra=3), folder / "bad"
+    text = (valid / "manifest.json").read_text()
+    digest = json.loads(text)["weights"]["sha256"]
+    for name, manifest in {
+        "manifest is zeros": Path("/dev/zero"),
+        "manifest is passwd": Path("/etc/passwd"),
+        "manifest is long": " " * (5 << 20),
+        "no weights": text,
+        "weights are zeros": text,
+        "weights are a pipe": text,
+        "digest is a path": text.replace(digest, "../" * 21 + "x"),
+        "wrong digest": text.replace(digest, "0" * 64),
+    }.items():
+        file = made / name / "manifest.json"
+        file.parent.mkdir(parents=True)
+        file.symlink_to(manifest) if isinstance(manifest, Path) else file.write_text(manifest)
+    os.mkfifo(made / "weights are a pipe" / "weights.safetensors")
+    (made / "weights are zeros" / "weights.safetensors").symlink_to("/dev/zero")
+    shutil.copy(valid / "weights.safetensors", made / "wrong digest")
     (made / "loop").symlink_to(made / "loop")
-    (made / "file").write_text("x")
-    os.mkfifo(bundle("manifest is a pipe") / "manifest.json")
-    (bundle("manifest is zeros") / "manifest.json").symlink_to("/dev/zero")
-    (bundle("manifest is a folder") / "manifest.json").mkdir()
-    (bundle("manifest is passwd") / "manifest.json").symlink_to("/etc/passwd")
-    bundle("nested manifest", "[" * 1_000_000)
-    bundle("long manifest", " " * (5 << 20))
-    bundle("incomplete manifest", {"kind": "loadmaster-policy"})
-    bundle("no weights", manifest)
-    os.mkfifo(bundle("weights are a pipe", manifest) / "weights.safetensors")
-    (bundle("weights are zeros", manifest) / "weights.safetensors").symlink_to("/dev/zero")
-    huge = bundle("huge weights", with_weights(bytes=1 << 40)) / "weights.safetensors"
-    with huge.open("wb") as sparse:
-        sparse.truncate(1 << 40)
-    bundle("digest is a path", with_weights(sha256="../" * 21 + "x"))
-    wrong = bundle("wrong digest", with_weights(sha256="0" * 64))
-    (wrong / "weights.safetensors").write_bytes(weights.read_bytes())
-    names = ["", " ", ".", "..", "../..", "~", "-", "/", "/dev/zero", "/dev/stdin", "/proc/self",
-             "/etc/passwd", "a\0b", "/a\0b", "x" * 1000, "/" + "x" * 999, "../" * 300,
-             "decima-sream", "<script>", "toy\n", "//", "file:///etc", "é" * 500]  # fmt: skip
-    return names + [str(one) for one in made.iterdir()]
+    os.mkfifo(made / "pipe")
+    return NAMES + [str(one) for one in made.iterdir()]
 
 
 def test_bad_bundles_are_refused_and_nothing_is_stored(start: Start) -> None:
@@ -329,26 +321,20 @@ def test_bad_bundles_are_refused_and_nothing_is_stored(start: Start) -> None:
     assert here.decide()["source"] == "policy"
 
 
-def test_a_bundle_without_permission_is_refused(
+def test_a_link_to_a_bundle_is_accepted_and_one_without_permission_refused(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = start()
-    closed = here.folder / "closed"
-    is_file = Path.is_file
+    link, is_file = here.folder / "link", Path.is_file
+    link.symlink_to(toy.make_bundle(here.folder / "better", "better", extra=1))
+    answer = here.request("POST", "/v1/toy/promote", {"bundle": str(link)})
+    assert answer.json["policies"]["serving"]["name"] == "better"
 
     def denied(path: Path) -> bool:
-        if path.parent == closed:
+        if path.parent == link:
             raise PermissionError(13, "Permission denied")
         return is_file(path)
 
     monkeypatch.setattr(Path, "is_file", denied)
-    body = {"bundle": str(closed)}
+    body = {"bundle": str(link)}
     assert_refused(here, "POST", "/v1/toy/promote", body, 422, "bundle", "Permission denied")
-
-
-def test_a_link_to_a_bundle_is_accepted(start: Start) -> None:
-    here = start()
-    better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    (here.folder / "link").symlink_to(better)
-    answer = here.request("POST", "/v1/toy/promote", {"bundle": str(here.folder / "link")})
-    assert answer.json["policies"]["serving"]["name"] == "better"

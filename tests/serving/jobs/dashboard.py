@@ -61,12 +61,11 @@ class Dashboard:
         }  # fmt: skip
 
     def respond(self, exchange: Exchange) -> bool:
-        seen = exchange.seen
-        shown = seen.headers.get("authorization")
+        shown = exchange.headers.get("authorization")
         if self.token is not None and shown != f"Bearer {self.token}":
             code, record = (403, "Forbidden") if shown else (401, "Unauthorized")
         else:
-            code, record = self.answer(seen.method, seen.target, seen.body)
+            code, record = self.answer(exchange.method, exchange.target, exchange.body)
         return answer(record.encode() if isinstance(record, str) else record, code)(exchange)
 
 
