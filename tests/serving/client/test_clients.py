@@ -163,8 +163,9 @@ def test_slow_response_ends_at_the_deadline(make_client: MakeClient, slow: Any) 
     with fake_service(slow) as service:
         client = make_client(service.url, deadline_s=0.15)
         began = time.monotonic()
-        with pytest.raises(DeadlineExceeded, match=r"0\.15 s"):
+        with pytest.raises(DeadlineExceeded, match=r"0\.15 s") as raised:
             client.decide("decima", STATE)
+        assert raised.value.cause == "deadline"
         assert 0.14 <= time.monotonic() - began < 1.0
         service.script[:] = [answer()]
         assert client.decide("decima", STATE).id == "d-1"

@@ -44,14 +44,6 @@ class Console:
     def is_disabled(self, button: str) -> bool:
         return bool(self.browser.evaluate(f"document.getElementById('{button}').disabled"))
 
-    def select_system(self, system: str) -> None:
-        self.browser.evaluate(
-            "[...document.querySelectorAll('[role=tab]')]"
-            f".find((tab) => tab.querySelector('b').textContent === {json.dumps(system)}).click()"
-        )
-        self.wait_for_text("name", system)
-        self.newest_decision()
-
     def newest_decision(self, other_than: str = "") -> str:
         first = "document.querySelector('#decisions > li')?.dataset.id"
         return str(self.wait_for(f"{first} !== {json.dumps(other_than)} && {first}"))
@@ -83,10 +75,6 @@ class Console:
         self.act("pause", reason)
         self.wait_for_text("headline", "Paused")
         self.wait_for_text("reason", reason)
-
-    def resume(self) -> None:
-        self.act("resume")
-        self.wait_for("document.getElementById('resume').hidden")
 
     def enter_token(self, token: str) -> None:
         self.click("token-button")

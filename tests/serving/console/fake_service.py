@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -14,10 +13,9 @@ from typing import Any
 import uvicorn
 from fastapi import Request
 
-from loadmaster.serving.http.auth import TOKENS, AccessControl, Scope, TokenStore
+from loadmaster.serving.http.auth import AccessControl, Scope, TokenStore
 from loadmaster.serving.http.body import HttpError
 from loadmaster.serving.http.routes import Gateway, build_app
-from loadmaster.serving.policies.manager import Conflict
 from loadmaster.serving.settings import LimitSettings
 from tests.serving.live import free_port
 
@@ -57,18 +55,13 @@ class FakeAccess(AccessControl):
 
 
 class FakeService(HttpServer):
-    """`tokens` as in the environment variable; empty: open to all."""
+    """Two systems, open to all."""
 
-    def __init__(self, tokens: str = "") -> None:
+    def __init__(self) -> None:
         self.systems: dict[str, Any] = {"decima": make_decima(), "das": make_das()}
-        self.access = FakeAccess(TokenStore(None, {TOKENS: tokens}), LimitSettings())
+        self.access = FakeAccess(TokenStore(None, {}), LimitSettings())
         gateway = Gateway(self.systems, self.access, LimitSettings())
-
-        @asynccontextmanager
-        async def idle(_: Any) -> AsyncIterator[None]:
-            yield
-
-        super().__init__(build_app(gateway, lambda status: None, idle))
+        super().__init__(build_app(gateway, lambda status: None, lambda _: nullcontext()))
 
 
 def ago(seconds: float = 0.0) -> str:
@@ -102,23 +95,21 @@ def interval(i: int) -> Json:
 class FakeSystem:
     """What the gateway uses of a DecisionService.
 
-    Whenever its decisions are requested it makes another, unless it is `idle`. `fields` are those
-    of the status.
+    Whenever its decisions are requested it makes another. `fields` are those of the status.
     """
 
-    def __init__(
-        self, system: str, rule: str, *, uncertain: bool = False, idle: bool = False, **fields: Any
-    ) -> None:
-        self.draw, self.idle = partial(draw_decision, uncertain=uncertain), idle
-        self.pause_reason: str | None = None
-        self.posted: list[tuple[str, Json]] = []  # actions and their bodies
+    def __init__(self, system: str, rule: str, *, uncertain: bool = False, **fields: Any) -> None:
+        self.draw = partial(draw_decision, uncertain=uncertain)
         self.decided: deque[Json] = deque(maxlen=200)
-        self.intervals = [] if idle else [interval(i) for i in range(INTERVALS, 0, -1)]
+        self.intervals = [interval(i) for i in range(INTERVALS, 0, -1)]
         self.fields: Json = {
             "system": system,
             "summary": f"What {system} decides",
             "rule": rule,
             "lifecycle": {"state": "SERVING", "since": ago(), "why": "rewards hold"},
+            "paused": False,
+            "acting": "policy",
+            "acting_because": "rewards hold",
             "policies": {"serving": bundle(f"{system}-small"), "shadow": None, "previous": None},
             "deadline_ms": 25.0,
             "decisions": {"total": 0, "policy": 0, "fallback": 0, "by_cause": {}},
@@ -136,63 +127,38 @@ class FakeSystem:
             "breaker": "closed",
             **fields,
         }
-        for _ in range(0 if idle else 50):
+        for _ in range(50):
             self.decide()
-
-    @property
-    def cause(self) -> str | None:
-        """Why the rule acts; None if the policy does."""
-        if self.pause_reason is not None:
-            return "paused"
-        return None if self.fields["lifecycle"]["state"] == "SERVING" else "lifecycle"
 
     def status(self) -> Json:
-        why = self.fields["lifecycle"]["why"]
-        return {
-            **self.fields,
-            "paused": self.pause_reason is not None,
-            "acting": "fallback" if self.cause else "policy",
-            "acting_because": why if self.pause_reason is None else f"paused: {self.pause_reason}",
-        }
+        return self.fields
 
     def brief(self) -> Json:
-        status = self.status()
-        state, total = status["lifecycle"]["state"], status["decisions"]["total"]
-        return {**status, "lifecycle": state, "decisions": total}
+        state, total = self.fields["lifecycle"]["state"], self.fields["decisions"]["total"]
+        return {**self.fields, "lifecycle": state, "decisions": total}
 
     def decisions(self, limit: int) -> Json:
-        if not self.idle:
-            self.decide()
+        self.decide()
         return {"decisions": list(self.decided)[:limit]}
 
     def history(self) -> Json:
         return {"interval_s": INTERVAL_S, "intervals": self.intervals}
 
     async def admin_action(self, verb: str, raw: bytes) -> Json:
-        body, policies = json.loads(raw), self.fields["policies"]
-        self.posted.append((verb, body))
-        if verb in ("pause", "resume"):
-            self.pause_reason = body.get("reason", "") if verb == "pause" else None
-            return self.status()
-        source = "shadow" if verb == "promote" else "previous"
-        if policies[source] is None:
-            raise Conflict(f"no {source} policy")
-        serving, previous = policies[source], policies["serving"]
-        policies |= {source: None, "serving": serving, "previous": previous}
-        return self.status()
+        """Pause, whatever the verb."""
+        reason = json.loads(raw)["reason"]
+        self.fields |= {"paused": True, "acting": "fallback", "acting_because": reason}
+        return self.fields
 
     def decide(self) -> None:
         counts, policies = self.fields["decisions"], self.fields["policies"]
         decision, reason = self.draw(counts["total"])
-        source = "fallback" if (cause := self.cause) else "policy"
-        if cause:
-            counts["by_cause"][cause] = counts["by_cause"].get(cause, 0) + 1
-            reason = {"summary": "the job with the least work left", "choices": {}}
+        source, shadow = self.fields["acting"], policies["shadow"]
         counts[source] += 1
-        shadow = policies["shadow"]
         made = {
             "id": f"{self.fields['system']}-{counts['total']}", "time": ago(), "mode": "active",
-            "decision": decision, "source": source, "cause": cause, "reason": reason,
+            "decision": decision, "source": source, "reason": reason,
+            "cause": None if source == "policy" else "lifecycle",
             "policy": policies["serving"], "guard": ["bounds: job 3 from 24 to 20"],
             "shadow": shadow and {"decision": decision, "agrees": True, "policy": shadow},
             "latency_ms": 2.5,
@@ -221,6 +187,7 @@ def make_das() -> FakeSystem:
         uncertain=True,
         drift={"rewards": drift, "inputs": {"queue": {**drift, "mean": 37.2}}},
         lifecycle={"state": "ONLINE", "since": drift["last"], "why": "rewards drifted"},
+        acting="fallback",
         retraining={
             "job": "retrain-das-0007", "status": "RUNNING", "submitted_at": drift["last"],
             "why": "drift of rewards and of queue", "bundle": None, "verdict": None,

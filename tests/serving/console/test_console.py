@@ -18,7 +18,7 @@ from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.worker.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
-from tests.serving.console.fake_service import FakeService, FakeSystem, HttpServer, Json
+from tests.serving.console.fake_service import FakeService, HttpServer, Json
 
 if TYPE_CHECKING:
     from tests.browser import Browser
@@ -32,8 +32,8 @@ BANNER = f"!document.getElementById('banner').hidden && {text_of('banner-text')}
 
 
 @pytest.fixture
-def service(request: pytest.FixtureRequest) -> Iterator[FakeService]:
-    service = FakeService(getattr(request, "param", ""))
+def service() -> Iterator[FakeService]:
+    service = FakeService()
     yield service
     service.stop()
 
@@ -89,7 +89,9 @@ def test_status_of_both_systems_is_shown(
     assert titles
     assert all(title.endswith(" UTC") for title in titles)
 
-    console.select_system("das")
+    browser.evaluate("document.querySelectorAll('[role=tab]')[1].click()")
+    console.wait_for_text("name", "das")
+    console.newest_decision()
     assert "rule decides" in browser.text("headline")
     assert "las-consolidate" in browser.text("headline")
     assert browser.evaluate("document.getElementById('state').dataset.source") == "rule"
@@ -98,45 +100,12 @@ def test_status_of_both_systems_is_shown(
     assert "retrain-das-0007" in browser.text("retraining")
     assert "RUNNING" in browser.text("retraining")
     assert "queue" in browser.text("drift")
-    service.systems["das"].fields["lifecycle"]["state"] = "SERVING"
+    service.systems["das"].fields["acting"] = "policy"
     console.wait_for_tag("policy")
     console.expand(console.newest_decision())
     whiskers = "document.querySelectorAll('.details:not([hidden]) .choice-bar .whisker').length"
     assert browser.evaluate(whiskers) == 3  # uncertain scores
     assert browser.errors() == []
-
-
-@pytest.mark.parametrize("service", [f"read {READ}, admin {ADMIN}"], indirect=True)
-def test_promote_and_rollback_need_an_admin_token(browser: Browser, service: FakeService) -> None:
-    console = Console(browser, service.base, ready=False)
-    assert "no valid token" in console.wait_for(BANNER)
-    console.enter_token("wrong")
-    console.wait_for("!document.getElementById('banner-token').hidden")
-    console.enter_token(READ)
-    console.wait_for(READY)
-    assert console.is_disabled("promote")
-    assert "admin token" in browser.text("actions-note")
-
-    console.enter_token(ADMIN)
-    policies = service.systems["decima"].fields["policies"]
-    console.wait_for("!document.getElementById('promote').disabled")
-    console.click("promote")
-    shadow, policies["shadow"] = policies["shadow"], None
-    browser.press("Enter")  # the submit button has the focus
-    assert console.wait_for(text_of("action-error")) == "no shadow policy"
-    policies["shadow"] = shadow
-    browser.press("Escape")
-    console.wait_for("!document.getElementById('action-dialog').open")
-
-    console.act("promote")
-    console.wait_for_text("headline", "decima-tpch-2")
-    console.wait_for("document.getElementById('promote').disabled")  # no shadow policy any more
-    console.act("rollback")
-    console.wait_for_text("headline", "decima-small")
-    posted = service.systems["decima"].posted
-    assert [action for action, _ in posted] == ["promote", "promote", "rollback"]
-    assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
-    assert all("token" not in url for url in browser.requests())
 
 
 def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> None:
@@ -218,16 +187,6 @@ def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: Fake
         assert background(browser) == expected
 
 
-def test_system_without_decisions(browser: Browser, service: FakeService) -> None:
-    service.systems["decima"] = FakeSystem("decima", "fair", idle=True)
-    console = Console(browser, service.base)
-    assert browser.text("decisions-total") == "0"
-    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
-    assert browser.text("feed-empty") == "No decisions yet."
-    assert console.is_disabled("promote")
-    assert browser.errors() == []
-
-
 def test_hidden_tab_does_not_poll(browser: Browser, console: Console) -> None:
     def set_hidden(hidden: str) -> None:
         value = f"{{ configurable: true, value: {hidden} }}"
@@ -275,28 +234,39 @@ def test_rate_limit_and_lost_connection_are_reported(
     assert not console.is_disabled("pause")
 
 
-def test_operator_pauses_and_resumes_a_real_service(
+def test_operator_of_a_real_service(
     browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gateway and the worker of the toy system in this process."""
+    """Tokens, pause, resume, promotion and rollback; gateway and worker are in this process."""
     monkeypatch.setenv("LOADMASTER_TOKENS", f"read {READ}, admin {ADMIN}")
     bundle = str(toy.make_bundle(tmp_path / "bundle"))
     system = {"endpoint": toy.REFERENCE, "bundle": bundle, "deadline_ms": 20_000}
     settings = {"systems": {"toy": system}, "folder": tmp_path / "kept", "listen": False}
     worker = SystemWorker("toy", toy.REFERENCE, "hold", bundle)
     server = HttpServer(assemble(build_settings(ServeSettings, settings), {"toy": worker}).app)
-    client = Client(server.base, token=READ, deadline_s=30)
+    client = Client(server.base, token=ADMIN, deadline_s=30)
+
+    console = Console(browser, server.base, ready=False)
+    assert "no valid token" in console.wait_for(BANNER)
+    console.enter_token("wrong")
+    console.wait_for("!document.getElementById('banner-token').hidden")
+    console.enter_token(READ)
+    console.wait_for(READY)
+    assert "admin token" in browser.text("actions-note")
+    assert browser.text("decisions-total") == "0"
+    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
+    assert browser.text("feed-empty") == "No decisions yet."
+
     state = client.example("toy", "small")
     while (first := client.decide("toy", state)).source != "policy":  # the worker is starting
         assert first.cause == "worker down"
-    console = Console(browser, server.base, ready=False)
-    console.enter_token(ADMIN)
-    console.wait_for(READY)
-    assert console.newest_decision() == first.id
+    console.wait_for(f"document.querySelector('#decisions > li')?.dataset.id === '{first.id}'")
     text = console.expand(first.id)
     assert first.reason.summary in text
     assert first.reason.choices["to"][0].name in text
     browser.press("Escape")
+    assert console.is_disabled("pause")
+    console.enter_token(ADMIN)
     console.pause("the cluster is being upgraded")
     paused = client.decide("toy", state)
     assert (paused.source, paused.cause) == ("fallback", "paused")
@@ -304,6 +274,23 @@ def test_operator_pauses_and_resumes_a_real_service(
     console.wait_for_tag("rule: paused")
     assert "paused" in browser.evaluate("document.querySelector('[role=tab]').textContent")
     assert "rule decides" in browser.text("announcement")  # for screen readers
-    console.resume()
+    console.act("resume")
+    console.wait_for("document.getElementById('resume').hidden")
     assert client.decide("toy", state).source == "policy"
+
+    assert console.is_disabled("promote")  # there is no shadow policy
+    better = str(toy.make_bundle(tmp_path / "better", "better"))
+    client.promote("toy", better, to="shadow")
+    console.act("promote")
+    console.wait_for_text("headline", ": better")
+    console.act("rollback")
+    console.wait_for_text("headline", ": toy")
+    client.promote("toy", better, to="shadow")
+    console.wait_for("!document.getElementById('promote').disabled")
+    console.click("promote")
+    client.promote("toy")  # somebody else is faster
+    browser.press("Enter")  # the submit button has the focus
+    assert "shadow" in console.wait_for(text_of("action-error"))
+    assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
+    assert all("token" not in url for url in browser.requests())
     server.stop()

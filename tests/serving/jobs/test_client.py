@@ -53,16 +53,13 @@ def test_submit_sends_entrypoint_code_and_metadata(
     assert re.fullmatch(r"loadmaster-train-decima-\d{8}-\d{6}-[0-9a-f]{4}", job)
     assert jobs.get(job).status == "queued"
     (submitted,) = dashboard.submitted
-    assert submitted["submission_id"] == job
-    assert submitted["entrypoint"].endswith(
-        f"cd /mnt/runs/{job} && exec python -m loadmaster.platform.cli.main train decima "
-        "--set training.iterations=3"
-    )
-    assert submitted["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
-    assert submitted["runtime_env"]["env_vars"]["A"] == "1"
     command = "train decima --set training.iterations=3"
+    start = f"cd /mnt/runs/{job} && exec python -m loadmaster.platform.cli.main"
+    assert submitted["entrypoint"].endswith(f"{start} {command}")
+    assert submitted["runtime_env"]["env_vars"]["A"] == "1"
+    assert submitted["runtime_env"]["py_modules"] == [f"gcs://{code.name}"]
     labels = {"why": "drift", "loadmaster": command, "folder": f"/mnt/runs/{job}"}
-    assert submitted["metadata"] == labels
+    assert (submitted["submission_id"], submitted["metadata"]) == (job, labels)
     assert submitted["entrypoint_num_gpus"] == 1
     assert dashboard.packages == {code.name: b"a wheel"}
     dashboard.packages[code.name] = b"as it was"
@@ -94,8 +91,7 @@ def test_stop_logs_and_wait(jobs: Jobs, dashboard: Dashboard) -> None:
     dashboard.add("loadmaster-a", "RUNNING", {"loadmaster": "list"})
     dashboard.logs["loadmaster-a"] = "one\ntwo\n"
     assert jobs.logs("loadmaster-a") == "one\ntwo\n"
-    assert jobs.stop("loadmaster-a")
-    assert not jobs.stop("loadmaster-a")
+    assert [jobs.stop("loadmaster-a") for _ in range(2)] == [True, False]
     assert jobs.wait("loadmaster-a", patience_s=0).status == "stopped"
 
 
@@ -140,25 +136,21 @@ def test_token_is_read_from_variable_or_file(
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("secret\n")
     assert Jobs(dashboard.address).list() == []
-    (tmp_path / "other").write_text("from a file")
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "other"))
-    assert cluster_token() == "from a file"
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "nothing"))
-    with pytest.raises(InputError, match="RAY_AUTH_TOKEN_PATH"):
-        cluster_token()
-    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path))  # a folder
-    with pytest.raises(InputError, match="cannot read the token file"):
-        cluster_token()
+    for path, error in (("nothing", "RAY_AUTH_TOKEN_PATH"), (".ray", "cannot read the token file")):
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / path))
+        with pytest.raises(InputError, match=error):
+            cluster_token()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "from a variable")
     assert cluster_token() == "from a variable"
 
 
-def test_closed_port_is_unreachable() -> None:
-    with pytest.raises(UnreachableError, match="Connection refused"):
-        Jobs(unused_url()).list()
-
-
-def test_silent_server_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_dashboard_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(Dashboard()) as stopped:
+        jobs = Jobs(stopped.address)
+        assert jobs.list() == []
+    for each in (jobs, Jobs(stopped.address)):
+        with pytest.raises(UnreachableError, match="Connection refused"):
+            each.list()
     monkeypatch.setattr("loadmaster.serving.jobs.client.ANSWER_S", 0.1)
     with fake_service(silence) as server, pytest.raises(UnreachableError, match="timeout"):
         Jobs(server.url).list()
@@ -171,14 +163,6 @@ def test_errors_of_the_server_are_reported(jobs: Jobs, dashboard: Dashboard) -> 
         jobs.list()
     with pytest.raises(InputError, match="no Ray dashboard"):
         Jobs(dashboard.address, token="secret").list()
-
-
-def test_stopped_dashboard_is_unreachable() -> None:
-    with running(Dashboard()) as opened:
-        jobs = Jobs(opened.address)
-        assert jobs.list() == []
-    with pytest.raises(UnreachableError, match="Connection refused"):
-        jobs.list()
 
 
 def test_dashboard_address_precedence(

@@ -56,17 +56,10 @@ def test_entrypoint_runs_in_the_job_folder(tmp_path: Path) -> None:
     (programs / "python").write_text('#!/bin/sh\npwd; echo "$@"\n')
     (programs / "python").chmod(0o755)
     line = entrypoint(["list", "--set", "a=$HOME"], job_folder(None, "job-1"))
-    done = subprocess.run(
-        line,
-        shell=True,
-        env={"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    place, arguments = done.stdout.splitlines()
-    assert place == str(tmp_path / "loadmaster-jobs" / "job-1")
-    assert arguments == f"-m {module.MODULE} list --set a=$HOME"
+    environment = {"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"}
+    output = subprocess.check_output(line, shell=True, env=environment, text=True)
+    folder = tmp_path / "loadmaster-jobs" / "job-1"
+    assert output == f"{folder}\n-m {module.MODULE} list --set a=$HOME\n"
 
 
 def test_storage_must_be_absolute() -> None:
@@ -114,14 +107,11 @@ def test_failed_job_has_the_last_lines() -> None:
     assert job_from(details(message=message)).last_lines() == message.splitlines()
 
 
+STATES = {"SUCCEEDED": "done", "STOPPED": "was stopped", "PENDING": "queued"}
+
+
 @pytest.mark.parametrize(
-    ("status", "ending"),
-    [
-        ("SUCCEEDED", "done"),
-        ("STOPPED", "was stopped"),
-        ("PENDING", "queued"),
-        ("FAILED", "failed (before it began)"),
-    ],
+    ("status", "ending"), [*STATES.items(), ("FAILED", "failed (before it began)")]
 )
 def test_ending_of_other_states(status: str, ending: str) -> None:
     assert job_from(details(status=status, metadata=None)).ending == ending
