@@ -11,10 +11,8 @@ from functools import partial
 from typing import Any
 
 import uvicorn
-from fastapi import Request
 
-from loadmaster.serving.http.auth import AccessControl, Scope, TokenStore
-from loadmaster.serving.http.body import HttpError
+from loadmaster.serving.http.auth import AccessControl, TokenStore
 from loadmaster.serving.http.routes import Gateway, build_app
 from loadmaster.serving.settings import LimitSettings
 from tests.serving.live import free_port
@@ -45,21 +43,12 @@ class HttpServer:
         assert not self._thread.is_alive()
 
 
-class FakeAccess(AccessControl):
-    failure: HttpError | None = None  # response to every request
-
-    def admit(self, request: Request, scope: Scope) -> Scope:
-        if self.failure is not None:
-            raise self.failure
-        return super().admit(request, scope)
-
-
 class FakeService(HttpServer):
     """Two systems, open to all."""
 
     def __init__(self) -> None:
-        self.systems: dict[str, Any] = {"decima": make_decima(), "das": make_das()}
-        self.access = FakeAccess(TokenStore(None, {}), LimitSettings())
+        self.systems: dict[str, Any] = {"decima": FakeSystem(), "das": make_das()}
+        self.access = AccessControl(TokenStore(None, {}), LimitSettings())
         gateway = Gateway(self.systems, self.access, LimitSettings())
         super().__init__(build_app(gateway, lambda status: None, lambda _: nullcontext()))
 
@@ -93,26 +82,26 @@ def interval(i: int) -> Json:
 
 
 class FakeSystem:
-    """What the gateway uses of a DecisionService.
+    """What the gateway uses of a DecisionService; without `fields` of its status, one that serves.
 
-    Whenever its decisions are requested it makes another. `fields` are those of the status.
+    Whenever its decisions are requested it makes another.
     """
 
-    def __init__(self, system: str, rule: str, *, uncertain: bool = False, **fields: Any) -> None:
+    def __init__(self, *, uncertain: bool = False, **fields: Any) -> None:
         self.draw = partial(draw_decision, uncertain=uncertain)
         self.decided: deque[Json] = deque(maxlen=200)
         self.intervals = [interval(i) for i in range(INTERVALS, 0, -1)]
         self.fields: Json = {
-            "system": system,
-            "summary": f"What {system} decides",
-            "rule": rule,
+            "system": "decima",
+            "summary": "What it decides",
+            "rule": "weighted-fair",
             "lifecycle": {"state": "SERVING", "since": ago(), "why": "rewards hold"},
             "paused": False,
             "acting": "policy",
             "acting_because": "rewards hold",
-            "policies": {"serving": bundle(f"{system}-small"), "shadow": None, "previous": None},
+            "policies": {role: bundle(f"my-{role}") for role in ("serving", "shadow", "previous")},
             "deadline_ms": 25.0,
-            "decisions": {"total": 0, "policy": 0, "fallback": 0, "by_cause": {}},
+            "decisions": {"total": 0, "policy": 0, "fallback": 9, "by_cause": {"timeout": 9}},
             "guard": dict.fromkeys(("bounds", "step", "total", "stabilisation", "flap"), 0),
             "latency_ms": {"p50": 2.4, "p99": 6.1},
             "rewards": {
@@ -121,7 +110,7 @@ class FakeSystem:
                 "thresholds": {"online": -19.0, "serving": -16.5, "deviation": 4.0},
             },
             "drift": {"rewards": {"count": 0, "last": None}, "inputs": {}},
-            "shadow": {"decisions": 0, "agreement": None, "faults": 0},
+            "shadow": {"decisions": 1479, "agreement": 0.918, "faults": 0},
             "retraining": None,
             "log": {"rows": 5484, "bytes": 2_260_000, "dropped": 0, "fault": None},
             "breaker": "closed",
@@ -167,23 +156,12 @@ class FakeSystem:
         counts["total"] += 1
 
 
-def make_decima() -> FakeSystem:
-    """A serving system with failures in the past, a shadow policy and a previous one."""
-    names = {"serving": "decima-small", "shadow": "decima-tpch-2", "previous": "decima-tpch"}
-    policies = {role: bundle(name) for role, name in names.items()}
-    causes = {"timeout": 50, "exception": 67, "worker down": 63}
-    decisions = {"total": 0, "policy": 0, "fallback": 180, "by_cause": causes}
-    shadow = {"decisions": 1479, "agreement": 0.918, "faults": 0}
-    fields = {"policies": policies, "decisions": decisions, "shadow": shadow}
-    return FakeSystem("decima", "weighted-fair", **fields)
-
-
 def make_das() -> FakeSystem:
     """A system with drift 24 minutes ago: fallback to the rule, and a retraining job."""
     drift = {"count": 1, "last": ago(24 * 60)}
     made = FakeSystem(
-        "das",
-        "las-consolidate",
+        system="das",
+        rule="las-consolidate",
         uncertain=True,
         drift={"rewards": drift, "inputs": {"queue": {**drift, "mean": 37.2}}},
         lifecycle={"state": "ONLINE", "since": drift["last"], "why": "rewards drifted"},

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest import mock
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_status_of_both_systems_is_shown(
     browser: Browser, service: FakeService, console: Console
 ) -> None:
     status = service.systems["decima"].status()
-    assert browser.text("headline") == "The policy decides: decima-small"
+    assert browser.text("headline") == "The policy decides: my-serving"
     assert browser.text("reason") == status["acting_because"]
     policies = browser.text("policies")
     for policy in status["policies"].values():
@@ -216,12 +217,12 @@ def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console
 def test_rate_limit_and_lost_connection_are_reported(
     browser: Browser, service: FakeService, console: Console
 ) -> None:
-    service.access.failure = HttpError(429, "too many requests", headers={"Retry-After": "3"})
-    banner = console.wait_for(BANNER)
+    refusal = HttpError(429, "too many requests", headers={"Retry-After": "3"})
+    with mock.patch.object(service.access, "admit", side_effect=refusal):
+        banner = console.wait_for(BANNER)
     assert "too many requests" in banner
     assert "in 3" in banner  # from Retry-After
     assert not browser.evaluate(STALE)
-    service.access.failure = None
     console.wait_for("document.getElementById('banner').hidden")
 
     shown = browser.text("decisions")
