@@ -215,8 +215,9 @@ def metadata_name(files: Iterable[str]) -> str:
 
 def _encode(metadata: Message) -> bytes:
     """Encode metadata without folding long lines."""
-    lines = [f"{name}: {value}" for name, value in metadata.items()]
-    return ("\n".join(lines) + f"\n\n{metadata.get_payload()}").encode("utf-8", "surrogateescape")
+    head = "".join(f"{name}: {value}\n" for name, value in metadata.items())
+    description: bytes = metadata.get_payload(decode=True)
+    return head.encode("utf-8", "surrogateescape") + b"\n" + description
 
 
 def _record(files: Files, own_name: str) -> bytes:

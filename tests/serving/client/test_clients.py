@@ -18,9 +18,11 @@ from tests.serving.client.conftest import Clock, MakeClient
 from tests.serving.client.fake_service import DECISION, answer, fake_service, raw, unused_url
 
 STATE = {"version": 1, "jobs": []}
-STATUS = {"system": "decima", "lifecycle": {"state": "SERVING"}, "paused": True} | {
-    "acting": "fallback", "policies": {},
-}  # fmt: skip
+ENCODED = json.dumps(STATE, indent=1).encode()
+BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
+URL = "http://127.0.0.1:1"
+STATUS: dict[str, Any] = {"system": "das", "lifecycle": {"state": "SERVING"}, "policies": {}}
+STATUS |= {"acting": "policy", "paused": False}
 
 
 class Model(BaseModel):
@@ -41,9 +43,6 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
     sent = seen.json
     assert len(sent.pop("request_id")) == 24
     assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
-
-
-ENCODED = json.dumps(STATE, indent=1).encode()
 
 
 @pytest.mark.parametrize(
@@ -218,9 +217,6 @@ def test_error_response_is_raised_with_status_and_field(
     assert type(raised.value) is ServiceError
 
 
-BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
-
-
 def test_large_state_is_sent_or_refused_before_that(make_client: MakeClient) -> None:
     with fake_service(answer(), fake.refuse_and_drain, fake.refuse_unread) as service:
         client = make_client(service.url)
@@ -279,9 +275,6 @@ def test_token_is_sent_and_never_shown(
     for shown in (repr(client), repr(address), str(decision), caplog.text):
         assert "s3cret" not in shown
     assert service.url in repr(client)
-
-
-URL = "http://127.0.0.1:1"
 
 
 @pytest.mark.parametrize(

@@ -65,9 +65,6 @@ def test_every_id_in_the_script_exists_once() -> None:
     assert set(re.findall(r'byId\("([a-z0-9-]+)"\)', text)) <= set(ids)
 
 
-# The bundler.
-
-
 def write(folder: Path, **modules: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name, text in modules.items():

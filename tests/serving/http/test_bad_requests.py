@@ -174,9 +174,6 @@ def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
     assert start().status()["rewards"] == rewards  # saved and restored
 
 
-# Bodies.
-
-
 def test_bodies_of_another_type_or_length_are_refused(everything: LocalService) -> None:
     for header, status, contains, values in [
         ("Content-Type", 415, JSON, ["text/plain", "multipart/form-data; boundary=x", "<script>"]),
@@ -211,9 +208,6 @@ def test_a_body_that_is_too_long_or_stalls_is_refused(start: Start) -> None:
         assert_refused(here, request, refusal, body, headers=headers, parts=1000)
     assert_refused(here, request, (408, None, "0.05 s"), b'{"state": ', stalls=True)
     assert here.decide()["source"] == "policy"
-
-
-# Routes and queries.
 
 
 ROUTES: dict[Refusal, list[str]] = {
@@ -252,9 +246,6 @@ def test_unknown_routes_and_queries_are_refused(everything: LocalService, refusa
 def test_invalid_hosts_are_refused(everything: LocalService, host: str) -> None:
     for path, status in (("/nowhere", 404), ("/v1/systems", 403)):
         assert_refused(everything, f"GET {path}", (status, None, ""), headers={"Host": host})
-
-
-# Bundles.
 
 
 NAMES = [

@@ -16,7 +16,6 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.client import AsyncClient, ServiceError
 from loadmaster.serving.http import server
 from loadmaster.serving.http.app_factory import assemble
 from loadmaster.serving.http.server import MAX_HEADER_BYTES, listen
@@ -27,6 +26,10 @@ from tests.serving.conftest import LocalService, Start
 from tests.serving.live import Live, free_port
 
 STATE = b'{"state": {"load": 42, "replicas": 3}}'
+OK = b"HTTP/1.1 200 OK"
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CLOSE = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+POST = b"POST /v1/toy/decide" + CLOSE
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -72,21 +75,6 @@ def test_without_tokens_only_loopback_is_open(live: Live) -> None:
     assert not refuses("127.0.0.1", live.port)
     assert [address for address in other_addresses() if not refuses(address, live.port)] == []
     assert serve.status().proxies == {}
-
-
-def test_with_tokens_every_address_needs_one(start: Start, tmp_path: Path) -> None:
-    token, port = "a-token-that-is-long-enough-for-this", free_port()
-    (tmp_path / "tokens").write_text(f"read {token}\n")
-    here = start(tokens=tmp_path / "tokens", host="0.0.0.0", port=port, listen=True)
-
-    async def decide(address: str, token: str | None) -> str:
-        async with AsyncClient(f"http://{address}:{port}", token, deadline_s=20) as client:
-            return (await client.decide("toy", {"load": 42, "replicas": 3})).source
-
-    for address in ["127.0.0.1", *other_addresses(socket.AF_INET)]:
-        assert here.run(decide(address, token)) == "policy"
-        with pytest.raises(ServiceError, match="no valid token"):
-            here.run(decide(address, None))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
@@ -142,10 +130,6 @@ def test_endless_headers_are_cut_off(first: bytes) -> None:
     assert while_listening(work) < 100 * MAX_HEADER_BYTES
 
 
-OK = b"HTTP/1.1 200 OK"
-REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
 def send_requests(port: int, count: int, pause_s: float, last: bytes) -> tuple[list[bytes], bytes]:
     """Send requests on one connection, then `last`; returns their status lines and what follows."""
     statuses = []
@@ -178,9 +162,6 @@ def test_idle_connections_stay_open_between_requests(monkeypatch: pytest.MonkeyP
     statuses, rest = while_listening(lambda port: send_requests(port, 2, 0.2, REQUEST))
     assert statuses == [OK] * 2
     assert rest.startswith(OK)
-
-
-# With the gateway.
 
 
 def exchange(port: int, data: bytes, half_close: bool = False) -> bytes:
@@ -220,10 +201,6 @@ def test_a_client_that_sends_a_refused_body_gets_the_response(
         return [post(port, body, headers), post(port, STATE, connection)]
 
     assert while_listening(work, here) == [status, 200]
-
-
-CLOSE = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-POST = b"POST /v1/toy/decide" + CLOSE
 
 
 @pytest.mark.parametrize(

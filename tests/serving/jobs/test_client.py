@@ -36,16 +36,11 @@ def jobs(dashboard: Dashboard) -> Jobs:
     return Jobs(dashboard.address, token="secret")
 
 
-@pytest.fixture
-def code(tmp_path: Path) -> Path:
-    file = tmp_path / "loadmaster-0.1.0-0_abc-py3-none-any.whl"
-    file.write_bytes(b"a wheel")
-    return file
-
-
 def test_submit_sends_entrypoint_code_and_metadata(
-    jobs: Jobs, dashboard: Dashboard, code: Path
+    jobs: Jobs, dashboard: Dashboard, tmp_path: Path
 ) -> None:
+    code = tmp_path / "loadmaster-0.1.0-0_abc-py3-none-any.whl"
+    code.write_bytes(b"a wheel")
     arguments = ["train", "decima", "--set", "training.iterations=3"]
     job = jobs.submit(
         arguments, storage="/mnt/runs", metadata={"why": "drift"}, env={"A": "1"}, gpus=1, code=code
@@ -67,24 +62,20 @@ def test_submit_sends_entrypoint_code_and_metadata(
     assert dashboard.packages[code.name] == b"as it was"  # the code is uploaded once
 
 
-def test_list_has_own_jobs_latest_first(jobs: Jobs, dashboard: Dashboard) -> None:
-    for name in ("loadmaster-a", "loadmaster-b"):
-        dashboard.add(name, "RUNNING", {"loadmaster": f"train {name}"})
-    dashboard.add("raysubmit_1", "RUNNING", {})
-    assert [job.id for job in jobs.list()] == ["loadmaster-b", "loadmaster-a"]
-
-
-def test_find_accepts_a_unique_part_of_an_id(jobs: Jobs, dashboard: Dashboard) -> None:
+def test_own_jobs_are_listed_latest_first_and_found_by_a_part(
+    jobs: Jobs, dashboard: Dashboard
+) -> None:
     with pytest.raises(UnknownJobError, match="no jobs"):
         jobs.find("ab12")
     for end in ("ab12", "cd34"):
         dashboard.add(f"loadmaster-train-das-{end}", "RUNNING", {"loadmaster": "train das"})
-    assert jobs.find("ab12").id == "loadmaster-train-das-ab12"
-    assert jobs.find("loadmaster-train-das-cd34").id == "loadmaster-train-das-cd34"
-    with pytest.raises(UnknownJobError, match="2 jobs"):
-        jobs.find("das")
-    with pytest.raises(UnknownJobError, match="expected one of: loadm"):
-        jobs.find("zz")
+    dashboard.add("raysubmit_1", "RUNNING", {})
+    ids = ["loadmaster-train-das-cd34", "loadmaster-train-das-ab12"]
+    assert [job.id for job in jobs.list()] == ids
+    assert [jobs.find(name).id for name in (ids[0], "ab12")] == ids
+    for name, part in (("das", "2 jobs"), ("zz", "expected one of: loadm")):
+        with pytest.raises(UnknownJobError, match=part):
+            jobs.find(name)
 
 
 def test_stop_logs_and_wait(jobs: Jobs, dashboard: Dashboard) -> None:
