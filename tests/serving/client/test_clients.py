@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import create_model
 
 from loadmaster.serving.client import DeadlineExceeded, ServiceError, Unreachable
 from loadmaster.serving.client.http1 import parse_address
@@ -19,15 +19,11 @@ from tests.serving.client.fake_service import DECISION, answer, fake_service, ra
 
 STATE = {"version": 1, "jobs": []}
 ENCODED = json.dumps(STATE, indent=1).encode()
+MODEL = create_model("State", version=(int, 1), jobs=(list[int], []))()
 BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
 URL = "http://127.0.0.1:1"
 STATUS: dict[str, Any] = {"system": "das", "lifecycle": {"state": "SERVING"}, "policies": {}}
 STATUS |= {"acting": "policy", "paused": False}
-
-
-class Model(BaseModel):
-    version: int = 1
-    jobs: list[int] = []
 
 
 def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient) -> None:
@@ -47,7 +43,7 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
 
 @pytest.mark.parametrize(
     "state",  # bytes cannot override the mode
-    [STATE, MappingProxyType(STATE), Model(), ENCODED, ENCODED + b',"mode":"active"'],
+    [STATE, MappingProxyType(STATE), MODEL, ENCODED, ENCODED + b',"mode":"active"'],
 )
 def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from tests.browser import Browser
+from tests.browser import Browser
 
 TIMEOUT_S = 12.0
 TIMER_SPEED = 4.0  # the console polls every two seconds

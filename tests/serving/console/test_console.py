@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
@@ -17,12 +16,10 @@ from loadmaster.serving.http.app_factory import assemble
 from loadmaster.serving.http.body import HttpError
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.worker.worker import SystemWorker
+from tests.browser import Browser
 from tests.serving import toy
 from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
 from tests.serving.console.fake_service import FakeService, HttpServer, Json
-
-if TYPE_CHECKING:
-    from tests.browser import Browser
 
 pytestmark = pytest.mark.slow
 

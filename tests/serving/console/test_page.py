@@ -33,10 +33,9 @@ def test_policy_allows_only_the_inline_script_and_style(tag: str, rule: str) -> 
 
 def test_policy_and_headers_are_strict() -> None:
     rules = policy()
-    assert rules["default-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-    assert rules["form-action"] == "'none'"  # a token can never become part of a URL
-    assert rules["connect-src"] == "'self'"
-    assert rules["require-trusted-types-for"] == "'script'"
+    closed = ("default-src", "frame-ancestors", "base-uri", "form-action")  # no token in a URL
+    assert {rules[name] for name in closed} == {"'none'"}
+    assert (rules["connect-src"], rules["require-trusted-types-for"]) == ("'self'", "'script'")
     assert HEADERS["X-Content-Type-Options"] == "nosniff"
     assert HEADERS["Referrer-Policy"] == "no-referrer"
 

@@ -30,13 +30,9 @@ SHARES = {"decide": 2, "feedback": 6, "promote": 4, "decisions": 4, "toy/decide"
 HAVE_INPUT = ("decisions", "example")  # of the GET operations
 MARGIN = 1.05  # some operations have fewer distinct requests than their share
 CHECKS = [
-    not_a_server_error,
-    checks.status_code_conformance,
-    checks.content_type_conformance,
-    checks.response_schema_conformance,
-    checks.negative_data_rejection,
-]
-
+    not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
+    checks.response_schema_conformance, checks.negative_data_rejection,
+]  # fmt: skip
 REPRODUCIBLE = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck)
 )

@@ -28,6 +28,7 @@ from tests.serving.live import Live, free_port
 STATE = b'{"state": {"load": 42, "replicas": 3}}'
 OK = b"HTTP/1.1 200 OK"
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+INCOMPLETE = [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
 CLOSE = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 POST = b"POST /v1/toy/decide" + CLOSE
 
@@ -130,38 +131,29 @@ def test_endless_headers_are_cut_off(first: bytes) -> None:
     assert while_listening(work) < 100 * MAX_HEADER_BYTES
 
 
-def send_requests(port: int, count: int, pause_s: float, last: bytes) -> tuple[list[bytes], bytes]:
-    """Send requests on one connection, then `last`; returns their status lines and what follows."""
-    statuses = []
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
-        for _ in range(count):
-            line.sendall(REQUEST)
-            received = b""
-            while not received.endswith(b"0\r\n\r\n"):  # the last chunk
-                received += (part := line.recv(1000))
-                assert part, received
-            statuses.append(received.partition(b"\r\n")[0])
-            time.sleep(pause_s)
-        line.sendall(last)
-        return statuses, line.recv(1000)
-
-
 @pytest.mark.parametrize(
-    ("count", "last"), [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
+    ("count", "last", "response"),
+    [*((count, last, b"") for count, last in INCOMPLETE), (2, REQUEST, OK)],
 )
-def test_connections_without_complete_headers_are_closed(
-    count: int, last: bytes, monkeypatch: pytest.MonkeyPatch
+def test_connections_are_closed_within_headers_but_not_between_requests(
+    count: int, last: bytes, response: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    statuses, rest = while_listening(lambda port: send_requests(port, count, 0.0, last))
-    assert (statuses, rest) == ([OK] * count, b"")
-
-
-def test_idle_connections_stay_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.1)
-    statuses, rest = while_listening(lambda port: send_requests(port, 2, 0.2, REQUEST))
-    assert statuses == [OK] * 2
-    assert rest.startswith(OK)
+
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            for _ in range(count):
+                line.sendall(REQUEST)
+                received = b""
+                while not received.endswith(b"0\r\n\r\n"):  # the last chunk
+                    received += (part := line.recv(1000))
+                    assert part, received
+                assert received.startswith(OK)
+                time.sleep(0.2)
+            line.sendall(last)
+            return line.recv(len(OK))
+
+    assert while_listening(work) == response
 
 
 def exchange(port: int, data: bytes, half_close: bool = False) -> bytes:

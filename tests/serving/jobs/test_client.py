@@ -170,15 +170,10 @@ def test_dashboard_address_precedence(
     assert Jobs(dashboard.address, token="secret").list() == []  # Ray's client obeys too
 
 
-@pytest.mark.parametrize(
-    "address", ["ray://head:10001", "http://", "http://head:port", "http://head?x=1", "http://u@h"]
-)
-def test_invalid_address_is_refused(address: str) -> None:
-    with pytest.raises(InputError, match="HOST:PORT"):
-        dashboard_address(address)
-
-
-def test_dead_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address_and_dead_head_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("ray://head:10001", "http://", "http://h:port", "http://h?x=1", "http://u@h"):
+        with pytest.raises(InputError, match="HOST:PORT"):
+            dashboard_address(address)
     monkeypatch.setenv("RAY_ADDRESS", unused_url().removeprefix("http://"))
     with pytest.raises(InputError, match=r"RAY_ADDRESS=127.*Connection refused"):
         dashboard_address()

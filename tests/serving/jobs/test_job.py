@@ -79,14 +79,9 @@ def test_environment_has_the_virtual_environment_first(monkeypatch: pytest.Monke
 
 
 def details(**changed: Any) -> dict[str, Any]:
-    return {
-        "submission_id": "loadmaster-list-1",
-        "status": "RUNNING",
-        "entrypoint": "mkdir ...",
-        "metadata": {"loadmaster": "list --json", "folder": "/runs/1"},
-        "start_time": 1_794_763_892_209,
-        **changed,
-    }
+    labels = {"loadmaster": "list --json", "folder": "/runs/1"}
+    given = {"submission_id": "loadmaster-list-1", "status": "RUNNING", "entrypoint": "mkdir ..."}
+    return {**given, "metadata": labels, "start_time": 1_794_763_892_209, **changed}
 
 
 def test_running_job() -> None:

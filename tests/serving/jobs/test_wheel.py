@@ -21,18 +21,13 @@ pytestmark = pytest.mark.slow
 
 PACKAGES = ("envs/", "models/", "serving/", "platform/")
 PROJECT = """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
 [project]
 name = "loadmaster"
 version = "7.0"
 readme = "README.md"
 [tool.setuptools]
 packages = ["loadmaster.envs", "loadmaster.platform"]
-[tool.setuptools.package-dir]
-"loadmaster.envs" = "envs"
-"loadmaster.platform" = "platform"
+package-dir = {"loadmaster.envs" = "envs", "loadmaster.platform" = "platform"}
 """
 
 
@@ -136,10 +131,8 @@ def test_untracked_modules_are_included_and_ignored_files_are_not(tree: Path) ->
         subprocess.run(["git", "-C", tree, *command], check=True)
     (tree / "platform" / "keys.secret").write_text("no")
     (tree / "envs" / "new.py").write_text("")
-    files = module.sources(tree)
-    assert set(files) == {
-        "pyproject.toml", "README.md", "envs/__init__.py", "envs/new.py", "platform/main.py",
-    }  # fmt: skip
+    packed = {"pyproject.toml", "README.md", "envs/__init__.py", "envs/new.py", "platform/main.py"}
+    assert set(module.sources(tree)) == packed
     (tree / "envs" / "__init__.py").unlink()  # git still lists it
     assert "envs/__init__.py" not in module.sources(tree)
 
