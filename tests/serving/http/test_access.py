@@ -1,8 +1,10 @@
-"""Access control over all routes, and secrecy of tokens."""
+"""Access control: tokens, scopes and rates, alone and over all routes; secrecy of tokens."""
 
 from __future__ import annotations
 
+import hmac
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,9 @@ from unittest import mock
 import pytest
 from starlette.routing import Route
 
+from loadmaster.envs.errors import InputError
+from loadmaster.serving.http import auth
+from loadmaster.serving.http.auth import FailedAuthLimiter, RateLimit, Scope, TokenStore
 from loadmaster.serving.http.routes import PUBLIC
 from loadmaster.serving.http.schemas import SystemsResponse
 from loadmaster.serving.policies.manager import AdminAction
@@ -31,6 +36,130 @@ def tokens(tmp_path: Path) -> Path:
     file = tmp_path / "tokens"
     file.write_text(f"# comment\nread {READ}\nadmin {ADMIN}\n")
     return file
+
+
+def scopes(store: TokenStore) -> list[Scope | None]:
+    """Scopes of READ and OTHER; None if the token is not valid."""
+    found = (auth.find_principal(store.principals, token) for token in (READ, OTHER))
+    return [principal and principal.scope for principal in found]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"read {READ}\nadmin {OTHER}",
+        f"read {READ},admin {OTHER}",
+        f"\n# a comment of some words\n  read\t{READ}  \r\nadmin {OTHER}\n\n",
+    ],
+)
+def test_tokens_are_parsed(text: str) -> None:
+    store = TokenStore(None, {auth.TOKENS: text})
+    assert scopes(store) == [Scope.READ, Scope.ADMIN]
+    for token in (f"{READ}x", ""):
+        assert auth.find_principal(store.principals, token) is None
+    assert READ not in repr(store.principals)  # only digests
+
+
+def test_tokens_of_file_and_environment_are_valid(tokens: Path) -> None:
+    assert scopes(TokenStore(tokens, {auth.TOKENS: f"admin {OTHER}"})) == [Scope.READ, Scope.ADMIN]
+    assert scopes(TokenStore(None, {})) == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("part", "texts"),
+    [
+        ("line 1", [READ, f"write {READ}", f"read {READ} twice"]),
+        ("line 2", [f"\nREAD {READ}"]),
+        ("too weak", ["read short-01234", f"read {READ[:-1]}é"]),
+    ],
+)
+def test_errors_never_repeat_a_token(part: str, texts: list[str]) -> None:
+    for text in texts:
+        with pytest.raises(InputError, match=part) as fault:
+            auth.parse_tokens(text, "here")
+        assert "01234" not in str(fault.value)
+
+
+def test_every_digest_is_compared() -> None:
+    principals = auth.parse_tokens(f"read {READ}\nread {OTHER}\nadmin {READ}{OTHER}", "here")
+    for token in (READ, OTHER, "unknown"):
+        with mock.patch.object(hmac, "compare_digest", wraps=hmac.compare_digest) as compare:
+            auth.find_principal(principals, token)
+        assert compare.call_count == 3
+        assert {len(one) for call in compare.call_args_list for one in call.args} == {32}
+
+
+@pytest.mark.parametrize("content", [None, b"", b"# none\n", b"read x\n", b"x" * 100_000])
+def test_an_unusable_file_is_refused_at_the_start(tokens: Path, content: bytes | None) -> None:
+    tokens.unlink() if content is None else tokens.write_bytes(content)
+    with pytest.raises(InputError, match=r"expected"):
+        TokenStore(tokens, {})
+
+
+def test_tokens_are_rotated_without_a_restart(
+    tokens: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = TokenStore(tokens, {})
+    assert scopes(store) == [Scope.READ, None]
+    fresh = tokens.with_name("fresh")
+    fresh.write_text(f"admin {OTHER}\n")
+    fresh.rename(tokens)
+    assert scopes(store) == [None, Scope.ADMIN]
+    with caplog.at_level(logging.WARNING):
+        for break_it in (
+            lambda: tokens.write_text(""),
+            lambda: tokens.write_text("admin x\n"),
+            lambda: tokens.write_bytes(b"\xff\x00" * 100),
+            lambda: tokens.write_text(f"read {READ}\n" * 100_000),
+            tokens.unlink,
+            lambda: os.mkfifo(tokens),  # opening it would block
+        ):
+            break_it()
+            for _ in range(3):
+                assert scopes(store) == [None, Scope.ADMIN]  # the old tokens stay valid
+    warnings = [one.getMessage() for one in caplog.records if "stay valid" in one.getMessage()]
+    assert len(warnings) == 6  # once each
+    tokens.unlink()
+    tokens.write_text(f"read {READ}\n")
+    assert scopes(store) == [Scope.READ, None]
+
+
+def test_a_bucket_refills_with_time() -> None:
+    limit = RateLimit(rate=2.0, burst=3)
+    assert [limit.wait_s("a", 0.0) for _ in range(4)] == [0, 0, 0, 0.5]
+    assert limit.wait_s("b", 0.0) == 0
+    assert [limit.would_wait_s("a", 0.25) for _ in range(3)] == [0.25] * 3  # counts nothing
+    assert limit.wait_s("a", 0.25) == 0.25
+    assert limit.wait_s("a", 0.5) == 0
+    assert limit.wait_s("a", 0.5) > 0
+    assert [limit.wait_s("a", 1000.0) for _ in range(4)] == [0, 0, 0, 0.5]  # at most the burst
+
+
+def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth, "MAX_CLIENTS", 10)
+    limit, failures = RateLimit(1.0, 1), FailedAuthLimiter(1)
+    principals = auth.parse_tokens("\n".join(f"read {READ}{n}" for n in range(12)), "here")
+    for number, principal in enumerate(principals):
+        limit.wait_s(number, 0.0)
+        failures.wait_s("a", principal, 0.0)
+    assert limit.would_wait_s(0, 0.0) == 0  # dropped, so its bucket is full again
+    assert limit.would_wait_s(11, 0.0) == 1
+    failures.wait_s("a", None, 0.0)
+    assert failures.wait_s("a", principals[0], 0.0) == 1  # dropped: it must wait like a new one
+    assert failures.wait_s("a", principals[11], 0.0) == 0
+
+
+def test_failed_attempts_delay_new_tokens_only() -> None:
+    failures = FailedAuthLimiter(wrong=2)
+    known, new = auth.parse_tokens(f"read {READ}\nread {OTHER}", "here")
+    assert failures.wait_s("a", known, 0.0) == 0
+    assert [failures.wait_s("a", None, 0.0) for _ in range(3)] == [0, 0, 1]
+    assert failures.wait_s("a", known, 0.0) == 0
+    assert failures.wait_s("a", new, 0.0) == 1
+    assert failures.wait_s("b", new, 0.0) == 0
+    assert failures.wait_s("a", new, 1.0) == 0  # a second later one guess is free
+    assert failures.wait_s("a", None, 1.0) == 0  # a valid token does not use it up
+    assert failures.wait_s("a", None, 1.0) == 1
 
 
 def routes_of(here: LocalService, public: bool = True) -> Iterator[tuple[str, str, Any]]:
