@@ -24,6 +24,11 @@ BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
 URL = "http://127.0.0.1:1"
 STATUS: dict[str, Any] = {"system": "das", "lifecycle": {"state": "SERVING"}, "policies": {}}
 STATUS |= {"acting": "policy", "paused": False}
+INTERVAL = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
+LISTED = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
+DAS = {"system": "das", "summary": "", "lifecycle": "ONLINE", "paused": False, "acting": "x"}
+SERVICE = {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False}
+OUTCOME, ACCEPTED = {"jct_s": 3}, {"accepted": True, "reward": -2.5}
 
 
 def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient) -> None:
@@ -59,13 +64,6 @@ def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
             make_client(service.url).decide("decima", state)
         assert service.seen == []
     assert (raised.value.status, raised.value.field) == (None, "state")
-
-
-INTERVAL = {"time": "2026-01-01T00:00:00Z", "decisions": 4, "p50_ms": 1.5}
-LISTED = {"decisions": [{**DECISION, "time": "2026-01-01T00:00:00Z", "mode": "active"}]}
-DAS = {"system": "das", "summary": "", "lifecycle": "ONLINE", "paused": False, "acting": "x"}
-SERVICE = {"version": "1", "started_at": "x", "uptime_s": 3, "tokens": False}
-OUTCOME, ACCEPTED = {"jct_s": 3}, {"accepted": True, "reward": -2.5}
 
 
 @pytest.mark.parametrize(
@@ -128,9 +126,7 @@ def test_closed_connection_is_not_reused(make_client: MakeClient, end: Any) -> N
         answer(b"<html>bad gateway</html>", 502),
     ],
 )
-def test_only_decide_is_retried_and_with_the_same_request_id(
-    make_client: MakeClient, clock: Clock, fault: Any
-) -> None:
+def test_only_decide_is_retried(make_client: MakeClient, clock: Clock, fault: Any) -> None:
     with fake_service(fault, fault, answer(), fault, fault, answer()) as service:
         client = make_client(service.url, clock=clock)
         assert client.decide("decima", STATE).id == "d-1"
@@ -142,9 +138,7 @@ def test_only_decide_is_retried_and_with_the_same_request_id(
         assert (len(service.seen), len(clock.pauses)) == (5, 2)
 
 
-def test_unreachable_service_is_retried_for_every_call(
-    make_client: MakeClient, clock: Clock
-) -> None:
+def test_unreachable_service_is_retried(make_client: MakeClient, clock: Clock) -> None:
     with pytest.raises(Unreachable, match="refused") as raised:
         make_client(unused_url(), clock=clock).pause("decima")
     assert len(clock.pauses) == 3
@@ -256,9 +250,7 @@ def test_local_decision_has_cause_and_latency(make_client: MakeClient, clock: Cl
 
 
 def test_token_is_sent_and_never_shown(
-    make_client: MakeClient,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    make_client: MakeClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with fake_service(answer({"error": "no"}, 401)) as service, caplog.at_level(logging.DEBUG):
         client = make_client(service.url, token="s3cret-token", fallback=lambda *_: {})

@@ -103,9 +103,7 @@ def certificate(folder: Path) -> Path:
     return file
 
 
-def test_tls_certificate_is_verified_before_the_token_is_sent(
-    make_client: MakeClient, tmp_path: Path
-) -> None:
+def test_tls_certificate_is_verified_first(make_client: MakeClient, tmp_path: Path) -> None:
     file = certificate(tmp_path)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(file)

@@ -72,15 +72,6 @@ def draw_decision(n: int, *, uncertain: bool) -> tuple[Json, Json]:
     return {"place": [{"job": n, "machine": n, "gpus": 4}], "preempt": []}, reason
 
 
-def interval(i: int) -> Json:
-    """The i-th last interval."""
-    return {
-        "time": ago(INTERVAL_S * i), "decisions": 8 + i % 12, "fallbacks": 1, "drift": 0,
-        "by_cause": {"timeout": 1}, "p50_ms": 2 + i % 3, "p99_ms": 5 + i % 4,
-        "reward_mean": -14 + i % 5, "shadow_agreement": 0.8 + i % 3 / 20,
-    }  # fmt: skip
-
-
 class FakeSystem:
     """What the gateway uses of a DecisionService; without `fields` of its status, one that serves.
 
@@ -90,7 +81,14 @@ class FakeSystem:
     def __init__(self, *, uncertain: bool = False, **fields: Any) -> None:
         self.draw = partial(draw_decision, uncertain=uncertain)
         self.decided: deque[Json] = deque(maxlen=200)
-        self.intervals = [interval(i) for i in range(INTERVALS, 0, -1)]
+        self.intervals: list[Json] = [
+            {
+                "time": ago(INTERVAL_S * i), "decisions": 8 + i % 12, "fallbacks": 1, "drift": 0,
+                "by_cause": {"timeout": 1}, "p50_ms": 2 + i % 3, "p99_ms": 5 + i % 4,
+                "reward_mean": -14 + i % 5, "shadow_agreement": 0.8 + i % 3 / 20,
+            }
+            for i in range(INTERVALS, 0, -1)
+        ]  # fmt: skip
         self.fields: Json = {
             "system": "decima",
             "summary": "What it decides",

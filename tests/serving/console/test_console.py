@@ -120,9 +120,7 @@ def background(browser: Browser) -> str:
     return str(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
 
 
-def test_new_decision_shows_reason_and_choices(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
+def test_decision_is_explained(browser: Browser, service: FakeService, console: Console) -> None:
     newest = console.newest_decision(other_than=console.newest_decision())
     text = console.expand(newest)
     decision = next(d for d in service.systems["decima"].decided if d["id"] == newest)
@@ -142,9 +140,7 @@ def test_new_decision_shows_reason_and_choices(
     assert all(url.startswith((service.base, "data:")) for url in browser.requests())
 
 
-def test_status_of_both_systems_is_shown(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
+def test_status_is_shown(browser: Browser, service: FakeService, console: Console) -> None:
     status = service.systems["decima"].status()
     assert browser.text("headline") == "The policy decides: my-serving"
     assert browser.text("reason") == status["acting_because"]
@@ -286,7 +282,7 @@ def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console
         assert browser.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_rate_limit_and_lost_connection_are_reported(
+def test_lost_connection_is_reported(
     browser: Browser, service: FakeService, console: Console
 ) -> None:
     refusal = HttpError(429, "too many requests", headers={"Retry-After": "3"})

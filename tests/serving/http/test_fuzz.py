@@ -113,9 +113,7 @@ def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
-def test_mutated_states_are_decided_or_refused_with_the_field(
-    everything: LocalService, system: str
-) -> None:
+def test_mutated_states_are_decided_or_refused(everything: LocalService, system: str) -> None:
     """Values of a valid state are replaced, removed or duplicated."""
     names = everything.service.systems[system].endpoint.examples()
     valid = min((everything.state(system, name) for name in names), key=lambda s: len(str(s)))

@@ -41,9 +41,7 @@ def scripted(
 
 
 @scripted
-async def test_a_response_is_kept_for_a_minute_by_id_and_body(
-    cache: IdempotencyCache, work: Work
-) -> None:
+async def test_responses_are_kept_for_a_minute(cache: IdempotencyCache, work: Work) -> None:
     for now_s, request_id, body, response in [
         (0.0, "a", b"x", b"1"),
         (KEEP_S, "a", b"x", b"1"),
@@ -57,9 +55,7 @@ async def test_a_response_is_kept_for_a_minute_by_id_and_body(
 
 
 @scripted
-async def test_repeats_wait_and_one_runs_if_the_first_is_cancelled(
-    cache: IdempotencyCache, work: Work
-) -> None:
+async def test_the_next_runs_if_the_first_is_cancelled(cache: IdempotencyCache, work: Work) -> None:
     work.go.clear()
     calls = [asyncio.ensure_future(cache.get_or_run("a", b"x", work)) for _ in range(5)]
     await asyncio.sleep(0.01)

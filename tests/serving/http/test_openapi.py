@@ -73,9 +73,7 @@ def test_every_route_is_documented(everything: LocalService, api: dict[str, Any]
     assert there - pages == {(path, verb) for path, verb, _ in operations(api)}
 
 
-def test_examples_are_valid_and_answered_as_documented(
-    everything: LocalService, api: dict[str, Any]
-) -> None:
+def test_examples_are_answered_as_documented(everything: LocalService, api: dict[str, Any]) -> None:
     seen = set()
     for path, verb, operation in operations(api):
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -104,9 +102,7 @@ def test_examples_and_defaults_in_schemas_are_valid(api: dict[str, Any]) -> None
         validator(api, schema).validate(value)
 
 
-def test_the_page_is_complete_and_loads_nothing(
-    everything: LocalService, api: dict[str, Any]
-) -> None:
+def test_the_page_loads_nothing(everything: LocalService, api: dict[str, Any]) -> None:
     answer = everything.request("GET", "/docs")
     assert answer.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -15,9 +15,11 @@ from loadmaster.serving.jobs.client import Jobs, UnknownJobError, UnreachableErr
 from tests.serving.client.fake_service import fake_service, silence, unused_url
 from tests.serving.jobs.dashboard import Dashboard, running
 
+Patch = pytest.MonkeyPatch
+
 
 @pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def clean_environment(monkeypatch: Patch, tmp_path: Path) -> None:
     """Remove addresses and tokens."""
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -36,9 +38,7 @@ def jobs(dashboard: Dashboard) -> Jobs:
     return Jobs(dashboard.address, token="secret")
 
 
-def test_submit_sends_entrypoint_code_and_metadata(
-    jobs: Jobs, dashboard: Dashboard, tmp_path: Path
-) -> None:
+def test_submit_sends_the_code(jobs: Jobs, dashboard: Dashboard, tmp_path: Path) -> None:
     code = tmp_path / "loadmaster-0.1.0-0_abc-py3-none-any.whl"
     code.write_bytes(b"a wheel")
     arguments = ["train", "decima", "--set", "training.iterations=3"]
@@ -62,9 +62,7 @@ def test_submit_sends_entrypoint_code_and_metadata(
     assert dashboard.packages[code.name] == b"as it was"  # the code is uploaded once
 
 
-def test_own_jobs_are_listed_latest_first_and_found_by_a_part(
-    jobs: Jobs, dashboard: Dashboard
-) -> None:
+def test_own_jobs_are_listed_and_found(jobs: Jobs, dashboard: Dashboard) -> None:
     with pytest.raises(UnknownJobError, match="no jobs"):
         jobs.find("ab12")
     for end in ("ab12", "cd34"):
@@ -92,9 +90,7 @@ def test_unknown_job_is_refused(method: str, jobs: Jobs) -> None:
         list(getattr(jobs, method)("missing"))
 
 
-def test_follow_reconnects_without_repeating_output(
-    jobs: Jobs, dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_follow_repeats_no_output(jobs: Jobs, dashboard: Dashboard, monkeypatch: Patch) -> None:
     dashboard.add("loadmaster-a", "RUNNING", {"loadmaster": "list"})
     tails = iter([["one\n", "tw"], [], ["one\ntwo\n", "three\n"]])
 
@@ -111,9 +107,7 @@ def test_follow_reconnects_without_repeating_output(
 @pytest.mark.parametrize(
     ("token", "part"), [("wrong", "refuses the token"), (None, "requires a token")]
 )
-def test_wrong_token_is_refused_and_not_shown(
-    token: str | None, part: str, dashboard: Dashboard
-) -> None:
+def test_wrong_token_is_refused(token: str | None, part: str, dashboard: Dashboard) -> None:
     with pytest.raises(InputError, match=f"{part}.*RAY_AUTH_TOKEN") as raised:
         Jobs(dashboard.address, token=token).list()
     assert "\n" not in str(raised.value)
@@ -121,7 +115,7 @@ def test_wrong_token_is_refused_and_not_shown(
 
 
 def test_token_is_read_from_variable_or_file(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dashboard: Dashboard, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     assert cluster_token() is None
     (tmp_path / ".ray").mkdir()
@@ -135,7 +129,7 @@ def test_token_is_read_from_variable_or_file(
     assert cluster_token() == "from a variable"
 
 
-def test_unreachable_dashboard_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_dashboard_is_reported(monkeypatch: Patch) -> None:
     with running(Dashboard()) as stopped:
         jobs = Jobs(stopped.address)
         assert jobs.list() == []
@@ -156,9 +150,7 @@ def test_errors_of_the_server_are_reported(jobs: Jobs, dashboard: Dashboard) -> 
         Jobs(dashboard.address, token="secret").list()
 
 
-def test_dashboard_address_precedence(
-    dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dashboard_address_precedence(dashboard: Dashboard, monkeypatch: Patch) -> None:
     assert dashboard_address() == "http://127.0.0.1:8265"
     assert dashboard_address("head:8265/") == "http://head:8265"
     monkeypatch.setenv("RAY_ADDRESS", "https://proxy.example/ray")
@@ -170,7 +162,7 @@ def test_dashboard_address_precedence(
     assert Jobs(dashboard.address, token="secret").list() == []  # Ray's client obeys too
 
 
-def test_invalid_address_and_dead_head_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_address_and_dead_head_are_refused(monkeypatch: Patch) -> None:
     for address in ("ray://head:10001", "http://", "http://h:port", "http://h?x=1", "http://u@h"):
         with pytest.raises(InputError, match="HOST:PORT"):
             dashboard_address(address)
@@ -180,9 +172,7 @@ def test_invalid_address_and_dead_head_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_ray_without_a_dashboard_is_refused(
-    ray_session: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ray_without_a_dashboard_is_refused(ray_session: None, monkeypatch: Patch) -> None:
     monkeypatch.undo()
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
     with pytest.raises(InputError, match="no dashboard"):

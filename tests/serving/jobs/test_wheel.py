@@ -17,6 +17,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.serving.jobs import wheel as module
 from loadmaster.serving.jobs.wheel import metadata_name, wheel, without_requirements
 
+Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.slow
 
 PACKAGES = ("envs/", "models/", "serving/", "platform/")
@@ -137,9 +138,7 @@ def test_untracked_modules_are_included_and_ignored_files_are_not(tree: Path) ->
     assert "envs/__init__.py" not in module.sources(tree)
 
 
-def test_old_wheels_are_deleted(
-    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_wheels_are_deleted(tree: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "KEPT", 2)
     monkeypatch.setattr(module, "build", lambda files: built)
     built = {"loadmaster-7.0.dist-info/METADATA": b"Name: loadmaster\nVersion: 7.0\n\n"}
@@ -162,9 +161,7 @@ def test_old_wheels_are_deleted(
         ("pass", "no output"),
     ],
 )
-def test_build_error_is_shown(
-    program: str, part: str, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_build_error_is_shown(program: str, part: str, tree: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr(module, "BUILD", program)
     with pytest.raises(InputError, match=part):
         module.build(module.sources(tree))
