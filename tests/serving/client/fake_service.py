@@ -69,12 +69,10 @@ def raw(data: bytes, stays_open: bool = False) -> Behaviour:
 
 def answer(content: object = DECISION, status: int = 200, **headers: str) -> Behaviour:
     body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    lines = [
-        f"HTTP/1.1 {status} Whatever",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
-    head = "\r\n".join([*lines, f"Content-Length: {len(body)}"]).encode()
-    return raw(head + b"\r\n\r\n" + body, headers.get("Connection") != "close")
+    given = {**headers, "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    data = f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + body
+    return raw(data, headers.get("Connection") != "close")
 
 
 def echo(exchange: Exchange) -> bool:

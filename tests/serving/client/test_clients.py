@@ -19,6 +19,7 @@ from tests.serving.client.fake_service import DECISION, answer, fake_service, ra
 
 STATE = {"version": 1, "jobs": []}
 ENCODED = json.dumps(STATE, indent=1).encode()
+OVERRIDING = ENCODED + b',"mode":"active"'  # which must not override the mode
 MODEL = create_model("State", version=(int, 1), jobs=(list[int], []))()
 BIG = b'{"x":"' + b"x" * 5_000_000 + b'"}'
 URL = "http://127.0.0.1:1"
@@ -46,10 +47,7 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
     assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
 
 
-@pytest.mark.parametrize(
-    "state",  # bytes cannot override the mode
-    [STATE, MappingProxyType(STATE), MODEL, ENCODED, ENCODED + b',"mode":"active"'],
-)
+@pytest.mark.parametrize("state", [STATE, MappingProxyType(STATE), MODEL, ENCODED, OVERRIDING])
 def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:
         make_client(service.url).decide("decima", state, mode="shadow")

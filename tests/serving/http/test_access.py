@@ -95,9 +95,7 @@ def test_an_unusable_file_is_refused_at_the_start(tokens: Path, content: bytes |
         TokenStore(tokens, {})
 
 
-def test_tokens_are_rotated_without_a_restart(
-    tokens: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tokens_are_rotated_at_once(tokens: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = TokenStore(tokens, {})
     assert scopes(store) == [Scope.READ, None]
     fresh = tokens.with_name("fresh")

@@ -84,11 +84,14 @@ def details(**changed: Any) -> dict[str, Any]:
     return {**given, "metadata": labels, "start_time": 1_794_763_892_209, **changed}
 
 
-def test_running_job() -> None:
+def test_job_has_a_state_and_an_ending() -> None:
     job = job_from(details())
     assert (job.id, job.status, job.command) == ("loadmaster-list-1", "running", "list --json")
     assert (job.folder, job.submitted_at, job.ended_at) == ("/runs/1", 1_794_763_892.209, None)
     assert not job.ended
+    endings = {"SUCCEEDED": "done", "STOPPED": "was stopped", "PENDING": "queued"}
+    for status, ending in (*endings.items(), ("FAILED", "failed (before it began)")):
+        assert job_from(details(status=status, metadata=None)).ending == ending
 
 
 def test_failed_job_has_the_last_lines() -> None:
@@ -100,9 +103,3 @@ def test_failed_job_has_the_last_lines() -> None:
     assert len(job.last_lines()) == 10
     message = "Job supervisor actor failed to start: no pip\nhere"
     assert job_from(details(message=message)).last_lines() == message.splitlines()
-
-
-def test_ending_of_other_states() -> None:
-    endings = {"SUCCEEDED": "done", "STOPPED": "was stopped", "PENDING": "queued"}
-    for status, ending in (*endings.items(), ("FAILED", "failed (before it began)")):
-        assert job_from(details(status=status, metadata=None)).ending == ending

@@ -19,7 +19,6 @@ from loadmaster.serving.jobs.wheel import metadata_name, wheel, without_requirem
 
 Patch = pytest.MonkeyPatch
 pytestmark = pytest.mark.slow
-
 PACKAGES = ("envs/", "models/", "serving/", "platform/")
 PROJECT = """
 [project]
