@@ -11,7 +11,6 @@ import os
 import select
 import socket
 from collections.abc import Callable
-from typing import Protocol
 
 from .http1 import Address, BrokenError, MalformedError, Response, ResponseParser
 
@@ -159,8 +158,7 @@ class AsyncConnection(asyncio.Protocol):
         self._transport = None
         if self._response is None or self._response.done():
             return
-        response = self._parser.end()
-        if response is not None:
+        if (response := self._parser.end()) is not None:
             self._response.set_result(response)
         else:
             reason = _reason(fault) if isinstance(fault, OSError) else CLOSED
@@ -181,12 +179,7 @@ def _reason(fault: OSError) -> str:
     return (fault.strerror or str(fault) or type(fault).__name__).lower()
 
 
-class PooledConnection(Protocol):
-    async def exchange(self, data: bytes, remaining: Remaining) -> Response:
-        """Send an encoded request and receive the response."""
-
-    def is_stale(self) -> bool: ...
-    def close(self) -> None: ...
+PooledConnection = Connection | AsyncConnection
 
 
 class ConnectionPool:

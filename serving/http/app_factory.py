@@ -36,15 +36,15 @@ TICK_S = 2.0  # between two rounds of what is not part of a request
 class Service:
     """The gateway's application and the systems behind it."""
 
-    def __init__(
-        self,
-        systems: Mapping[str, DecisionService],
-        gateway: Gateway,
-        address: tuple[str, int] | None,
-    ) -> None:
+    def __init__(self, gateway: Gateway, address: tuple[str, int] | None) -> None:
         """`address`: host and port to listen on; None if Serve's proxy listens."""
-        self.systems, self._address = systems, address
-        self.app = build_app(gateway, _count_error, self.lifespan)
+        self.systems, self._address = gateway.systems, address
+        # Errors are counted without a system: a refused request may name none.
+        self.app = build_app(
+            gateway,
+            lambda status: record("loadmaster_rejected_total", 1, str(status)),
+            self.lifespan,
+        )
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
@@ -70,11 +70,6 @@ class Service:
                     log.exception("maintenance of %s", system.endpoint.system)
 
 
-def _count_error(status: int) -> None:
-    """Of the service as a whole: a refused request may name no system."""
-    record("loadmaster_rejected_total", 1, str(status))
-
-
 def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     """Build the service; raises InputError for wrong settings."""
     tokens = TokenStore(settings.tokens)
@@ -82,7 +77,7 @@ def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
     systems = {name: _system(name, settings, workers[name]) for name in settings.systems}
     gateway = Gateway(systems, AccessControl(tokens, settings.limits), settings.limits)
     address = (settings.host, settings.port) if settings.listen else None
-    return Service(systems, gateway, address)
+    return Service(gateway, address)
 
 
 def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionService:

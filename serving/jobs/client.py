@@ -6,9 +6,11 @@ import asyncio
 import datetime
 import logging
 import os
+import re
 import secrets
 import shlex
 import time
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -64,9 +66,8 @@ class Jobs:
         default in its user's home. `cpus` and `gpus` are those of the command without its workers.
         `code` is a wheel to run instead of this installation's.
         """
-        now = datetime.datetime.now()
         name = name or submission.usual_name(arguments)
-        job = submission.job_id(name, now, secrets.token_hex(2))
+        job = submission.job_id(name, datetime.datetime.now(), secrets.token_hex(2))
         folder = submission.job_folder(storage, job)
         variables = submission.environment(env or {})
         shipped = str(code or wheel())
@@ -147,14 +148,11 @@ class Jobs:
 
         # One Runner for all: on Ctrl-C it cancels the task before it raises.
         with asyncio.Runner() as runner:
-            while True:
-                try:
-                    text = runner.run(following())
-                except (aiohttp.ClientError, RuntimeError, OSError):
-                    return  # the next call raises the reason
-                if text is None:
-                    return
-                yield text
+            try:
+                while (text := runner.run(following())) is not None:
+                    yield text
+            except (aiohttp.ClientError, RuntimeError, OSError):
+                return  # the next call raises the reason
 
     @cached_property
     def _ray(self) -> Any:
@@ -217,29 +215,25 @@ class Jobs:
         return InputError(f"the cluster at {self.address} {what}; {expected}")
 
 
-def _reason(fault: BaseException) -> str:
-    """The text of the operating system's error inside the errors of libraries."""
+def _reason(fault: OSError) -> str:
+    """The operating system's text in the errors that requests and Ray raise from it."""
     import requests
 
     if isinstance(fault, requests.exceptions.Timeout):
         return "timeout"
-    inner: BaseException | None = fault
-    while inner is not None:
-        for part in (inner, *inner.args):
-            if isinstance(part, OSError) and part.strerror:
-                return part.strerror
-        inner = inner.__cause__ or inner.__context__
-    return "the connection broke"
+    found = re.search(r"\[Errno -?\d+\] ([\w ]+)", "".join(traceback.format_exception(fault)))
+    return found[1] if found else "the connection broke"
 
 
 @contextmanager
 def _override_address(address: str) -> Iterator[None]:
     """Set the variable by which Ray would override the given address."""
-    before = os.environ.pop(API_SERVER, None)
+    before = os.environ.get(API_SERVER)
     os.environ[API_SERVER] = address
     try:
         yield
     finally:
-        del os.environ[API_SERVER]
-        if before is not None:
+        if before is None:
+            del os.environ[API_SERVER]
+        else:
             os.environ[API_SERVER] = before

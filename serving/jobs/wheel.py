@@ -92,19 +92,14 @@ def build(files: Files) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="lm-wheel-") as scratch:
         copy, dist = Path(scratch) / "loadmaster", Path(scratch) / "dist"
         for name, content in files.items():
-            file = copy / name
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(content)
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            (copy / name).write_bytes(content)
         dist.mkdir()
         try:
             # -P keeps the copy, which contains platform/, off sys.path.
+            command = [sys.executable, "-P", "-c", BUILD, str(dist)]
             done = subprocess.run(
-                [sys.executable, "-P", "-c", BUILD, str(dist)],
-                cwd=copy,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT_S,
-                check=False,
+                command, cwd=copy, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as fault:
             raise InputError(f"this checkout cannot be built as a wheel: {fault}") from None
@@ -129,16 +124,13 @@ def _git_files(root: Path, parts: list[str]) -> list[str]:
     """Files that git does not ignore; none without git or outside of a repository."""
     kinds = ("--cached", "--others", "--exclude-standard")
     try:
-        listed = subprocess.run(
-            ["git", "-C", str(root), "ls-files", "-z", *kinds, "--", *parts],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=True,
+        command = ["git", "-C", str(root), "ls-files", "-z", *kinds, "--", *parts]
+        listed = subprocess.check_output(
+            command, stderr=subprocess.DEVNULL, text=True, timeout=TIMEOUT_S
         )
     except (OSError, subprocess.SubprocessError):
         return []
-    names = sorted(filter(None, listed.stdout.split("\0")))
+    names = sorted(filter(None, listed.split("\0")))
     return names if PROJECT in names else []
 
 
@@ -175,11 +167,8 @@ def wheel(root: Path | None = None, cache: Path | None = None) -> Path:
 
 def digest_of(files: Files) -> str:
     """Digest of names and contents, in any order."""
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode())
-        digest.update(files[name])
-    return digest.hexdigest()[:16]
+    lines = (f"{name}\0{hashlib.sha256(files[name]).hexdigest()}\n" for name in sorted(files))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
 
 
 def without_requirements(files: Files) -> dict[str, bytes]:
@@ -215,8 +204,9 @@ def metadata_name(files: Iterable[str]) -> str:
 
 def _encode(metadata: Message) -> bytes:
     """Encode metadata without folding long lines."""
-    lines = [f"{name}: {value}" for name, value in metadata.items()]
-    return ("\n".join(lines) + f"\n\n{metadata.get_payload()}").encode("utf-8", "surrogateescape")
+    head = "".join(f"{name}: {value}\n" for name, value in metadata.items())
+    description: Any = metadata.get_payload(decode=True)
+    return b"%b\n%b" % (head.encode("utf-8", "surrogateescape"), description)
 
 
 def _record(files: Files, own_name: str) -> bytes:

@@ -8,9 +8,12 @@ import socketserver
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from email.message import Message
+from functools import partial
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 DECISION: dict[str, Any] = {
@@ -35,65 +38,46 @@ DECISION: dict[str, Any] = {
 
 
 @dataclass
-class Seen:
-    """A received request."""
+class Exchange:
+    """A received request, and the socket on which to respond."""
 
     method: str
     target: str
-    headers: Mapping[str, str]
+    headers: Message
     body: bytes
     connection: int  # number of the connection, from 0
+    socket: socket.socket
+    over: threading.Event  # the test has ended
 
     @property
     def json(self) -> Any:
         return json.loads(self.body)
 
 
-@dataclass
-class Exchange:
-    """A request and the means to respond."""
-
-    socket: socket.socket
-    seen: Seen
-    over: threading.Event  # the test has ended
-
-
 Behaviour = Callable[[Exchange], bool]  # returns whether the connection stays open
 
 
-def answer(
-    content: object = DECISION, status: int = 200, chunked: bool = False, **headers: str
-) -> Behaviour:
-    body = content if isinstance(content, bytes) else json.dumps(content).encode()
-    head = f"HTTP/1.1 {status} Whatever\r\nContent-Type: application/json\r\n"
-    head += "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-    if chunked:
-        pieces = [body[at : at + 50] for at in range(0, len(body), 50)]
-        coded = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
-        data = head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + coded + b"0\r\n\r\n"
-    else:
-        data = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+def raw(data: bytes, stays_open: bool = False) -> Behaviour:
+    """Send exactly these bytes."""
 
     def behave(exchange: Exchange) -> bool:
         exchange.socket.sendall(data)
-        return headers.get("Connection") != "close"
+        return stays_open
 
     return behave
+
+
+def answer(content: object = DECISION, status: int = 200, **headers: str) -> Behaviour:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    given = {**headers, "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    data = f"HTTP/1.1 {status} Whatever\r\n{head}\r\n".encode() + body
+    return raw(data, headers.get("Connection") != "close")
 
 
 def echo(exchange: Exchange) -> bool:
     """Decide what the state is."""
-    return answer({**DECISION, "decision": exchange.seen.json["state"]})(exchange)
-
-
-def raw(data: bytes) -> Behaviour:
-    """Send exactly these bytes and close."""
-
-    def behave(exchange: Exchange) -> bool:
-        exchange.socket.sendall(data)
-        return False
-
-    return behave
+    return answer({**DECISION, "decision": exchange.json["state"]})(exchange)
 
 
 def reset(exchange: Exchange) -> bool:
@@ -109,8 +93,7 @@ def silence(exchange: Exchange) -> bool:
 
 def close_unannounced(exchange: Exchange) -> bool:
     """Respond without a Connection header, then close."""
-    answer()(exchange)
-    return False
+    return not answer()(exchange)
 
 
 def trickle(exchange: Exchange) -> bool:
@@ -122,19 +105,17 @@ def trickle(exchange: Exchange) -> bool:
     return False
 
 
-def refuse_unread(exchange: Exchange) -> bool:
-    """Respond 413 after the headers, and close."""
+def refuse_unread(exchange: Exchange, drain: bool = False) -> bool:
+    """Respond 413 after the headers, then read the body if `drain`, and close."""
     answer({"error": "too large"}, 413, Connection="close")(exchange)
+    if drain:
+        exchange.socket.shutdown(socket.SHUT_WR)
+        while exchange.socket.recv(100_000):
+            pass
     return False
 
 
-def refuse_and_drain(exchange: Exchange) -> bool:
-    """Respond 413 after the headers, then read the body."""
-    refuse_unread(exchange)
-    exchange.socket.shutdown(socket.SHUT_WR)
-    while exchange.socket.recv(100_000):
-        pass
-    return False
+refuse_and_drain = partial(refuse_unread, drain=True)
 
 
 class FakeService(socketserver.ThreadingTCPServer):
@@ -148,14 +129,15 @@ class FakeService(socketserver.ThreadingTCPServer):
         scheme = "http" if tls is None else "https"
         self.url = f"{scheme}://127.0.0.1:{self.server_address[1]}"
         self.script, self.tls, self.connections = script, tls, 0
-        self.seen: list[Seen] = []
+        self.seen: list[Exchange] = []
         self.over, self.lock = threading.Event(), threading.Lock()
 
     def handle_error(self, *_: Any) -> None:
         """Ignore broken connections."""
 
 
-class _Connection(socketserver.StreamRequestHandler):
+class _Connection(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: FakeService
 
@@ -163,23 +145,24 @@ class _Connection(socketserver.StreamRequestHandler):
         if self.server.tls is not None:
             self.request = self.server.tls.wrap_socket(self.request, server_side=True)
         super().setup()
-
-    def handle(self) -> None:
         with self.server.lock:
-            number, self.server.connections = self.server.connections, self.server.connections + 1
-        stays_open = True
-        while stays_open and (first := self.rfile.readline().decode().split()):
-            lines = iter(self.rfile.readline, b"\r\n")
-            pairs = (line.decode().partition(":") for line in lines)
-            headers = {name.lower(): value.strip() for name, _, value in pairs}
-            with self.server.lock:
-                script = self.server.script
-                behave = script.pop(0) if len(script) > 1 else script[0]
-            unread = behave in (refuse_unread, refuse_and_drain)
-            body = b"" if unread else self.rfile.read(int(headers.get("content-length", 0)))
-            seen = Seen(first[0], first[1], headers, body, number)
-            self.server.seen.append(seen)
-            stays_open = behave(Exchange(self.connection, seen, self.server.over))
+            self.number = self.server.connections
+            self.server.connections += 1
+
+    def do_POST(self) -> None:
+        with self.server.lock:
+            script = self.server.script
+            behave = script.pop(0) if len(script) > 1 else script[0]
+        unread = behave in (refuse_unread, refuse_and_drain)
+        body = b"" if unread else self.rfile.read(int(self.headers.get("content-length", 0)))
+        seen = Exchange(
+            self.command, self.path, self.headers, body, self.number, self.connection,
+            self.server.over,
+        )  # fmt: skip
+        self.server.seen.append(seen)
+        self.close_connection = not behave(seen)
+
+    do_GET = do_PUT = do_POST  # noqa: N815
 
     def finish(self) -> None:
         super().finish()

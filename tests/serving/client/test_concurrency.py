@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import gc
-import ipaddress
 import os
 import shutil
 import ssl
 import subprocess
 import sys
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,7 @@ def test_tasks_get_their_own_responses() -> None:
 
     with fake_service(echo) as service:
         assert asyncio.run(call(service.url)) == STATES
-        assert service.connections <= 200
+        assert 1 < service.connections <= 200  # a call that waits does not block the others
 
 
 def test_forked_process_opens_its_own_connection() -> None:
@@ -86,50 +85,25 @@ def test_client_reconnects_in_another_event_loop() -> None:
             gc.collect()  # asyncio warns about connections that outlive their event loop
 
 
-def test_event_loop_is_not_blocked() -> None:
-    async def call(url: str) -> int:
-        ticks = 0
-        async with AsyncClient(url, deadline_s=0.2, fallback=lambda *_: {}) as client:
-            task = asyncio.create_task(client.decide("das", {}))
-            while not task.done():
-                await asyncio.sleep(0.01)
-                ticks += 1
-            assert task.result().cause == "deadline"
-        return ticks
-
-    with fake_service(silence) as service:
-        began = time.monotonic()
-        assert asyncio.run(call(service.url)) >= 5
-        assert time.monotonic() - began < 2
-
-
 def certificate(folder: Path) -> Path:
     """Write a key and a self-signed certificate of 127.0.0.1 into one file."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
+    now, day = datetime.now(UTC), timedelta(days=1)
+    address = x509.IPAddress(IPv4Address("127.0.0.1"))
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
     )
+    builder = builder.add_extension(x509.SubjectAlternativeName([address]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    private = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
     file = folder / "service.pem"
-    pem = serialization.Encoding.PEM
-    private = serialization.PrivateFormat.PKCS8
-    file.write_bytes(
-        key.private_bytes(pem, private, serialization.NoEncryption()) + made.public_bytes(pem)
-    )
+    file.write_bytes(private + builder.sign(key, hashes.SHA256()).public_bytes(pem))
     return file
 
 
-def test_tls_certificate_is_verified_before_the_token_is_sent(
-    make_client: MakeClient, tmp_path: Path
-) -> None:
+def test_tls_certificate_is_verified_first(make_client: MakeClient, tmp_path: Path) -> None:
     file = certificate(tmp_path)
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     own.load_cert_chain(file)

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmaster.serving.client.responses import (
-    Choice,
-    Decision,
-    DecodeError,
-    History,
-    Status,
-    Systems,
-    decode,
-)
+from loadmaster.serving.client import responses
+from loadmaster.serving.client.responses import Choice, Decision, DecodeError, History, decode
 from tests.serving.client.fake_service import DECISION
 
 
@@ -63,23 +56,16 @@ def test_wrong_type_is_refused_with_its_path(changed: dict[str, Any], path: str)
         decode(Decision, {**DECISION, **changed})
 
 
+NAMES = st.sampled_from(["system", "systems", "service", "lifecycle", "state", "policies"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["system", "systems", "service", "lifecycle", "state", "policies"])
-            | st.text(max_size=3),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=4),
     max_leaves=12,
 )
 
 
 @given(JSON)
 def test_any_json_is_decoded_or_refused(data: Any) -> None:
-    for record in (Decision, Status, Systems, History):
+    for record in (Decision, responses.Status, responses.Systems, History):
         with suppress(DecodeError):
             assert isinstance(decode(record, data), record)

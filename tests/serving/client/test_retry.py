@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from loadmaster.serving.client.errors import DeadlineExceeded, ServiceError, Unreachable
-from loadmaster.serving.client.http1 import BrokenError, MalformedError, Request, Response
+from loadmaster.serving.client.errors import DeadlineExceeded, Unreachable
+from loadmaster.serving.client.http1 import BrokenError, Request, Response
 from loadmaster.serving.client.retry import RetryPolicy
 from tests.serving.client.conftest import Clock
 
@@ -60,16 +60,6 @@ def test_broken_connection_is_retried_if_safe() -> None:
         policy(WRITE).after_error(SENT)
     with pytest.raises(Unreachable, match=r"^cannot reach http://x: refused$"):
         policy(retries=0).after_error(UNSENT)
-
-
-@pytest.mark.parametrize(
-    ("fault", "error"),
-    [(MalformedError("no HTTP"), ServiceError), (TimeoutError(), DeadlineExceeded)],
-)
-def test_other_faults_are_not_retried(fault: Exception, error: type[ServiceError]) -> None:
-    with pytest.raises(ServiceError, match="http://x") as raised:
-        policy().after_error(fault)
-    assert type(raised.value) is error
 
 
 def test_deadline_covers_all_attempts() -> None:

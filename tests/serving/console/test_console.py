@@ -1,33 +1,113 @@
-"""The console in Chromium, over simulated systems."""
+"""The console in Chromium, over simulated systems, and once over the real gateway."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 
+from loadmaster.envs.settings import build_settings
+from loadmaster.serving.client import Client
+from loadmaster.serving.http.app_factory import assemble
 from loadmaster.serving.http.body import HttpError
-from tests.serving.console.console import READY, TIMER_SPEED, Console, text_of
-from tests.serving.console.fake_service import FakeService, FakeSystem, Json
-
-if TYPE_CHECKING:
-    from tests.browser import Browser
+from loadmaster.serving.settings import ServeSettings
+from loadmaster.serving.worker.worker import SystemWorker
+from tests.browser import Browser
+from tests.serving import toy
+from tests.serving.console.fake_service import FakeService, HttpServer, Json
 
 pytestmark = pytest.mark.slow
 
+TIMEOUT_S = 12.0
+TIMER_SPEED = 4.0  # the console polls every two seconds
+READY = "document.documentElement.dataset.ready === 'yes'"
 READ, ADMIN = "the-token-for-reading", "the-token-for-admins"
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 STALE = "'stale' in document.body.dataset"
+
+
+def text_of(element: str) -> str:
+    return f"document.getElementById({json.dumps(element)}).textContent"
+
+
 BANNER = f"!document.getElementById('banner').hidden && {text_of('banner-text')}"
 
 
+class Console:
+    def __init__(self, browser: Browser, base: str, *, ready: bool = True, **options: Any) -> None:
+        """Open the console in a new tab, and wait for its data if `ready`."""
+        self.browser = browser
+        browser.open(f"{base}/console", timer_speed=TIMER_SPEED, **options)
+        if ready:
+            self.wait_for(READY)
+
+    def wait_for(self, condition: str) -> Any:
+        """Return the value of a JavaScript expression once it is true."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (value := self.browser.evaluate(condition)):
+            page = self.browser.evaluate("document.body.innerText.slice(0, 600)")
+            assert time.monotonic() < deadline, f"never true: {condition}\n{page}"
+            time.sleep(0.05)
+        return value
+
+    def wait_for_text(self, element: str, text: str) -> None:
+        self.wait_for(f"{text_of(element)}.includes({json.dumps(text)})")
+
+    def click(self, element: str) -> None:
+        self.browser.evaluate(f"document.getElementById({json.dumps(element)}).click()")
+
+    def is_disabled(self, button: str) -> bool:
+        return bool(self.browser.evaluate(f"document.getElementById('{button}').disabled"))
+
+    def newest_decision(self, other_than: str = "") -> str:
+        first = "document.querySelector('#decisions > li')?.dataset.id"
+        return str(self.wait_for(f"{first} !== {json.dumps(other_than)} && {first}"))
+
+    def wait_for_tag(self, tag: str) -> None:
+        """Wait until the newest decision has this tag first."""
+        first = "document.querySelector('#decisions > li .tag').textContent"
+        self.wait_for(f"{first} === {json.dumps(tag)}")
+
+    def expand(self, decision: str) -> str:
+        """Expand a decision and return its text."""
+        entries = "[...document.querySelectorAll('#decisions > li')]"
+        entry = f"{entries}.find((each) => each.dataset.id === {json.dumps(decision)})"
+        self.browser.evaluate(f"{entry}.querySelector('.row').click()")
+        return str(self.wait_for(f"!{entry}.querySelector('.details').hidden && {entry}.innerText"))
+
+    def act(self, action: str, reason: str = "") -> None:
+        """Press one of the buttons, enter the reason, and confirm."""
+        self.wait_for(f"!document.getElementById('{action}').disabled")
+        self.click(action)
+        self.wait_for("document.getElementById('action-dialog').open")
+        if reason:
+            assert self.browser.evaluate("document.activeElement.id") == "action-reason"
+            self.browser.write(reason)
+        self.click("action-submit")
+        self.wait_for("!document.getElementById('action-dialog').open")
+
+    def pause(self, reason: str) -> None:
+        self.act("pause", reason)
+        self.wait_for_text("headline", "Paused")
+        self.wait_for_text("reason", reason)
+
+    def enter_token(self, token: str) -> None:
+        self.click("token-button")
+        self.wait_for("document.activeElement.id === 'token-field'")
+        self.browser.write(token)
+        self.browser.press("Enter")
+        self.wait_for("!document.getElementById('token-dialog').open")
+
+
 @pytest.fixture
-def service(request: pytest.FixtureRequest) -> Iterator[FakeService]:
-    service = FakeService(getattr(request, "param", ""))
+def service() -> Iterator[FakeService]:
+    service = FakeService()
     yield service
     service.stop()
 
@@ -37,13 +117,7 @@ def console(browser: Browser, service: FakeService) -> Console:
     return Console(browser, service.base)
 
 
-def background(browser: Browser) -> str:
-    return str(browser.evaluate("getComputedStyle(document.body).backgroundColor"))
-
-
-def test_new_decision_shows_reason_and_choices(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
+def test_decision_is_explained(browser: Browser, service: FakeService, console: Console) -> None:
     newest = console.newest_decision(other_than=console.newest_decision())
     text = console.expand(newest)
     decision = next(d for d in service.systems["decima"].decided if d["id"] == newest)
@@ -63,11 +137,9 @@ def test_new_decision_shows_reason_and_choices(
     assert all(url.startswith((service.base, "data:")) for url in browser.requests())
 
 
-def test_status_of_both_systems_is_shown(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
+def test_status_is_shown(browser: Browser, service: FakeService, console: Console) -> None:
     status = service.systems["decima"].status()
-    assert browser.text("headline") == "The policy decides: decima-small"
+    assert browser.text("headline") == "The policy decides: my-serving"
     assert browser.text("reason") == status["acting_because"]
     policies = browser.text("policies")
     for policy in status["policies"].values():
@@ -80,66 +152,24 @@ def test_status_of_both_systems_is_shown(
     assert len(lengths) == 4
     assert min(lengths) > 500
     titles = browser.evaluate("[...document.querySelectorAll('time')].map((t) => t.title)")
-    assert titles
-    assert all(title.endswith(" UTC") for title in titles)
+    assert {title[-4:] for title in titles} == {" UTC"}
 
-    console.select_system("das")
-    assert "rule decides" in browser.text("headline")
-    assert "las-consolidate" in browser.text("headline")
+    browser.evaluate("document.querySelectorAll('[role=tab]')[1].click()")
+    console.wait_for_text("name", "das")
+    console.newest_decision()
+    assert browser.text("headline") == "The rule decides, not the policy: las-consolidate"
     assert browser.evaluate("document.getElementById('state').dataset.source") == "rule"
     assert "rule decides" in browser.evaluate("document.title")
     assert browser.evaluate("document.querySelectorAll('#plots .diamond').length") == 1
     assert "retrain-das-0007" in browser.text("retraining")
     assert "RUNNING" in browser.text("retraining")
     assert "queue" in browser.text("drift")
-    service.systems["das"].fields["lifecycle"]["state"] = "SERVING"
+    service.systems["das"].fields["acting"] = "policy"
     console.wait_for_tag("policy")
     console.expand(console.newest_decision())
     whiskers = "document.querySelectorAll('.details:not([hidden]) .choice-bar .whisker').length"
-    assert browser.evaluate(whiskers) == 10  # uncertain scores
+    assert browser.evaluate(whiskers) == 3  # uncertain scores
     assert browser.errors() == []
-
-
-def test_pause_resume_and_failed_promotion(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
-    console.pause("unexpected limits")
-    assert service.systems["decima"].posted == [("pause", {"reason": "unexpected limits"})]
-    console.wait_for_tag("rule: paused")
-    assert "paused" in browser.evaluate("document.querySelector('[role=tab]').textContent")
-    assert "rule decides" in browser.text("announcement")  # for screen readers
-    console.resume()
-    console.wait_for_tag("policy")
-    assert browser.errors() == []
-    console.click("promote")
-    service.systems["decima"].fields["policies"]["shadow"] = None
-    browser.press("Enter")  # the submit button has the focus
-    assert console.wait_for(text_of("action-error")) == "no shadow policy"
-    browser.press("Escape")
-    console.wait_for("!document.getElementById('action-dialog').open")
-
-
-@pytest.mark.parametrize("service", [f"read {READ}, admin {ADMIN}"], indirect=True)
-def test_promote_and_rollback_need_an_admin_token(browser: Browser, service: FakeService) -> None:
-    console = Console(browser, service.base, ready=False)
-    assert "no valid token" in console.wait_for(BANNER)
-    console.enter_token("wrong")
-    console.wait_for("!document.getElementById('banner-token').hidden")
-    console.enter_token(READ)
-    console.wait_for(READY)
-    assert console.is_disabled("promote")
-    assert "admin token" in browser.text("actions-note")
-
-    console.enter_token(ADMIN)
-    console.act("promote")
-    console.wait_for_text("headline", "decima-tpch-2")
-    console.wait_for("document.getElementById('promote').disabled")  # no shadow policy any more
-    console.act("rollback")
-    console.wait_for_text("headline", "decima-small")
-    posted = service.systems["decima"].posted
-    assert [action for action, _ in posted] == ["promote", "rollback"]
-    assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
-    assert all("token" not in url for url in browser.requests())
 
 
 def test_names_with_markup_stay_text(browser: Browser, service: FakeService) -> None:
@@ -196,6 +226,7 @@ def test_keyboard_reaches_everything(browser: Browser, console: Console) -> None
     browser.write("by hand")
     browser.press("Enter")
     console.wait_for_text("reason", "by hand")
+    assert browser.errors() == []
 
     browser.evaluate("document.querySelector('.skip').focus()")
     reached = []
@@ -210,25 +241,14 @@ def test_keyboard_reaches_everything(browser: Browser, console: Console) -> None
 
 def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: FakeService) -> None:
     Console(browser, service.base)
-    light = background(browser)
+    light = browser.evaluate(BACKGROUND)
     Console(browser, service.base, dark=True)
-    dark = background(browser)
+    dark = browser.evaluate(BACKGROUND)
     assert (light, dark) == ("rgb(245, 245, 242)", "rgb(16, 18, 23)")
     for theme, expected in (("light", light), ("dark", dark), ("auto", dark)):
         browser.press("d")
         assert browser.text("theme-button") == f"theme: {theme}"
-        assert background(browser) == expected
-
-
-def test_system_without_decisions(browser: Browser, service: FakeService) -> None:
-    fresh = service.systems["decima"] = FakeSystem("decima", "fair", datetime.now(UTC))
-    fresh.rate = 1e-9
-    console = Console(browser, service.base)
-    assert browser.text("decisions-total") == "0"
-    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
-    assert browser.text("feed-empty") == "No decisions yet."
-    assert console.is_disabled("promote")
-    assert browser.errors() == []
+        assert browser.evaluate(BACKGROUND) == expected
 
 
 def test_hidden_tab_does_not_poll(browser: Browser, console: Console) -> None:
@@ -257,15 +277,13 @@ def test_no_horizontal_scrolling_at_any_width(browser: Browser, console: Console
         assert browser.evaluate("document.documentElement.scrollWidth") == width
 
 
-def test_rate_limit_and_lost_connection_are_reported(
-    browser: Browser, service: FakeService, console: Console
-) -> None:
-    service.access.failure = HttpError(429, "too many requests", headers={"Retry-After": "3"})
-    banner = console.wait_for(BANNER)
+def test_lost_connection_is_shown(browser: Browser, service: FakeService, console: Console) -> None:
+    refusal = HttpError(429, "too many requests", headers={"Retry-After": "3"})
+    with mock.patch.object(service.access, "admit", side_effect=refusal):
+        banner = console.wait_for(BANNER)
     assert "too many requests" in banner
     assert "in 3" in banner  # from Retry-After
     assert not browser.evaluate(STALE)
-    service.access.failure = None
     console.wait_for("document.getElementById('banner').hidden")
 
     shown = browser.text("decisions")
@@ -276,3 +294,65 @@ def test_rate_limit_and_lost_connection_are_reported(
     service.start()
     console.wait_for(f"!({STALE}) && document.getElementById('banner').hidden")
     assert not console.is_disabled("pause")
+
+
+def test_operator_of_a_real_service(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens, pause, resume, promotion and rollback; gateway and worker are in this process."""
+    monkeypatch.setenv("LOADMASTER_TOKENS", f"read {READ}, admin {ADMIN}")
+    bundle = str(toy.make_bundle(tmp_path / "bundle"))
+    system = {"endpoint": toy.REFERENCE, "bundle": bundle, "deadline_ms": 20_000}
+    settings = {"systems": {"toy": system}, "folder": tmp_path / "kept", "listen": False}
+    worker = SystemWorker("toy", toy.REFERENCE, "hold", bundle)
+    server = HttpServer(assemble(build_settings(ServeSettings, settings), {"toy": worker}).app)
+    client = Client(server.base, token=ADMIN, deadline_s=30)
+
+    console = Console(browser, server.base, ready=False)
+    assert "no valid token" in console.wait_for(BANNER)
+    console.enter_token("wrong")
+    console.wait_for("!document.getElementById('banner-token').hidden")
+    console.enter_token(READ)
+    console.wait_for(READY)
+    assert "admin token" in browser.text("actions-note")
+    assert browser.text("decisions-total") == "0"
+    assert browser.text("fallback-rate") == browser.text("shadow-agreement") == "\N{EN DASH}"
+    assert browser.text("feed-empty") == "No decisions yet."
+
+    state = client.example("toy", "small")
+    while (first := client.decide("toy", state)).source != "policy":  # the worker is starting
+        assert first.cause == "worker down"
+    console.wait_for(f"document.querySelector('#decisions > li')?.dataset.id === '{first.id}'")
+    text = console.expand(first.id)
+    assert first.reason.summary in text
+    assert first.reason.choices["to"][0].name in text
+    browser.press("Escape")
+    assert console.is_disabled("pause")
+    console.enter_token(ADMIN)
+    console.pause("the cluster is being upgraded")
+    paused = client.decide("toy", state)
+    assert (paused.source, paused.cause) == ("fallback", "paused")
+    browser.press("Escape")
+    console.wait_for_tag("rule: paused")
+    assert "paused" in browser.evaluate("document.querySelector('[role=tab]').textContent")
+    assert "rule decides" in browser.text("announcement")  # for screen readers
+    console.act("resume")
+    console.wait_for("document.getElementById('resume').hidden")
+    assert client.decide("toy", state).source == "policy"
+
+    assert console.is_disabled("promote")  # there is no shadow policy
+    better = str(toy.make_bundle(tmp_path / "better", "better"))
+    client.promote("toy", better, to="shadow")
+    console.act("promote")
+    console.wait_for_text("headline", ": better")
+    console.act("rollback")
+    console.wait_for_text("headline", ": toy")
+    client.promote("toy", better, to="shadow")
+    console.wait_for("!document.getElementById('promote').disabled")
+    console.click("promote")
+    client.promote("toy")  # somebody else is faster
+    browser.press("Enter")  # the submit button has the focus
+    assert "shadow" in console.wait_for(text_of("action-error"))
+    assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
+    assert all("token" not in url for url in browser.requests())
+    server.stop()

@@ -1,15 +1,22 @@
-"""The document and headers of the console, without a browser."""
+"""The page of the console without a browser: document, headers, and the bundler of its modules."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from loadmaster.serving.console import HEADERS, PAGE
+from loadmaster.serving.console.page_bundle import bundle_modules
+
+NODE = shutil.which("node")
+ORDER = re.compile(r'^modules\["(.*)"\] = ', re.MULTILINE)
 
 
 def policy() -> dict[str, str]:
@@ -19,19 +26,18 @@ def policy() -> dict[str, str]:
 
 @pytest.mark.parametrize(("tag", "rule"), [("script", "script-src"), ("style", "style-src")])
 def test_policy_allows_only_the_inline_script_and_style(tag: str, rule: str) -> None:
-    (inline,) = re.findall(rb"<%b>(.*?)</%b>" % (tag.encode(), tag.encode()), PAGE, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(inline).digest()).decode()
+    (inline,) = re.findall(rf"<{tag}>(.*?)</{tag}>", PAGE.decode(), re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
     assert policy()[rule] == f"'sha256-{digest}'"
 
 
 def test_policy_and_headers_are_strict() -> None:
     rules = policy()
-    assert rules["default-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-    assert rules["form-action"] == "'none'"  # a token can never become part of a URL
-    assert rules["connect-src"] == "'self'"
-    assert rules["require-trusted-types-for"] == "'script'"
-    assert HEADERS["X-Content-Type-Options"] == "nosniff"
-    assert HEADERS["Referrer-Policy"] == "no-referrer"
+    closed = ("default-src", "frame-ancestors", "base-uri", "form-action")  # no token in a URL
+    assert {rules[name] for name in closed} == {"'none'"}
+    assert (rules["connect-src"], rules["require-trusted-types-for"]) == ("'self'", "'script'")
+    strict = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+    assert strict.items() <= HEADERS.items()
 
 
 def test_page_uses_no_markup_sinks_or_inline_handlers() -> None:
@@ -48,7 +54,7 @@ def test_page_names_no_other_address() -> None:
 
 def test_every_module_is_bundled(root: Path) -> None:
     files = {file.name for file in (root / "serving" / "console" / "script").glob("*.js")}
-    assert set(re.findall(r'^modules\["(.*)"\] = ', PAGE.decode(), re.MULTILINE)) == files
+    assert set(ORDER.findall(PAGE.decode())) == files
 
 
 def test_every_id_in_the_script_exists_once() -> None:
@@ -56,3 +62,43 @@ def test_every_id_in_the_script_exists_once() -> None:
     ids = re.findall(r'\sid="([a-z0-9-]+)"', text)
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'byId\("([a-z0-9-]+)"\)', text)) <= set(ids)
+
+
+def write(folder: Path, **modules: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, text in modules.items():
+        (folder / f"{name}.js").write_text(text, encoding="utf-8")
+    return folder
+
+
+def test_modules_are_ordered_and_have_scopes_of_their_own(tmp_path: Path) -> None:
+    """Three modules; two of them define a name `x`."""
+    main = 'import { two as double,\n  print } from "./sub/b.js";\nprint(1, double());\n'
+    write(tmp_path, main=main, a="const x = 20;\nexport const one = x + 1;\n")
+    text = 'import { one } from "../a.js";\nconst x = "b";\n'
+    text += "export const print = (...all) => console.log(JSON.stringify([...all, x]));\n"
+    write(tmp_path / "sub", b=f"{text}export function two() {{\n  return 2 * one;\n}}\n")
+    script = bundle_modules(tmp_path, "main.js")
+    assert ORDER.findall(script) == ["a.js", "sub/b.js", "main.js"]
+    if NODE is None:
+        pytest.skip("node is not installed")
+    assert json.loads(subprocess.check_output([NODE, "-e", script])) == [1, 42, "b"]
+
+
+@pytest.mark.parametrize(
+    ("main", "error"),
+    [
+        ('import { b } from "./b.js";\nexport const a = b;\n', "cycle"),
+        ('import { c } from "./missing.js";\n', "missing.js"),
+        ('import { c } from "../outside.js";\n', "outside.js"),
+        ('import { c } from "./c.js";\n', "imports c"),
+        ("export const a = 1;\nexport function a() {}\n", "twice"),
+        ("export default 1;\n", "unsupported"),
+        ('import * as c from "./c.js";\n', "unsupported"),
+        ('const a = "</script>";\n', "script"),
+    ],
+)
+def test_invalid_module_is_an_error(tmp_path: Path, main: str, error: str) -> None:
+    b = 'import { a } from "./main.js";\nexport const b = a;\n'
+    with pytest.raises(ValueError, match=error):
+        bundle_modules(write(tmp_path, main=main, b=b, c="export const d = 1;\n"), "main.js")

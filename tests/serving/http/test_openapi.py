@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31_VALIDATOR
 from starlette.routing import Route
 
-from loadmaster.serving.http.openapi import ERRORS, docs_page, document
+from loadmaster.serving.http.openapi import docs_page, document
 from tests.serving import toy
 from tests.serving.conftest import ALL, LocalService
 
@@ -73,19 +73,7 @@ def test_every_route_is_documented(everything: LocalService, api: dict[str, Any]
     assert there - pages == {(path, verb) for path, verb, _ in operations(api)}
 
 
-def test_every_error_is_documented(api: dict[str, Any]) -> None:
-    for path, verb, operation in operations(api):
-        statuses = {int(status) for status in operation["responses"]} - {200}
-        assert statuses <= set(ERRORS)
-        if operation.get("security") != [{}]:
-            assert {401, 403, 429} <= statuses, path
-        if verb == "post":
-            assert {408, 413, 415, 422} <= statuses, path
-
-
-def test_examples_are_valid_and_answered_as_documented(
-    everything: LocalService, api: dict[str, Any]
-) -> None:
+def test_examples_are_answered_as_documented(everything: LocalService, api: dict[str, Any]) -> None:
     seen = set()
     for path, verb, operation in operations(api):
         content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
@@ -102,37 +90,19 @@ def test_examples_are_valid_and_answered_as_documented(
 
 
 def test_examples_and_defaults_in_schemas_are_valid(api: dict[str, Any]) -> None:
-    seen = {"examples": 0, "default": 0}
+    examples, defaults = [], []
     for schema in nodes(api["components"]["schemas"]):
         if isinstance(schema.get("examples"), list):
-            for example in schema["examples"]:
-                validator(api, schema).validate(example)
-                seen["examples"] += 1
-        if "default" in schema and ("type" in schema or "anyOf" in schema or "$ref" in schema):
-            assert not list(validator(api, schema).iter_errors(schema["default"])), schema
-            seen["default"] += 1
-    assert all(seen.values())
+            examples += [(schema, example) for example in schema["examples"]]
+        if "default" in schema and schema.keys() & {"type", "anyOf", "$ref"}:
+            defaults.append((schema, schema["default"]))
+    assert examples
+    assert defaults
+    for schema, value in (*examples, *defaults):
+        validator(api, schema).validate(value)
 
 
-@pytest.mark.parametrize("system", ALL)
-def test_responses_match_their_schemas(
-    everything: LocalService, api: dict[str, Any], system: str
-) -> None:
-    state = everything.request("GET", f"/v1/{system}/example").json
-    for mode in ("active", "shadow"):
-        everything.request("POST", f"/v1/{system}/decide", {"state": state, "mode": mode})
-    for route in ("status", "history", "decisions", "example", "example?name=large"):
-        path = f"/v1/{system}/{route}"
-        operation = api["paths"][path.partition("?")[0]]["get"]
-        schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
-        answer = everything.request("GET", path)
-        assert answer.status == 200
-        assert not list(validator(api, schema).iter_errors(answer.json)), path
-
-
-def test_the_page_is_complete_and_loads_nothing(
-    everything: LocalService, api: dict[str, Any]
-) -> None:
+def test_the_page_loads_nothing(everything: LocalService, api: dict[str, Any]) -> None:
     answer = everything.request("GET", "/docs")
     assert answer.headers["content-type"].startswith("text/html")
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -1,4 +1,4 @@
-"""The HTTP listener on real sockets."""
+"""The HTTP listener on real sockets: addresses, ports, limits, refused bodies."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ import socket
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.cli.main import main
 from loadmaster.serving.http import server
+from loadmaster.serving.http.app_factory import assemble
 from loadmaster.serving.http.server import MAX_HEADER_BYTES, listen
+from loadmaster.serving.settings import ServeSettings
+from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
 from tests.serving.conftest import LocalService, Start
-from tests.serving.live import free_port
+from tests.serving.live import Live, free_port
 
 STATE = b'{"state": {"load": 42, "replicas": 3}}'
+OK = b"HTTP/1.1 200 OK"
+REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+INCOMPLETE = [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
+CLOSE = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+POST = b"POST /v1/toy/decide" + CLOSE
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
@@ -29,10 +41,7 @@ async def hello(scope: Any, receive: Any, send: Any) -> None:
 def while_listening(
     work: Callable[[int], Any], here: LocalService | None = None, host: str = "127.0.0.1"
 ) -> Any:
-    """Call `work` with the port in another thread; returns its result.
-
-    The application is `hello`, or that of the service.
-    """
+    """Call `work` with the port in another thread; the application is `hello` or the service's."""
     port = free_port()
 
     async def main() -> Any:
@@ -60,31 +69,49 @@ def test_it_listens_on_one_address_only(host: str) -> None:
     assert refuses(host, port)  # the port is released
 
 
-async def seconds_to_listen(port: int) -> float:
-    began = time.monotonic()
-    async with listen(hello, "127.0.0.1", port):
-        return time.monotonic() - began
+@pytest.mark.slow
+def test_without_tokens_only_loopback_is_open(live: Live) -> None:
+    from ray import serve
+
+    assert not refuses("127.0.0.1", live.port)
+    assert [address for address in other_addresses() if not refuses(address, live.port)] == []
+    assert serve.status().proxies == {}
 
 
-def test_a_port_in_use_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "RETRY_S", 0.05)
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org"])
+def test_public_hosts_without_tokens_are_refused(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the command and by the gateway itself."""
+    monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
+    system = {"endpoint": toy.REFERENCE, "bundle": str(toy.make_bundle(tmp_path / "bundle"))}
+    settings = {"systems": {"toy": system}, "host": host, "folder": tmp_path}
+    with pytest.raises(InputError, match=f"--host {host} "):
+        assemble(build_settings(ServeSettings, settings), {})
+    arguments = ["--host", host, "--port", str(free_port()), "--set", f"systems.toy={system}"]
+    assert main(["serve", *arguments]) == 2
+    assert f"--host {host} " in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_waited_for_within_a_limit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """By the gateway, as a previous replica may still have it; the command refuses at once."""
     taken = socket.create_server(("127.0.0.1", 0))
-
-    async def main() -> float:
-        asyncio.get_running_loop().call_later(0.3, taken.close)
-        return await seconds_to_listen(taken.getsockname()[1])
-
-    assert 0.25 < asyncio.run(main()) < 5
-
-
-def test_waiting_for_a_port_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = taken.getsockname()[1]
+    assert main(["serve", "--port", str(port), "--folder", str(tmp_path)]) == 2
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
     monkeypatch.setattr(server, "RETRY_S", 0.05)
     monkeypatch.setattr(server, "PORT_FREE_S", 0.2)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        pytest.raises(OSError, match="in use"),
-    ):
-        asyncio.run(seconds_to_listen(taken.getsockname()[1]))
+
+    async def listen_once(free_after_s: float) -> None:
+        asyncio.get_running_loop().call_later(free_after_s, taken.close)
+        async with listen(hello, "127.0.0.1", port):
+            assert taken.fileno() == -1  # closed
+
+    with pytest.raises(OSError, match="in use"):
+        asyncio.run(listen_once(free_after_s=60))
+    asyncio.run(listen_once(free_after_s=0.1))
 
 
 @pytest.mark.parametrize("first", [b"GET /", b"GET / HTTP/1.1\r\nX-Long: "])
@@ -104,48 +131,29 @@ def test_endless_headers_are_cut_off(first: bytes) -> None:
     assert while_listening(work) < 100 * MAX_HEADER_BYTES
 
 
-OK = b"HTTP/1.1 200 OK"
-
-
-def send_requests(port: int, count: int, pause_s: float, last: bytes) -> tuple[list[bytes], bytes]:
-    """Send requests on one connection, then `last`; returns their status lines, and what follows.
-
-    An empty `last` sends nothing.
-    """
-    statuses = []
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
-        for _ in range(count):
-            line.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            received = b""
-            while not received.endswith(b"0\r\n\r\n"):  # the last chunk
-                received += (part := line.recv(1000))
-                assert part, received
-            statuses.append(received.partition(b"\r\n")[0])
-            time.sleep(pause_s)
-        line.sendall(last)
-        return statuses, line.recv(1000)
-
-
 @pytest.mark.parametrize(
-    ("count", "last"), [(0, b""), (0, b"GET / HT"), (0, b"\r\n"), (2, b"GET"), (2, b"\r\n")]
+    ("count", "last", "response"),
+    [*((count, last, b"") for count, last in INCOMPLETE), (2, REQUEST, OK)],
 )
-def test_connections_without_complete_headers_are_closed(
-    count: int, last: bytes, monkeypatch: pytest.MonkeyPatch
+def test_connections_are_closed_within_headers_but_not_between_requests(
+    count: int, last: bytes, response: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
-    statuses, rest = while_listening(lambda port: send_requests(port, count, 0.0, last))
-    assert (statuses, rest) == ([OK] * count, b"")
-
-
-def test_idle_connections_stay_open_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.1)
-    final = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    statuses, rest = while_listening(lambda port: send_requests(port, 2, 0.2, final))
-    assert statuses == [OK] * 2
-    assert rest.startswith(OK)
 
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as line:
+            for _ in range(count):
+                line.sendall(REQUEST)
+                received = b""
+                while not received.endswith(b"0\r\n\r\n"):  # the last chunk
+                    received += (part := line.recv(1000))
+                    assert part, received
+                assert received.startswith(OK)
+                time.sleep(0.2)
+            line.sendall(last)
+            return line.recv(len(OK))
 
-# With the gateway.
+    assert while_listening(work) == response
 
 
 def exchange(port: int, data: bytes, half_close: bool = False) -> bytes:
@@ -169,24 +177,20 @@ def post(port: int, body: Any, headers: dict[str, str]) -> int:
 
 @pytest.mark.parametrize("connection", [{"Connection": "close"}, {}])
 @pytest.mark.parametrize(
-    ("content_type", "chunked", "status"),
-    [
-        ("application/json", False, 413),
-        ("application/json", True, 413),
-        ("text/plain", False, 415),
-    ],
+    ("kind", "chunked", "status"),
+    [("application/json", False, 413), ("application/json", True, 413), ("text/plain", False, 415)],
 )
 def test_a_client_that_sends_a_refused_body_gets_the_response(
-    start: Start, connection: dict[str, str], content_type: str, chunked: bool, status: int
+    start: Start, connection: dict[str, str], kind: str, chunked: bool, status: int
 ) -> None:
     """The connection is not reset while the client still sends."""
     here = start(limits={"largest_bytes": 10_000})
-    piece = b"x" * (1 << 20)
 
     def work(port: int) -> list[int]:
-        body: Any = iter([piece] * 30) if chunked else piece * 30
-        first = post(port, body, {"Content-Type": content_type, **connection})
-        return [first, post(port, STATE, connection)]
+        pieces = [b"x" * (1 << 20)] * 30
+        body: Any = iter(pieces) if chunked else b"".join(pieces)
+        headers = {"Content-Type": kind, **connection}
+        return [post(port, body, headers), post(port, STATE, connection)]
 
     assert while_listening(work, here) == [status, 200]
 
@@ -195,12 +199,8 @@ def test_a_client_that_sends_a_refused_body_gets_the_response(
     ("data", "status"),
     [
         (b"\x16\x03\x01\x00 hello\r\n\r\n", b"400"),
-        (
-            b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n"
-            b"Connection: close\r\nExpect: 100-continue\r\n\r\n",
-            b"413",
-        ),
-        (b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"200"),
+        (POST + b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n", b"413"),
+        (b"HEAD /healthz" + CLOSE + b"\r\n", b"200"),
     ],
 )
 def test_responses_on_the_wire(start: Start, data: bytes, status: bytes) -> None:
@@ -212,13 +212,9 @@ def test_responses_on_the_wire(start: Start, data: bytes, status: bytes) -> None
 
 def test_a_body_shorter_than_declared_is_refused(start: Start) -> None:
     here = start(limits={"body_s": 0.3})
-    head = b"POST /v1/toy/decide HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n"
-    head += b"Connection: close\r\n\r\n"
-
-    def work(port: int) -> list[bytes]:
-        return [exchange(port, head + STATE), exchange(port, head + STATE, half_close=True)]
-
-    late, closed = while_listening(work, here)
+    data = POST + b"Content-Length: 500\r\n\r\n" + STATE
+    late = while_listening(lambda port: exchange(port, data), here)
+    closed = while_listening(lambda port: exchange(port, data, half_close=True), here)
     assert late.startswith(b"HTTP/1.1 408")
     assert closed == b"" or closed.startswith(b"HTTP/1.1 4")
     assert here.decide()["source"] == "policy"

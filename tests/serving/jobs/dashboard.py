@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,23 +18,19 @@ class Dashboard:
         self.logs: dict[str, str] = {}
         self.packages: dict[str, bytes] = {}
         self.submitted: list[dict[str, Any]] = []
-        self.broken: int | None = None  # status of every response
         self.address = ""
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        if self.broken is not None:
-            return self.broken, "boom"
-        parts = path.strip("/").split("/")
-        match method, parts[1:]:
+    def answer(self, exchange: Exchange) -> tuple[int, Any]:
+        match exchange.method, exchange.target.strip("/").split("/")[1:]:
             case "GET", ["version"]:
                 return 200, {"version": "4", "ray_version": "2.60.0", "ray_commit": "x"}
             case "GET", ["packages", _, name]:
                 return (200, {}) if name in self.packages else (404, "no such package")
             case "PUT", ["packages", _, name]:
-                self.packages[name] = body
+                self.packages[name] = exchange.body
                 return 200, {}
             case "POST", ["jobs"]:
-                job = json.loads(body)
+                job = exchange.json
                 self.submitted.append(job)
                 self.add(job["submission_id"], "PENDING", job["metadata"])
                 return 200, {"submission_id": job["submission_id"], "job_id": "1"}
@@ -61,12 +56,11 @@ class Dashboard:
         }  # fmt: skip
 
     def respond(self, exchange: Exchange) -> bool:
-        seen = exchange.seen
-        shown = seen.headers.get("authorization")
+        shown = exchange.headers.get("authorization")
         if self.token is not None and shown != f"Bearer {self.token}":
             code, record = (403, "Forbidden") if shown else (401, "Unauthorized")
         else:
-            code, record = self.answer(seen.method, seen.target, seen.body)
+            code, record = self.answer(exchange)
         return answer(record.encode() if isinstance(record, str) else record, code)(exchange)
 
 

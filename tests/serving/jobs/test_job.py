@@ -56,17 +56,10 @@ def test_entrypoint_runs_in_the_job_folder(tmp_path: Path) -> None:
     (programs / "python").write_text('#!/bin/sh\npwd; echo "$@"\n')
     (programs / "python").chmod(0o755)
     line = entrypoint(["list", "--set", "a=$HOME"], job_folder(None, "job-1"))
-    done = subprocess.run(
-        line,
-        shell=True,
-        env={"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    place, arguments = done.stdout.splitlines()
-    assert place == str(tmp_path / "loadmaster-jobs" / "job-1")
-    assert arguments == f"-m {module.MODULE} list --set a=$HOME"
+    environment = {"HOME": str(tmp_path), "PATH": f"{programs}:{os.environ['PATH']}"}
+    output = subprocess.check_output(line, shell=True, env=environment, text=True)
+    folder = tmp_path / "loadmaster-jobs" / "job-1"
+    assert output == f"{folder}\n-m {module.MODULE} list --set a=$HOME\n"
 
 
 def test_storage_must_be_absolute() -> None:
@@ -86,21 +79,19 @@ def test_environment_has_the_virtual_environment_first(monkeypatch: pytest.Monke
 
 
 def details(**changed: Any) -> dict[str, Any]:
-    return {
-        "submission_id": "loadmaster-list-1",
-        "status": "RUNNING",
-        "entrypoint": "mkdir ...",
-        "metadata": {"loadmaster": "list --json", "folder": "/runs/1"},
-        "start_time": 1_794_763_892_209,
-        **changed,
-    }
+    labels = {"loadmaster": "list --json", "folder": "/runs/1"}
+    given = {"submission_id": "loadmaster-list-1", "status": "RUNNING", "entrypoint": "mkdir ..."}
+    return {**given, "metadata": labels, "start_time": 1_794_763_892_209, **changed}
 
 
-def test_running_job() -> None:
+def test_job_has_a_state_and_an_ending() -> None:
     job = job_from(details())
     assert (job.id, job.status, job.command) == ("loadmaster-list-1", "running", "list --json")
     assert (job.folder, job.submitted_at, job.ended_at) == ("/runs/1", 1_794_763_892.209, None)
     assert not job.ended
+    endings = {"SUCCEEDED": "done", "STOPPED": "was stopped", "PENDING": "queued"}
+    for status, ending in (*endings.items(), ("FAILED", "failed (before it began)")):
+        assert job_from(details(status=status, metadata=None)).ending == ending
 
 
 def test_failed_job_has_the_last_lines() -> None:
@@ -112,16 +103,3 @@ def test_failed_job_has_the_last_lines() -> None:
     assert len(job.last_lines()) == 10
     message = "Job supervisor actor failed to start: no pip\nhere"
     assert job_from(details(message=message)).last_lines() == message.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("status", "ending"),
-    [
-        ("SUCCEEDED", "done"),
-        ("STOPPED", "was stopped"),
-        ("PENDING", "queued"),
-        ("FAILED", "failed (before it began)"),
-    ],
-)
-def test_ending_of_other_states(status: str, ending: str) -> None:
-    assert job_from(details(status=status, metadata=None)).ending == ending
