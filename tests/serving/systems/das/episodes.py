@@ -74,9 +74,14 @@ class Episode:
             self.settings, cluster, jobs, self.runner.state, self.runner.decision_state, ask
         )
 
-    def kind(self) -> Ask:
+    def phase(self) -> Ask:
         """The phase of the next decision."""
         return cast("Ask", PHASES[int(self.runner.decision_state.counts[PHASE])])
+
+    def next_state(self) -> DasState:
+        """Advance to the next decision; its state."""
+        assert self.runner.advance_to_decision()
+        return self.record(self.phase())
 
     def act(self) -> None:
         if not self._is_compiled:
@@ -99,7 +104,7 @@ class Episode:
 
     def moments(self, ask: Ask | None = None) -> Iterator[Seen]:
         while self.runner.advance_to_decision():
-            kind, now = self.kind(), float(self.runner.state.times[columns.NOW])
+            kind, now = self.phase(), float(self.runner.state.times[columns.NOW])
             asked, before = self.record(ask or kind), self.places()
             self.act()
             yield Seen(asked, before, self.places(), kind, now)

@@ -1,4 +1,4 @@
-"""The endpoint: validation, constraints and features of decisions."""
+"""DAS's endpoint: decisions and explanations of bundles and rules, and the checks of decisions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN
+from loadmaster.envs.gpu_scheduling.decision_state import PHASE
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.policy import DasPolicy
+from loadmaster.models.das.settings import DasSettings
 from loadmaster.serving.system import Policy, Quantity
-from loadmaster.serving.systems.das.schema import DasDecision, DasState
-from loadmaster.serving.systems.das.system import ENDPOINT
+from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState
+from loadmaster.serving.systems.das.snapshot import tables_of
+from loadmaster.serving.systems.das.system import ENDPOINT, BundlePolicy
 from tests.bundles import make_bundle
 from tests.serving.systems.das.clusters import job, machine, placements, states
+from tests.serving.systems.das.episodes import PRETRAINED, Episode
 
 STATE = DasState.model_validate(
     {
@@ -95,13 +104,12 @@ def test_constrain_drops_what_is_not_allowed_or_does_not_fit(
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
     """Two untrained networks, one of which preempts, and all rules."""
-    folder: Path = tmp_path_factory.mktemp("bundles")
-    small: dict[str, Any] = {"system": "das", "width": 16, "heads": 2}
-    rows = {"max_queue": 5, "history": 3}
-    made = [
-        make_bundle(folder / "calm", environment=rows, process=False, **small),
-        make_bundle(folder / "bold", environment={**rows, "preempt": True}, **small),
-    ]
+    made: list[Path] = []
+    for preempt in (False, True):
+        environment = {"max_queue": 5, "history": 3, "preempt": preempt}
+        network: dict[str, Any] = {"width": 16, "heads": 2, "process": preempt}
+        folder = tmp_path_factory.mktemp("bundles") / "bundle"
+        made.append(make_bundle(folder, system="das", environment=environment, **network))
     return [*map(ENDPOINT.policy, made), *map(ENDPOINT.rule, ENDPOINT.rules)]
 
 
@@ -148,3 +156,152 @@ def test_retraining_settings_match_size_and_load() -> None:
     assert ENDPOINT.retraining({"gpus": 110.0, "gpus_per_job": 1.8, **busy}) == settings
     settings = {"cluster": "small", "load": 0.3, "max_queue": 64, **always}
     assert ENDPOINT.retraining({"gpus": 32.0, "gpu_utilisation": 0.3}) == settings
+
+
+def test_reward_decreases_with_completion_time() -> None:
+    rewards = [ENDPOINT.reward(DasOutcome(job="1", completion_s=s)) for s in (0, 60, 600, 6000)]
+    assert rewards == sorted(rewards, reverse=True)
+    assert (rewards[0], rewards[3] > -5) == (0, True)
+
+
+def state_with(*jobs: dict[str, Any], ask: str = "event", gpus: int = 1) -> DasState:
+    """Jobs on one machine."""
+    machines = [machine("a", gpus, "T4")]
+    return DasState.model_validate({"machines": machines, "jobs": jobs, "ask": ask})
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return ENDPOINT.policy(PRETRAINED / ENDPOINT.pretrained)
+
+
+def test_foreign_bundles_and_unknown_rules_are_refused() -> None:
+    with pytest.raises(InputError, match="'decima'"):
+        ENDPOINT.policy(PRETRAINED / "decima-batch")
+    with pytest.raises(InputError, match="did you mean 'las-consolidate'"):
+        ENDPOINT.rule("las-consolidat")
+
+
+@pytest.mark.slow
+def test_examples_are_cached_and_decided_deterministically(policy: Policy) -> None:
+    examples = ENDPOINT.examples()
+    sizes = {name: (len(state.machines), len(state.jobs)) for name, state in examples.items()}
+    assert sizes == {"small": (8, 20), "large": (128, 150)}
+    assert ENDPOINT.examples() is examples
+    for state in examples.values():
+        proposal = policy.decide(state)
+        assert proposal.decision.start
+        assert ENDPOINT.validate_decision(state, proposal.decision) is None
+        assert policy.decide(state) == proposal
+
+
+@pytest.mark.slow
+def test_explanation_lists_best_jobs_and_machines(policy: Policy) -> None:
+    episode, jobs, machines = Episode(PRETRAINED / "das-small", seed=7), 0, 0
+    for _ in range(60):
+        state = episode.next_state()
+        decision, explanation = policy.decide(state)
+        episode.act()
+        options, best = explanation.choices["job"], explanation.choices.get("machine", ())
+        assert 1 <= len(options) <= 5
+        assert [one.score for one in options] == sorted((o.score for o in options), reverse=True)
+        for one in (*options, *best):
+            assert one.uncertainty is not None
+            assert one.uncertainty > 0
+        jobs += len(options) > 1
+        machines += len(best) > 1
+        assert bool(best) == (state.ask != "reconsidering")
+        if best:
+            start = decision.start[0]
+            assert options[0].name == f"job {start.job}"
+            assert start.placements[0].machine == best[0].name
+            assert f"job {start.job} starts on {best[0].name}" in explanation.summary
+    assert jobs > 10
+    assert machines > 10
+
+
+@pytest.mark.slow
+def test_compiled_decisions_and_scores_equal_torch() -> None:
+    """A network whose machines have a cell each is decided in torch."""
+    compiled = DasPolicy.load(PRETRAINED / "das-small")
+    network = DasNetwork(compiled.network.settings.model_copy(update={"exact_up_to": 1}))
+    network.load_state_dict(compiled.network.state_dict())
+    both = compiled, DasPolicy(network, compiled.trained_in)
+    episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
+    threads, jobs, machines = torch.get_num_threads(), 0, 0
+    for _ in range(60):
+        state = episode.next_state()
+        phase = int(episode.runner.decision_state.counts[PHASE])
+        (one, reason), (other, other_reason) = (
+            policy.decide(tables_of(state, episode.settings, GIVEN), phase) for policy in both
+        )
+        assert one == other
+        assert reason.summary == other_reason.summary
+        for kind, options in reason.choices.items():
+            pairs = list(zip(options, other_reason.choices[kind], strict=True))
+            for left, right in pairs:
+                assert left.score == pytest.approx(right.score, rel=1e-4, abs=1e-4)
+                assert left.uncertainty == pytest.approx(right.uncertainty, rel=1e-4, abs=2e-6)
+            # Rounding may decide between equal ones.
+            if len({round(option.score, 2) for option in options}) == len(options):
+                assert all(left.name == right.name for left, right in pairs)
+        jobs += len(reason.choices["job"]) > 1
+        machines += len(reason.choices.get("machine", ())) > 1
+        episode.act()
+    assert jobs > 20
+    assert machines > 10
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_event_explains_first_phase_with_a_choice(policy: Policy) -> None:
+    """Job 1 fits on one machine only; then running jobs are reconsidered."""
+    jobs = job("0", 1, 90_000, {"a": 1}, running_s=80_000), job("1", 1, 5), job("2", 2, 4)
+    choices = [
+        policy.decide(state_with(*jobs, ask=ask, gpus=2)).explanation.choices
+        for ask in ("event", "placing")
+    ]
+    found = [{kind: {one.name for one in each} for kind, each in one.items()} for one in choices]
+    assert found == [{"job": {"job 0", "job 1", "job 2"}}, {"job": {"job 1"}, "machine": {"a"}}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_up_to", [256, 1], ids=["compiled", "torch"])
+def test_nan_weights_raise(exact_up_to: int) -> None:
+    network = DasNetwork(DasSettings(width=16, heads=2, exact_up_to=exact_up_to))
+    with torch.no_grad():
+        network.ordering.rank.weight.fill_(torch.nan)
+    trained_in = DasPolicy.load(PRETRAINED / "das-small").trained_in
+    policy = BundlePolicy(DasPolicy(network, trained_in, name="broken"))
+    with pytest.raises(FloatingPointError, match="'broken'"):
+        policy.decide(ENDPOINT.examples()["small"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "state",
+    [state_with(), state_with(job("1", on={"a": 1})), state_with(job("1"), ask="reconsidering")],
+)
+def test_phase_without_anything_to_decide_changes_nothing(policy: Policy, state: DasState) -> None:
+    decision, explanation = policy.decide(state)
+    assert (decision.start, decision.stop, explanation.choices) == ((), (), {})
+    assert explanation.summary.startswith("nothing starts or stops; ")
+
+
+@pytest.mark.slow
+def test_summary_names_the_job_that_another_is_stopped_for() -> None:
+    """LAS: job 2 has attained its share of service, job 3 has not."""
+    state = state_with(job("2", 1, 90_000, {"a": 1}, running_s=50_000), job("3", 1, 10))
+    decision, explanation = ENDPOINT.rule("las-consolidate").decide(state)
+    assert decision.stop == ("2",)
+    assert "job 2 stops for job 3" in explanation.summary
+    placing = state.model_copy(update={"ask": "placing"})
+    assert ENDPOINT.rule("las-consolidate").decide(placing).decision.stop == ()
+
+
+@pytest.mark.slow
+def test_job_larger_than_cluster_is_left_waiting() -> None:
+    state = state_with(job("1", on={"a": 1}), job("2", 500))
+    for name in ENDPOINT.rules:
+        decision = ENDPOINT.rule(name).decide(state).decision
+        assert (decision.start, decision.stop, decision.wait) == ((), (), 1)
