@@ -58,8 +58,7 @@ def test_degraded_policy_is_retrained_and_replaced(
     cluster.finish(extra=2)
     tick(degraded)
     status = degraded.status()
-    assert status["policies"]["shadow"]["name"] == "retrained"
-    assert status["acting"] == "fallback"
+    assert (status["policies"]["shadow"]["name"], status["acting"]) == ("retrained", "fallback")
     for _ in range(6):
         degraded.decide()
     tick(degraded)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,21 +28,11 @@ from loadmaster.serving.worker.rpc import (
     frame,
 )
 
-Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine in either of the event loops that a replica may have."""
-    loop = None
-    if request.param == "uvloop":
-        loop = pytest.importorskip("uvloop").new_event_loop
-
-    def runs(work: Coroutine[Any, Any, Any]) -> Any:
-        with asyncio.Runner(loop_factory=loop) as runner:
-            return runner.run(work)
-
-    return runs
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Either of the event loops that a replica may have."""
+    return "asyncio", {"use_uvloop": request.param}
 
 
 def echo(call: PolicyCall) -> bytes:
@@ -93,19 +82,18 @@ def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -
     asyncio.run(work())
 
 
-def test_concurrent_calls_get_their_own_replies(run: Run) -> None:
-    async def work() -> None:
-        async with connected(echo) as client:
-            large = b"x" * 1_000_000
-            calls = [client.call(DECIDE, call_of(b"%d" % n + large)) for n in range(10)]
-            for number, reply in enumerate(await asyncio.gather(*calls)):
-                assert reply == b"v in f: %d" % number + large
-            assert client.waiting == 0
-
-    run(work())
+@pytest.mark.anyio
+async def test_concurrent_calls_get_their_own_replies() -> None:
+    async with connected(echo) as client:
+        large = b"x" * 1_000_000
+        calls = [client.call(DECIDE, call_of(b"%d" % n + large)) for n in range(10)]
+        for number, reply in enumerate(await asyncio.gather(*calls)):
+            assert reply == b"v in f: %d" % number + large
+        assert client.waiting == 0
 
 
-def test_connection_stays_usable_after_a_fault_and_a_timeout(run: Run) -> None:
+@pytest.mark.anyio
+async def test_connection_stays_usable_after_a_fault_and_a_timeout() -> None:
     continues = threading.Event()
 
     def wait(call: PolicyCall) -> bytes:
@@ -115,47 +103,40 @@ def test_connection_stays_usable_after_a_fault_and_a_timeout(run: Run) -> None:
     def fail(_: PolicyCall) -> bytes:
         raise ValueError("not today")
 
-    async def work() -> None:
-        async with connected(wait, fail) as client:
-            with pytest.raises(RuntimeError, match="ValueError: not today"):
-                await client.call(PROPOSE, call_of())
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.05):
-                    await client.call(DECIDE, call_of(b"first"))
-            continues.set()
-            assert await client.call(DECIDE, call_of(b"second")) == b"second"
-
-    run(work())
+    async with connected(wait, fail) as client:
+        with pytest.raises(RuntimeError, match="ValueError: not today"):
+            await client.call(PROPOSE, call_of())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await client.call(DECIDE, call_of(b"first"))
+        continues.set()
+        assert await client.call(DECIDE, call_of(b"second")) == b"second"
 
 
-def test_the_death_of_a_worker_is_noticed_at_once(run: Run, tmp_path: Path) -> None:
-    async def work() -> None:
-        async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readexactly(10)
-            writer.close()
+@pytest.mark.anyio
+async def test_the_death_of_a_worker_is_noticed_at_once(tmp_path: Path) -> None:
+    async def die(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(10)
+        writer.close()
 
-        async with await asyncio.start_unix_server(die, tmp_path / "s"):
-            client = await RpcClient.connect(str(tmp_path / "s"))
-            for _ in range(2):
-                with pytest.raises(LostError):
-                    await client.call(DECIDE, call_of(b"x" * 20))
-        assert not client.is_up
-
-    run(work())
+    async with await asyncio.start_unix_server(die, tmp_path / "s"):
+        client = await RpcClient.connect(str(tmp_path / "s"))
+        for _ in range(2):
+            with pytest.raises(LostError):
+                await client.call(DECIDE, call_of(b"x" * 20))
+    assert not client.is_up
 
 
-def test_a_connected_server_leaves_no_file(run: Run) -> None:
-    async def work() -> None:
-        server = RpcServer({DECIDE: echo})
-        name, path = server.open([])
-        assert Path(path).parent.stat().st_mode & 0o777 == 0o700
-        client = await RpcClient.connect(path)
-        await client.call(DECIDE, call_of())
-        assert not Path(path).parent.exists()
-        assert server.open([name]) == (name, "")  # connected already
-        client.close()
-
-    run(work())
+@pytest.mark.anyio
+async def test_a_connected_server_leaves_no_file() -> None:
+    server = RpcServer({DECIDE: echo})
+    name, path = server.open([])
+    assert Path(path).parent.stat().st_mode & 0o777 == 0o700
+    client = await RpcClient.connect(path)
+    await client.call(DECIDE, call_of())
+    assert not Path(path).parent.exists()
+    assert server.open([name]) == (name, "")  # connected already
+    client.close()
 
 
 def test_a_server_stops_waiting_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +148,9 @@ def test_a_server_stops_waiting_for_a_connection(monkeypatch: pytest.MonkeyPatch
     assert not Path(path).exists()
 
 
-def test_the_pool_connects_to_every_worker_and_reconnects(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.anyio
+async def test_the_pool_connects_to_every_worker_and_reconnects(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rpc, "RECONNECT_S", 0.01)
     servers = [RpcServer({DECIDE: lambda _, n=n: b"%d" % n}) for n in range(2)]
@@ -184,27 +166,23 @@ def test_the_pool_connects_to_every_worker_and_reconnects(
         """Wait until the pool has two: the one without a pending call is chosen."""
         async with asyncio.timeout(5):
             while True:
-                first = pool.connection()
-                if first is not None:
+                await asyncio.sleep(0.005)
+                if (first := pool.connection()) is not None:
                     pending = asyncio.ensure_future(first.call(DECIDE, call_of()))
                     await asyncio.sleep(0)
                     second = pool.connection()
                     await pending
                     if second is not None and second is not first:
                         return first, second
-                await asyncio.sleep(0.005)
 
-    async def work() -> None:
-        pool = ConnectionPool(open_server, workers=2)
-        assert pool.connection() is None
-        clients = await two_clients(pool)
-        assert {await one.call(DECIDE, call_of()) for one in clients} == {b"0", b"1"}
-        clients[0].close()
-        await asyncio.sleep(0.02)
-        assert pool.connection() is clients[1]
-        assert clients[0] not in await two_clients(pool)
-
-    run(work())
+    pool = ConnectionPool(open_server, workers=2)
+    assert pool.connection() is None
+    clients = await two_clients(pool)
+    assert {await one.call(DECIDE, call_of()) for one in clients} == {b"0", b"1"}
+    clients[0].close()
+    await asyncio.sleep(0.02)
+    assert pool.connection() is clients[1]
+    assert clients[0] not in await two_clients(pool)
 
 
 def test_the_breaker_opens_after_failures_in_a_row() -> None:
