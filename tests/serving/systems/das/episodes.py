@@ -99,22 +99,20 @@ class Episode:
             self.act()
         return self
 
-    def places(self) -> Places:
-        return places_of(self.runner.state, self.runner.episode.jobs)
-
     def moments(self, ask: Ask | None = None) -> Iterator[Seen]:
+        state, jobs = self.runner.state, self.runner.episode.jobs
         while self.runner.advance_to_decision():
-            kind, now = self.phase(), float(self.runner.state.times[columns.NOW])
-            asked, before = self.record(ask or kind), self.places()
+            kind, now = self.phase(), float(state.times[columns.NOW])
+            asked, before = self.record(ask or kind), places_of(state, jobs)
             self.act()
-            yield Seen(asked, before, self.places(), kind, now)
+            yield Seen(asked, before, places_of(state, jobs), kind, now)
 
     def events(self) -> Iterator[Seen]:
         """All phases at one time are one event."""
         for _, group in groupby(self.moments("event"), attrgetter("now")):
-            first, *others = group
-            kinds = ", ".join(phase.kind for phase in (first, *others))
-            yield first._replace(after=[first, *others][-1].after, kind=kinds)
+            phases = list(group)
+            kinds = ", ".join(phase.kind for phase in phases)
+            yield phases[0]._replace(after=phases[-1].after, kind=kinds)
 
 
 def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterator[Seen]:
@@ -147,4 +145,5 @@ def carried_out(before: Places, decision: DasDecision) -> Places:
     for start in decision.start:
         assert start.job not in after
         after[start.job] = {one.machine: one.instances for one in start.placements}
+        assert after[start.job] != before.get(start.job)
     return after

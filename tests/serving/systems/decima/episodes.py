@@ -100,11 +100,9 @@ def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round
         yield current
 
 
-def parsed(state: DecimaState, ask: str) -> DecimaState:
-    """The state as the service parses it."""
-    text = state.model_copy(update={"ask": ask}).model_dump_json()
-    return DecimaState.model_validate_json(text)
-
-
 def assignments(decision: DecimaDecision) -> list[Given]:
     return [(a.job, a.stage, a.executors, a.limit) for a in decision.assignments]
+
+
+def whole(decision: DecimaDecision) -> tuple[list[Given], int, int]:
+    return assignments(decision), decision.idle, decision.undecided

@@ -1,18 +1,22 @@
-"""Decima's endpoint: legal decisions, bounds of the guard, explanations, features."""
+"""Decima's endpoint: observations, legal decisions, explanations, features."""
 
 from __future__ import annotations
 
 import math
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.snapshot import state_from_snapshot
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
@@ -25,7 +29,7 @@ from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
 from loadmaster.serving.systems.decima.system import ENDPOINT
 from tests.bundles import make_bundle
-from tests.serving.systems.decima.episodes import by_rule, rounds
+from tests.serving.systems.decima.episodes import EPISODES, by_rule, rounds
 
 pytestmark = pytest.mark.slow
 
@@ -278,3 +282,24 @@ def test_retraining_settings_are_valid() -> None:
     assert ENDPOINT.retraining({}) == {"arrivals": "poisson"}
     odd = dict.fromkeys(means, 0.0)
     assert build_settings(DagSchedulingSettings, dict(ENDPOINT.retraining(odd))).executors == 1
+
+
+@pytest.mark.parametrize("episode", EPISODES)
+def test_observations_of_a_snapshot_equal_the_simulators(episode: str) -> None:
+    views: list[Observation] = []
+
+    def choose_in_turn(view: Observation) -> tuple[int, int]:
+        """So that commitments accumulate."""
+        views.append(Observation(*(table.copy() for table in view)))
+        legal = np.flatnonzero(view.schedulable[:-1])
+        return int(legal[len(views) % len(legal)]), 3
+
+    held = rounds(EPISODES[episode], 5, choose_in_turn)
+    states = list(islice(chain.from_iterable(one.before for one in held), 60))
+    assert len(states) == 60
+    for state, view in zip(states, views, strict=False):
+        snapshot = DecimaState.model_validate_json(state.model_dump_json()).snapshot
+        again, rows = Observation(*map(np.zeros_like, view)), np.zeros(len(view.stages), np.int64)
+        observe(state_from_snapshot(snapshot), snapshot.bank, again, rows)
+        for name, table in view._asdict().items():
+            np.testing.assert_array_equal(getattr(again, name), table, err_msg=name)
