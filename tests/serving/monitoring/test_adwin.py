@@ -48,9 +48,8 @@ class ExactWindow:
         for cut in range(MIN_SIDE, n - MIN_SIDE + 1):
             old, new = values[:cut], values[cut:]
             m = 1 / (1 / len(old) + 1 / len(new))
-            bound = math.sqrt(2 / m * values.var() * log_term) + 2 / (3 * m) * log_term * np.ptp(
-                values
-            )
+            bound = math.sqrt(2 / m * values.var() * log_term)
+            bound += 2 / (3 * m) * log_term * np.ptp(values)
             excess[cut] = abs(old.mean() - new.mean()) - bound
         best = max(excess, key=lambda cut: excess[cut])
         return best if excess[best] > 1e-12 * np.abs(values).max() else 0

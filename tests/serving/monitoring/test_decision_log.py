@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from timeit import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -305,11 +304,6 @@ def test_missing_folder_is_refused(tmp_path: Path) -> None:
     for name in ("file", "missing"):
         with pytest.raises(InputError, match="folder"):
             list(read_log(tmp_path / name))
-
-
-def test_put_takes_little_time(make: OpenLog) -> None:
-    log, row = make(part_rows=10**6), decision(0)
-    assert min(repeat(lambda: log.put(row), time.process_time, repeat=5, number=1000)) < 0.05
 
 
 def test_log_and_monitor_import_no_heavy_package() -> None:

@@ -6,7 +6,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from itertools import count
 from timeit import repeat
 from typing import Any
 
@@ -262,21 +261,9 @@ def test_record_size_is_bounded(busy: dict[str, Any]) -> None:
     assert len(json.dumps(monitor.record())) < max(4 * len(json.dumps(busy)), 250_000)
 
 
-def took_s(work: Callable[[], object], times: int = 1) -> float:
+def took_s(work: Callable[[], object]) -> float:
     """The least CPU time of five runs."""
-    return min(repeat(work, time.process_time, repeat=5, number=times))
-
-
-def test_recording_takes_little_time(busy: dict[str, Any]) -> None:
-    features = dict.fromkeys(("jobs", "queue", "load", "work", "tasks", "free"), 1.0)
-    monitor, numbers = Monitor(record=busy), count()
-
-    def record() -> None:
-        number = next(numbers)
-        decide(monitor, NOW + 1000 + number * 0.01, features=features)
-        monitor.record_feedback(NOW + 1000 + number * 0.01, -5.0 + number % 3, "policy")
-
-    assert took_s(record, 1000) / 1000 < 100e-6  # the two together
+    return min(repeat(work, time.process_time, repeat=5, number=1))
 
 
 def test_record_and_history_of_an_hour_take_little_time() -> None:

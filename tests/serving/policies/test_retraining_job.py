@@ -58,7 +58,7 @@ class Setup:
         return polled
 
     def succeed(self, now: float, better: bool = True) -> RetrainingState:
-        self.cluster.finish(better)
+        self.cluster.finish(better=better)
         return self.poll(now)
 
 

@@ -42,9 +42,8 @@ def test_bundle_is_copied(store: Store, tmp_path: Path) -> None:
     assert (version.name, version.since) == ("mine", "now")
     shutil.rmtree(source)
     folder = Path(version.folder)
-    assert {file.name for file in folder.iterdir()} == {
-        "manifest.json", "weights.safetensors", "README.md",
-    }  # fmt: skip
+    files = sorted(file.name for file in folder.iterdir())
+    assert files == ["README.md", "manifest.json", "weights.safetensors"]
     assert toy.ENDPOINT.policy(folder).version == version.version == folder.name
     assert kept_by(tmp_path) == {version.version}
 

@@ -36,12 +36,6 @@ def test_routing(slots: PolicySlots, mode: str, rules_act: bool, routing: Routin
     assert slots.cast(mode, rules_act) == routing
 
 
-def test_active_source_and_its_reason() -> None:
-    assert PolicySlots(A).acts(False) == ("policy", "the bundle a a-1 serves")
-    assert PolicySlots(A).acts(True)[0] == "fallback"
-    assert PolicySlots(A, paused="night").acts(False) == ("fallback", "paused: night")
-
-
 def test_promotion_and_rollback_move_versions() -> None:
     promoted = PolicySlots(A, shadow=B).promoted("now")
     assert promoted == PolicySlots(replace(B, since="now"), previous=A)

@@ -29,7 +29,7 @@ VALID: dict[str, Any] = {
 ON = "jobs.0.placements"
 JOIN, SCAN, SUM = "jobs.0.stages.1", "jobs.1.stages.0", "jobs.1.stages.1"
 Changes = dict[str, Any]  # new values by path
-NAN, INFINITY = float("nan"), float("inf")
+NAN = float("nan")
 
 
 def changed(system: str, changes: Changes) -> Any:
@@ -81,7 +81,7 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("das", {"jobs.1.colour": "red"}, "jobs.1.colour", "not permitted"),
         *(
             ("das", {"jobs.1.age_s": value}, "jobs.1.age_s", "number")
-            for value in (NAN, INFINITY, "7x", None, [], {})
+            for value in (NAN, float("inf"), "7x", None)
         ),
         ("decima", {"jobs.1.id": "daily-report"}, "jobs.1.id", "ids that differ"),
         ("decima", {f"{SUM}.id": "scan", f"{SUM}.parents": []}, f"{SUM}.id", "ids that differ"),
@@ -105,16 +105,11 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("decima", {"jobs.1.promised": 2, f"{SUM}.promised": 2}, "jobs.1.promised", "at most 8 in"),
         ("decima", {"version": 2}, "version", "1"),
         ("decima", {"jobs": []}, "jobs", "at least 1"),
-        ("decima", {"executors": []}, "executors", "at least 1"),
         ("decima", {"executors.0.count": EXECUTORS_MAX + 1}, "executors.0.count", "10000"),
-        ("decima", {"jobs.0.stages": []}, "jobs.0.stages", "at least 1"),
-        ("decima", {"jobs.0.age_s": -1}, "jobs.0.age_s", "0"),
         ("decima", {"jobs.0.id": ""}, "jobs.0.id", "at least 1"),
         ("decima", {"jobs.0.colour": "red"}, "jobs.0.colour", "not permitted"),
-        ("decima", {f"{SCAN}.tasks": 0}, f"{SCAN}.tasks", "1"),
         ("decima", {f"{SCAN}.tasks": 2.5}, f"{SCAN}.tasks", "integer"),
         ("decima", {f"{SCAN}.task_ms": NAN}, f"{SCAN}.task_ms", "finite"),
-        ("decima", {f"{SCAN}.task_ms": INFINITY}, f"{SCAN}.task_ms", "finite"),
         ("decima", {f"{SCAN}.task_ms": "long"}, f"{SCAN}.task_ms", "number"),
         ("decima", {"ask": "everything"}, "ask", "'round' or 'one'"),
     ],

@@ -219,30 +219,27 @@ def test_constrain_cuts_the_last_assignments_first(most: float, left: DecimaDeci
     assert ENDPOINT.constrain(state, BOTH, {"job j": most}) == left
 
 
+CHAIN = one_job(3, 3, {"id": "a", "tasks": 2}, {"id": "b", "tasks": 2, "parents": ["a"]})
+
+
 @pytest.mark.parametrize(
-    ("assignments", "idle", "words"),
+    ("state", "decision", "words"),
     [
-        ([("gone", "join", 3)], 0, "no job 'gone'"),
-        ([("daily-report", "gone", 3)], 0, "no stage 'gone'"),
-        ([("ad-hoc-4711", "sum", 1)], 2, "may not be chosen"),
-        ([("daily-report", "read", 1)], 2, "may not be chosen"),
-        ([("daily-report", "join", 1), ("daily-report", "join", 1)], 1, "may not be chosen"),
-        ([("daily-report", "join", 3)], 0, "at most 2"),
-        ([("ad-hoc-4711", "scan", 4)], 0, "the 3 free ones"),
-        ([], 2, "the 3 free ones"),
+        (TINY, assign(("gone", "join", 3)), "no job 'gone'"),
+        (TINY, assign(("daily-report", "gone", 3)), "no stage 'gone'"),
+        (TINY, assign(("ad-hoc-4711", "sum", 1), idle=2), "may not be chosen"),
+        (TINY, assign(("daily-report", "read", 1), idle=2), "may not be chosen"),
+        (TINY, assign(*[("daily-report", "join", 1)] * 2, idle=1), "may not be chosen"),
+        (TINY, assign(("daily-report", "join", 3)), "at most 2"),
+        (TINY, assign(("ad-hoc-4711", "scan", 4)), "the 3 free ones"),
+        (TINY, assign(idle=2), "the 3 free ones"),
+        # A stage is schedulable once its parents have all their executors.
+        (CHAIN, assign(("j", "a", 2), ("j", "b", 1)), "None"),
+        (CHAIN, assign(("j", "b", 1), ("j", "a", 2)), "may not be chosen"),
     ],
 )
-def test_validate_decision_refuses(
-    assignments: list[tuple[str, str, int]], idle: int, words: str
-) -> None:
-    assert words in str(ENDPOINT.validate_decision(TINY, assign(*assignments, idle=idle)))
-
-
-def test_stage_is_schedulable_once_its_parents_have_all_executors() -> None:
-    state = one_job(3, 3, {"id": "a", "tasks": 2}, {"id": "b", "tasks": 2, "parents": ["a"]})
-    first, then = ("j", "a", 2), ("j", "b", 1)
-    assert ENDPOINT.validate_decision(state, assign(first, then)) is None
-    assert ENDPOINT.validate_decision(state, assign(then, first)) is not None
+def test_validate_decision(state: DecimaState, decision: DecimaDecision, words: str) -> None:
+    assert words in str(ENDPOINT.validate_decision(state, decision))
 
 
 def test_features_by_hand() -> None:
