@@ -40,22 +40,19 @@ def test_bundle_is_copied(store: Store, tmp_path: Path) -> None:
     (source / "notes.txt").write_text("not a part of it")
     version = store.accept(source, "now")
     assert (version.name, version.since) == ("mine", "now")
-    shutil.rmtree(source)
     folder = Path(version.folder)
     files = sorted(file.name for file in folder.iterdir())
     assert files == ["README.md", "manifest.json", "weights.safetensors"]
     assert toy.ENDPOINT.policy(folder).version == version.version == folder.name
     assert kept_by(tmp_path) == {version.version}
-
-
-def test_complete_copy_is_reused(store: Store, tmp_path: Path) -> None:
-    source = toy.make_bundle(tmp_path / "source")
-    first = Path(store.accept(source, "now").folder)
-    inode = first.stat().st_ino
-    assert Path(store.accept(source, "later").folder).stat().st_ino == inode
-    (first / "weights.safetensors").write_bytes(b"x")
-    again = Path(store.accept(source, "later").folder)
-    assert toy.ENDPOINT.policy(again).name == "toy"
+    # A complete copy is reused, a damaged one replaced.
+    inode = folder.stat().st_ino
+    assert store.accept(source, "later").folder == version.folder
+    assert folder.stat().st_ino == inode
+    (folder / "weights.safetensors").write_bytes(b"x")
+    store.accept(source, "later")
+    shutil.rmtree(source)
+    assert toy.ENDPOINT.policy(folder).name == "mine"
 
 
 def test_refused_bundle_leaves_no_copy(

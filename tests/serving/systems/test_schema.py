@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from loadmaster.serving.system import State
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.decima import snapshot
 from loadmaster.serving.systems.decima.examples import examples
@@ -17,9 +16,10 @@ from loadmaster.serving.systems.decima.records import EXECUTORS_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
 from tests.serving.systems.das.clusters import job, machine
 
-MODELS: dict[str, type[State]] = {"das": DasState, "decima": DecimaState}
+MODELS = {"das": DasState, "decima": DecimaState, "outcome": DecimaOutcome}
 VALID: dict[str, Any] = {
     "decima": EXAMPLE,
+    "outcome": {"job": "a", "completion_s": 3.0, "work_s": 5.0},
     "das": {
         "machines": [machine("a"), machine("b", gpu="T4")],
         "jobs": [job("1", 1, 900, {"a": 2, "b": 1}, instances=3, cpus=2), job("2", 0.5)],
@@ -112,6 +112,8 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("decima", {f"{SCAN}.task_ms": NAN}, f"{SCAN}.task_ms", "finite"),
         ("decima", {f"{SCAN}.task_ms": "long"}, f"{SCAN}.task_ms", "number"),
         ("decima", {"ask": "everything"}, "ask", "'round' or 'one'"),
+        ("outcome", {"work_s": 0}, "work_s", "greater than 0"),
+        ("outcome", {"work_s": None}, "work_s", "number"),
     ],
 )
 def test_invalid_field_is_refused(system: str, changes: Changes, field: str, words: str) -> None:
@@ -176,9 +178,3 @@ def test_every_field_of_decima_has_a_description() -> None:
     for name, part in {**schema["$defs"], "DecimaState": schema}.items():
         for field, description in part["properties"].items():
             assert field == "version" or "description" in description, f"{name}.{field}"
-
-
-@pytest.mark.parametrize("work", [{}, {"work_s": 0}])
-def test_outcome_of_decima_requires_the_work(work: dict[str, float]) -> None:
-    with pytest.raises(ValidationError, match="work_s"):
-        DecimaOutcome.model_validate({"job": "a", "completion_s": 3.0, **work})

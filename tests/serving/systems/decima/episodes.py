@@ -53,22 +53,13 @@ class Round:
 def in_process(network: DecimaNetwork) -> Decide:
     """The compiled network as in training and evaluation."""
     weights, scratch = weights_of(network), scratch_for(network, 2000, 100, 50)
-
-    def best(view: Observation) -> tuple[int, int]:
-        row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
-        return row, limit
-
-    return best
+    return lambda view: decide(view, weights, scratch, -1.0, -1.0)[:2]
 
 
 def by_rule(name: str) -> Decide:
     """A heuristic as in the environment."""
-    own = tuned_rule(name)
-
-    def decide_one(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.parameters, view, 0, 0)
-
-    return decide_one
+    parameters = tuned_rule(name).parameters
+    return lambda view: decide_by_rule(parameters, view, 0, 0)
 
 
 def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:
