@@ -22,21 +22,6 @@ STATE = {"load": 42.0, "replicas": 3}
 
 
 @pytest.mark.parametrize(
-    ("more", "options"),
-    [
-        ({}, RequestOptions()),
-        ({"mode": "shadow"}, RequestOptions(mode="shadow")),
-        ({"deadline_ms": 5}, RequestOptions(deadline_ms=5)),
-        ({"deadline_ms": None, "request_id": None}, RequestOptions()),
-        ({"mode": "active", "request_id": "a:b.c-1_2"}, RequestOptions(request_id="a:b.c-1_2")),
-    ],
-)
-def test_options_are_read_in_any_position(more: dict[str, Any], options: RequestOptions) -> None:
-    assert parse_options(request.to_json({"state": STATE, **more})) == options
-    assert parse_options(request.to_json({**more, "state": STATE})) == options
-
-
-@pytest.mark.parametrize(
     "raw", [b"", b"[]", b"null", b'"mode"', b'{"mode": ', b'{"mode": "shadow"', b"\xff",
             b"[" * 5000 + b'"mode"'],
 )  # fmt: skip
@@ -86,14 +71,17 @@ options = {
 }
 
 
-@given(st.fixed_dictionaries({}, optional=options), names, st.booleans(), st.booleans())
+forms = st.tuples(st.booleans(), st.booleans(), st.sampled_from([None, 2]))
+
+
+@given(st.fixed_dictionaries({}, optional=options), names, st.floats(0, 1e6), forms)
 @settings(max_examples=60)
-def test_the_logged_state_is_the_state_that_was_sent(
-    more: dict[str, Any], service: str, last: bool, indented: bool
+def test_options_and_logged_state_are_those_that_were_sent(
+    more: dict[str, Any], service: str, load: float, form: tuple[bool, bool, int | None]
 ) -> None:
-    state = {"load": 1.5, "replicas": 3, "service": service}
+    state, (last, plain, indent) = {"load": load, "replicas": 3, "service": service}, form
     body = {**more, "state": state} if last else {"state": state, **more}
-    raw = json.dumps(body, ensure_ascii=last, indent=2 if indented else None).encode()
+    raw = json.dumps(body, ensure_ascii=plain, indent=indent).encode()
     try:
         found = read(REQUEST, raw)
     except RequestError:

@@ -109,12 +109,6 @@ def test_users_and_attained_service_are_loaded() -> None:
     assert tables_from(state, LAS).state.key[1] > 1e11  # in the second queue
 
 
-def test_cluster_without_jobs_has_no_decision() -> None:
-    tables = tables_from(small(jobs=[]))
-    view = blank_observation(4, tables.cluster, 2)
-    assert not observation.observe_if_decision(*tables.simulation, view)
-
-
 def test_recorded_states_contain_no_future() -> None:
     episode = Episode(PRETRAINED / "das-small", seed=6)
     states = [seen.asked for seen in islice(episode.moments(), 80)]

@@ -277,11 +277,3 @@ def test_summary_names_the_job_that_another_is_stopped_for() -> None:
     assert "job 2 stops for job 3" in explanation.summary
     placing = state.model_copy(update={"ask": "placing"})
     assert ENDPOINT.rule("las-consolidate").decide(placing).decision.stop == ()
-
-
-@pytest.mark.slow
-def test_job_larger_than_cluster_is_left_waiting() -> None:
-    state = state_with(job("1", on={"a": 1}), job("2", 500))
-    for name in ENDPOINT.rules:
-        decision = ENDPOINT.rule(name).decide(state).decision
-        assert (decision.start, decision.stop, decision.wait) == ((), (), 1)
