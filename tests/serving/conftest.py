@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -35,15 +35,15 @@ class LocalService:
         self, service: Service, worker: SystemWorker, folder: Path, wait: bool = True
     ) -> None:
         self.service, self.worker, self.folder = service, worker, folder
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner()
         self._lifespan = service.lifespan(service.app)
         self._open = True
         self.run(self._lifespan.__aenter__())
         while wait and not all(system.ready for system in service.systems.values()):
             self.run(asyncio.sleep(0.01))
 
-    def run(self, work: Awaitable[Result]) -> Result:
-        return self._loop.run_until_complete(work)
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._runner.run(work)
 
     def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
         return self.run(send_request(self.service.app, method, path, body, **more))
@@ -64,14 +64,10 @@ class LocalService:
         return self.request("GET", f"/v1/{system}/status").json
 
     def close(self) -> None:
-        if not self._open:
-            return
-        self._open = False
-        self.run(self._lifespan.__aexit__(None, None, None))
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        if self._open:
+            self._open = False
+            self.run(self._lifespan.__aexit__(None, None, None))
+            self._runner.close()
 
 
 def open_service(

@@ -17,24 +17,19 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.serving.system import Policy, Quantity
+from loadmaster.serving.system import Policy
 from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState
 from loadmaster.serving.systems.das.system import ENDPOINT, BundlePolicy
 from tests.bundles import make_bundle
 from tests.serving.systems.das.clusters import job, machine, placements, states
 from tests.serving.systems.das.episodes import PRETRAINED, Episode
 
-STATE = DasState.model_validate(
-    {
-        "machines": [machine("a", 2), machine("b", 2, "T4")],
-        "jobs": [
-            job("1", 2, 9, {"a": 1}),
-            job("2", 2, 8, {"b": 1}),
-            job("3", 1, 7, instances=2),
-            job("4", 2, 6, gpu_type="V100"),
-        ],
-    }
-)
+JOBS = [
+    job("1", 2, 9, {"a": 1}), job("2", 2, 8, {"b": 1}), job("3", 1, 7, instances=2),
+    job("4", 2, 6, gpu_type="V100"),
+]  # fmt: skip
+MACHINES = [machine("a", 2), machine("b", 2, "T4")]
+STATE = DasState.model_validate({"machines": MACHINES, "jobs": JOBS})
 
 
 def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> DasDecision:
@@ -67,16 +62,12 @@ MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
         (decision(1, ("1",), job3={"a": 2}), "wait is 1; expected 2"),
     ],
 )
-def test_invalid_decisions_are_rejected(found: DasDecision, reason: str) -> None:
+def test_validate_decision(found: DasDecision, reason: str) -> None:
     assert reason in str(ENDPOINT.validate_decision(STATE, found))
 
 
 def test_quantities_are_running_jobs() -> None:
-    assert ENDPOINT.quantities(STATE, MOVE) == (
-        Quantity("job 1", 1, 1),
-        Quantity("job 2", 1, 0),
-        Quantity("job 4", 0, 1),
-    )
+    assert ENDPOINT.quantities(STATE, MOVE) == (("job 1", 1, 1), ("job 2", 1, 0), ("job 4", 0, 1))
 
 
 @pytest.mark.parametrize(
