@@ -20,15 +20,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.monitoring import decision_log
+from loadmaster.serving.monitoring import decision_log, log_files
 from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
-from loadmaster.serving.monitoring.log_files import (
-    DECISIONS,
-    DecisionRow,
-    FeedbackRow,
-    read_log,
-    write_part,
-)
+from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, FeedbackRow, read_log
 
 NOW = 1_800_000_000.25
 
@@ -244,7 +238,7 @@ def test_crash_leaves_an_unfinished_file_that_is_removed_later(
         patch.setattr(Path, "replace", die)
         patch.setattr(Path, "unlink", die)
         with pytest.raises(KeyboardInterrupt):
-            write_part(folder, DECISIONS, [decision(0)], 1)
+            log_files.write_part(folder, DECISIONS, [decision(0)], 1)
     (left,) = folder.iterdir()
     assert left.name.endswith(".partial")
     assert ids(folder) == []
@@ -279,7 +273,7 @@ def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
 
 
 def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) -> None:
-    part = write_part(tmp_path, DECISIONS, [decision(0)], 1)
+    part = log_files.write_part(tmp_path, DECISIONS, [decision(0)], 1)
     pq.write_table(pq.read_table(part).append_column("colour", pa.array(["red"])), part)
     whole = part.read_bytes()
     turned = whole[:200] + bytes(255 - byte for byte in whole[200:400]) + whole[400:]
@@ -288,7 +282,7 @@ def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) ->
     pq.write_table(pa.table({"id": ["a"], "time": [1]}), tmp_path / "other.parquet")
     (tmp_path / "decisions-folder.parquet").mkdir()
     (tmp_path / "notes.txt").write_text("no log")
-    write_part(tmp_path / "other system", DECISIONS, [decision(7)], 1)
+    log_files.write_part(tmp_path / "other system", DECISIONS, [decision(7)], 1)
     lines: list[str] = []
     assert [row.id for row in read_log(tmp_path, warn=lines.append)] == ["d0", "d7"]
     for name in ("cut", "empty", "turned", "other", "folder"):

@@ -9,13 +9,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from loadmaster.serving.monitoring.lifecycle import (
-    LifecycleSettings,
-    LifecycleState,
-    measure_thresholds,
-    next_state,
-    summarize,
-)
+from loadmaster.serving.monitoring import lifecycle
+from loadmaster.serving.monitoring.lifecycle import LifecycleSettings, LifecycleState, next_state
 
 INITIALIZED, OFFLINE, ONLINE, SERVING = LifecycleState
 STATES = st.sampled_from([OFFLINE, ONLINE, SERVING])
@@ -79,7 +74,7 @@ def test_transitions_by_hand(
     ],
 )
 def test_thresholds_by_hand(rules: list[float], expected: tuple[float, ...]) -> None:
-    assert measure_thresholds(rules, PAPER) == pytest.approx(expected, rel=1e-4)
+    assert lifecycle.measure_thresholds(rules, PAPER) == pytest.approx(expected, rel=1e-4)
 
 
 @given(CASES, st.integers(0, WINDOW - 1), st.sampled_from(["policy", "rules"]))
@@ -118,7 +113,10 @@ def test_higher_rewards_never_lower_the_state(case: Case, more: float) -> None:
     lower = next_state(*case).to or state
     better = [reward + more for reward in rewards]
     # Rounding may lift the deviation over its bound.
-    earned, thresholds = summarize(better[-WINDOW:]), measure_thresholds(rules, settings)
+    earned, thresholds = (
+        lifecycle.summarize(better[-WINDOW:]),
+        lifecycle.measure_thresholds(rules, settings),
+    )
     assert thresholds is not None
     assume(not math.isclose(earned.std, thresholds.deviation, rel_tol=1e-6, abs_tol=1e-6))
     assert order.index(next_state(state, better, rules, settings).to or state) >= order.index(lower)
@@ -126,8 +124,8 @@ def test_higher_rewards_never_lower_the_state(case: Case, more: float) -> None:
 
 @given(REWARDS, st.floats(1e-3, 1e3))
 def test_thresholds_scale_with_units(rules: list[float], scale: float) -> None:
-    thresholds = measure_thresholds(rules, PAPER)
-    scaled = measure_thresholds([reward * scale for reward in rules], PAPER)
+    thresholds = lifecycle.measure_thresholds(rules, PAPER)
+    scaled = lifecycle.measure_thresholds([reward * scale for reward in rules], PAPER)
     assert thresholds is not None
     assert scaled is not None
     for one, other in zip(thresholds, scaled, strict=True):

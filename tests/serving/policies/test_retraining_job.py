@@ -15,13 +15,9 @@ from hypothesis import strategies as st
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
 from loadmaster.serving.jobs.client import UnreachableError
+from loadmaster.serving.policies import retraining_job
 from loadmaster.serving.policies.comparison import COMPARISON_FILE
-from loadmaster.serving.policies.retraining_job import (
-    Retraining,
-    RetrainingSettings,
-    RetrainingState,
-    assignment,
-)
+from loadmaster.serving.policies.retraining_job import Retraining, RetrainingSettings, assignment
 from tests.serving import toy
 from tests.serving.policies.conftest import FakeCluster, comparison
 
@@ -46,10 +42,10 @@ class Setup:
         record = record and json.loads(json.dumps(record))
         return Retraining(system, self.cluster, self.folder / subfolder, LIMITS, record)
 
-    def submit(self, now: float = 0.0, **environment: Any) -> RetrainingState:
+    def submit(self, now: float = 0.0, **environment: Any) -> retraining_job.RetrainingState:
         return self.retraining.submit(self.bundle, environment, "drift", now)
 
-    def poll(self, now: float, **changes: Any) -> RetrainingState:
+    def poll(self, now: float, **changes: Any) -> retraining_job.RetrainingState:
         """Change the current job and poll it."""
         if changes:
             self.cluster.change(**changes)
@@ -57,7 +53,7 @@ class Setup:
         assert polled is not None
         return polled
 
-    def succeed(self, now: float, better: bool = True) -> RetrainingState:
+    def succeed(self, now: float, better: bool = True) -> retraining_job.RetrainingState:
         self.cluster.finish(better=better)
         return self.poll(now)
 
