@@ -50,8 +50,9 @@ def record_decima(episode: str, decide: decima.Decide) -> Iterator[Recorded]:
     """Rounds of many episodes, and the decisions of each."""
     episodes = (decima.rounds(decima.EPISODES[episode], seed, decide) for seed in range(11, 99))
     for held in chain.from_iterable(episodes):
-        idle = held.free - sum(executors for _, _, executors, _ in held.given)
-        yield Recorded(held.state, "round", (held.given, idle, 0), decima.whole)
+        free = sum(group.free for group in held.before[0].executors)
+        idle = free - sum(executors for _, _, executors, _ in held.given)
+        yield Recorded(held.before[0], "round", (held.given, idle, 0), decima.whole)
         for place, before in enumerate(held.before):
             state = before.model_copy(update={"ask": "one"})
             yield Recorded(state, "one", held.given[place : place + 1], decima.assignments)

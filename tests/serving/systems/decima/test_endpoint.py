@@ -21,7 +21,6 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
-from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.serving.system import Policy
 from loadmaster.serving.systems.decima.examples import busy_cluster, examples
 from loadmaster.serving.systems.decima.records import ROUND_MAX
@@ -37,9 +36,9 @@ TINY = examples()["tiny"]
 SMALL = examples()["small"]
 
 
-def untrained(**network: Any) -> ServedPolicy:
+def untrained() -> ServedPolicy:
     torch.manual_seed(4)
-    return ServedPolicy(DecimaPolicy(DecimaNetwork(DecimaSettings(**network)), "untrained"))
+    return ServedPolicy(DecimaPolicy(DecimaNetwork(), "untrained"))
 
 
 def one_job(count: int, free: int, *stages: dict[str, Any], id: str = "j") -> DecimaState:
@@ -264,7 +263,7 @@ def test_reward_depends_on_ratios() -> None:
 @pytest.mark.parametrize("gap_s", [15.0, 100.0])
 def test_retraining_estimates_the_interarrival_time(gap_s: float) -> None:
     stream = {"arrivals": "poisson", "jobs": 40, "interarrival_s": gap_s}
-    states = (held.state for held in rounds(stream, 1, by_rule("weighted-fair")))
+    states = (held.before[0] for held in rounds(stream, 1, by_rule("weighted-fair")))
     seen = [ENDPOINT.features(state) for state in states if state.more_to_come]
     means = {name: sum(each[name] for each in seen) / len(seen) for name in seen[0]}
     assert ENDPOINT.retraining(means)["interarrival_s"] == pytest.approx(gap_s, rel=0.5)
