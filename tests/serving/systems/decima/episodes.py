@@ -75,11 +75,8 @@ def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round
         row, limit = decide(view)
         if view.schedulable[row] == 1 and row < len(view.schedulable) - 1:
             slot, place = divmod(int(rows[row]), int(state.setup[state_cols.STRIDE]))
-            job, executors = (
-                state.jobs[slot, state_cols.NUMBER],
-                executors_granted(view, row, limit),
-            )
-            current.given.append((str(job), str(place), executors, limit))
+            job, granted = state.jobs[slot, state_cols.NUMBER], executors_granted(view, row, limit)
+            current.given.append((str(job), str(place), granted, limit))
         apply_action(state, workload.bank, view, rows, row, limit)
     yield current
 
