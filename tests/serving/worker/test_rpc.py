@@ -47,7 +47,7 @@ def test_calls_survive_a_round_trip(name: str, folder: str, request: bytes, due:
 
 
 @given(st.lists(st.binary(max_size=50), min_size=1, max_size=5), st.integers(1, 9))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_replies_are_read_however_they_are_cut(bodies: list[bytes], size: int) -> None:
     class Transport:
         def write(self, _: bytes) -> None: ...
