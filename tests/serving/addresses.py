@@ -10,16 +10,12 @@ import psutil
 
 def other_addresses(family: socket.AddressFamily | None = None) -> list[str]:
     """All but 127.0.0.1. A server that listens on all interfaces can be reached at 127.0.0.2."""
-    found = ["127.0.0.2"]
-    for cards in psutil.net_if_addrs().values():
-        for card in cards:
-            if card.family not in (socket.AF_INET, socket.AF_INET6):
-                continue
-            address = ipaddress.ip_address(card.address.partition("%")[0])
-            # Link-local addresses need a zone, and are as reachable as the others of the card.
-            if not (address.is_loopback or address.is_link_local):
-                found.append(str(address))
-    return [one for one in found if family is None or _family(one) == family]
+    cards = [card for cards in psutil.net_if_addrs().values() for card in cards]
+    inet = [card for card in cards if card.family in (socket.AF_INET, socket.AF_INET6)]
+    found = [ipaddress.ip_address(card.address.partition("%")[0]) for card in inet]
+    # Link-local addresses need a zone, and are as reachable as the others of the card.
+    others = [str(one) for one in found if not (one.is_loopback or one.is_link_local)]
+    return [one for one in ("127.0.0.2", *others) if family in (None, _family(one))]
 
 
 def refuses(address: str, port: int) -> bool:

@@ -48,23 +48,13 @@ async def send_request(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
+    pairs = headers.items() if isinstance(headers, Mapping) else headers
     scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method,
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "root_path": "",
-        "headers": [
-            (name.lower().encode(), value.encode("latin-1"))
-            for name, value in (headers.items() if isinstance(headers, Mapping) else headers)
-        ],
-        "client": (address, 1),
-        "server": ("127.0.0.1", 80),
-    }
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http",
+        "method": method, "path": path, "raw_path": path.encode(), "root_path": "",
+        "query_string": query.encode(), "client": (address, 1), "server": ("127.0.0.1", 80),
+        "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in pairs],
+    }  # fmt: skip
     await app(scope, receive, send)
     start = next(message for message in sent if message["type"] == "http.response.start")
     content = b"".join(message.get("body", b"") for message in sent)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -25,6 +25,9 @@ SYSTEMS = [name for name, one in systems().items() if one.has("endpoint")]
 ALL = ("toy", *SYSTEMS)
 
 
+Result = TypeVar("Result")
+
+
 class LocalService:
     """A service in this process, with its event loop."""
 
@@ -32,55 +35,39 @@ class LocalService:
         self, service: Service, worker: SystemWorker, folder: Path, wait: bool = True
     ) -> None:
         self.service, self.worker, self.folder = service, worker, folder
-        self._loop = asyncio.new_event_loop()
+        self._runner = asyncio.Runner()
         self._lifespan = service.lifespan(service.app)
         self._open = True
         self.run(self._lifespan.__aenter__())
         while wait and not all(system.ready for system in service.systems.values()):
             self.run(asyncio.sleep(0.01))
 
-    def run(self, work: Awaitable[Any]) -> Any:
-        return self._loop.run_until_complete(work)
+    def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._runner.run(work)
 
     def request(self, method: str, path: str, body: Any = None, **more: Any) -> Answer:
-        answer: Answer = self.run(send_request(self.service.app, method, path, body, **more))
-        return answer
+        return self.run(send_request(self.service.app, method, path, body, **more))
 
-    def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> dict[str, Any]:
+    def post(self, verb: str, body: Any = None) -> Answer:
+        return self.request("POST", f"/v1/toy/{verb}", body)
+
+    def decide(self, load: float = 42, replicas: int = 3, **options: Any) -> Any:
         """The response to a decide request of the toy system."""
-        body = {"state": {"load": load, "replicas": replicas}, **options}
-        answer = self.request("POST", "/v1/toy/decide", body)
+        answer = self.post("decide", {"state": {"load": load, "replicas": replicas}, **options})
         assert answer.status == 200, answer
-        response: dict[str, Any] = answer.json
-        return response
+        return answer.json
 
-    def decide_at_once(self, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The responses to concurrent requests."""
+    def state(self, system: str, name: str = "small") -> Any:
+        return self.request("GET", f"/v1/{system}/example?name={name}").json
 
-        async def send() -> list[Answer]:
-            app, path = self.service.app, "/v1/toy/decide"
-            work = (send_request(app, "POST", path, {"state": state}) for state in states)
-            return await asyncio.gather(*work)
-
-        return [answer.json for answer in self.run(send())]
-
-    def state(self, system: str, name: str = "small") -> dict[str, Any]:
-        example: dict[str, Any] = self.request("GET", f"/v1/{system}/example?name={name}").json
-        return example
-
-    def status(self, system: str = "toy") -> dict[str, Any]:
-        status: dict[str, Any] = self.request("GET", f"/v1/{system}/status").json
-        return status
+    def status(self, system: str = "toy") -> Any:
+        return self.request("GET", f"/v1/{system}/status").json
 
     def close(self) -> None:
-        if not self._open:
-            return
-        self._open = False
-        self.run(self._lifespan.__aexit__(None, None, None))
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        if self._open:
+            self._open = False
+            self.run(self._lifespan.__aexit__(None, None, None))
+            self._runner.close()
 
 
 def open_service(

@@ -1,20 +1,31 @@
-"""A service on Ray Serve, its client, and its processes."""
+"""A service on Ray Serve, its client and processes, and a steady load on it."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import math
+import os
 import signal
 import socket
+import threading
 import time
+from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import psutil
 
-from loadmaster.serving.client import Client, Decision
+from loadmaster.serving.client import AsyncClient, Client, Decision, ServiceError
 from tests.serving import toy
 
 PATIENCE_S = 90.0
 DEADLINE_MS = 500.0  # of the toy system
+GRACE_MS = 100.0  # beyond the deadline
+SAMPLE_S = 0.02
+LATEST, NEARLY_ALL = 40, 0.9
 GATEWAY, TOY = "ray::ServeReplica:loadmaster:gateway", "ray::ServeReplica:loadmaster:toy"
 CONTROLLER = "ray::ServeController"
 
@@ -64,9 +75,8 @@ class Live:
 
     def process(self, title: str) -> psutil.Process:
         """The process of that title in the Ray of this test session."""
-        found = processes(title)
-        assert len(found) == 1, found
-        return found[0]
+        (found,) = processes(title)
+        return found
 
     def kill(self, title: str) -> int:
         """Send SIGKILL; returns the process id."""
@@ -96,3 +106,156 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+class Sample(NamedTuple):
+    """A request and its response."""
+
+    began_s: float
+    took_ms: float
+    state: dict[str, Any]
+    answer: Decision | None
+    fault: str  # if there is no answer
+
+
+class Starvation:
+    """How long a process was ready to run without a processor, as the kernel counts it.
+
+    On a busy machine a service is slow through no fault of its own. Waiting for a disk, a lock or
+    its own work is not counted; for the test process, every delay of its event loop is. `watch`
+    must run meanwhile.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._tasks = Path(f"/proc/{pid}/task")
+        self._is_self = pid == os.getpid()
+        self._delay_ns = 0
+        self._times: list[float] = []
+        self._samples: list[dict[str, int]] = []  # by thread: ns waited so far
+
+    async def watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            self.sample(now)
+            await asyncio.sleep(SAMPLE_S)
+            self._delay_ns += int(1e9 * max(0.0, loop.time() - now - SAMPLE_S))
+
+    def sample(self, now: float) -> None:
+        self._times.append(now)
+        self._samples.append(self._waited() | ({"loop": self._delay_ns} if self._is_self else {}))
+
+    def ms(self, began: float, ended: float) -> float:
+        """Starvation of the thread that waited longest, known only once it has run again."""
+        first = max(0, bisect_right(self._times, began) - 1)
+        last = min(len(self._times) - 1, bisect_left(self._times, ended))
+        before, after = self._samples[first], self._samples[last]
+        return max((ns - before.get(name, 0) for name, ns in after.items()), default=0) / 1e6
+
+    def _waited(self) -> dict[str, int]:
+        """By thread; empty if the process is gone or the kernel does not count."""
+        found = {}
+        for file in self._tasks.glob("*/schedstat"):
+            with contextlib.suppress(OSError, IndexError):  # the thread has just ended
+                found[file.parent.name] = int(file.read_text().split()[1])
+        return found
+
+
+class Pressure:
+    """`rate` requests a second from a thread, inside the context, and all their responses."""
+
+    def __init__(self, live: Live, rate: float = 40.0, connections: int = 12) -> None:
+        self._live, self._every_s, self._connections = live, 1 / rate, connections
+        self._samples: list[Sample] = []
+        self._starved = [Starvation(pid) for pid in (os.getpid(), live.process(GATEWAY).pid)]
+        self._sent = 0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *fault: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    async def _run(self) -> None:
+        began = time.monotonic()
+        watches = [asyncio.create_task(each.watch()) for each in self._starved]
+        await asyncio.gather(*(self._send(began) for _ in range(self._connections)))
+        for watch, each in zip(watches, self._starved, strict=True):
+            watch.cancel()
+            each.sample(time.monotonic())
+
+    async def _send(self, began: float) -> None:
+        """Send the next request when it is due; at once if it is late."""
+        async with AsyncClient(self._live.url, deadline_s=10.0, retries=0) as client:
+            while not self._over.is_set():
+                number, self._sent = self._sent, self._sent + 1
+                await asyncio.sleep(max(0.0, began + number * self._every_s - time.monotonic()))
+                state = {"load": number * 7 % 500, "replicas": number % 60}
+                sent, answer, fault = time.monotonic(), None, ""
+                try:
+                    answer = await client.decide("toy", state)
+                except ServiceError as refusal:
+                    fault = str(refusal)
+                took_ms = 1000 * (time.monotonic() - sent)
+                self._samples.append(Sample(sent, took_ms, state, answer, fault))
+
+    # Results.
+
+    def samples(self, since_s: float = 0.0) -> list[Sample]:
+        return [sample for sample in list(self._samples) if sample.began_s >= since_s]
+
+    def causes(self, since_s: float = 0.0) -> Counter[str | None]:
+        """Number of responses by cause; None: decided by the policy."""
+        return Counter(s.answer.cause for s in self.samples(since_s) if s.answer is not None)
+
+    def until_chiefly(self, cause: str | None) -> None:
+        """Wait until nearly all of the latest responses have that cause."""
+        since = time.monotonic()
+        while True:
+            latest = [s.answer.cause for s in self.samples(since) if s.answer is not None][-LATEST:]
+            if len(latest) == LATEST and latest.count(cause) >= NEARLY_ALL * LATEST:
+                return _check_others(cause, self.causes(since))
+            assert time.monotonic() - since < PATIENCE_S, self.causes(since)
+            time.sleep(0.05)
+
+    def check_chiefly(self, cause: str | None) -> None:
+        """Nearly all responses have that cause."""
+        found = self.causes()
+        assert found[cause] >= NEARLY_ALL * found.total() > 0, found
+        _check_others(cause, found)
+
+    def check(self, extra: dict[str, int]) -> None:
+        """Every request got a correct decision in time: that of the rule or of the stated version.
+
+        `extra`: the replicas that the bundle of a version adds.
+        """
+        samples = self.samples()
+        wrong = [one for one in samples if not _fits(one, extra) or self._is_late(one)]
+        assert not wrong, f"{len(wrong)} of {len(samples)}: {wrong[:20]}"
+        assert len(samples) >= 20
+
+    def _is_late(self, one: Sample) -> bool:
+        """Whether it took longer than the deadline, less the time of starvation."""
+        ended_s = one.began_s + one.took_ms / 1000
+        starved_ms = sum(each.ms(one.began_s, ended_s) for each in self._starved)
+        return one.took_ms - starved_ms > DEADLINE_MS + GRACE_MS
+
+
+def _check_others(cause: str | None, found: Counter[str | None]) -> None:
+    """A busy machine may cause timeouts, and the breaker opens after them."""
+    assert set(found) <= {cause, "timeout", "breaker open"}, found
+
+
+def _fits(sample: Sample, extra: dict[str, int]) -> bool:
+    answer = sample.answer
+    if answer is None:
+        return False
+    replicas, wanted = answer.decision["replicas"], math.ceil(sample.state["load"] / 10)
+    if answer.source == "fallback":
+        return answer.policy.name == "hold" and replicas == sample.state["replicas"]
+    more = extra.get(answer.policy.version)
+    return more is not None and replicas == min(wanted + more, toy.MOST)

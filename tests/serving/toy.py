@@ -45,21 +45,22 @@ class Follow:
 
     def decide(self, state: ToyState) -> Proposal:
         replicas: float = min(math.ceil(state.load / 10) + self._extra, MOST)
-        if self._does == "raises":
-            raise RuntimeError("the policy is broken")
-        if self._does == "hangs":
-            time.sleep(30)
-        if self._does == "is slow":
-            time.sleep(0.1)
         self._calls += 1
-        if self._does == "is slow now and then" and self._calls % 20 == 0:
-            time.sleep(0.8)
-        if self._does == "is slow at first" and self._calls <= 3:
-            time.sleep(0.4)
-        if self._does == "returns nan":
-            replicas = math.nan
-        if self._does == "asks too much":
-            replicas = MOST + 1
+        match self._does:
+            case "raises":
+                raise RuntimeError("the policy is broken")
+            case "hangs":
+                time.sleep(30)
+            case "is slow":
+                time.sleep(0.1)
+            case "is slow now and then" if self._calls % 20 == 0:
+                time.sleep(0.8)
+            case "is slow at first" if self._calls <= 3:
+                time.sleep(0.4)
+            case "returns nan":
+                replicas = math.nan
+            case "asks too much":
+                replicas = MOST + 1
         choice = Option(f"{replicas:g} replicas", score=replicas, uncertainty=0.5)
         return Proposal(
             ToyDecision(replicas=replicas),
@@ -75,10 +76,7 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
     state, decision, outcome = ToyState, ToyDecision, ToyOutcome
 
     def examples(self) -> Mapping[str, ToyState]:
-        return {
-            "small": ToyState(load=42, replicas=3),
-            "large": ToyState(load=420, replicas=30),
-        }
+        return {"small": ToyState(load=42, replicas=3), "large": ToyState(load=420, replicas=30)}
 
     def policy(self, folder: Path) -> Policy:
         manifest = read_manifest(folder)
@@ -89,9 +87,7 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
         return Follow(manifest.name, manifest.sha256[:12], trained["does"], trained["extra"])
 
     def rule(self, name: str) -> Policy:
-        if name == "follow":
-            return Follow(name, "", "", 0)
-        return Hold()
+        return Follow(name, "", "", 0) if name == "follow" else Hold()
 
     def quantities(self, state: ToyState, decision: ToyDecision) -> tuple[Quantity, ...]:
         return (Quantity(state.service, state.replicas, decision.replicas),)
@@ -102,9 +98,7 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
         return ToyDecision(replicas=allowed.get(state.service, decision.replicas))
 
     def validate_decision(self, state: ToyState, decision: ToyDecision) -> str | None:
-        if decision.replicas > MOST:
-            return f"{decision.replicas:g} replicas; the cluster holds {MOST}"
-        return None
+        return f"the cluster holds {MOST} replicas" if decision.replicas > MOST else None
 
     def features(self, state: ToyState) -> Mapping[str, float]:
         return {"load": state.load}
@@ -132,16 +126,11 @@ ENDPOINT = ToyEndpoint()
 def make_bundle(folder: Path, name: str = "toy", does: str = "follows", extra: int = 0) -> Path:
     """Write a bundle that `ToyEndpoint.policy` can load."""
     content = json.dumps([name, does, extra]).encode()
+    digest, trained = hashlib.sha256(content).hexdigest(), {"does": does, "extra": extra}
     manifest = Manifest(
-        name=name,
-        system="toy",
-        network={},
-        trained={"does": does, "extra": extra},
-        results={},
-        loadmaster="0",
-        sha256=hashlib.sha256(content).hexdigest(),
-        size=len(content),
-    )
+        name=name, system="toy", network={}, trained=trained, results={}, loadmaster="0",
+        sha256=digest, size=len(content),
+    )  # fmt: skip
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text(manifest_text(manifest))
     (folder / "weights.safetensors").write_bytes(content)

@@ -9,47 +9,35 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from loadmaster.serving.system import Record, State, field_error
+from loadmaster.serving.systems.das import records
 from loadmaster.serving.systems.das.parsed_state import ParsedState, parse_state
-from loadmaster.serving.systems.das.records import (
-    LONGEST_S,
-    MOST_JOBS,
-    MOST_MACHINES,
-    Ask,
-    Finished,
-    Job,
-    Machine,
-    Name,
-    Note,
-    Placement,
-    Seconds,
-)
 
 
 class DasState(State):
     """A cluster of GPUs at an event: a job has arrived or ended, or time has passed."""
 
-    machines: tuple[Machine, ...] = Field(min_length=1, max_length=MOST_MACHINES)
-    jobs: tuple[Job, ...] = Field(
-        max_length=MOST_JOBS,
+    machines: tuple[records.Machine, ...] = Field(min_length=1, max_length=records.MOST_MACHINES)
+    jobs: tuple[records.Job, ...] = Field(
+        max_length=records.MOST_JOBS,
         description="All jobs that wait or run; of equal age, the first one arrived first. A job "
         "that does not fit on the empty cluster is left waiting.",
     )
-    users: dict[Annotated[str, Field(max_length=100)], Finished] = Field(
-        default={}, max_length=MOST_JOBS, description="Users' finished jobs, if known."
+    users: dict[Annotated[str, Field(max_length=100)], records.Finished] = Field(
+        default={}, max_length=records.MOST_JOBS, description="Users' finished jobs, if known."
     )
-    history: tuple[Note, ...] = Field(
+    history: tuple[records.Note, ...] = Field(
         default=(), max_length=64, description="Speeds at earlier decisions, the latest first."
     )
-    running_order: tuple[Name, ...] = Field(
+    running_order: tuple[records.Name, ...] = Field(
         default=(),
-        max_length=MOST_JOBS,
+        max_length=records.MOST_JOBS,
         description="Running jobs in the order in which the policy observes them, if there are "
         "more than it observes; others follow, the longest running first.",
     )
     backfill: bool = Field(
         default=True, description="False: a job that does not fit blocks those behind it."
     )
-    ask: Ask = Field(
+    ask: records.Ask = Field(
         default="event",
         description="event: place jobs, reconsider running ones if the policy does so, place "
         "again. Or a single one of these phases.",
@@ -83,24 +71,26 @@ class DasState(State):
 class Start(Record):
     """Start of a waiting job, or of one that the same decision stops."""
 
-    job: Name
-    placements: tuple[Placement, ...] = Field(min_length=1, max_length=MOST_MACHINES)
+    job: records.Name
+    placements: tuple[records.Placement, ...] = Field(
+        min_length=1, max_length=records.MOST_MACHINES
+    )
 
 
 class DasDecision(Record):
     """Stop first, then start; a job in both moves."""
 
-    start: tuple[Start, ...] = Field(max_length=MOST_JOBS)
-    stop: tuple[Name, ...] = Field(default=(), max_length=MOST_JOBS)
+    start: tuple[Start, ...] = Field(max_length=records.MOST_JOBS)
+    stop: tuple[records.Name, ...] = Field(default=(), max_length=records.MOST_JOBS)
     wait: int = Field(ge=0, description="Jobs that wait afterwards.")
 
 
 class DasOutcome(Record):
     """A finished job."""
 
-    job: Name
+    job: records.Name
     completion_s: float = Field(
-        ge=0, le=LONGEST_S, description="From its arrival to its end.", examples=[5400]
+        ge=0, le=records.LONGEST_S, description="From its arrival to its end.", examples=[5400]
     )
-    run_s: Seconds | None = Field(default=None, description="Part of it on machines.")
+    run_s: records.Seconds | None = Field(default=None, description="Part of it on machines.")
     fee: float | None = Field(default=None, ge=0, le=1e9, description="Dollars.")

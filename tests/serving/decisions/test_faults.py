@@ -7,12 +7,12 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from loadmaster.serving.client import Client, Decision, ServiceError
-from tests.serving.live import CONTROLLER, GATEWAY, TOY, Live
-from tests.serving.pressure import Pressure
+from tests.serving.live import CONTROLLER, GATEWAY, TOY, Live, Pressure
 
 pytestmark = pytest.mark.slow
 
@@ -63,9 +63,7 @@ def test_a_worker_whose_policy_hangs_is_replaced(live: Live, follows: str) -> No
     load.check({follows: 0})
 
 
-def test_a_killed_worker_is_replaced_by_one_that_loads_the_copied_bundle(
-    live: Live, follows: str
-) -> None:
+def test_a_killed_worker_is_replaced_and_loads_the_copied_bundle(live: Live, follows: str) -> None:
     original = Path(live.bundle())
     gone = original.rename(original.with_name("gone"))
     try:
@@ -100,12 +98,11 @@ def test_a_killed_gateway_is_replaced_with_its_state(live: Live, follows: str) -
     back = threading.Event()
 
     def decide_until_it_is_back() -> list[Decision]:
+        found = []
         with Client(live.url, deadline_s=60.0, retries=200) as patient:
-            found = [patient.decide("toy", {"load": 42, "replicas": 3})]
-            while not back.is_set():
+            while not (found and back.wait(0.02)):
                 found.append(patient.decide("toy", {"load": 42, "replicas": 3}))
-                time.sleep(0.02)
-            return found
+        return found
 
     with ThreadPoolExecutor(CLIENTS) as threads:
         futures = [threads.submit(decide_until_it_is_back) for _ in range(CLIENTS)]
@@ -126,27 +123,24 @@ def test_a_killed_gateway_is_replaced_with_its_state(live: Live, follows: str) -
 def test_an_unwritable_log_folder_costs_no_decision(live: Live, follows: str) -> None:
     """The folder is replaced by a file, so that nothing can be written into it."""
     folder = live.folder / "log" / "toy"
-    aside = folder.with_name("aside")
 
-    def fault() -> str | None:
-        found: str | None = live.admin.status("toy").log["fault"]
-        return found
+    def log(field: str) -> Any:
+        return live.admin.status("toy").log[field]
 
     with Pressure(live) as load:
-        live.until(lambda: live.admin.status("toy").log["rows"] > 0)
-        folder.rename(aside)
+        live.until(lambda: log("rows") > 0)
+        aside = folder.rename(folder.with_name("aside"))
         folder.touch()
-        live.until(fault)
-        assert str(folder) in str(fault())
-        before = live.admin.status("toy").log["rows"]
+        live.until(lambda: log("fault"))
+        assert str(folder) in log("fault")
+        before = log("rows")
         load.until_chiefly(None)
-        assert live.admin.status("toy").log["rows"] == before
+        assert log("rows") == before
         folder.unlink()
         aside.rename(folder)
-        live.until(lambda: fault() is None)
-    answered = len(load.samples())
-    live.until(lambda: live.admin.status("toy").log["rows"] >= answered)
-    assert live.admin.status("toy").log["dropped"] == 0
+        live.until(lambda: log("fault") is None)
+    live.until(lambda: log("rows") >= len(load.samples()))
+    assert log("dropped") == 0
     load.check_chiefly(None)
     load.check({follows: 0})
 
@@ -168,8 +162,7 @@ def test_promotions_and_rollbacks_under_load(live: Live, follows: str, tmp_path:
             assert live.by_policy().policy.version == served
             back = live.admin.rollback("toy").policies.serving
             at_once += live.decide().source == "policy"
-            assert back is not None
-            assert live.by_policy().policy.version == back.version
+            assert live.by_policy().policy.version == (back and back.version)
             time.sleep(0.1)
     assert len(versions) == 4
     assert at_once >= 2 * turns - 2  # a change is not an outage

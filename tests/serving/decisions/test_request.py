@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -10,40 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
-from loadmaster.serving.decisions.request import (
-    FAST_CHECK_VALUES,
-    RequestError,
-    RequestOptions,
-    UnknownFieldError,
-    feedback_model,
-    parse_options,
-    path_of,
-    read,
-    request_model,
-    shape_validator,
-    to_json,
-)
+from loadmaster.serving.decisions import request
+from loadmaster.serving.decisions.request import RequestError, RequestOptions, parse_options, read
 from loadmaster.serving.monitoring.recorder import state_text
 from loadmaster.serving.system import Record
 from tests.serving import toy
 
-REQUEST: Any = request_model(toy.ENDPOINT)
+REQUEST: Any = request.request_model(toy.ENDPOINT)
 STATE = {"load": 42.0, "replicas": 3}
-
-
-@pytest.mark.parametrize(
-    ("more", "options"),
-    [
-        ({}, RequestOptions()),
-        ({"mode": "shadow"}, RequestOptions(mode="shadow")),
-        ({"deadline_ms": 5}, RequestOptions(deadline_ms=5)),
-        ({"deadline_ms": None, "request_id": None}, RequestOptions()),
-        ({"mode": "active", "request_id": "a:b.c-1_2"}, RequestOptions(request_id="a:b.c-1_2")),
-    ],
-)
-def test_options_are_read_in_any_position(more: dict[str, Any], options: RequestOptions) -> None:
-    assert parse_options(to_json({"state": STATE, **more})) == options
-    assert parse_options(to_json({**more, "state": STATE})) == options
 
 
 @pytest.mark.parametrize(
@@ -56,13 +31,18 @@ def test_parse_options_leaves_malformed_requests_to_read(raw: bytes) -> None:
         read(REQUEST, raw)
 
 
+def refused(check: Callable[[], object]) -> RequestError:
+    with pytest.raises(RequestError) as fault:
+        check()
+    return fault.value
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("mode", "x"), ("deadline_ms", "5"), ("request_id", "")]
 )
 def test_parse_options_refuses_wrong_options(field: str, value: str) -> None:
-    with pytest.raises(RequestError) as fault:
-        parse_options(to_json({"state": STATE, field: value}))
-    assert fault.value.field == field
+    raw = request.to_json({"state": STATE, field: value})
+    assert refused(lambda: parse_options(raw)).field == field
 
 
 @pytest.mark.parametrize("name", ["\\u006dode", "mod\\u0065", "\\u006d\\u006f\\u0064\\u0065"])
@@ -75,41 +55,39 @@ def test_names_may_be_escaped(name: str) -> None:
 def test_the_last_of_repeated_names_counts() -> None:
     raw = b'{"state": {"load": 1, "replicas": 1}, "mode": "shadow", "mode": "active", '
     raw += b'"state": {"load": 2, "load": 3, "replicas": 2}}'
-    request = read(REQUEST, raw)
-    assert (request.state.load, request.state.replicas, request.mode) == (3, 2, "active")
+    found = read(REQUEST, raw)
+    assert (found.state.load, found.state.replicas, found.mode) == (3, 2, "active")
     assert parse_options(raw).mode == "active"
     assert json.loads(state_text(raw)) == {"load": 3, "replicas": 2}
     twice = b'{"state": {"load": 1, "replicas": 1}, "state": {"load": 2, "replicas": 2}}'
     assert json.loads(state_text(twice)) == {"load": 2, "replicas": 2}
 
 
-texts = st.text(max_size=12) | st.sampled_from(
-    ['"mode"', '"state"', "\\", '":', "}", '{"state":1}']
-)
-option_sets = st.fixed_dictionaries(
-    {},
-    optional={
-        "mode": st.sampled_from(["active", "shadow"]),
-        "deadline_ms": st.none() | st.floats(1, 100),
-        "request_id": st.none() | st.text("az09.:-", min_size=1, max_size=9),
-    },
-)
+names = st.text(max_size=12) | st.sampled_from(['"mode"', '"state"', "\\", '":', '{"state":1}'])
+options = {
+    "mode": st.sampled_from(["active", "shadow"]),
+    "deadline_ms": st.none() | st.floats(1, 100),
+    "request_id": st.none() | st.text("az09.:-", min_size=1, max_size=9),
+}
 
 
-@given(texts, st.floats(0, 1e6), option_sets, st.booleans(), st.booleans(), st.booleans())
+forms = st.tuples(st.booleans(), st.booleans(), st.sampled_from([None, 2]))
+
+
+@given(st.fixed_dictionaries({}, optional=options), names, st.floats(0, 1e6), forms)
 @settings(max_examples=60)
-def test_the_logged_state_is_the_state_that_was_sent(
-    service: str, load: float, options: dict[str, Any], last: bool, plain: bool, indented: bool
+def test_options_and_logged_state_are_those_that_were_sent(
+    more: dict[str, Any], service: str, load: float, form: tuple[bool, bool, int | None]
 ) -> None:
-    state = {"load": load, "replicas": 3, "service": service}
-    body = {**options, "state": state} if last else {"state": state, **options}
-    raw = json.dumps(body, ensure_ascii=plain, indent=2 if indented else None).encode()
+    state, (last, plain, indent) = {"load": load, "replicas": 3, "service": service}, form
+    body = {**more, "state": state} if last else {"state": state, **more}
+    raw = json.dumps(body, ensure_ascii=plain, indent=indent).encode()
     try:
-        request = read(REQUEST, raw)
+        found = read(REQUEST, raw)
     except RequestError:
         return
     assert json.loads(state_text(raw)) == state
-    assert parse_options(raw) == (request.mode, request.deadline_ms, request.request_id)
+    assert parse_options(raw) == (found.mode, found.deadline_ms, found.request_id)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +101,7 @@ def test_the_logged_state_is_the_state_that_was_sent(
     ],
 )
 def test_path_of(location: tuple[int | str, ...], path: str) -> None:
-    assert path_of(location) == path
+    assert request.path_of(location) == path
 
 
 class Leaf(Record):
@@ -141,25 +119,29 @@ class Branch(Record):
         raise AssertionError("the fast check must not create instances")
 
 
+def check_shape(raw: bytes) -> Any:
+    return request.shape_validator(Branch).validate_json(raw, strict=True)
+
+
+FEEDBACK = request.feedback_model(toy.ENDPOINT)
+
+
 @pytest.mark.parametrize(
     ("model", "raw", "field", "contains"),
     [
-        (feedback_model(toy.ENDPOINT), b'{"outcom": {}}', "outcom", "'outcome'"),
-        (feedback_model(toy.ENDPOINT), b'{"outcome": {"rewrad": 1}}', "outcome.rewrad", "'reward'"),
-        (feedback_model(toy.ENDPOINT), b'{"outcome": {"zzz": 1}}', "outcome.zzz", "reward"),
-        (feedback_model(toy.ENDPOINT), b'{"outcome": {}, "z": 1}', "outcome.reward", "required"),
-        (feedback_model(toy.ENDPOINT), b'{"outcome": {"reward": null}}', "outcome.reward", "num"),
+        (FEEDBACK, b'{"outcom": {}}', "outcom", "'outcome'"),
+        (FEEDBACK, b'{"outcome": {"rewrad": 1}}', "outcome.rewrad", "'reward'"),
+        (FEEDBACK, b'{"outcome": {"zzz": 1}}', "outcome.zzz", "reward"),
+        (FEEDBACK, b'{"outcome": {}, "z": 1}', "outcome.reward", "required"),
+        (FEEDBACK, b'{"outcome": {"reward": null}}', "outcome.reward", "num"),
         (Branch, b'{"leaves": [{"siez": 1}]}', "leaves[0].siez", "'size'"),
         (Branch, b'{"leaves": [], "neighbour": {"knid": 1, "size": 1}}', "neighbour.knid", "kind"),
     ],
 )
-def test_misspelt_fields_are_reported_with_the_nearest_name(
-    model: type[Record], raw: bytes, field: str, contains: str
-) -> None:
-    with pytest.raises(RequestError) as fault:
-        read(model, raw)
-    assert fault.value.field == field
-    assert contains in fault.value.line
+def test_the_nearest_name_is_given(model: Any, raw: bytes, field: str, contains: str) -> None:
+    fault = refused(lambda: read(model, raw))
+    assert fault.field == field
+    assert contains in fault.line
 
 
 def test_the_fast_check_accepts_valid_shapes() -> None:
@@ -168,8 +150,7 @@ def test_the_fast_check_accepts_valid_shapes() -> None:
         b'{"leaves": [], "neighbour": {"size": 3}}',
         b'{"leaves": [], "neighbour": null}',
     ):
-        _, _, fields = shape_validator(Branch).validate_json(raw, strict=True)
-        assert fields == set(json.loads(raw))
+        assert check_shape(raw)[2] == set(json.loads(raw))
 
 
 @pytest.mark.parametrize(
@@ -185,26 +166,22 @@ def test_the_fast_check_accepts_valid_shapes() -> None:
 )
 def test_the_fast_check_stops_at_the_first_error(raw: bytes, where: tuple[int | str, ...]) -> None:
     with pytest.raises(ValidationError) as fault:
-        shape_validator(Branch).validate_json(raw, strict=True)
+        check_shape(raw)
     assert [one["loc"] for one in fault.value.errors()] == [where]
 
 
 def test_the_fast_check_finds_unknown_fields() -> None:
     for raw in (b'{"x": 1, "y": 1}', b'{"leaves": [{"x": 1}, 3]}', b'{"neighbour": {"x": 1}}'):
-        with pytest.raises(UnknownFieldError, match=r"\Ax\Z"):
-            shape_validator(Branch).validate_json(raw, strict=True)
+        with pytest.raises(request.UnknownFieldError, match=r"\Ax\Z"):
+            check_shape(raw)
 
 
 def test_large_requests_are_read_like_small_ones() -> None:
     class Many(Record):
         values: tuple[float, ...]
 
-    values = [float(number) for number in range(FAST_CHECK_VALUES + 10)]
-    assert read(Many, to_json({"values": values})).values == tuple(values)
-    for body, field in [
-        ({"values": [*values, "x", "y"]}, f"values[{len(values)}]"),
-        ({"valeus": values}, "valeus"),
-    ]:
-        with pytest.raises(RequestError) as fault:
-            read(Many, to_json(body))
-        assert fault.value.field == field
+    values = [float(number) for number in range(request.FAST_CHECK_VALUES + 10)]
+    assert read(Many, request.to_json({"values": values})).values == tuple(values)
+    wrong, misspelt = {"values": [*values, "x", "y"]}, {"valeus": values}
+    assert refused(lambda: read(Many, request.to_json(wrong))).field == f"values[{len(values)}]"
+    assert refused(lambda: read(Many, request.to_json(misspelt))).field == "valeus"

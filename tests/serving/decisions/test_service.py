@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadmaster.serving.decisions import service as module
-from loadmaster.serving.http.schemas import (
-    DecisionResponse,
-    HistoryResponse,
-    StatusResponse,
-    SystemsResponse,
-)
-from loadmaster.serving.monitoring.log_files import read_log
+from loadmaster.serving.http import schemas
+from loadmaster.serving.monitoring.log_files import DecisionRow, read_log
 from loadmaster.serving.worker.worker import PolicyRunner, SystemWorker
 from tests.serving import toy
 from tests.serving.conftest import LocalService, Start
@@ -24,11 +20,26 @@ async def gone(*_: Any) -> bytes:
     raise ConnectionError("the replica died")
 
 
+def replicas_and_cause(response: dict[str, Any]) -> tuple[float, str | None]:
+    """The cause is None if the policy decided."""
+    assert response["source"] == ("fallback" if response["cause"] else "policy")
+    return response["decision"]["replicas"], response["cause"]
+
+
+def better(here: LocalService) -> Path:
+    """A bundle that adds a replica."""
+    return toy.make_bundle(here.folder / "better", "better", extra=1)
+
+
+def closed_log(here: LocalService) -> list[DecisionRow]:
+    here.close()
+    return list(read_log(here.folder / "kept" / "log" / "toy"))
+
+
 def test_a_decision_is_explained(start: Start) -> None:
     response = start().decide(load=42, replicas=3)
-    DecisionResponse.model_validate(response)
-    assert response["decision"] == {"replicas": 5}
-    assert (response["source"], response["cause"]) == ("policy", None)
+    schemas.DecisionResponse.model_validate(response)
+    assert replicas_and_cause(response) == (5, None)
     assert (response["guard"], response["shadow"]) == ([], None)
     assert "42" in response["reason"]["summary"]
     assert response["reason"]["choices"]["to"][0]["uncertainty"] == 0.5
@@ -43,38 +54,30 @@ def test_a_decision_is_explained(start: Start) -> None:
 def test_the_rule_decides_if_the_policy_fails(start: Start, does: str, cause: str) -> None:
     here = start(does)
     response = here.decide(replicas=7)
-    assert response["decision"] == {"replicas": 7}
-    assert (response["source"], response["cause"]) == ("fallback", cause)
+    assert replicas_and_cause(response) == (7, cause)
     assert response["policy"] == {"name": "hold", "version": ""}
     assert here.status()["decisions"]["by_cause"] == {cause: 1}
 
 
-def test_a_slow_policy_times_out_and_opens_the_breaker(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_policy_opens_the_breaker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WARM_UP_S", 0.1)
     here = start("is slow", toy={"deadline_ms": 60})
-    first = here.decide(replicas=7)
-    assert (first["source"], first["cause"]) == ("fallback", "timeout")
+    first, *_ = [here.decide(replicas=7) for _ in range(3)]
+    assert replicas_and_cause(first) == (7, "timeout")
     assert first["latency_ms"] < 160
-    for _ in range(2):
-        here.decide()
     assert here.status()["breaker"] == "open"
     assert here.decide()["cause"] == "breaker open"
 
 
-def test_the_rule_decides_if_the_worker_is_down(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rule_decides_without_a_worker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     here = start()
     monkeypatch.setattr(here.worker, "decide", gone)
-    response = here.decide(replicas=9)
-    assert (response["decision"], response["cause"]) == ({"replicas": 9}, "worker down")
-    here.request("POST", "/v1/toy/pause")
+    assert replicas_and_cause(here.decide(replicas=9)) == (9, "worker down")
+    here.post("pause")
     assert here.decide(replicas=9)["cause"] == "paused"
 
 
-def test_the_gateway_decides_if_the_rule_fails_in_the_worker(
+def test_a_rule_that_fails_runs_in_the_gateway(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = start("raises")
@@ -86,9 +89,8 @@ def test_the_gateway_decides_if_the_rule_fails_in_the_worker(
         return decide(self, state, *more)
 
     monkeypatch.setattr(PolicyRunner, "decide_by_rule", fail_for_13)
-    responses = here.decide_at_once([{"load": 1, "replicas": count} for count in (12, 13, 14)])
-    assert [one["decision"]["replicas"] for one in responses] == [12, 13, 14]
-    assert [one["cause"] for one in responses] == ["exception", "worker down", "exception"]
+    for replicas, cause in ((12, "exception"), (13, "worker down"), (14, "exception")):
+        assert replicas_and_cause(here.decide(replicas=replicas)) == (replicas, cause)
 
 
 # Readiness.
@@ -98,26 +100,20 @@ def test_the_first_request_after_readiness_is_decided_by_the_policy(start: Start
     """The policy's first decisions take longer than the deadline, as if it were compiled."""
     here = start("is slow at first", toy={"deadline_ms": 300})
     assert here.request("GET", "/readyz").status == 200
-    response = here.decide()
-    assert (response["source"], response["cause"]) == ("policy", None)
+    assert here.decide()["cause"] is None
     assert here.status()["decisions"]["total"] == 1  # warm-up requests are not counted
     assert len(here.request("GET", "/v1/toy/decisions").json["decisions"]) == 1
-    here.close()
-    assert len(list(read_log(here.folder / "kept" / "log" / "toy"))) == 1  # nor logged
+    assert len(closed_log(here)) == 1  # nor logged
 
 
-def test_warm_up_leaves_guard_and_breaker_as_they_are(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_warm_up_skips_guard_and_breaker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WARM_UP_S", 0.5)
     here = start("is slow", toy={"deadline_ms": 60, "guard": {"flaps": 0}})
     assert here.status()["breaker"] == "closed"
     assert here.decide(load=1, replicas=3, deadline_ms=50)["guard"] == []
 
 
-def test_requests_before_readiness_are_decided_by_the_rule(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_rule_decides_before_readiness(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SystemWorker, "load", gone)
     here = start(wait=False)
     assert here.request("GET", "/readyz").status == 503
@@ -130,17 +126,15 @@ def test_requests_before_readiness_are_decided_by_the_rule(
 def test_the_guard_limits_the_policy(start: Start) -> None:
     here = start(toy={"guard": {"maximum": 4}})
     response = here.decide(load=99, replicas=3)
-    assert response["decision"] == {"replicas": 4}
+    assert replicas_and_cause(response) == (4, None)
     assert response["guard"] == ["bounds: web from 10 to 4"]
-    assert response["source"] == "policy"
     assert here.status()["guard"]["bounds"] == 1
 
 
 def test_shadow_mode_acts_on_the_rule_and_returns_both(start: Start) -> None:
     here = start()
     response = here.decide(load=42, replicas=3, mode="shadow")
-    assert response["decision"] == {"replicas": 3}
-    assert (response["source"], response["cause"]) == ("fallback", "shadow")
+    assert replicas_and_cause(response) == (3, "shadow")
     assert response["shadow"]["decision"] == {"replicas": 5}
     assert response["shadow"]["agrees"] is False
     assert here.decide(load=30, replicas=3, mode="shadow")["shadow"]["agrees"] is True
@@ -149,24 +143,21 @@ def test_shadow_mode_acts_on_the_rule_and_returns_both(start: Start) -> None:
 
 def test_promote_and_roll_back(start: Start) -> None:
     here = start()
-    better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    body = {"bundle": str(better), "to": "shadow"}
-    status = here.request("POST", "/v1/toy/promote", body).json
-    assert status["policies"]["shadow"]["name"] == "better"
-    assert here.decide()["decision"] == {"replicas": 5}  # a shadow does not act
-    status = here.request("POST", "/v1/toy/promote", {}).json
-    names = [status["policies"][slot] for slot in ("serving", "shadow", "previous")]
-    assert [one and one["name"] for one in names] == ["better", None, "toy"]
-    assert here.decide()["decision"] == {"replicas": 6}
-    status = here.request("POST", "/v1/toy/rollback", {}).json
-    assert status["policies"]["serving"]["name"] == "toy"
-    assert here.decide()["decision"] == {"replicas": 5}
+    for verb, body, slots, replicas in [
+        ("promote", {"bundle": str(better(here)), "to": "shadow"}, ["toy", "better", None], 5),
+        ("promote", {}, ["better", None, "toy"], 6),
+        ("rollback", {}, ["toy", None, "better"], 5),
+    ]:
+        policies = here.post(verb, body).json["policies"]
+        found = [policies[slot] for slot in ("serving", "shadow", "previous")]
+        assert [one and one["name"] for one in found] == slots
+        assert replicas_and_cause(here.decide()) == (replicas, None)
 
 
 def test_failed_admin_actions_change_nothing(start: Start) -> None:
     here = start()
     before = here.status()["policies"]
-    damaged = toy.make_bundle(here.folder / "damaged", "damaged")
+    damaged = better(here)
     (damaged / "weights.safetensors").write_bytes(b"x")
     for verb, body, status in [
         ("rollback", {}, 409),
@@ -176,7 +167,7 @@ def test_failed_admin_actions_change_nothing(start: Start) -> None:
         ("promote", {"bundle": "decima-batch"}, 422),
         ("promote", {"bundle": str(damaged)}, 422),
     ]:
-        answer = here.request("POST", f"/v1/toy/{verb}", body)
+        answer = here.post(verb, body)
         assert answer.status == status, (verb, body, answer)
         assert answer.json["field"] == ("bundle" if status == 422 else None)
     assert here.status()["policies"] == before
@@ -185,46 +176,40 @@ def test_failed_admin_actions_change_nothing(start: Start) -> None:
 
 def test_policies_and_pause_survive_a_restart(start: Start) -> None:
     here = start()
-    better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    here.request("POST", "/v1/toy/promote", {"bundle": str(better)})
+    here.post("promote", {"bundle": str(better(here))})
     here.decide()
-    here.request("POST", "/v1/toy/pause", {"reason": "night"})
+    here.post("pause", {"reason": "night"})
     here.close()
-    (better / "weights.safetensors").unlink()  # it was copied
+    (here.folder / "better" / "weights.safetensors").unlink()  # it was copied
     again = start()
     status = again.status()
-    StatusResponse.model_validate(status)
+    schemas.StatusResponse.model_validate(status)
     assert status["policies"]["serving"]["name"] == "better"
     assert (status["paused"], status["acting"]) == (True, "fallback")
     assert status["acting_because"] == "paused: night"
     assert status["decisions"]["total"] == 1
     assert again.decide()["cause"] == "paused"
-    assert again.request("POST", "/v1/toy/resume").json["acting"] == "policy"
+    assert again.post("resume").json["acting"] == "policy"
     assert again.decide()["decision"] == {"replicas": 6}
 
 
 def test_unsaved_state_is_reported_and_actions_take_effect(start: Start) -> None:
     here = start()
-    here.request("POST", "/v1/toy/resume")
+    here.post("resume")
     file = here.folder / "kept" / "toy.json"
     file.unlink()
     file.mkdir()
-    assert here.request("POST", "/v1/toy/pause").json["log"]["state"] == "Is a directory"
+    assert here.post("pause").json["log"]["state"] == "Is a directory"
     assert here.decide()["cause"] == "paused"
     file.rmdir()
-    assert here.request("POST", "/v1/toy/resume").json["log"]["state"] is None
+    assert here.post("resume").json["log"]["state"] is None
 
 
 def test_feedback_counts_for_the_source_of_the_decision(start: Start) -> None:
     here = start()
-    by_policy = here.decide()["id"]
-    by_rule = here.decide(mode="shadow")["id"]
-    for decision, reward in ((by_policy, 2.0), (by_rule, 1.0)):
-        body = {"id": decision, "outcome": {"reward": reward}}
-        assert here.request("POST", "/v1/toy/feedback", body).json == {
-            "accepted": True,
-            "reward": reward,
-        }
+    for mode, reward in (("active", 2.0), ("shadow", 1.0)):
+        body = {"id": here.decide(mode=mode)["id"], "outcome": {"reward": reward}}
+        assert here.post("feedback", body).json == {"accepted": True, "reward": reward}
     rewards = here.status()["rewards"]
     assert (rewards["policy"]["mean"], rewards["rule"]["mean"]) == (2.0, 1.0)
 
@@ -233,37 +218,30 @@ def test_decisions_are_listed_and_logged_with_their_states(start: Start) -> None
     here = start()
     here.decide(load=42)
     here.decide(load=43, mode="shadow", request_id="mine")
-    SystemsResponse.model_validate(here.request("GET", "/v1/systems").json)
-    HistoryResponse.model_validate(here.request("GET", "/v1/toy/history").json)
+    schemas.SystemsResponse.model_validate(here.request("GET", "/v1/systems").json)
+    schemas.HistoryResponse.model_validate(here.request("GET", "/v1/toy/history").json)
     listed = here.request("GET", "/v1/toy/decisions?limit=1").json["decisions"]
     assert [one["id"] for one in listed] == ["mine"]
     assert here.state("toy", "large")["load"] == 420
-    here.close()
-    rows = list(read_log(here.folder / "kept" / "log" / "toy"))
-    assert [json.loads(row.state)["load"] for row in rows] == [42, 43]
-    assert [row.source for row in rows] == ["policy", "fallback"]
-    assert json.loads(rows[1].shadow or "")["agrees"] is False
-    assert rows[1].id == "mine"
+    first, second = closed_log(here)
+    assert [json.loads(row.state)["load"] for row in (first, second)] == [42, 43]
+    assert (first.source, second.source, second.id) == ("policy", "fallback", "mine")
+    assert json.loads(second.shadow or "")["agrees"] is False
 
 
-def test_a_promoted_bundle_is_loaded_before_it_serves(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bundle_is_loaded_before_it_serves(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     here = start()
-    better = toy.make_bundle(here.folder / "better", "better", extra=1)
-    here.request("POST", "/v1/toy/promote", {"bundle": str(better)})
+    here.post("promote", {"bundle": str(better(here))})
 
     def too_late(self: PolicyRunner, folder: str) -> Any:
         raise AssertionError(f"{folder} is loaded now")
 
     monkeypatch.setattr(PolicyRunner, "load", too_late)
-    assert (here.decide()["source"], here.decide()["decision"]) == ("policy", {"replicas": 6})
+    assert replicas_and_cause(here.decide()) == (6, None)
 
 
-def test_a_restarted_worker_loads_the_copy_that_the_gateway_names(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here: LocalService = start()
+def test_a_restarted_worker_loads_the_copy(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = start()
     restarted = SystemWorker("toy", toy.REFERENCE, "hold", str(here.folder / "nowhere"))
     monkeypatch.setattr(here.worker, "decide", restarted.decide)
     assert here.decide()["source"] == "policy"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import soak as soak_bench
 from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.serve import measure_loads
-from loadmaster.platform.bench.soak import FILES, run_soak, soak_result, write_soak
+from loadmaster.platform.bench.soak import run_soak, soak_result
 from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.live import Live, free_port
@@ -40,7 +40,7 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
     serve.delete(NAME)
 
 
-def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_soak_holds(server: BenchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak_bench, "PEAK_S", 1.0)
     lines: list[str] = []
     soak = run_soak(server, 15.0, lines.append, most_per_s=60)
@@ -51,29 +51,22 @@ def test_soak_holds(server: BenchServer, tmp_path: Path, monkeypatch: pytest.Mon
     assert {one.process for one in result.memory} == {"gateway", "toy"}
     assert result.holds, result.line
     assert "toy" in lines[-1]
-
-    write_soak(soak, "A soak", tmp_path / "made")
-    assert {file.name for file in (tmp_path / "made").iterdir()} == set(FILES)
-    with (tmp_path / "made" / FILES[0]).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert sum(int(row["requests"]) for row in rows) == result.requests
-    known = [row for row in rows if row["gateway_mb"]]
-    assert len(known) >= 11
-    assert all(50 < float(row["worker_mb"]) < 5000 for row in known)
+    known_mb = [one.worker_mb for one in soak.seconds if one.gateway_mb and one.worker_mb]
+    assert len(known_mb) >= 11
+    assert all(50 < memory_mb < 5000 for memory_mb in known_mb)
 
 
 def test_figures_are_measured_beside_no_ops(server: BenchServer, noops: dict[str, str]) -> None:
     figures = measure_loads(server, noops, lambda _: None, rounds=2, seconds=0.4)
-    found = {figure.name: figure.value for figure in figures}
+    found = {figure.name.removeprefix("serve/"): figure.value for figure in figures}
     each = {"p50_ms", "p99_ms", "requests_per_s"}
     compared = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
-    names = {f"serve/{noop}/c{c}/{one}" for noop in noops for c in (1, 16) for one in each}
-    for example in ("small", "large"):
-        names |= {f"serve/toy/{example}/c1/{one}" for one in compared}
-        names |= {f"serve/toy/{example}/c16/{one}" for one in compared}
-    assert set(found) == names
-    assert found["serve/toy/small/c1/by_policy"] > 0.9
-    assert 0 < found["serve/toy/small/c1/share_of_noop"] < 1
-    assert found["serve/noop_by_handle/c1/p50_ms"] > found["serve/noop/c1/p50_ms"]
-    assert found["serve/toy/small/c1/over_noop_ms"] > 0
-    assert found["serve/toy/small/c1/requests_per_s"] < found["serve/noop/c1/requests_per_s"]
+    figures_of = dict.fromkeys(noops, each) | {"toy/small": compared, "toy/large": compared}
+    cells = product(figures_of.items(), ("c1", "c16"))
+    assert set(found) == {f"{name}/{c}/{one}" for (name, ones), c in cells for one in ones}
+    small = {one: found[f"toy/small/c1/{one}"] for one in compared}
+    assert small["by_policy"] > 0.9
+    assert 0 < small["share_of_noop"] < 1
+    assert small["over_noop_ms"] > 0
+    assert small["requests_per_s"] < found["noop/c1/requests_per_s"]
+    assert found["noop_by_handle/c1/p50_ms"] > found["noop/c1/p50_ms"]

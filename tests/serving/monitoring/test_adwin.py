@@ -24,36 +24,26 @@ NOISE: dict[str, Draw] = {
 }
 
 
-class ExactWindow:
-    """Keeps every number and tries every split, by the paper's formula."""
+def drop_before_cuts(values: list[float], delta: float) -> bool:
+    """ADWIN with every number kept and every split tried; return whether there was a cut."""
+    drift = False
+    while len(values) >= 2 * MIN_SIDE and (cut := best_cut(np.array(values), delta)):
+        drift = True
+        del values[:cut]
+    return drift
 
-    def __init__(self, delta: float) -> None:
-        self.delta = delta
-        self.values: list[float] = []
 
-    def update(self, value: float) -> bool:
-        self.values.append(value)
-        drift = False
-        while len(self.values) >= 2 * MIN_SIDE and (cut := self.best_cut()):
-            drift = True
-            del self.values[:cut]
-        return drift
-
-    def best_cut(self) -> int:
-        """0 if there is none."""
-        values = np.array(self.values)
-        n = len(values)
-        log_term = math.log(2 / (self.delta / math.log(n)))
-        excess = {}
-        for cut in range(MIN_SIDE, n - MIN_SIDE + 1):
-            old, new = values[:cut], values[cut:]
-            m = 1 / (1 / len(old) + 1 / len(new))
-            bound = math.sqrt(2 / m * values.var() * log_term) + 2 / (3 * m) * log_term * np.ptp(
-                values
-            )
-            excess[cut] = abs(old.mean() - new.mean()) - bound
-        best = max(excess, key=lambda cut: excess[cut])
-        return best if excess[best] > 1e-12 * np.abs(values).max() else 0
+def best_cut(values: np.ndarray, delta: float) -> int:
+    """By the paper's formula; 0 if there is none."""
+    n, excess = len(values), {}
+    log_term = math.log(2 / (delta / math.log(n)))
+    for cut in range(MIN_SIDE, n - MIN_SIDE + 1):
+        m = 1 / (1 / cut + 1 / (n - cut))
+        bound = math.sqrt(2 / m * values.var() * log_term)
+        bound += 2 / (3 * m) * log_term * np.ptp(values)
+        excess[cut] = abs(values[:cut].mean() - values[cut:].mean()) - bound
+    best = max(excess, key=lambda cut: excess[cut])
+    return best if excess[best] > 1e-12 * np.abs(values).max() else 0
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -61,13 +51,12 @@ def test_cuts_match_an_exact_window(seed: int) -> None:
     random = np.random.default_rng(seed)
     levels = np.repeat(random.normal(0, 6, 6), random.integers(8, 20, 6))
     values = levels + random.normal(0, 0.5, len(levels))
-    adwin, exact = Adwin(0.1, buckets=1000), ExactWindow(0.1)  # so many that none are merged
-    drifts = 0
+    adwin, window, drifts = Adwin(0.1, buckets=1000), list[float](), 0  # none are merged
     for value in values.tolist():
-        drift = exact.update(value)
+        window.append(value)
+        drift = drop_before_cuts(window, 0.1)
         assert adwin.update(value) == drift
-        assert adwin.width == len(exact.values)
-        assert adwin.mean == pytest.approx(np.mean(exact.values))
+        assert (adwin.width, adwin.mean) == (len(window), pytest.approx(np.mean(window)))
         drifts += drift
     assert drifts
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +20,26 @@ import pyarrow.parquet as pq
 import pytest
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.monitoring import decision_log
+from loadmaster.serving.monitoring import decision_log, log_files
 from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
-from loadmaster.serving.monitoring.log_files import (
-    DECISIONS,
-    DecisionRow,
-    FeedbackRow,
-    read_log,
-    write_part,
-)
+from loadmaster.serving.monitoring.log_files import DECISIONS, DecisionRow, FeedbackRow, read_log
 
 NOW = 1_800_000_000.25
 
 
 def decision(number: int, **change: Any) -> DecisionRow:
     row = DecisionRow(
-        id=f"d{number}",
-        time=NOW + number,
-        system="tiny",
-        mode="active",
-        source="policy",
-        cause=None,
-        policy="tiny-one",
-        version="0123456789ab",
-        state=json.dumps({"load": number}),
-        decision='{"replicas": 2}',
-        shadow=None,
-        reason='{"summary": "it is so"}',
-        guard=("bounds: pods from 12 to 8",),
-        latency_ms=1.5,
-    )
+        id=f"d{number}", time=NOW + number, system="tiny", mode="active", source="policy",
+        cause=None, policy="tiny-one", version="0123456789ab", state=json.dumps({"load": number}),
+        decision='{"replicas": 2}', shadow=None, reason='{"summary": "it is so"}',
+        guard=("bounds: pods from 12 to 8",), latency_ms=1.5,
+    )  # fmt: skip
     return row._replace(**change)
+
+
+def put(log: DecisionLog, *numbers: int, **change: Any) -> list[bool]:
+    """Whether each of these decisions was accepted."""
+    return [log.put(decision(number, **change)) for number in numbers]
 
 
 def read(folder: Path, **bounds: Any) -> list[DecisionRow]:
@@ -71,8 +61,8 @@ def parts(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
-def eventually(holds: Callable[[], bool], patience_s: float = 10.0) -> bool:
-    deadline = time.monotonic() + patience_s
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 10
     while not holds() and time.monotonic() < deadline:
         time.sleep(0.005)
     return holds()
@@ -114,15 +104,9 @@ def test_rows_are_read_back(make: OpenLog) -> None:
     assert log.status() == (5, size, 0, None)
 
 
-def test_rows_have_no_field_for_headers() -> None:
-    fields = {*DecisionRow._fields, *FeedbackRow._fields}
-    assert not fields & {"token", "headers", "authorization", "client"}
-
-
 def test_read_log_filters_by_time(make: OpenLog) -> None:
     log = make(part_rows=10)
-    for number in range(30):
-        log.put(decision(number))
+    put(log, *range(30))
     log.flush()
     assert len(parts(log.folder)) == 3
     assert ids(log.folder, since=NOW + 8, until=NOW + 12) == [8, 9, 10, 11]
@@ -134,30 +118,31 @@ def test_read_log_filters_by_time(make: OpenLog) -> None:
     ("settings", "rows"),
     [({"part_rows": 10}, 10), ({"part_bytes": 5900}, 10), ({"flush_s": 0.05}, 1)],
 )
-def test_rows_are_written_by_count_size_or_age(
-    make: OpenLog, settings: dict[str, Any], rows: int
-) -> None:
+def test_rows_are_written_in_parts(make: OpenLog, settings: dict[str, Any], rows: int) -> None:
     log = make(**settings)
-    for number in range(rows - 1):
-        log.put(decision(number))
+    put(log, *range(rows - 1))
     time.sleep(0.02)
     assert log.status().rows == 0
-    log.put(decision(rows))
+    put(log, rows)
     assert eventually(lambda: log.status().rows == rows)
 
 
-def test_close_writes_the_queue(make: OpenLog) -> None:
-    log = make()
-    log.put(decision(0))
-    log.close()
-    assert ids(log.folder) == [0]
-    assert not log.put(decision(1))
-    assert log.status().dropped == 1
-
-
-def test_full_queue_drops_and_counts_without_blocking(
-    make: OpenLog, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("full", [False, True])
+def test_close_writes_the_queue_or_counts_its_rows_as_dropped(
+    make: OpenLog, monkeypatch: pytest.MonkeyPatch, full: bool
 ) -> None:
+    if full:
+        monkeypatch.setattr(pq, "write_table", disk_full)
+    log = make()
+    put(log, 0)
+    log.close()
+    assert ids(log.folder) == ([] if full else [0])
+    assert log.status().dropped == full
+    assert put(log, 1) == [False]
+    assert log.status().dropped == full + 1
+
+
+def test_full_queue_drops_without_blocking(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
     real = decision_log.write_part
 
@@ -168,29 +153,27 @@ def test_full_queue_drops_and_counts_without_blocking(
     monkeypatch.setattr(decision_log, "write_part", stuck)
     log = make(part_rows=5, queue_rows=20)
     start = time.perf_counter()
-    taken = [log.put(decision(number)) for number in range(50)]
+    assert put(log, *range(50)) == [True] * 20 + [False] * 30
     assert time.perf_counter() - start < 1
-    assert taken == [True] * 20 + [False] * 30
     assert log.status().dropped == 30
     released.set()
     assert eventually(lambda: log.status().rows == 20)
-    assert log.put(decision(50))
+    assert put(log, 50) == [True]
 
 
 def test_queue_is_bounded_in_bytes(make: OpenLog) -> None:
     log = make(queue_bytes=20_000)
     huge = json.dumps("x" * 8000)
-    assert [log.put(decision(n, state=huge)) for n in range(3)] == [True, True, False]
+    assert put(log, 0, 1, 2, state=huge) == [True, True, False]
     log.flush()
-    assert log.put(decision(3, state=huge))
+    assert put(log, 3, state=huge) == [True]
 
 
 def test_full_disk_is_reported_and_recovers(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log = make(flush_s=0.02, queue_rows=10)
     with monkeypatch.context() as patch:
         patch.setattr(pq, "write_table", disk_full)
-        for number in range(15):
-            log.put(decision(number))
+        put(log, *range(15))
         assert eventually(lambda: log.status().fault is not None)
         assert log.status().fault == f"cannot write to {log.folder}: No space left on device"
         assert log.status().dropped == 5
@@ -200,25 +183,17 @@ def test_full_disk_is_reported_and_recovers(make: OpenLog, monkeypatch: pytest.M
     assert len(list(log.folder.iterdir())) == len(parts(log.folder))  # no partial file
 
 
-def test_rows_lost_at_close_are_counted(make: OpenLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pq, "write_table", disk_full)
-    log = make()
-    log.put(decision(0))
-    log.close()
-    assert log.status().dropped == 1
-
-
 def test_unusable_folder_is_reported_and_created_again(make: OpenLog, tmp_path: Path) -> None:
     (tmp_path / "log").write_text("a file")
     log = make()
-    log.put(decision(0))
+    put(log, 0)
     assert not log.flush()
     assert "File exists" in (log.status().fault or "")
     (tmp_path / "log").unlink()
     assert log.flush()
     assert log.status()[2:] == (0, None)
     shutil.rmtree(log.folder)
-    log.put(decision(1))
+    put(log, 1)
     assert log.flush()
     assert ids(log.folder) == [1]
     assert log.status().bytes == parts(log.folder)[0].stat().st_size
@@ -229,7 +204,7 @@ def test_disk_use_is_bounded_by_deleting_the_oldest(make: OpenLog) -> None:
     for run in range(2):
         log = make(most_bytes=1 << 16)
         for number in range(10 * run, 10 * run + 10):
-            log.put(decision(number, state=json.dumps(os.urandom(4000).hex())))
+            put(log, number, state=json.dumps(os.urandom(4000).hex()))
             log.put(FeedbackRow("d", NOW + number, "tiny", "{}", 1.0))
             log.flush()
             size = sum(part.stat().st_size for part in parts(log.folder))
@@ -246,7 +221,7 @@ def test_number_of_files_is_bounded(make: OpenLog, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(decision_log, "MAX_FILES", 3)
     log = make()
     for number in range(6):
-        log.put(decision(number))
+        put(log, number)
         log.flush()
     assert ids(log.folder) == [3, 4, 5]
 
@@ -256,17 +231,14 @@ def test_crash_leaves_an_unfinished_file_that_is_removed_later(
 ) -> None:
     folder = tmp_path / "log"
 
-    class Killed(BaseException):
-        pass
-
     def die(*_: Any, **__: Any) -> None:
-        raise Killed
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", die)
         patch.setattr(Path, "unlink", die)
-        with pytest.raises(Killed):
-            write_part(folder, DECISIONS, [decision(0)], 1)
+        with pytest.raises(KeyboardInterrupt):
+            log_files.write_part(folder, DECISIONS, [decision(0)], 1)
     (left,) = folder.iterdir()
     assert left.name.endswith(".partial")
     assert ids(folder) == []
@@ -279,12 +251,11 @@ def test_crash_leaves_an_unfinished_file_that_is_removed_later(
 
 def test_invalid_row_is_dropped_alone(make: OpenLog) -> None:
     log = make()
-    rows = [decision(n) for n in range(7)]
-    rows[2] = decision(2, policy=None)
-    rows[5] = decision(5, time=float("nan"))
-    rows[6] = decision(6, state='"\ud800"', guard=("\ud800",))  # not valid UTF-8
-    for row in rows:
-        log.put(row)
+    put(log, 0, 1)
+    put(log, 2, policy=None)
+    put(log, 3, 4)
+    put(log, 5, time=float("nan"))
+    put(log, 6, state='"\ud800"', guard=("\ud800",))  # not valid UTF-8
     assert log.flush()
     assert ids(log.folder) == [0, 1, 3, 4, 6]
     assert (read(log.folder)[-1].state, read(log.folder)[-1].guard) == ('"?"', ["?"])
@@ -293,23 +264,16 @@ def test_invalid_row_is_dropped_alone(make: OpenLog) -> None:
 
 def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
     log = make(flush_s=0.01, part_rows=50)
-
-    def put(thread: int) -> None:
-        for number in range(300):
-            assert log.put(decision(thread * 1000 + number))
-
-    threads = [threading.Thread(target=put, args=(thread,)) for thread in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        put_all = [threads.submit(put, log, *range(n, n + 300)) for n in range(0, 1200, 300)]
+    assert all(all(one.result()) for one in put_all)
     log.close()
-    assert sorted(ids(log.folder)) == [t * 1000 + n for t in range(4) for n in range(300)]
+    assert sorted(ids(log.folder)) == list(range(1200))
     assert log.status().rows == 1200
 
 
 def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) -> None:
-    part = write_part(tmp_path, DECISIONS, [decision(0)], 1)
+    part = log_files.write_part(tmp_path, DECISIONS, [decision(0)], 1)
     pq.write_table(pq.read_table(part).append_column("colour", pa.array(["red"])), part)
     whole = part.read_bytes()
     turned = whole[:200] + bytes(255 - byte for byte in whole[200:400]) + whole[400:]
@@ -318,7 +282,7 @@ def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) ->
     pq.write_table(pa.table({"id": ["a"], "time": [1]}), tmp_path / "other.parquet")
     (tmp_path / "decisions-folder.parquet").mkdir()
     (tmp_path / "notes.txt").write_text("no log")
-    write_part(tmp_path / "other system", DECISIONS, [decision(7)], 1)
+    log_files.write_part(tmp_path / "other system", DECISIONS, [decision(7)], 1)
     lines: list[str] = []
     assert [row.id for row in read_log(tmp_path, warn=lines.append)] == ["d0", "d7"]
     for name in ("cut", "empty", "turned", "other", "folder"):
@@ -329,33 +293,16 @@ def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) ->
         assert len(list(read_log(tmp_path))) == 2
 
 
-@pytest.mark.parametrize("kind", ["missing", "file"])
-def test_missing_folder_is_refused(kind: str, tmp_path: Path) -> None:
-    place = tmp_path / "log"
-    if kind == "file":
-        place.write_text("")
-    with pytest.raises(InputError, match="folder"):
-        list(read_log(place))
-
-
-def test_put_takes_little_time(make: OpenLog) -> None:
-    log = make(part_rows=10**6)
-    rows = [decision(number) for number in range(1000)]
-    seconds = []
-    for _ in range(5):
-        start_s = time.process_time()
-        for row in rows:
-            log.put(row)
-        seconds.append(time.process_time() - start_s)
-    assert min(seconds) / 1000 < 50e-6
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for name in ("file", "missing"):
+        with pytest.raises(InputError, match="folder"):
+            list(read_log(tmp_path / name))
 
 
 def test_log_and_monitor_import_no_heavy_package() -> None:
     code = (
-        "import sys\n"
-        "import loadmaster.serving.monitoring.decision_log\n"
-        "import loadmaster.serving.monitoring.monitor\n"
-        "print(sorted({'ray', 'torch', 'numba'} & set(sys.modules)))"
+        "import sys; from loadmaster.serving.monitoring import decision_log, monitor\n"
+        "sys.exit(len({'ray', 'torch', 'numba'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -23,9 +23,7 @@ from tests.serving.conftest import Start
 REJECTED = "loadmaster_rejected_total"
 
 
-def test_recorder_records_every_metric_with_its_labels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[tuple[Any, ...]] = []
     monkeypatch.setattr(metrics, "record", lambda *arguments: recorded.append(arguments))
     log = DecisionLog(tmp_path, LogSettings(queue_rows=1, flush_s=3600))
@@ -49,9 +47,7 @@ def test_recorder_records_every_metric_with_its_labels(
         assert (system, 1 + len(labels)) == ("toy", len(METRICS[name].labels))
 
 
-def test_refused_requests_are_counted_by_status(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refusals_are_counted_by_status(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[tuple[Any, ...]] = []
     monkeypatch.setattr(app_factory, "record", lambda *arguments: recorded.append(arguments))
     here = start()
@@ -81,10 +77,10 @@ def scrape(system: str) -> dict[str, float]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
         families = text_string_to_metric_families(page.read().decode())
     found = {}
-    for sample in (sample for family in families for sample in family.samples):
-        if sample.labels.get("system") == system:
-            labels = [sample.labels[key] for key in ("source", "le") if key in sample.labels]
-            found[" ".join([sample.name.removeprefix("ray_loadmaster_"), *labels])] = sample.value
+    for name, labels, value, *_ in (sample for family in families for sample in family.samples):
+        if labels.get("system") == system:
+            own = [labels[key] for key in ("source", "le") if key in labels]
+            found[" ".join([name.removeprefix("ray_loadmaster_"), *own])] = value
     return found
 
 
@@ -94,19 +90,11 @@ def test_ray_exports_counters_gauges_and_histograms(ray_session: None) -> None:
         metrics.record("loadmaster_decision_latency_ms", latency_ms, "test-metrics")
         metrics.record("loadmaster_decisions_total", 1, "test-metrics", "policy")
     metrics.record("loadmaster_shadow_agreement", 0.25, "test-metrics")
-    expected = {
-        "decisions_total policy": 4,
-        "decision_latency_ms_bucket 0.5": 1,
-        "decision_latency_ms_bucket 2.0": 1,
-        "decision_latency_ms_bucket 3.0": 3,
-        "decision_latency_ms_bucket 1000.0": 3,
-        "decision_latency_ms_bucket +Inf": 4,
-        "shadow_agreement": 0.25,
-    }
-    deadline = time.monotonic() + 40
-    while (
-        not expected.keys() <= (found := scrape("test-metrics")).keys()
-        and time.monotonic() < deadline
-    ):
+    buckets = {"0.5": 1, "2.0": 1, "3.0": 3, "1000.0": 3, "+Inf": 4}
+    expected = {f"decision_latency_ms_bucket {most}": count for most, count in buckets.items()}
+    expected |= {"decisions_total policy": 4, "shadow_agreement": 0.25}
+    found, deadline = scrape("test-metrics"), time.monotonic() + 40
+    while not expected.keys() <= found.keys() and time.monotonic() < deadline:
         time.sleep(0.5)
+        found = scrape("test-metrics")
     assert {key: found.get(key) for key in expected} == expected

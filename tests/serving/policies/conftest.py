@@ -13,17 +13,13 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.jobs.client import UnknownJobError
 from loadmaster.serving.jobs.job import Job
-from loadmaster.serving.policies.comparison import (
-    BUNDLE_FOLDER,
-    COMPARISON_FILE,
-    ComparisonResult,
-)
+from loadmaster.serving.policies import comparison as comparisons
 from tests.serving import toy
 
 
-def comparison(better: bool = True) -> ComparisonResult:
+def comparison(better: bool = True) -> comparisons.ComparisonResult:
     score = {"name": "x", "version": "0" * 12, "folder": "/x", "mean": 90.0, "ci95": [80.0, 100.0]}
-    return ComparisonResult.model_validate({
+    return comparisons.ComparisonResult.model_validate({
         "system": "toy", "metric": "jct", "unit": "s", "lower_is_better": True, "sequences": 32,
         "first_seed": 900_000_012, "environment": {}, "candidate": score, "serving": score,
         "difference_percent": -12.5, "ci95": [-15.0, -10.0], "better": better,
@@ -69,15 +65,15 @@ class FakeCluster:
         self.jobs[job] = replace(latest, **values)
 
     def write_result(self, better: bool = True, does: str = "follows", extra: int = 0) -> None:
-        """Write the files of the latest job, finished."""
+        """Write the files of the latest job."""
         words = self.words()
         folder = Path(words[words.index("--output") + 1])
-        if not (folder / BUNDLE_FOLDER).exists():
-            toy.make_bundle(folder / BUNDLE_FOLDER, "retrained", does, extra)
-        (folder / COMPARISON_FILE).write_text(comparison(better).model_dump_json())
+        if not (folder / comparisons.BUNDLE_FOLDER).exists():
+            toy.make_bundle(folder / comparisons.BUNDLE_FOLDER, "retrained", does, extra)
+        (folder / comparisons.COMPARISON_FILE).write_text(comparison(better).model_dump_json())
 
-    def finish(self, better: bool = True, does: str = "follows", extra: int = 0) -> None:
-        self.write_result(better, does, extra)
+    def finish(self, **result: Any) -> None:
+        self.write_result(**result)
         self.change(status="succeeded")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,21 +15,18 @@ from hypothesis import strategies as st
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import parse_assignments
 from loadmaster.serving.jobs.client import UnreachableError
+from loadmaster.serving.policies import retraining_job
 from loadmaster.serving.policies.comparison import COMPARISON_FILE
-from loadmaster.serving.policies.retraining_job import (
-    Retraining,
-    RetrainingSettings,
-    RetrainingState,
-    assignment,
-)
+from loadmaster.serving.policies.retraining_job import Retraining, RetrainingSettings, assignment
 from tests.serving import toy
 from tests.serving.policies.conftest import FakeCluster, comparison
 
 HOUR_S = 3600.0
 LIMITS = RetrainingSettings(
-    cool_down_s=6 * HOUR_S, back_off_s=600, back_off_max_s=2000, patience_s=HOUR_S
-)
-SHIFTED = {"interarrival_s": 12.5, "arrivals": "poisson", "executors": 40}
+    iterations=3, minutes=0.5, settings={"rollouts.workers": 4}, patience_s=HOUR_S,
+    cool_down_s=6 * HOUR_S, back_off_s=600, back_off_max_s=2000,
+)  # fmt: skip
+SHIFTED: dict[str, Any] = {"interarrival_s": 12.5, "arrivals": "poisson", "executors": 40}
 UNREACHABLE = UnreachableError("no Ray cluster answers")
 
 
@@ -42,22 +38,14 @@ class Setup:
         self.bundle = toy.make_bundle(folder / "mine")
         self.retraining = self.another()
 
-    def another(
-        self,
-        system: str = "toy",
-        subfolder: str = "",
-        record: Any = None,
-        settings: RetrainingSettings = LIMITS,
-    ) -> Retraining:
+    def another(self, system: str = "toy", subfolder: str = "", record: Any = None) -> Retraining:
         record = record and json.loads(json.dumps(record))
-        return Retraining(system, self.cluster, self.folder / subfolder, settings, record)
+        return Retraining(system, self.cluster, self.folder / subfolder, LIMITS, record)
 
-    def submit(
-        self, environment: Mapping[str, Any] | None = None, now: float = 0.0
-    ) -> RetrainingState:
-        return self.retraining.submit(self.bundle, environment or {}, "drift", now)
+    def submit(self, now: float = 0.0, **environment: Any) -> retraining_job.RetrainingState:
+        return self.retraining.submit(self.bundle, environment, "drift", now)
 
-    def poll(self, now: float, **changes: Any) -> RetrainingState:
+    def poll(self, now: float, **changes: Any) -> retraining_job.RetrainingState:
         """Change the current job and poll it."""
         if changes:
             self.cluster.change(**changes)
@@ -65,8 +53,8 @@ class Setup:
         assert polled is not None
         return polled
 
-    def succeed(self, now: float, better: bool = True) -> RetrainingState:
-        self.cluster.finish(better)
+    def succeed(self, now: float, better: bool = True) -> retraining_job.RetrainingState:
+        self.cluster.finish(better=better)
         return self.poll(now)
 
 
@@ -76,16 +64,13 @@ def setup(cluster: FakeCluster, tmp_path: Path) -> Setup:
 
 
 def test_submit_runs_the_retrain_command(setup: Setup) -> None:
-    settings = RetrainingSettings(iterations=3, minutes=0.5, settings={"rollouts.workers": 4})
-    setup.retraining = setup.another(settings=settings)
-    state = setup.submit(SHIFTED, now=100.0)
+    state = setup.submit(now=100.0, **SHIFTED)
     assert (state.status, state.submitted_at, state.why) == ("queued", 100.0, "drift")
     words = setup.cluster.words()
     assert words[:4] == ["retrain", "toy", "--from", str(setup.bundle)]
     options = dict(zip(words[4::2], words[5::2], strict=True))
     assert options["--output"] == state.folder
-    limits = [options[name] for name in ("--iterations", "--minutes", "--seeds")]
-    assert limits == ["3", "0.5", "32"]
+    assert [options[one] for one in ("--iterations", "--minutes", "--seeds")] == ["3", "0.5", "32"]
     given = [value for option, value in pairwise(words) if option == "--set"]
     assert parse_assignments(given) == {"environment": SHIFTED, "rollouts": {"workers": 4}}
 
@@ -98,7 +83,7 @@ def test_pretrained_bundle_is_passed_by_name(setup: Setup, root: Path) -> None:
 
 def test_poll_follows_the_job_to_its_comparison(setup: Setup) -> None:
     assert setup.retraining.poll(0.0) is None
-    setup.submit(SHIFTED, now=10.0)
+    setup.submit(**SHIFTED, now=10.0)
     for status in ("queued", "running"):
         polled = setup.poll(20.0, status=status)
         assert (polled.status, polled.bundle, polled.ended) == (status, None, False)
@@ -145,13 +130,13 @@ def test_failures_lengthen_the_pause(setup: Setup) -> None:
 
 
 def test_same_request_reuses_its_folder(setup: Setup) -> None:
-    first = setup.submit(SHIFTED)
+    first = setup.submit(**SHIFTED)
     assert setup.poll(0.0, status="stopped").error == "the job was stopped"
-    again = setup.submit(SHIFTED, now=HOUR_S)
+    again = setup.submit(**SHIFTED, now=HOUR_S)
     assert again.folder == first.folder
     assert again.job != first.job
     setup.poll(HOUR_S, status="failed")
-    other = setup.submit({**SHIFTED, "executors": 41}, now=2 * HOUR_S)
+    other = setup.submit(now=2 * HOUR_S, **{**SHIFTED, "executors": 41})
     assert other.folder != first.folder
 
 
@@ -161,36 +146,36 @@ def test_old_folders_are_deleted(setup: Setup) -> None:
     other.mkdir(parents=True)
     folders = []
     for number in range(7):
-        state = setup.submit({"executors": 10 + number}, now=number * 1e6)
+        state = setup.submit(executors=10 + number, now=number * 1e6)
         folders.append(Path(state.folder))
         setup.succeed(number * 1e6 + 60)
         os.utime(state.folder, (number, number))
     left = {each for each in folders if each.exists()}
     assert left == set(folders[-4:])
-    again = setup.submit({"executors": 13}, now=1e9)
+    again = setup.submit(executors=13, now=1e9)
     assert Path(again.folder) == folders[3]
     assert {each for each in folders if each.exists()} == left
     assert other.exists()
 
 
-def test_unreachable_cluster_fails_a_submission_and_is_polled_until_the_limit(
-    setup: Setup,
-) -> None:
+def test_unreachable_cluster_fails_a_submission(setup: Setup) -> None:
     setup.cluster.fault = UNREACHABLE
     state = setup.submit()
     assert (state.job, state.status, state.error) == ("", "failed", str(UNREACHABLE))
     assert setup.retraining.blocked_reason(1.0) is not None
     assert setup.poll(1.0) == state
-    setup.cluster.fault = None
-    setup.submit(now=1000.0)
-    setup.cluster.fault = UNREACHABLE
-    polled = setup.poll(1010.0, status="running")
-    assert (polled.status, polled.error) == ("queued", str(UNREACHABLE))
-    setup.cluster.fault = None
-    polled = setup.poll(1020.0)
-    assert (polled.status, polled.error) == ("running", None)
-    setup.cluster.fault = UNREACHABLE
-    assert setup.poll(1001.0 + LIMITS.patience_s).status == "failed"
+
+
+def test_unreachable_cluster_is_polled_until_the_limit(setup: Setup) -> None:
+    setup.submit()
+    for now, fault, status in (
+        (10.0, UNREACHABLE, "queued"),
+        (20.0, None, "running"),
+        (LIMITS.patience_s + 1, UNREACHABLE, "failed"),
+    ):
+        setup.cluster.fault = fault
+        polled = setup.poll(now, status="running")
+        assert (polled.status, polled.error) == (status, fault and str(fault))
 
 
 def test_long_job_is_stopped(setup: Setup) -> None:
@@ -198,15 +183,6 @@ def test_long_job_is_stopped(setup: Setup) -> None:
     ended = setup.poll(LIMITS.patience_s + 1)
     assert (ended.status, ended.error) == ("failed", "stopped after 3600 s")
     assert setup.cluster.stopped == [state.job]
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_job_unknown_to_the_cluster_ends_by_its_files(finished: bool, setup: Setup) -> None:
-    setup.submit()
-    if finished:
-        setup.cluster.write_result()
-    setup.cluster.jobs.clear()
-    assert setup.poll(10.0).status == ("done" if finished else "failed")
 
 
 TEXT = comparison().model_dump_json()
@@ -232,6 +208,15 @@ def test_damaged_result_fails_the_retraining(written: str | None, part: str, set
     assert part in (ended.error or "")
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_job_unknown_to_the_cluster_ends_by_its_files(finished: bool, setup: Setup) -> None:
+    setup.submit()
+    if finished:
+        setup.cluster.write_result()
+    setup.cluster.jobs.clear()
+    assert setup.poll(10.0).status == ("done" if finished else "failed")
+
+
 def test_missing_bundle_is_refused(setup: Setup) -> None:
     setup.bundle = setup.folder / "nothing"
     with pytest.raises(InputError, match="does not exist"):
@@ -240,7 +225,7 @@ def test_missing_bundle_is_refused(setup: Setup) -> None:
 
 
 def test_restored_retraining_continues(setup: Setup) -> None:
-    state = setup.submit(SHIFTED)
+    state = setup.submit(**SHIFTED)
     setup.retraining = setup.another(record=setup.retraining.record())
     assert setup.retraining.state == state
     done = setup.succeed(30.0)
@@ -250,7 +235,7 @@ def test_restored_retraining_continues(setup: Setup) -> None:
 
 
 def test_unrecorded_job_is_adopted(setup: Setup) -> None:
-    first = setup.submit(SHIFTED)
+    first = setup.submit(**SHIFTED)
     found = setup.another().submit(setup.bundle, {"executors": 12}, "drift", 5.0)
     assert (found.job, found.folder) == (first.job, first.folder)
     for other in (setup.another(subfolder="other"), setup.another(system="das")):

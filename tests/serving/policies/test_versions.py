@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,28 +36,14 @@ def test_routing(slots: PolicySlots, mode: str, rules_act: bool, routing: Routin
     assert slots.cast(mode, rules_act) == routing
 
 
-def test_active_source_and_its_reason() -> None:
-    assert PolicySlots(A).acts(False) == ("policy", "the bundle a a-1 serves")
-    assert PolicySlots(A).acts(True)[0] == "fallback"
-    assert PolicySlots(A, paused="night").acts(False) == ("fallback", "paused: night")
-
-
-def test_promote_and_roll_back() -> None:
-    slots = PolicySlots(A, shadow=B).promoted("now")
-    assert (slots.serving.name, slots.serving.since) == ("b", "now")
-    assert (slots.shadow, slots.previous) == (None, A)
-    back = slots.rolled_back("later")
-    assert (back.serving.name, back.serving.since) == ("a", "later")
-    assert back.previous is not None
-    assert back.previous.name == "b"
+def test_promotion_and_rollback_move_versions() -> None:
+    promoted = PolicySlots(A, shadow=B).promoted("now")
+    assert promoted == PolicySlots(replace(B, since="now"), previous=A)
+    back = promoted.rolled_back("later")
+    assert back == PolicySlots(replace(A, since="later"), previous=promoted.serving)
     assert back.versions == {"a-1", "b-1"}
-
-
-def test_serving_now_keeps_the_other_slots() -> None:
-    slots = PolicySlots(B, previous=A).serving_now(B, "now")
-    assert slots.previous == A
+    assert PolicySlots(B, previous=A).serving_now(B, "now").previous == A  # it served already
     assert PolicySlots(A, shadow=C).serving_now(B, "now").shadow == C
-    assert PolicySlots(A, shadow=B).serving_now(B, "now").shadow is None
 
 
 def test_slots_are_restored_from_their_record(tmp_path: Path) -> None:

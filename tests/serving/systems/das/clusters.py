@@ -11,27 +11,26 @@ from loadmaster.serving.systems.das.schema import DasState
 KINDS = ("V100", "P100", "T4", "H900")
 
 
-def machine(
-    name: str, gpus: int = 4, gpu: str = "V100", cpus: float = 32, **more: Any
-) -> dict[str, Any]:
+Json = dict[str, Any]
+On = dict[str, int]  # instances of a job by machine
+
+
+def machine(name: str, gpus: int = 4, gpu: str = "V100", cpus: float = 32, **more: Any) -> Json:
     return {"name": name, "gpus": gpus, "gpu": gpu, "cpus": cpus, **more}
 
 
-def job(
-    name: str, gpus: float = 1, age_s: float = 60, on: dict[str, int] | None = None, **more: Any
-) -> dict[str, Any]:
-    """`on`: instances by machine, if it runs."""
+def job(name: str, gpus: float = 1, age_s: float = 60, on: On | None = None, **more: Any) -> Json:
     return {"id": name, "gpus": gpus, "age_s": age_s, "placements": placements(on or {}), **more}
 
 
-def placements(on: dict[str, int]) -> list[dict[str, Any]]:
+def placements(on: On) -> list[Json]:
     return [{"machine": name, "instances": count} for name, count in on.items()]
 
 
 @st.composite
 def states(draw: st.DrawFn) -> DasState:
     """Running jobs are placed where they fit."""
-    machines: list[dict[str, Any]] = []
+    machines: list[Json] = []
     for place in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(KINDS))
         own = {"speed": 3.0, "price_per_hour": 9.0} if kind == "H900" else {}
@@ -43,38 +42,28 @@ def states(draw: st.DrawFn) -> DasState:
     names = st.sampled_from([m["name"] for m in machines])
     ages = sorted(draw(st.lists(st.floats(0, 4000), max_size=5)))
     speeds = st.dictionaries(names, st.floats(0, 3), max_size=4)
-    return DasState.model_validate(
-        {
-            "machines": machines,
-            "jobs": jobs,
-            "history": [{"age_s": age, "speeds": draw(speeds)} for age in ages],
-            "users": draw(st.sampled_from([{}, {"ann": {"jobs": 7, "mean_log_minutes": 3.1}}])),
-            "backfill": draw(st.booleans()),
-            "ask": draw(st.sampled_from(["event", "placing", "reconsidering", "placing again"])),
-        }
-    )
+    return DasState.model_validate({
+        "machines": machines, "jobs": jobs, "backfill": draw(st.booleans()),
+        "history": [{"age_s": age, "speeds": draw(speeds)} for age in ages],
+        "users": draw(st.sampled_from([{}, {"ann": {"jobs": 7, "mean_log_minutes": 3.1}}])),
+        "ask": draw(st.sampled_from(["event", "placing", "reconsidering", "placing again"])),
+    })  # fmt: skip
 
 
-def _draw_job(
-    draw: st.DrawFn, place: int, machines: list[dict[str, Any]], free: dict[str, list[int]]
-) -> dict[str, Any]:
-    gpu = draw(st.sampled_from([25, 50, 100, 150, 200, 800]))
-    cpu = draw(st.sampled_from([0, 100, 450]))
-    instances, kind = draw(st.integers(1, 5)), draw(st.sampled_from([None, None, None, *KINDS[:3]]))
+def _draw_job(draw: st.DrawFn, place: int, machines: list[Json], free: dict[str, Any]) -> Json:
+    def one_of(*values: Any) -> Any:
+        return draw(st.sampled_from(values))
+
+    gpu, cpu = one_of(25, 50, 100, 150, 200, 800), one_of(0, 100, 450)
+    kind, instances = one_of(None, None, None, *KINDS[:3]), draw(st.integers(1, 5))
     drawn = job(
-        str(place),
-        gpu / 100,
-        draw(st.floats(0, 1e6)),
-        user=draw(st.sampled_from(["ann", "bob"])),
-        instances=instances,
-        cpus=cpu / 100,
-        gpu_type=kind,
-        communication=draw(st.sampled_from([0, 0.4])),
-        ran_s=draw(st.sampled_from([0, 50.5, 1e5])),
-    )
+        str(place), gpu / 100, draw(st.floats(0, 1e6)), user=one_of("ann", "bob"),
+        instances=instances, cpus=cpu / 100, gpu_type=kind, communication=one_of(0, 0.4),
+        ran_s=one_of(0, 50.5, 1e5),
+    )  # fmt: skip
     if draw(st.booleans()):
         return drawn
-    on: dict[str, int] = {}
+    on: On = {}
     for one in machines:
         left_gpu, left_cpu = free[one["name"]]
         fit = min(instances, left_gpu // gpu, left_cpu // cpu if cpu else instances)

@@ -74,9 +74,14 @@ class Episode:
             self.settings, cluster, jobs, self.runner.state, self.runner.decision_state, ask
         )
 
-    def kind(self) -> Ask:
+    def phase(self) -> Ask:
         """The phase of the next decision."""
         return cast("Ask", PHASES[int(self.runner.decision_state.counts[PHASE])])
+
+    def next_state(self) -> DasState:
+        """Advance to the next decision; its state."""
+        assert self.runner.advance_to_decision()
+        return self.record(self.phase())
 
     def act(self) -> None:
         if not self._is_compiled:
@@ -94,22 +99,20 @@ class Episode:
             self.act()
         return self
 
-    def places(self) -> Places:
-        return places_of(self.runner.state, self.runner.episode.jobs)
-
     def moments(self, ask: Ask | None = None) -> Iterator[Seen]:
+        state, jobs = self.runner.state, self.runner.episode.jobs
         while self.runner.advance_to_decision():
-            kind, now = self.kind(), float(self.runner.state.times[columns.NOW])
-            asked, before = self.record(ask or kind), self.places()
+            kind, now = self.phase(), float(state.times[columns.NOW])
+            asked, before = self.record(ask or kind), places_of(state, jobs)
             self.act()
-            yield Seen(asked, before, self.places(), kind, now)
+            yield Seen(asked, before, places_of(state, jobs), kind, now)
 
     def events(self) -> Iterator[Seen]:
         """All phases at one time are one event."""
         for _, group in groupby(self.moments("event"), attrgetter("now")):
-            first, *others = group
-            kinds = ", ".join(phase.kind for phase in (first, *others))
-            yield first._replace(after=[first, *others][-1].after, kind=kinds)
+            phases = list(group)
+            kinds = ", ".join(phase.kind for phase in phases)
+            yield phases[0]._replace(after=phases[-1].after, kind=kinds)
 
 
 def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterator[Seen]:
@@ -142,4 +145,5 @@ def carried_out(before: Places, decision: DasDecision) -> Places:
     for start in decision.start:
         assert start.job not in after
         after[start.job] = {one.machine: one.instances for one in start.placements}
+        assert after[start.job] != before.get(start.job)
     return after

@@ -38,10 +38,8 @@ def test_observation_equals_episode_exactly(rows: int, backfill: bool) -> None:
     changes = {"max_queue": rows, "backfill": backfill, "durations": "known"}
     episode, crowded = Episode(PRETRAINED / "das-small", seed=5, **changes), 0
     for _ in range(300):
-        assert episode.runner.advance_to_decision()
+        received = DasState.model_validate_json(episode.next_state().model_dump_json())
         counts = episode.runner.decision_state.counts
-        asked = episode.record(episode.kind())
-        received = DasState.model_validate_json(asked.model_dump_json())
         tables = tables_of(received, episode.settings, GIVEN)
         view = view_of(tables, episode.settings)
         loaded = tables.decision_state.counts[[SHOWN, PHASE]]
@@ -109,12 +107,6 @@ def test_users_and_attained_service_are_loaded() -> None:
     assert tables.state.key[1] == np.inf  # until a policy sets it
     assert tables_from(state, FIFO).state.key[1] == -60
     assert tables_from(state, LAS).state.key[1] > 1e11  # in the second queue
-
-
-def test_cluster_without_jobs_has_no_decision() -> None:
-    tables = tables_from(small(jobs=[]))
-    view = blank_observation(4, tables.cluster, 2)
-    assert not observation.observe_if_decision(*tables.simulation, view)
 
 
 def test_recorded_states_contain_no_future() -> None:

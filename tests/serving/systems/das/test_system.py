@@ -1,32 +1,35 @@
-"""The endpoint: validation, constraints and features of decisions."""
+"""DAS's endpoint: decisions and explanations of bundles and rules, and the checks of decisions."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.serving.system import Policy, Quantity
-from loadmaster.serving.systems.das.schema import DasDecision, DasState
-from loadmaster.serving.systems.das.system import ENDPOINT
+from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.policy import DasPolicy
+from loadmaster.models.das.settings import DasSettings
+from loadmaster.serving.system import Policy
+from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState
+from loadmaster.serving.systems.das.system import ENDPOINT, BundlePolicy
 from tests.bundles import make_bundle
 from tests.serving.systems.das.clusters import job, machine, placements, states
+from tests.serving.systems.das.episodes import PRETRAINED, Episode
 
-STATE = DasState.model_validate(
-    {
-        "machines": [machine("a", 2), machine("b", 2, "T4")],
-        "jobs": [
-            job("1", 2, 9, {"a": 1}),
-            job("2", 2, 8, {"b": 1}),
-            job("3", 1, 7, instances=2),
-            job("4", 2, 6, gpu_type="V100"),
-        ],
-    }
-)
+JOBS = [
+    job("1", 2, 9, {"a": 1}), job("2", 2, 8, {"b": 1}), job("3", 1, 7, instances=2),
+    job("4", 2, 6, gpu_type="V100"),
+]  # fmt: skip
+MACHINES = [machine("a", 2), machine("b", 2, "T4")]
+STATE = DasState.model_validate({"machines": MACHINES, "jobs": JOBS})
 
 
 def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> DasDecision:
@@ -42,8 +45,11 @@ MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "reason"),
+    ("found", "reason"),
     [
+        (decision(2), "None"),
+        (decision(2, ("1",), job3={"a": 2}), "None"),
+        (MOVE, "None"),
         (decision(3, ("9",)), "stop: unknown job '9'"),
         (decision(3, ("3",)), "stop: job '3' does not run"),
         (decision(4, ("1", "1")), "stop: job '1' does not run"),
@@ -56,21 +62,12 @@ MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
         (decision(1, ("1",), job3={"a": 2}), "wait is 1; expected 2"),
     ],
 )
-def test_invalid_decisions_are_rejected(wrong: DasDecision, reason: str) -> None:
-    assert reason in (ENDPOINT.validate_decision(STATE, wrong) or "")
-
-
-@pytest.mark.parametrize("right", [decision(2), decision(2, ("1",), job3={"a": 2}), MOVE])
-def test_valid_decisions_are_accepted(right: DasDecision) -> None:
-    assert ENDPOINT.validate_decision(STATE, right) is None
+def test_validate_decision(found: DasDecision, reason: str) -> None:
+    assert reason in str(ENDPOINT.validate_decision(STATE, found))
 
 
 def test_quantities_are_running_jobs() -> None:
-    assert ENDPOINT.quantities(STATE, MOVE) == (
-        Quantity("job 1", 1, 1),
-        Quantity("job 2", 1, 0),
-        Quantity("job 4", 0, 1),
-    )
+    assert ENDPOINT.quantities(STATE, MOVE) == (("job 1", 1, 1), ("job 2", 1, 0), ("job 4", 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -85,9 +82,7 @@ def test_quantities_are_running_jobs() -> None:
         ({"job 1": 0.0}, decision(3, ("1", "2"), job4={"a": 1})),
     ],
 )
-def test_constrain_drops_what_is_not_allowed_or_does_not_fit(
-    allowed: dict[str, float], left: DasDecision
-) -> None:
+def test_constrain_drops_what_is_not_allowed(allowed: dict[str, float], left: DasDecision) -> None:
     assert ENDPOINT.constrain(STATE, MOVE, allowed) == left
     assert ENDPOINT.validate_decision(STATE, left) is None
 
@@ -95,22 +90,19 @@ def test_constrain_drops_what_is_not_allowed_or_does_not_fit(
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
     """Two untrained networks, one of which preempts, and all rules."""
-    folder: Path = tmp_path_factory.mktemp("bundles")
-    small: dict[str, Any] = {"system": "das", "width": 16, "heads": 2}
-    rows = {"max_queue": 5, "history": 3}
-    made = [
-        make_bundle(folder / "calm", environment=rows, process=False, **small),
-        make_bundle(folder / "bold", environment={**rows, "preempt": True}, **small),
-    ]
+    made: list[Path] = []
+    for preempt in (False, True):
+        environment = {"max_queue": 5, "history": 3, "preempt": preempt}
+        network: dict[str, Any] = {"width": 16, "heads": 2, "process": preempt}
+        folder = tmp_path_factory.mktemp("bundles") / "bundle"
+        made.append(make_bundle(folder, system="das", environment=environment, **network))
     return [*map(ENDPOINT.policy, made), *map(ENDPOINT.rule, ENDPOINT.rules)]
 
 
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(state=states(), data=st.data())
-def test_decisions_on_random_states_are_valid_and_can_be_constrained(
-    policies: list[Policy], state: DasState, data: st.DataObject
-) -> None:
+def test_decisions_are_valid(policies: list[Policy], state: DasState, data: st.DataObject) -> None:
     for policy in policies:
         proposal = policy.decide(state)
         found = proposal.decision
@@ -148,3 +140,131 @@ def test_retraining_settings_match_size_and_load() -> None:
     assert ENDPOINT.retraining({"gpus": 110.0, "gpus_per_job": 1.8, **busy}) == settings
     settings = {"cluster": "small", "load": 0.3, "max_queue": 64, **always}
     assert ENDPOINT.retraining({"gpus": 32.0, "gpu_utilisation": 0.3}) == settings
+
+
+def test_reward_decreases_with_completion_time() -> None:
+    rewards = [ENDPOINT.reward(DasOutcome(job="1", completion_s=s)) for s in (0, 60, 600, 6000)]
+    assert rewards == sorted(rewards, reverse=True)
+    assert (rewards[0], rewards[3] > -5) == (0, True)
+
+
+def state_with(*jobs: dict[str, Any], ask: str = "event", gpus: int = 1) -> DasState:
+    """Jobs on one machine."""
+    machines = [machine("a", gpus, "T4")]
+    return DasState.model_validate({"machines": machines, "jobs": jobs, "ask": ask})
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return ENDPOINT.policy(PRETRAINED / ENDPOINT.pretrained)
+
+
+def test_foreign_bundles_and_unknown_rules_are_refused() -> None:
+    with pytest.raises(InputError, match="'decima'"):
+        ENDPOINT.policy(PRETRAINED / "decima-batch")
+    with pytest.raises(InputError, match="did you mean 'las-consolidate'"):
+        ENDPOINT.rule("las-consolidat")
+
+
+@pytest.mark.slow
+def test_examples_are_cached_and_decided_deterministically(policy: Policy) -> None:
+    examples = ENDPOINT.examples()
+    sizes = {name: (len(state.machines), len(state.jobs)) for name, state in examples.items()}
+    assert sizes == {"small": (8, 20), "large": (128, 150)}
+    assert ENDPOINT.examples() is examples
+    for state in examples.values():
+        proposal = policy.decide(state)
+        assert proposal.decision.start
+        assert policy.decide(state) == proposal
+
+
+@pytest.mark.slow
+def test_explanation_lists_best_jobs_and_machines(policy: Policy) -> None:
+    episode = Episode(PRETRAINED / "das-small", seed=7)
+    for _ in range(60):
+        state = episode.next_state()
+        decision, explanation = policy.decide(state)
+        episode.act()
+        options, best = explanation.choices["job"], explanation.choices.get("machine", ())
+        assert 1 <= len(options) <= 5
+        assert [one.score for one in options] == sorted((o.score for o in options), reverse=True)
+        assert all(one.uncertainty and one.uncertainty > 0 for one in (*options, *best))
+        assert bool(best) == (state.ask != "reconsidering")
+        if best:
+            start = decision.start[0]
+            assert options[0].name == f"job {start.job}"
+            assert start.placements[0].machine == best[0].name
+            assert f"job {start.job} starts on {best[0].name}" in explanation.summary
+
+
+@pytest.mark.slow
+def test_compiled_decisions_and_scores_equal_torch() -> None:
+    """A network whose machines have a cell each is decided in torch."""
+    compiled = DasPolicy.load(PRETRAINED / "das-small")
+    network = DasNetwork(compiled.network.settings.model_copy(update={"exact_up_to": 1}))
+    network.load_state_dict(compiled.network.state_dict())
+    both = BundlePolicy(compiled), BundlePolicy(DasPolicy(network, compiled.trained_in))
+    episode = Episode(PRETRAINED / "das-small", seed=8).skip(40)
+    threads, several = torch.get_num_threads(), Counter[str]()
+    for _ in range(60):
+        state = episode.next_state()
+        (one, reason), (other, other_reason) = (policy.decide(state) for policy in both)
+        episode.act()
+        assert (one, reason.summary) == (other, other_reason.summary)
+        for kind, options in reason.choices.items():
+            others = other_reason.choices[kind]
+            scores = [[(o.score, o.uncertainty) for o in each] for each in (options, others)]
+            np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-4)
+            # Rounding may decide between equal ones.
+            if len({round(option.score, 2) for option in options}) == len(options):
+                assert [option.name for option in options] == [option.name for option in others]
+            several[kind] += len(options) > 1
+    assert several["job"] > 20
+    assert several["machine"] > 10
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.slow
+def test_event_explains_first_phase_with_a_choice(policy: Policy) -> None:
+    """Job 1 fits on one machine only; then running jobs are reconsidered."""
+    jobs = job("0", 1, 90_000, {"a": 1}, running_s=80_000), job("1", 1, 5), job("2", 2, 4)
+    choices = [
+        policy.decide(state_with(*jobs, ask=ask, gpus=2)).explanation.choices
+        for ask in ("event", "placing")
+    ]
+    found = [{kind: {one.name for one in each} for kind, each in one.items()} for one in choices]
+    assert found == [{"job": {"job 0", "job 1", "job 2"}}, {"job": {"job 1"}, "machine": {"a"}}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_up_to", [256, 1], ids=["compiled", "torch"])
+def test_nan_weights_raise(exact_up_to: int) -> None:
+    network = DasNetwork(DasSettings(width=16, heads=2, exact_up_to=exact_up_to))
+    with torch.no_grad():
+        network.ordering.rank.weight.fill_(torch.nan)
+    trained_in = DasPolicy.load(PRETRAINED / "das-small").trained_in
+    policy = BundlePolicy(DasPolicy(network, trained_in, name="broken"))
+    with pytest.raises(FloatingPointError, match="'broken'"):
+        policy.decide(ENDPOINT.examples()["small"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "state",
+    [state_with(), state_with(job("1", on={"a": 1})), state_with(job("1"), ask="reconsidering")],
+)
+def test_phase_without_anything_to_decide_changes_nothing(policy: Policy, state: DasState) -> None:
+    decision, explanation = policy.decide(state)
+    assert (decision.start, decision.stop, explanation.choices) == ((), (), {})
+    assert explanation.summary.startswith("nothing starts or stops; ")
+
+
+@pytest.mark.slow
+def test_summary_names_the_job_that_another_is_stopped_for() -> None:
+    """LAS: job 2 has attained its share of service, job 3 has not."""
+    state = state_with(job("2", 1, 90_000, {"a": 1}, running_s=50_000), job("3", 1, 10))
+    decision, explanation = ENDPOINT.rule("las-consolidate").decide(state)
+    assert decision.stop == ("2",)
+    assert "job 2 stops for job 3" in explanation.summary
+    placing = state.model_copy(update={"ask": "placing"})
+    assert ENDPOINT.rule("las-consolidate").decide(placing).decision.stop == ()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
@@ -40,35 +39,23 @@ EPISODES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-@dataclass
-class Round:
-    """A round of the simulator: its state, the state before each decision, and the assignments."""
+class Round(NamedTuple):
+    """A round of the simulator: the states before each decision, and the assignments."""
 
-    state: DecimaState
-    before: list[DecimaState] = field(default_factory=list)
-    given: list[Given] = field(default_factory=list)  # a last decision may idle
-    free: int = 0
+    before: list[DecimaState]
+    given: list[Given]  # a last decision may idle
 
 
 def in_process(network: DecimaNetwork) -> Decide:
     """The compiled network as in training and evaluation."""
     weights, scratch = weights_of(network), scratch_for(network, 2000, 100, 50)
-
-    def best(view: Observation) -> tuple[int, int]:
-        row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
-        return row, limit
-
-    return best
+    return lambda view: decide(view, weights, scratch, -1.0, -1.0)[:2]
 
 
 def by_rule(name: str) -> Decide:
     """A heuristic as in the environment."""
-    own = tuned_rule(name)
-
-    def decide_one(view: Observation) -> tuple[int, int]:
-        return decide_by_rule(own.parameters, view, 0, 0)
-
-    return decide_one
+    parameters = tuned_rule(name).parameters
+    return lambda view: decide_by_rule(parameters, view, 0, 0)
 
 
 def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round]:
@@ -77,34 +64,26 @@ def rounds(episode: dict[str, Any], seed: int, decide: Decide) -> Iterator[Round
     workload = load_workload(settings)
     state = initial_state(settings, workload, seed, slots=settings.total_jobs)
     view, rows = buffers_for(state, workload.bank)
-    number, current = -1, None
+    number, current = -1, Round([], [])
     while advance(state, workload.bank) == state_cols.DECIDE:
         observe(state, workload.bank, view, rows)
-        now = state_of(state, workload.bank)
         if state.clock[state_cols.ROUND] != number:
-            if current is not None:
+            if current.before:
                 yield current
-            number = int(state.clock[state_cols.ROUND])
-            current = Round(now, free=int(state.left.sum()))
-        assert current is not None
-        current.before.append(now)
+            number, current = int(state.clock[state_cols.ROUND]), Round([], [])
+        current.before.append(state_of(state, workload.bank))
         row, limit = decide(view)
         if view.schedulable[row] == 1 and row < len(view.schedulable) - 1:
             slot, place = divmod(int(rows[row]), int(state.setup[state_cols.STRIDE]))
-            executors = executors_granted(view, row, limit)
-            current.given.append(
-                (str(int(state.jobs[slot, state_cols.NUMBER])), str(place), executors, limit)
-            )
+            job, granted = state.jobs[slot, state_cols.NUMBER], executors_granted(view, row, limit)
+            current.given.append((str(job), str(place), granted, limit))
         apply_action(state, workload.bank, view, rows, row, limit)
-    if current is not None:
-        yield current
-
-
-def parsed(state: DecimaState, ask: str) -> DecimaState:
-    """The state as the service parses it."""
-    text = state.model_copy(update={"ask": ask}).model_dump_json()
-    return DecimaState.model_validate_json(text)
+    yield current
 
 
 def assignments(decision: DecimaDecision) -> list[Given]:
     return [(a.job, a.stage, a.executors, a.limit) for a in decision.assignments]
+
+
+def whole(decision: DecimaDecision) -> tuple[list[Given], int, int]:
+    return assignments(decision), decision.idle, decision.undecided

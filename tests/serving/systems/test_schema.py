@@ -1,0 +1,180 @@
+"""Validation of states: errors name the wrong field, the same for JSON and for mappings."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from loadmaster.serving.systems.das.schema import DasState
+from loadmaster.serving.systems.decima import snapshot
+from loadmaster.serving.systems.decima.examples import examples
+from loadmaster.serving.systems.decima.records import EXECUTORS_MAX
+from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
+from tests.serving.systems.das.clusters import job, machine
+
+MODELS = {"das": DasState, "decima": DecimaState, "outcome": DecimaOutcome}
+VALID: dict[str, Any] = {
+    "decima": EXAMPLE,
+    "outcome": {"job": "a", "completion_s": 3.0, "work_s": 5.0},
+    "das": {
+        "machines": [machine("a"), machine("b", gpu="T4")],
+        "jobs": [job("1", 1, 900, {"a": 2, "b": 1}, instances=3, cpus=2), job("2", 0.5)],
+        "history": [{"age_s": 5, "speeds": {"a": 1}}, {"age_s": 9, "speeds": {}}],
+    },
+}
+ON = "jobs.0.placements"
+JOIN, SCAN, SUM = "jobs.0.stages.1", "jobs.1.stages.0", "jobs.1.stages.1"
+Changes = dict[str, Any]  # new values by path
+NAN = float("nan")
+
+
+def changed(system: str, changes: Changes) -> Any:
+    """A valid state with other values at these paths."""
+    state = copy.deepcopy(VALID[system])
+    for path, value in changes.items():
+        *outer, last = (int(key) if key.isdigit() else key for key in path.split("."))
+        inside = state
+        for key in outer:
+            inside = inside[key]
+        inside[last] = value
+    return state
+
+
+def fault_of(system: str, state: Any) -> tuple[str, str]:
+    """Path and message of the first error."""
+    with pytest.raises(ValidationError) as as_mapping:
+        MODELS[system].model_validate(state)
+    with pytest.raises(ValidationError) as as_text:
+        MODELS[system].model_validate_json(json.dumps(state))
+    first, again = as_mapping.value.errors()[0], as_text.value.errors()[0]
+    assert (first["loc"], first["msg"]) == (again["loc"], again["msg"])
+    return ".".join(map(str, first["loc"])), first["msg"]
+
+
+@pytest.mark.parametrize(
+    ("system", "changes", "field", "words"),
+    [
+        ("das", {"machines": []}, "machines", "at least 1"),
+        ("das", {"machines.1.name": "a"}, "machines.1.name", "'a' is listed twice"),
+        ("das", {"machines.1.gpu": "T5"}, "machines.1.gpu", "unknown GPU type 'T5'"),
+        ("das", {"machines.1.gpus": 0.5}, "machines.1.gpus", "integer"),
+        ("das", {"jobs.1.id": "1"}, "jobs.1.id", "'1' is listed twice"),
+        ("das", {"jobs.1.gpus": 0}, "jobs.1.gpus", "0.01"),
+        ("das", {"jobs.1.gpu_type": "{T4}"}, "jobs.1.gpu_type", "GPU type '{T4}'; expected"),
+        ("das", {"jobs.1.running_s": 7}, "jobs.1.running_s", "so it waits"),
+        ("das", {"jobs.1.speed": 1}, "jobs.1.speed", "so it waits"),
+        ("das", {"jobs.0.instances": 4}, ON, "3 of its 4 instances placed"),
+        ("das", {f"{ON}.1.machine": "z"}, f"{ON}.1.machine", "unknown machine 'z'"),
+        ("das", {f"{ON}.1.machine": "a"}, f"{ON}.1.machine", "machine 'a' twice"),
+        ("das", {"jobs.0.gpus": 2.5}, f"{ON}.0.machine", "4 GPUs and 32 cores left"),
+        ("das", {"jobs.0.cpus": 20}, f"{ON}.0.machine", "would take 2 and 40"),
+        ("das", {"jobs.0.gpu_type": "V100"}, f"{ON}.1.machine", "needs GPUs of type 'V100'"),
+        ("das", {"history.1.age_s": 4}, "history.1.age_s", "latest first"),
+        ("das", {"running_order": ["1", "2"]}, "running_order.1", "'2' is not a running job"),
+        ("das", {"running_order": ["1", "1"]}, "running_order.1", "'1' is listed twice"),
+        ("das", {"ask": "everything"}, "ask", "'event', 'placing', 'reconsidering'"),
+        ("das", {"version": 2}, "version", "1"),
+        ("das", {"jobs.1.colour": "red"}, "jobs.1.colour", "not permitted"),
+        *(
+            ("das", {"jobs.1.age_s": value}, "jobs.1.age_s", "number")
+            for value in (NAN, float("inf"), "7x", None)
+        ),
+        ("decima", {"jobs.1.id": "daily-report"}, "jobs.1.id", "ids that differ"),
+        ("decima", {f"{SUM}.id": "scan", f"{SUM}.parents": []}, f"{SUM}.id", "ids that differ"),
+        ("decima", {f"{JOIN}.parents": ["scan"]}, f"{JOIN}.parents.0", "no stage of its job"),
+        ("decima", {f"{JOIN}.parents": ["read", "read"]}, f"{JOIN}.parents", "twice"),
+        ("decima", {f"{SUM}.parents": ["sum"]}, f"{SUM}.parents", "its own ancestor"),
+        ("decima", {f"{SCAN}.parents": ["sum"]}, f"{SCAN}.parents", "its own ancestor"),
+        ("decima", {f"{SCAN}.started": 21}, f"{SCAN}.started", "at most the 20 tasks"),
+        ("decima", {f"{SCAN}.finished": 8}, f"{SCAN}.finished", "at most 7 started"),
+        ("decima", {f"{SUM}.started": 1}, f"{SUM}.started", "before its parents are finished"),
+        ("decima", {f"{JOIN}.started": 2, f"{JOIN}.finished": 2}, "jobs.0.stages", "all finished"),
+        ("decima", {"executors.0.free": 9}, "executors.0.free", "as many as there are"),
+        ("decima", {"executors.0.free": 0}, "executors.0.free", "at least one"),
+        ("decima", {"executors.0.count": 6}, "executors", "expected at least 7"),
+        ("decima", {"source": {"job": "x"}}, "source.job", "no job of this state"),
+        ("decima", {"source": {"stage": "scan"}}, "source.stage", "source.job beside it"),
+        ("decima", {"source.stage": "scan"}, "source.stage", "no stage of that job"),
+        ("decima", {"jobs.1.executors": 3}, "jobs.1.executors", "at least 4"),
+        ("decima", {"jobs.0.executors": 2}, "jobs.0.executors", "at least 3"),
+        ("decima", {"jobs.1.promised": 1}, "jobs.1.promised", "promised to its stages"),
+        ("decima", {"jobs.1.promised": 2, f"{SUM}.promised": 2}, "jobs.1.promised", "at most 8 in"),
+        ("decima", {"version": 2}, "version", "1"),
+        ("decima", {"jobs": []}, "jobs", "at least 1"),
+        ("decima", {"executors.0.count": EXECUTORS_MAX + 1}, "executors.0.count", "10000"),
+        ("decima", {"jobs.0.id": ""}, "jobs.0.id", "at least 1"),
+        ("decima", {"jobs.0.colour": "red"}, "jobs.0.colour", "not permitted"),
+        ("decima", {f"{SCAN}.tasks": 2.5}, f"{SCAN}.tasks", "integer"),
+        ("decima", {f"{SCAN}.task_ms": NAN}, f"{SCAN}.task_ms", "finite"),
+        ("decima", {f"{SCAN}.task_ms": "long"}, f"{SCAN}.task_ms", "number"),
+        ("decima", {"ask": "everything"}, "ask", "'round' or 'one'"),
+        ("outcome", {"work_s": 0}, "work_s", "greater than 0"),
+        ("outcome", {"work_s": None}, "work_s", "number"),
+    ],
+)
+def test_invalid_field_is_refused(system: str, changes: Changes, field: str, words: str) -> None:
+    found, message = fault_of(system, changed(system, changes))
+    assert found == field
+    assert words in message
+    assert "\n" not in message
+
+
+def test_too_large_states_of_das_are_refused() -> None:
+    machines = [machine(str(n)) for n in range(2001)]
+    jobs = [job(str(n)) for n in range(5001)]
+    gangs = [job(str(n), 0.01, instances=2000) for n in range(501)]
+    for count, given, field, words in (
+        (2001, [], "machines", "2000"),
+        (1, jobs, "jobs", "5000"),
+        (2000, gangs, "jobs", "1,002,000 places"),
+    ):
+        found, message = fault_of("das", {"machines": machines[:count], "jobs": given})
+        assert found == field
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("limit", "field"),
+    [("STAGES_MAX", "jobs"), ("EDGES_MAX", "jobs"), ("EXECUTORS_MAX", "executors")],
+)
+def test_too_large_states_of_decima_are_refused(
+    monkeypatch: pytest.MonkeyPatch, limit: str, field: str
+) -> None:
+    monkeypatch.setattr(snapshot, limit, 1)
+    found, message = fault_of("decima", EXAMPLE)
+    assert found == field
+    assert "at most 1" in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "members"),
+    [
+        ({}, [3, 4]),
+        ({"source.stage": "read"}, [3, 4]),
+        ({"source": {}}, [0, 4]),
+        ({"jobs.1.executors": 5}, [3, 5]),
+    ],
+)
+def test_default_executors_run_or_are_to_place(changes: Changes, members: list[int]) -> None:
+    state = DecimaState.model_validate(changed("decima", changes))
+    assert state.snapshot.members.tolist() == members
+
+
+def test_states_survive_a_round_trip() -> None:
+    found = examples()
+    sizes = [(len(one.jobs), sum(len(job.stages) for job in one.jobs)) for one in found.values()]
+    assert sizes == [(2, 4), (5, 30), (100, 1000)]
+    for state in (*found.values(), DasState.model_validate(VALID["das"])):
+        assert type(state).model_validate_json(state.model_dump_json()) == state
+        assert type(state).model_validate(state.model_dump()) == state
+
+
+def test_every_field_of_decima_has_a_description() -> None:
+    schema = DecimaState.model_json_schema()
+    for name, part in {**schema["$defs"], "DecimaState": schema}.items():
+        for field, description in part["properties"].items():
+            assert field == "version" or "description" in description, f"{name}.{field}"
