@@ -4,8 +4,8 @@ A call through a Serve handle takes 1.8 ms, a call over this socket 0.06 ms. Ser
 monitors and replaces the workers, and carries the calls while there is no socket: at the start, and
 where gateway and worker run on different machines.
 
-A lone call is written at once. While BATCHES writes are unanswered, further calls wait and share the
-next one; replies to calls of one write share a write too. @@FIGURE@@
+A lone call is written at once. While BATCHES writes are unanswered, further calls wait and share
+the next one; replies to calls of one write share a write too. @@FIGURE@@
 """
 
 from __future__ import annotations

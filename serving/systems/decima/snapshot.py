@@ -34,7 +34,11 @@ Fault = tuple[Location, str]  # arguments of `field_error`
 CONSISTENT, TOO_MANY_STARTED, TOO_MANY_FINISHED, DUPLICATE_PARENT = range(4)
 CYCLE, STARTED_EARLY, JOB_FINISHED = range(4, 7)
 
-_COUNTS = attrgetter("tasks", "started", "finished", "promised", "moving", "unlocked", "chosen")
+# Of a stage: counts by the columns of the simulator, then duration and demands.
+_VALUES = attrgetter(
+    "tasks", "started", "finished", "promised", "moving", "unlocked", "chosen",
+    "task_ms", "cpu", "memory",
+)  # fmt: skip
 _COUNT_COLUMNS = (
     state_cols.TASKS,
     state_cols.STARTED,
@@ -44,7 +48,8 @@ _COUNT_COLUMNS = (
     state_cols.UNLOCKED,
     state_cols.CHOSEN,
 )
-_SIZES = attrgetter("task_ms", "cpu", "memory")
+_COUNTS = len(_COUNT_COLUMNS)
+RUNNING, MOVING, PROMISED = range(3)  # rows of `job_sums`
 
 
 def to_snapshot(
@@ -55,22 +60,21 @@ def to_snapshot(
     stages = [stage for job in jobs for stage in job.stages]
     first_stage = _starts([len(job.stages) for job in jobs])
     parents = [_parents_of(number, job) for number, job in enumerate(jobs)]
-    counts = np.fromiter(
-        chain.from_iterable(map(_COUNTS, stages)), np.int64, len(_COUNT_COLUMNS) * len(stages)
-    )
-    sizes = np.fromiter(chain.from_iterable(map(_SIZES, stages)), np.float64, 3 * len(stages))
-    sizes = sizes.reshape(-1, 3)
+    columns = _COUNTS + 3
+    values = np.fromiter(
+        chain.from_iterable(map(_VALUES, stages)), np.float64, columns * len(stages)
+    ).reshape(-1, columns)
     parent_first = _starts([len(stage.parents) for stage in stages])
     parent = np.fromiter(chain.from_iterable(parents), np.int64)
     table = np.zeros((len(stages), state_cols.STAGE_COLUMNS), np.int64)
-    _fill(counts.reshape(-1, len(_COUNT_COLUMNS)), first_stage, parent_first, parent, table)
+    _fill(values, first_stage, parent_first, parent, table)
     bank = build_templates(
         first_stage=first_stage,
         tasks=table[:, state_cols.TASKS].copy(),
-        demand=sizes[:, 1:].copy(),
+        demand=values[:, _COUNTS + 1 :].copy(),
         parent_first=parent_first,
         parent=parent,
-        profiles=without_durations(sizes[:, 0].copy()),
+        profiles=without_durations(values[:, _COUNTS].copy()),
     )
     left = np.array([group.free for group in executors], np.int64)
     source_job = _source_job(source, jobs, slot_of)
@@ -90,17 +94,17 @@ def to_snapshot(
 
 @compiled
 def _fill(
-    counts: NDArray[np.int64],
+    values: NDArray[np.float64],
     first_stage: NDArray[np.int64],
     parent_first: NDArray[np.int64],
     parent: NDArray[np.int64],
     table: NDArray[np.int64],
 ) -> None:
-    """Fill `table` (S, STAGE_COLUMNS) from `counts` (S, the count columns) and the DAGs."""
-    for stage in range(len(counts)):
+    """Fill `table` (S, STAGE_COLUMNS) from `values` (S, counts first) and the DAGs."""
+    for stage in range(len(values)):
         table[stage, state_cols.PROFILE] = stage
-        for place in range(len(_COUNT_COLUMNS)):
-            table[stage, _COUNT_COLUMNS[place]] = counts[stage, place]
+        for place in range(_COUNTS):
+            table[stage, _COUNT_COLUMNS[place]] = np.int64(values[stage, place])
     for job in range(len(first_stage) - 1):
         first = first_stage[job]
         for stage in range(first, first_stage[job + 1]):
@@ -121,7 +125,7 @@ def _members(
 ) -> NDArray[np.int64]:
     """(J,) executors of each job as given, or else the least that it must have."""
     held = np.array([-1 if job.executors is None else job.executors for job in jobs])
-    running = _running(table, first_stage)
+    running = job_sums(table, first_stage)[RUNNING]
     if source_job != state_cols.NONE:
         at_work = int(running[source_job])
         # The executors of a stage may still run their last tasks, all but the one that came free.
@@ -130,10 +134,23 @@ def _members(
     return np.where(held < 0, running, held)
 
 
-def _running(table: NDArray[np.int64], first_stage: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(J,) tasks that run."""
-    started, finished = table[:, state_cols.STARTED], table[:, state_cols.FINISHED]
-    return np.add.reduceat(started - finished, first_stage[:-1])
+def job_sums(table: NDArray[np.int64], first_stage: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(3, J) tasks that run, executors that move to the stages, executors promised to them."""
+    sums = np.zeros((3, len(first_stage) - 1), np.int64)
+    _add_up(table, first_stage, sums)
+    return sums
+
+
+@compiled
+def _add_up(
+    table: NDArray[np.int64], first_stage: NDArray[np.int64], sums: NDArray[np.int64]
+) -> None:
+    for job in range(len(first_stage) - 1):
+        for stage in range(first_stage[job], first_stage[job + 1]):
+            row = table[stage]
+            sums[RUNNING, job] += row[state_cols.STARTED] - row[state_cols.FINISHED]
+            sums[MOVING, job] += row[state_cols.MOVING]
+            sums[PROMISED, job] += row[state_cols.COMMITTED]
 
 
 def _parents_of(number: int, job: Job) -> list[int]:
@@ -289,12 +306,11 @@ def _stage_on_cycle(snapshot: ClusterSnapshot) -> int:
 
 def executor_faults(snapshot: ClusterSnapshot, source: Source) -> Iterator[Fault]:
     """Faults in the counts of executors."""
-    first_stage, source_job = snapshot.bank.first_stage, snapshot.source_job
+    source_job = snapshot.source_job
     members, committed_in = snapshot.members, snapshot.committed_in
     total, free = int(snapshot.amount.sum()), int(snapshot.left.sum())
-    moving = np.add.reduceat(snapshot.stages[:, state_cols.MOVING], first_stage[:-1])
-    promised = np.add.reduceat(snapshot.stages[:, state_cols.COMMITTED], first_stage[:-1])
-    least, elsewhere = _running(snapshot.stages, first_stage), free
+    least, moving, promised = job_sums(snapshot.stages, snapshot.bank.first_stage)
+    elsewhere = free
     if source_job != state_cols.NONE:
         # The executors of a stage that ran out of tasks may all run their last ones.
         own = least[source_job]

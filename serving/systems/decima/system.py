@@ -26,6 +26,7 @@ from loadmaster.serving.systems.decima.examples import examples
 from loadmaster.serving.systems.decima.rounds import ServedPolicy, stage_name
 from loadmaster.serving.systems.decima.rules import RULES, DecimaRule
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaOutcome, DecimaState
+from loadmaster.serving.systems.decima.snapshot import MOVING, job_sums
 
 _PREFIX = "job "  # of a quantity's name
 SHORTEST_S = 0.001
@@ -177,7 +178,7 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
 
 def executors_held(snapshot: ClusterSnapshot) -> NDArray[np.int64]:
     """(J,) executors of each job, moving and promised ones included, without those to place."""
-    moving = np.add.reduceat(snapshot.stages[:, state_cols.MOVING], snapshot.bank.first_stage[:-1])
+    moving = job_sums(snapshot.stages, snapshot.bank.first_stage)[MOVING]
     held = snapshot.members + moving + snapshot.committed_in
     if snapshot.source_job != state_cols.NONE:
         held[snapshot.source_job] -= snapshot.left.sum()
