@@ -1,60 +1,101 @@
-"""The Gymnasium environment and its vector form: arguments, errors, resets, horizons."""
+"""The environment and its vector form: observations, padded sizes, errors and horizons.
+
+tests/contract compares the two step by step; tests/envs/test_registry.py has refused settings.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from loadmaster.envs.dag_scheduling.actions import sample_legal_action
+from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import equal_tasks
-from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.envs.errors import InputError
-from tests.envs.dag_scheduling.cluster import play_legally, workload_of
+from tests.envs.dag_scheduling.cluster import (
+    DIAMOND,
+    Cluster,
+    play_legally,
+    simulate,
+    workload_of,
+)
 
 SLOW = workload_of([equal_tasks(1, 100_000), equal_tasks(1, 1, 0)])  # one executor: 100 s a job
 ACTION = np.array([0, 1])
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ({"executers": 4}, "'executers'; did you mean 'executors'?"),
-        ({"executors": 0}, "setting executors: "),
-        ({"interarrival_s": float("nan")}, "setting interarrival_s: "),
-        ({"arrivals": "burst"}, "setting arrivals: "),
-        ({"executor_classes": [{"count": 0}]}, "setting executor_classes.0.count: "),
-        ({"executor_classes": [{"count": 3}], "executors": 5}, "executors=5"),
-        ({"workload": "tpch-lite"}, "'tpch-lite'; did you mean 'tpch-like'?"),
-    ],
-)
-def test_bad_arguments_are_refused_in_one_line(values: dict[str, Any], problem: str) -> None:
-    with pytest.raises(InputError) as refused:
-        gymnasium.make("loadmaster/DagScheduling-v0", **values)
-    assert problem in str(refused.value)
-    assert "\n" not in str(refused.value)
-
-
-def test_executor_classes_set_executors_and_dumped_settings_load_again() -> None:
+def test_executor_classes_bound_the_limit_and_must_fit_every_stage() -> None:
     env = DagSchedulingEnv(executor_classes=[{"count": 3}, {"count": 2, "memory": 0.5}])
     allowed = [env.action_space.contains(np.array([0, limit])) for limit in (0, 1, 5, 6)]
     assert allowed == [False, True, True, False]
-    dumped = env.settings.model_dump(mode="json")
-    assert dumped["executors"] == 5
-    assert DagSchedulingSettings.model_validate(dumped) == env.settings
-
-
-def test_stage_that_fits_no_class_is_refused() -> None:
     workload = workload_of([equal_tasks(1, 1, memory=0.3, cpu=0.5)])
-    env = DagSchedulingEnv(
-        workload, executor_classes=[{"count": 2, "memory": 0.2}, {"count": 2, "cpu": 0.4}]
-    )
+    classes = [{"count": 2, "memory": 0.2}, {"count": 2, "cpu": 0.4}]
     with pytest.raises(InputError, match=r"executor_classes.*0\.5 CPU and 0\.3 memory"):
-        env.reset(seed=0)
+        DagSchedulingEnv(workload, executor_classes=classes).reset(seed=0)
+
+
+# Observations.
+
+
+def test_columns_of_the_toy_diamond_at_the_start() -> None:
+    env = DagSchedulingEnv(workload="toy", jobs=1, executors=5)
+    observation = env.reset(seed=0)[0]
+    while env.result().template[0] != DIAMOND:
+        observation = env.reset()[0]
+    stages, job = observation["stages"][:4], observation["jobs"][0]
+    assert observation["cluster"].tolist() == [1, 4, 4, 5, 5, 0]
+    for column, expected in {
+        obs.UNASSIGNED: [1, 2, 4, 1],
+        obs.UNSTARTED: [1, 2, 4, 1],
+        obs.MEAN_S: [1, 2, 1, 1],
+        obs.CRITICAL_S: [4, 3, 2, 1],
+        obs.HEIGHT: [2, 1, 1, 0],
+        obs.RUNNABLE: [1, 0, 0, 0],
+        obs.LONGEST_AHEAD_S: [2, 2, 1, 1],
+    }.items():
+        assert stages[:, column].tolist() == expected, column
+    assert observation["edges"][:4].tolist() == [[0, 1], [0, 2], [1, 3], [2, 3]]
+    assert job[[obs.EXECUTORS, obs.IS_SOURCE, obs.MIN_LIMIT, obs.AGE_S]].tolist() == [0, 0, 1, 0]
+    assert job[[obs.WORK_S, obs.WORK_LEFT_S, obs.UNPLACED]].tolist() == [10, 10, 8]
+    assert np.flatnonzero(observation["schedulable"]).tolist() == [0]
+
+
+def test_missing_estimates_give_the_mean_of_all_tasks() -> None:
+    # 2 x 1 + 2 x 4 + 1 x 7 s and 5 x 0.6 s are 20 s in 10 tasks: each is observed as 2 s.
+    chain = [equal_tasks(2, 1000), equal_tasks(2, 4000, 0), equal_tasks(1, 7000, 1)]
+    workload = workload_of(chain, [equal_tasks(5, 600)])
+    cluster = Cluster(workload, [(0, 0), (0, 1)], executors=2, estimates="missing")
+    assert cluster.decision()
+    stages, jobs = cluster.view.stages, cluster.view.jobs
+    assert stages[:4, obs.MEAN_S].tolist() == [2, 2, 2, 2]
+    assert stages[:4, obs.CRITICAL_S].tolist() == [6, 4, 2, 2]
+    assert stages[:4, obs.LONGEST_AHEAD_S].tolist() == [2, 2, 2, 2]
+    assert jobs[:2, [obs.WORK_S, obs.WORK_LEFT_S]].tolist() == [[10, 10], [10, 10]]
+    cluster.choose(0, 0, limit=2)
+    assert cluster.decision()
+    assert jobs[0, [obs.WORK_S, obs.WORK_LEFT_S]].tolist() == [10, 6]  # two tasks have started
+
+
+def test_missing_estimates_change_only_policies_that_use_them() -> None:
+    values = {"executors": 30, "arrivals": "poisson", "jobs": 30, "load": 0.8}
+    for policy in ("fifo", "fair", "random", "sjf-cp"):
+        one, other = (simulate(policy, 3, estimates=e, **values) for e in ("known", "missing"))
+        same = one.completion_s.tolist() == other.completion_s.tolist()
+        assert same == (policy != "sjf-cp")
+        assert one.arrival_s.tolist() == other.arrival_s.tolist()
+        assert one.work_s.tolist() == other.work_s.tolist()  # results have the true work
+
+
+def test_missing_estimates_hide_all_durations() -> None:
+    views = []
+    for each_ms in ((2000, 3000, 1000), (1000, 2000, 3000)):
+        stages = [equal_tasks(2, ms, *((0,) if i else ())) for i, ms in enumerate(each_ms)]
+        env = DagSchedulingEnv(workload_of(stages), jobs=1, executors=4, estimates="missing")
+        views.append(env.reset(seed=0)[0])
+    for name, table in views[0].items():
+        assert np.array_equal(table, views[1][name]), name
 
 
 # Padded sizes.
@@ -124,59 +165,6 @@ def test_vector_resets_after_an_error() -> None:
     vector.step(np.zeros((1, 2), np.int64))  # starts the next episode
 
 
-# Episodes.
-
-
-def test_step_outside_an_episode_is_refused() -> None:
-    env = DagSchedulingEnv(SLOW, jobs=1, executors=1)
-    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
-        env.step(ACTION)
-    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
-        env.result()
-    assert play_legally(env, seed=0)[1][2]
-    with pytest.raises(gymnasium.error.ResetNeeded, match="over"):
-        env.step(ACTION)
-    assert env.result().completion_s.tolist() == [102.001]
-
-
-def test_vector_step_before_reset_starts_episodes() -> None:
-    vector = DagSchedulingVectorEnv(2, SLOW, jobs=1, executors=1)
-    observation, reward, *_ = vector.step(np.zeros((2, 2), np.int64))
-    assert reward.tolist() == [0, 0]
-    assert observation["schedulable"].any(axis=1).all()
-
-
-def legal_actions(observation: dict[str, Any]) -> np.ndarray:
-    """One action for each environment of a vector."""
-    parts = [
-        {name: table[i] for name, table in observation.items()}
-        for i in range(len(observation["cluster"]))
-    ]
-    return np.array([sample_legal_action(part, np.random.default_rng(0)) for part in parts])
-
-
-def test_vector_without_copies_returns_views() -> None:
-    vector = DagSchedulingVectorEnv(1, copy=False)
-    observation, _ = vector.reset(seed=0)
-    before = observation["cluster"].copy()
-    later = vector.step(legal_actions(observation))[0]
-    assert later["cluster"] is observation["cluster"]
-    assert (observation["cluster"] != before).any()
-
-
-def test_vector_result_equals_that_of_a_single_environment() -> None:
-    values = {"jobs": 2, "executors": 5}
-    vector, single = DagSchedulingVectorEnv(2, **values), DagSchedulingEnv(**values)
-    both, over = vector.reset(seed=[8, 9])[0], False
-    single.reset(seed=9)
-    while not over:
-        actions = legal_actions(both)
-        both, *_ = vector.step(actions)
-        _, _, over, _, _ = single.step(actions[1])
-    np.testing.assert_array_equal(vector.result(1).jct_s, single.result().jct_s)
-    assert vector.result(1).seed == 9
-
-
 def test_horizon_truncates_and_rewards_cover_the_waiting_until_then() -> None:
     env = DagSchedulingEnv(arrivals="poisson", horizon_s=300.0, record=True, executors=20)
     for seed in range(10):
@@ -184,9 +172,7 @@ def test_horizon_truncates_and_rewards_cover_the_waiting_until_then() -> None:
         result, end_s = env.result(), last[4]["time_s"]
         assert last[2:4] == (False, True)  # 5,000 s of jobs never end before it
         assert result.end_s == end_s == round(end_s)  # whole seconds
-        assert np.isnan(result.completion_s).any()
         assert result.trace is not None
         assert (result.trace.start_ms <= 1000 * end_s).all()
-        assert np.nanmax(result.completion_s, initial=0) <= end_s
-        waited = np.minimum(np.nan_to_num(result.completion_s, nan=end_s), end_s) - result.arrival_s
+        waited = np.fmin(result.completion_s, end_s) - result.arrival_s
         assert rewards.sum() == pytest.approx(-waited[waited > 0].sum())
