@@ -1,13 +1,9 @@
-"""The environment: decisions, observations, actions and rewards; results of the vector environment.
-
-Its equality with single environments, step by step, is tested in tests/contract.
-"""
+"""The environment: decisions, observations, actions and rewards."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,20 +11,25 @@ from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import features
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import PUBLISHED
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.episode import run_episode
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
-from tests.envs.gpu_scheduling.instances import TOY, episodes, given_jobs, job, many
-from tests.envs.gpu_scheduling.policies import (
+from tests.envs.gpu_scheduling.instances import (
+    TOY,
     Policy,
     at_random,
     env_with,
+    episodes,
     finish,
     first_come_first_fit,
+    given_jobs,
+    job,
+    machines,
+    many,
     shortest_consolidated,
 )
 from tests.envs.gpu_scheduling.reference import check_schedule
@@ -118,8 +119,7 @@ def test_published_reward_of_toy(changed: dict[str, Any], rewards: list[float]) 
 
 def test_published_reward_includes_colocation() -> None:
     """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
-    group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
-    halves = [job(0, 5, gpu=50)] * 2
+    halves, group = [job(0, 5, gpu=50)] * 2, machines(1, 1, "P100")
     env = env_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
@@ -185,9 +185,8 @@ def test_incomplete_gang_fits_nowhere() -> None:
 
 def test_history_has_observed_speeds() -> None:
     """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
-    group = MachineGroup(count=2, gpus=2, gpu="P100", cpus=32)
     rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
-    env = env_with(*rows, machines=(group,), interference=True)
+    env = env_with(*rows, machines=(machines(2, 2, "P100"),), interference=True)
     seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
@@ -233,52 +232,12 @@ def test_illegal_actions_are_reported_and_replaced(agent: str, value: float, leg
 
 
 def test_missing_and_misshapen_actions_are_refused() -> None:
-    env = GpuSchedulingEnv(jobs=5, max_queue=4)
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step({})
-    env.reset(seed=0)
+    env, vector = started(jobs=5, max_queue=4), GpuSchedulingVectorEnv(2, jobs=5, max_queue=4)
     actions = first_come_first_fit(env.runner)
     with pytest.raises(InputError, match="'placement'"):
         env.step({ORDERING: actions[ORDERING]})
     with pytest.raises(InputError, match=r"'placement' .* \(8,\); expected \(4, 8\)"):
         env.step({**actions, PLACEMENT: np.zeros(8, np.float32)})
-    finish(env, first_come_first_fit)
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step(actions)
-
-
-def test_vector_results_equal_single_environments() -> None:
-    """Episodes of different sizes share the tables."""
-    single, vector = GpuSchedulingEnv(jobs=40), GpuSchedulingVectorEnv(3, jobs=40)
-    single.reset(seed=0)
-    actions = first_come_first_fit(single.runner)
-    batched = {agent: np.stack([actions[agent]] * 3) for agent in AGENTS}
-    vector.reset(seed=6)
-    results: dict[int, EpisodeResult] = {}
-    while len(results) < 3:
-        for index in np.flatnonzero(vector.step(batched)[2]).tolist():
-            results.setdefault(index, vector.result(index))
-    for index, result in results.items():
-        single.reset(seed=6 + index)
-        finish(single, first_come_first_fit)
-        expected = single.result()
-        assert np.array_equal(result.finish_s, expected.finish_s)
-        assert np.array_equal(result.fee, expected.fee)
-        assert (result.seed, result.epochs) == (6 + index, expected.epochs)
-    assert len({tuple(result.jobs.instances) for result in results.values()}) == 3
-
-
-@pytest.mark.parametrize("copy", [True, False])
-def test_vector_observations_are_views_without_copy(copy: bool) -> None:
-    vector = GpuSchedulingVectorEnv(2, jobs=30, copy=copy)
-    seen, _ = vector.reset(seed=0)
-    kept = {name: table.copy() for name, table in seen.items()}
-    vector.step({agent: vector.action_space[agent].sample() for agent in AGENTS})
-    assert all(np.array_equal(kept[name], seen[name]) for name in kept) is copy
-
-
-def test_missing_and_misshapen_vector_actions_are_refused() -> None:
-    vector = GpuSchedulingVectorEnv(2, jobs=5, max_queue=4)
     vector.reset(seed=0)
     with pytest.raises(InputError, match="'ordering'"):
         vector.step({})

@@ -19,7 +19,7 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
-from tests.envs.gpu_scheduling.instances import episodes, job, jobs_of, many, play
+from tests.envs.gpu_scheduling.instances import episodes, job, jobs_of, machines, many, play
 from tests.envs.gpu_scheduling.reference import check_schedule, plain_finish_s
 from tests.traces import needs_traces
 
@@ -71,9 +71,8 @@ def test_baselines_differ_and_depend_on_seed_only() -> None:
 
 
 def test_oracle_orderings_beat_fifo_on_equal_machines() -> None:
-    machines = (MachineGroup(count=8, gpus=4, gpu="V100", cpus=96),)
     settings = GpuSchedulingSettings(
-        jobs=80, load=1.2, interference=False, stragglers=0, machines=machines
+        jobs=80, load=1.2, interference=False, stragglers=0, machines=(machines(8, 4, cpus=96),)
     )
     fifo, sjf, srtf = (
         np.mean([run_episode(f"{name}-best-fit", settings, seed).mean_jct_s for seed in range(12)])
@@ -85,10 +84,8 @@ def test_oracle_orderings_beat_fifo_on_equal_machines() -> None:
 @pytest.mark.parametrize(("jct_weight", "fee_weight", "machine"), [(1, 0, 0), (0, 1, 1), (1, 1, 1)])
 def test_mosa_chooses_machine_by_weights(jct_weight: int, fee_weight: int, machine: int) -> None:
     """The V100 takes 0.4 of the T4's time and costs 2.8 times as much for the same work."""
-    machines = tuple(MachineGroup(count=1, gpus=1, gpu=gpu, cpus=4) for gpu in ("V100", "T4"))
-    settings = GpuSchedulingSettings(
-        machines=machines, jct_weight=jct_weight, fee_weight=fee_weight
-    )
+    groups = machines(1, 1, "V100"), machines(1, 1, "T4")
+    settings = GpuSchedulingSettings(machines=groups, jct_weight=jct_weight, fee_weight=fee_weight)
     episode = Episode(build_cluster(settings), jobs_of([job(0, 100)]), 0)
     trace = play("mosa", settings, episode).trace
     assert trace is not None
@@ -104,20 +101,20 @@ def test_recording_does_not_change_result(policy: str) -> None:
     assert np.array_equal(one.finish_s, other.finish_s)
 
 
-ONE_NODE = MachineGroup(count=1, gpus=64, gpu="V100", cpus=1486)
-THREE_NODES = MachineGroup(count=3, gpus=8, gpu="V100", cpus=96)
+ONE_NODE = machines(1, 64, cpus=1486)
+THREE_NODES = machines(3, 8, cpus=96)
 PEER_CPU_S = 11.5  # of one run on three nodes
 
 
-def pai(machines: MachineGroup, arrivals: Literal["trace", "per-minute"]) -> GpuSchedulingSettings:
+def pai(group: MachineGroup, arrivals: Literal["trace", "per-minute"]) -> GpuSchedulingSettings:
     return GpuSchedulingSettings(
-        workload="pai", arrivals=arrivals, machines=(machines,), interference=False, stragglers=0
+        workload="pai", arrivals=arrivals, machines=(group,), interference=False, stragglers=0
     )
 
 
 @needs_traces
 @pytest.mark.parametrize(
-    ("machines", "arrivals", "policy", "printed"),
+    ("group", "arrivals", "policy", "printed"),
     [
         (ONE_NODE, "per-minute", "fifo-first-fit", "42503.33"),
         (ONE_NODE, "per-minute", "sjf-first-fit", "14282.10"),
@@ -128,9 +125,9 @@ def pai(machines: MachineGroup, arrivals: Literal["trace", "per-minute"]) -> Gpu
     ],
 )
 def test_mean_jct_equals_pai_simulator(
-    machines: MachineGroup, arrivals: Literal["trace", "per-minute"], policy: str, printed: str
+    group: MachineGroup, arrivals: Literal["trace", "per-minute"], policy: str, printed: str
 ) -> None:
-    result = run_episode(policy, pai(machines, arrivals), seed=0)
+    result = run_episode(policy, pai(group, arrivals), seed=0)
     assert len(result.jct_s) == 3046
     digits = len(printed.partition(".")[2])
     assert f"{result.mean_jct_s:.{digits}f}" == printed
