@@ -18,7 +18,13 @@ from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import DONE, HORIZON, NEVER, NONE
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from tests.envs.dag_scheduling.cluster import NO_HORIZON, Cluster, play_legally, simulate, workload_of
+from tests.envs.dag_scheduling.cluster import (
+    NO_HORIZON,
+    Cluster,
+    play_legally,
+    simulate,
+    workload_of,
+)
 
 
 def check_schedule(

@@ -133,81 +133,61 @@ def read(workload: str, data: Path | None, **values: Any) -> Jobs:
         (
             "pai",
             "jobs.csv",
-            (
+            [
                 "9,1,700,6.0,0.5,T4,36.9,ann",
                 "7,4,100,0.05,1.0,MISC,0,",
                 "8,1,700,18.0,2,V100,180,ann",
                 "5,1,50,4,0,CPU,10,bob",  # no GPU: left out, whatever its type
-            ),
+            ],
             "1 without a GPU",
-            {
-                "job_id": [7, 8, 9],
-                "arrival_s": [0, 600, 600],
-                "duration_s": [1, 180, 36],
-                "instances": [4, 1, 1],
-                "gpu": [100, 200, 50],
-                "cpu": [5, 1800, 600],
-                "gpu_type": [ANY_TYPE, V100, T4],
-                "comm": [typical_share("pai/7"), 0, 0],
-                "user": [0, 1, 1],
-            },
+            [
+                (0, 1, 4, 100, 5, ANY_TYPE, typical_share("pai/7"), 0, 7),
+                (600, 180, 1, 200, 1800, V100, 0, 1, 8),
+                (600, 36, 1, 50, 600, T4, 0, 1, 9),
+            ],
         ),
         (
             "philly",
             "philly.csv.gz",
-            (
+            [
                 "0,vc_1,8,30,5049,vgg16,747,14",
                 "1,vc_2,1,20,296,mobilenet_v2,98,8",
                 "2,vc_1,0,10,296,alexnet,98,8",
                 "3,vc_1,2,20,296,a_new_network,20,8",
-            ),
+            ],
             "1 without a GPU",
-            {
-                "job_id": [1, 3, 0],
-                "arrival_s": [0, 0, 600],
-                "duration_s": [5880, 1200, 44820],
-                "instances": [1, 2, 8],
-                "gpu": [100] * 3,
-                "cpu": [600] * 3,
-                "comm": [0, typical_share("philly/a_new_network"), 0.6],
-                "user": [0, 1, 1],
-            },
+            [
+                (0, 5880, 1, 100, 600, ANY_TYPE, 0, 0, 1),
+                (0, 1200, 2, 100, 600, ANY_TYPE, typical_share("philly/a_new_network"), 1, 3),
+                (600, 44820, 8, 100, 600, ANY_TYPE, 0.6, 1, 0),
+            ],
         ),
         (
             "openb",
             "pods.csv",
-            (
+            [
                 "pod-0,12000,16384,1,465,,LS,Running,0,500,10",
                 "pod-1,6000,12288,8,1000,V100M16|V100M32,BE,Running,7,9,9",
                 "pod-2,6000,12288,1,1000,T4,BE,Failed,7,30,9",
                 "pod-3,6000,12288,1,1000,,BE,Pending,7,9,",
                 "pod-4,6000,12288,0,0,,LS,Running,7,9,8",
-            ),
+            ],
             "1 without a GPU, 1 never scheduled",
-            {
-                "job_id": [0, 1, 2],
-                "arrival_s": [0, 7, 7],
-                "duration_s": [490, 1, 21],
-                "gpu": [47, 800, 100],
-                "cpu": [1200, 600, 600],
-                "gpu_type": [ANY_TYPE, ANY_TYPE, T4],
-                "user": [0, 1, 1],
-            },
+            [
+                (0, 490, 1, 47, 1200, ANY_TYPE, 0, 0, 0),
+                (7, 1, 1, 800, 600, ANY_TYPE, 0, 1, 1),
+                (7, 21, 1, 100, 600, T4, 0, 1, 2),
+            ],
         ),
     ],
     ids=list(HEADERS),
 )
 def test_rows_become_jobs(
-    tmp_path: Path,
-    workload: str,
-    file: str,
-    rows: tuple[str, ...],
-    left_out: str,
-    expected: dict[str, list[float]],
+    tmp_path: Path, workload: str, file: str, rows: list[str], left_out: str, expected: list[Any]
 ) -> None:
+    """A job is in the order of `Jobs`: arrival, duration, instances, GPU, CPU, type, ..."""
     path = write(tmp_path / file, workload, *rows)
-    jobs = read(workload, path)
-    assert {name: getattr(jobs, name).tolist() for name in expected} == expected
+    assert list(zip(*(column.tolist() for column in read(workload, path)), strict=True)) == expected
     assert (read(workload, path, require_types=False).gpu_type == ANY_TYPE).all()
     source = load_workload(GpuSchedulingSettings(workload=workload, data=path))
     assert source.description.endswith(f" of {file}; left out: {left_out}")
