@@ -23,8 +23,7 @@ from loadmaster.envs.dag_scheduling.workloads.synthetic import toy
 from loadmaster.envs.settings import build_settings
 
 NO_HORIZON = int(NEVER) - 1
-TOY = toy()
-SINGLE, CHAIN, DIAMOND = 0, 1, 2  # its templates: 4, 6 and 10 s of work
+TOY = toy()  # templates "single", "chain" and "diamond": 4, 6 and 10 s of work
 
 
 def workload_of(*jobs: Sequence[Stage]) -> Workload:

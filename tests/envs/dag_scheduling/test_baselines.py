@@ -58,24 +58,18 @@ def test_first_job_gets_its_share_rounded_up(name: str, share: int) -> None:
     assert choose(name, cluster(free=10, jobs=3)) == (0, share)
 
 
-def test_fair_skips_jobs_that_have_their_share_and_idles_the_rest() -> None:
+def test_fair_serves_jobs_below_their_share() -> None:
+    view = cluster(free=10, jobs=3)
+    view.jobs[2, obs.UNPLACED] = 0  # without unassigned tasks it does not count
+    assert choose("fair", view) == (0, 5)
     view = cluster(free=5, jobs=2)
     hold(view, 0, 5)
     assert choose("fair", view) == (2, 5)
     hold(view, 1, 5)
     assert choose("fair", view)[0] == IDLE
-
-
-def test_fair_counts_only_jobs_with_unassigned_tasks() -> None:
-    view = cluster(free=10, jobs=3)
-    view.jobs[2, obs.UNPLACED] = 0
-    assert choose("fair", view) == (0, 5)
-
-
-def test_fair_keeps_executors_at_their_job_beyond_its_share() -> None:
     view = cluster(free=3, jobs=2)
-    hold(view, 1, 8, source=True)
-    assert choose("fair", view) == (2, 8)  # all three stay: 8 held before, 8 after
+    hold(view, 1, 8, source=True)  # at their job, executors stay beyond its share
+    assert choose("fair", view) == (2, 8)
 
 
 @pytest.mark.parametrize("name", ["weighted-fair", "graphene"])

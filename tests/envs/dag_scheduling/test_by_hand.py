@@ -14,17 +14,9 @@ import pytest
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import Workload, equal_tasks
-from tests.envs.dag_scheduling.cluster import (
-    CHAIN,
-    DIAMOND,
-    SINGLE,
-    TOY,
-    Cluster,
-    executors_of,
-    jct_ms,
-    run,
-    workload_of,
-)
+from tests.envs.dag_scheduling.cluster import TOY, Cluster, executors_of, jct_ms, run, workload_of
+
+SINGLE, CHAIN, DIAMOND = range(3)  # templates of TOY
 
 
 @pytest.mark.parametrize(

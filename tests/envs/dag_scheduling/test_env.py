@@ -18,17 +18,9 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
-from tests.envs.dag_scheduling.cluster import (
-    CHAIN,
-    DIAMOND,
-    SINGLE,
-    TOY,
-    Cluster,
-    play_legally,
-    simulate,
-    workload_of,
-)
+from tests.envs.dag_scheduling.cluster import TOY, Cluster, play_legally, simulate, workload_of
 
+SINGLE, CHAIN, DIAMOND = range(3)  # templates of TOY
 SLOW = workload_of([equal_tasks(1, 100_000), equal_tasks(1, 1, 0)])  # one executor: 100 s a job
 ACTION = np.array([0, 1])
 
@@ -152,23 +144,22 @@ def test_more_jobs_than_rows_between_decisions_are_allowed() -> None:
 def test_vector_resets_after_an_error() -> None:
     # Two toy jobs have 2 to 8 stages: six rows suffice for the episodes of some seeds.
     values = {"workload": "toy", "jobs": 2, "max_stages": 6}
-    single = DagSchedulingEnv(**values)
-    fits, too_large = [], -1
+    single, vector = DagSchedulingEnv(**values), DagSchedulingVectorEnv(1, **values)
+    refused = []
     for seed in range(20):
         try:
-            fits.append((seed, single.reset(seed=seed)[0]))
+            expected = single.reset(seed=seed)[0]
         except InputError:
-            too_large = seed
-    assert fits
-    vector = DagSchedulingVectorEnv(1, **values)
+            refused.append(seed)
+            with pytest.raises(InputError, match="max_stages=6"):
+                vector.reset(seed=[seed])
+        else:
+            found = vector.reset(seed=[seed])[0]
+            for name, table in expected.items():
+                np.testing.assert_array_equal(found[name][0], table)
+    assert 0 < len(refused) < 20
     with pytest.raises(InputError, match="max_stages=6"):
-        vector.reset(seed=[too_large])
-    for seed, expected in fits:
-        found = vector.reset(seed=[seed])[0]
-        for name, table in expected.items():
-            np.testing.assert_array_equal(found[name][0], table)
-    with pytest.raises(InputError, match="max_stages=6"):
-        vector.reset(seed=[too_large])
+        vector.reset(seed=refused[:1])
     vector.step(np.zeros((1, 2), np.int64))  # starts the next episode
 
 

@@ -22,19 +22,8 @@ from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from tests.envs.gpu_scheduling.instances import (
-    TOY,
-    Row,
-    env_with,
-    finish,
-    first_come_first_fit,
-    job,
-    jobs_of,
-    machines,
-    play,
-    running,
-    running_first,
-)
+from tests.envs.gpu_scheduling import instances
+from tests.envs.gpu_scheduling.instances import TOY, Row, job, jobs_of, machines, play
 
 pytestmark = pytest.mark.slow
 
@@ -199,14 +188,16 @@ def test_job_columns_have_one_row_per_job() -> None:
 
 def make(*rows: Row, gpus: int = 2, count: int = 1, max_queue: int = 4) -> GpuSchedulingEnv:
     group = machines(count, gpus, per_rack=count)
-    return env_with(*rows, machines=(group,), max_queue=max_queue, preempt=True, restart_s=60)
+    return instances.env_with(
+        *rows, machines=(group,), max_queue=max_queue, preempt=True, restart_s=60
+    )
 
 
 def three_jobs(max_queue: int = 4) -> tuple[GpuSchedulingEnv, dict[str, Any]]:
     """A and B each hold one of the machine's two GPUs when C arrives at 2 s, which needs one."""
     env = make(job(0, 10), job(1, 10), job(2, 4), max_queue=max_queue)
     for _ in range(2):
-        observations, *_ = env.step(first_come_first_fit(env.runner))
+        observations, *_ = env.step(instances.first_come_first_fit(env.runner))
     return env, observations[ORDERING]
 
 
@@ -215,7 +206,7 @@ def phase(env: GpuSchedulingEnv) -> int:
 
 
 def reconsider(env: GpuSchedulingEnv, priority: list[float]) -> tuple[Any, ...]:
-    actions = first_come_first_fit(env.runner)
+    actions = instances.first_come_first_fit(env.runner)
     actions[ORDERING][: len(priority)] = priority
     return env.step(actions)
 
@@ -237,7 +228,7 @@ def test_observation_when_reconsidering() -> None:
 def test_attained_service_beyond_threshold_is_observed() -> None:
     """Five GPUs for 3,700 s exceed 18,000 GPU seconds."""
     env = make(job(0, 9000, instances=5), job(3700, 4, instances=5), gpus=5)
-    seen = env.step(first_come_first_fit(env.runner))[0][ORDERING]["jobs"]
+    seen = env.step(instances.first_come_first_fit(env.runner))[0][ORDERING]["jobs"]
     minutes = 5 * 3700 / 60
     assert seen[0, features.ATTAINED] == pytest.approx(np.log1p(minutes))
     assert seen[0, features.BEYOND] == pytest.approx(np.log((1 + minutes) / (1 + 300)), rel=1e-4)
@@ -266,7 +257,7 @@ def test_job_of_lowest_priority_is_preempted(
         assert seen["job_mask"].tolist() == [True, True, False, False]
         assert seen["history_t"].tolist()[:3] == [0, 1, 2]  # one row per event
         reconsider(env, [0, 1])  # C, not the job just stopped
-    finish(env, running_first)
+    instances.finish(env, instances.running_first)
     result = env.result()
     assert result.finish_s.tolist() == finish_s
     assert result.queueing_s.tolist() == waited_s
@@ -277,10 +268,10 @@ def test_job_of_lowest_priority_is_preempted(
 def test_illegal_priority_ranks_last(wrong: float) -> None:
     env, _ = three_jobs()
     assert reconsider(env, [wrong, 2, 3])[4][ORDERING]["legal"] is False
-    assert running(env.runner) == {1}
+    assert instances.running(env.runner) == {1}
     # A again, which arrived first: it loses the work of 2 s although it is placed at once.
-    env.step(first_come_first_fit(env.runner))
-    finish(env, running_first)
+    env.step(instances.first_come_first_fit(env.runner))
+    instances.finish(env, instances.running_first)
     assert env.result().finish_s.tolist() == [12, 11, 15]
 
 

@@ -18,20 +18,8 @@ from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
-from tests.envs.gpu_scheduling.instances import (
-    TOY,
-    Policy,
-    at_random,
-    env_with,
-    episodes,
-    finish,
-    first_come_first_fit,
-    given_jobs,
-    job,
-    machines,
-    many,
-    shortest_consolidated,
-)
+from tests.envs.gpu_scheduling import instances
+from tests.envs.gpu_scheduling.instances import TOY, env_with, finish, first_come_first_fit, job
 from tests.envs.gpu_scheduling.reference import check_schedule
 
 pytestmark = pytest.mark.slow
@@ -51,10 +39,13 @@ def step(env: GpuSchedulingEnv) -> dict[str, Any]:
 @pytest.mark.parametrize("cluster", ["small", "medium"])
 @pytest.mark.parametrize(
     ("baseline", "policy"),
-    [("fifo-first-fit", first_come_first_fit), ("sjf-consolidate", shortest_consolidated)],
+    [
+        ("fifo-first-fit", first_come_first_fit),
+        ("sjf-consolidate", instances.shortest_consolidated),
+    ],
 )
 def test_heuristic_as_policy_equals_baseline(
-    baseline: str, policy: Policy, cluster: str, backfill: bool
+    baseline: str, policy: instances.Policy, cluster: str, backfill: bool
 ) -> None:
     values = {"cluster": cluster, "backfill": backfill, "load": 1.5, "max_queue": 100, "jobs": 100}
     env = started(3, **values)
@@ -64,15 +55,15 @@ def test_heuristic_as_policy_equals_baseline(
         assert np.array_equal(getattr(result, name), getattr(expected, name))
 
 
-@many
+@instances.many
 @given(st.data())
 def test_random_policy_passes_audit(data: st.DataObject) -> None:
-    drawn, (_, jobs, _) = data.draw(episodes(disturbed=True))
+    drawn, (_, jobs, _) = data.draw(instances.episodes(disturbed=True))
     values = drawn.model_dump() | {"arrivals": "trace", "require_types": True}
     values |= {"machines": drawn.machines, "max_queue": 20, "history": 3}
-    env = GpuSchedulingEnv(given_jobs(jobs), record=True, **values)
+    env = GpuSchedulingEnv(instances.given_jobs(jobs), record=True, **values)
     env.reset(seed=data.draw(st.integers(0, 99)))
-    policy = at_random(data.draw(st.integers(0, 99)))
+    policy = instances.at_random(data.draw(st.integers(0, 99)))
     while env.agents:
         before = env.result()
         observations, _, over, _, _ = env.step(policy(env.runner))
@@ -87,7 +78,7 @@ def test_random_policy_passes_audit(data: st.DataObject) -> None:
 @pytest.mark.parametrize(("jct_weight", "fee_weight"), [(1.0, 1.0), (0.25, 3.0)])
 def test_costs_add_up_to_jct_and_fees(jct_weight: float, fee_weight: float, preempt: bool) -> None:
     env = started(5, jobs=60, jct_weight=jct_weight, fee_weight=fee_weight, preempt=preempt)
-    rewards = finish(env, at_random(0))
+    rewards = finish(env, instances.at_random(0))
     result = env.result()
     assert (result.preemptions > 0) is preempt
     jct = jct_weight * result.jct_s.mean() / env.scales.jct_s
@@ -119,7 +110,7 @@ def test_published_reward_of_toy(changed: dict[str, Any], rewards: list[float]) 
 
 def test_published_reward_includes_colocation() -> None:
     """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
-    halves, group = [job(0, 5, gpu=50)] * 2, machines(1, 1, "P100")
+    halves, group = [job(0, 5, gpu=50)] * 2, instances.machines(1, 1, "P100")
     env = env_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
@@ -127,7 +118,7 @@ def test_published_reward_includes_colocation() -> None:
 @pytest.mark.parametrize("preempt", [False, True])
 def test_published_reward_is_bounded(preempt: bool) -> None:
     env = started(5, jobs=60, reward="published", stragglers=0, preempt=preempt)
-    rewards = finish(env, at_random(0))
+    rewards = finish(env, instances.at_random(0))
     assert -0.01 * 32 <= min(rewards) < max(rewards) <= 1
     assert sum(rewards) == pytest.approx(env.runner.decision_state.sums[PUBLISHED])
 
@@ -186,7 +177,7 @@ def test_incomplete_gang_fits_nowhere() -> None:
 def test_history_has_observed_speeds() -> None:
     """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
     rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
-    env = env_with(*rows, machines=(machines(2, 2, "P100"),), interference=True)
+    env = env_with(*rows, machines=(instances.machines(2, 2, "P100"),), interference=True)
     seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
@@ -197,7 +188,7 @@ def test_jobs_beyond_max_queue_are_hidden() -> None:
     env = GpuSchedulingEnv(**{**TOY, "arrivals": "batch", "max_queue": 2})
     _, infos = env.reset(seed=0)
     assert infos[ORDERING]["hidden"] == 3
-    policy = at_random(1)
+    policy = instances.at_random(1)
     while env.agents:
         _, _, _, _, infos = env.step(policy(env.runner))
     assert infos[PLACEMENT]["hidden"] == 0

@@ -27,13 +27,10 @@ def many() -> Jobs:
     return generate(200_000, TYPES, np.random.default_rng(11))
 
 
-def test_durations_match_published(many: Jobs) -> None:
+def test_durations_and_requests_match_published(many: Jobs) -> None:
     assert many.duration_s.mean() == pytest.approx(5223, rel=0.03)
     quantiles = np.quantile(many.duration_s, [0.5, 0.95, 0.99])
     assert quantiles == pytest.approx([594, 24_110, 67_432], rel=0.05)
-
-
-def test_requests_match_published(many: Jobs) -> None:
     assert many.instances.mean() == pytest.approx(5.0, abs=0.2)
     assert many.instances.max() == 512
     assert many.gpu.mean() == pytest.approx(68, abs=2)
@@ -56,7 +53,7 @@ def test_hourly_arrivals_match_published(many: Jobs) -> None:
     assert 2 * abs((whole_days * turn).mean()) == pytest.approx(0.15, abs=0.06)  # the daily wave
 
 
-def test_users_explain_variance_of_durations(many: Jobs) -> None:
+def test_durations_depend_on_user_and_request(many: Jobs) -> None:
     share = np.sort(np.bincount(many.user))[::-1] / len(many.user)
     assert share[[0, 1, 99]] == pytest.approx([0.155, 0.103, 0.0008], rel=0.15)
     rank = np.argsort(np.argsort(many.duration_s)).astype(np.float64)
@@ -65,8 +62,6 @@ def test_users_explain_variance_of_durations(many: Jobs) -> None:
     explained = 1 - ((rank - mean[many.user]) ** 2).mean() / rank.var()
     assert 0.3 < explained < 0.55  # 0.43 in the sample
 
-
-def test_gangs_and_gpu_fractions_run_longer(many: Jobs) -> None:
     def middle(of: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> float:
         return float(np.median(many.duration_s[of]))
 
