@@ -23,6 +23,8 @@ DAG, GPU = "dag_scheduling", "gpu_scheduling"
 @SPECS
 def test_names_and_references_resolve(spec: EnvironmentSpec) -> None:
     assert find_environment(spec.name) is find_environment(spec.gym_id) is spec
+    assert (spec.gym_id in gymnasium.registry) != spec.multi_agent
+    assert tuple(getattr(spec.make().unwrapped, "possible_agents", ())) == spec.agents
     assert issubclass(spec.settings, Settings)
     assert spec.settings() == spec.settings(), "every setting has a default"
     for records in (spec.baseline_records, spec.workload_records):
@@ -36,15 +38,6 @@ def test_names_and_references_resolve(spec: EnvironmentSpec) -> None:
 def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match=r"'dag_schedulin'; did you mean 'dag_scheduling'\?"):
         find_environment("dag_schedulin")
-
-
-@SPECS
-def test_registry_makes_single_and_vector_environments(spec: EnvironmentSpec) -> None:
-    assert (spec.gym_id in gymnasium.registry) != spec.multi_agent
-    single, vector = spec.make().unwrapped, spec.make_vec(2).unwrapped
-    assert type(single).__name__ == spec.entry_point.partition(":")[2]
-    assert type(vector).__name__ == spec.vector_entry_point.partition(":")[2]
-    assert tuple(getattr(single, "possible_agents", ())) == spec.agents
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import features
@@ -20,7 +18,6 @@ from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
 from tests.envs.gpu_scheduling import instances
 from tests.envs.gpu_scheduling.instances import TOY, env_with, finish, first_come_first_fit, job
-from tests.envs.gpu_scheduling.reference import check_schedule
 
 pytestmark = pytest.mark.slow
 
@@ -53,25 +50,6 @@ def test_heuristic_as_policy_equals_baseline(
     result, expected = env.result(), run_episode(baseline, GpuSchedulingSettings(**values), 3)
     for name in ("start_s", "finish_s", "fee"):
         assert np.array_equal(getattr(result, name), getattr(expected, name))
-
-
-@instances.many
-@given(st.data())
-def test_random_policy_passes_audit(data: st.DataObject) -> None:
-    drawn, (_, jobs, _) = data.draw(instances.episodes(disturbed=True))
-    values = drawn.model_dump() | {"arrivals": "trace", "require_types": True}
-    values |= {"machines": drawn.machines, "max_queue": 20, "history": 3}
-    env = GpuSchedulingEnv(instances.given_jobs(jobs), record=True, **values)
-    env.reset(seed=data.draw(st.integers(0, 99)))
-    policy = instances.at_random(data.draw(st.integers(0, 99)))
-    while env.agents:
-        before = env.result()
-        observations, _, over, _, _ = env.step(policy(env.runner))
-        placed = np.isnan(before.start_s) & ~np.isnan(env.result().start_s)
-        assert placed.any() or not env.settings.backfill
-        if not over[ORDERING]:
-            assert observations[ORDERING]["held"].any(), "no job shown could start"
-    check_schedule(env.result(), env.runner.episode, env.settings)
 
 
 @pytest.mark.parametrize("preempt", [False, True])

@@ -1,4 +1,4 @@
-"""Agents that preempt: rules of decisions, accounting, and termination."""
+"""Decisions of the agents, with and without preemption: rules, accounting, and termination."""
 
 from __future__ import annotations
 
@@ -66,10 +66,12 @@ def watch(runner: EpisodeRunner, policy: instances.Policy) -> list[Decision]:
     return taken
 
 
-def drawn(data: st.DataObject, rows: int) -> tuple[EpisodeRunner, GpuSchedulingSettings]:
+def drawn(
+    data: st.DataObject, rows: int, preempt: bool = True
+) -> tuple[EpisodeRunner, GpuSchedulingSettings]:
     settings, (_, jobs, _) = data.draw(instances.episodes(disturbed=True))
     changed = {"arrivals": "trace", "require_types": True, "max_queue": rows, "history": 3}
-    settings = settings.model_copy(update={**changed, "preempt": True})
+    settings = settings.model_copy(update={**changed, "preempt": preempt})
     return EpisodeRunner(settings, 0, given_jobs(jobs), record=True), settings
 
 
@@ -104,18 +106,20 @@ def check_decision(decision: Decision, backfill: bool) -> None:
     assert all(priority[number] < best_waiting for number in decision.stopped)
 
 
+@pytest.mark.parametrize("preempt", [False, True])
 @many
 @given(st.data())
-def test_random_preempting_policy_passes_audit(data: st.DataObject) -> None:
+def test_random_policy_passes_audit(preempt: bool, data: st.DataObject) -> None:
     """Priorities change at every decision; with few rows, running jobs are hidden."""
     rows = data.draw(st.sampled_from((20, 5)))
-    runner, settings = drawn(data, rows)
+    runner, settings = drawn(data, rows, preempt)
     taken = watch(runner, instances.at_random(data.draw(st.integers(0, 99))))
     result = runner.result()
     check_events(taken, len(result.finish_s))
     for decision in taken:
         check_decision(decision, settings.backfill)
     assert result.preemptions == sum(len(decision.stopped) for decision in taken)
+    assert preempt or all(decision.phase == PLACING for decision in taken)
     # Hidden jobs may wait although they fit, as without backfill.
     strict = settings.model_copy(update={"backfill": False})
     check_schedule(result, runner.episode, settings if rows == 20 else strict)
