@@ -18,13 +18,7 @@ from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import DONE, HORIZON, NEVER, NONE
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from tests.envs.dag_scheduling.cluster import (
-    NO_HORIZON,
-    Cluster,
-    play_legally,
-    simulate,
-    workload_of,
-)
+from tests.envs.dag_scheduling.cluster import Cluster, play_legally, simulate, workload_of
 
 
 def check_schedule(
@@ -277,7 +271,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
         seed=draw(st.integers(0, 1 << 62)),
         slots=draw(st.sampled_from([0, 1, 2])),
         trace_rows=draw(st.sampled_from([1, 1000])),
-        horizon_ms=draw(st.just(NO_HORIZON) | st.integers(0, 9000)),
+        horizon_ms=draw(st.just(NEVER - 1) | st.integers(0, 9000)),
         executor_classes=classes,
         moving_delay_s=draw(st.sampled_from([0.0, 0.001, 0.5, 2.0])),
         warmup_s=draw(st.sampled_from([0.0, 1.0])),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.gpu_scheduling import decision_state as decisions
-from loadmaster.envs.gpu_scheduling import features
+from loadmaster.envs.gpu_scheduling import features, metrics, placement, simulator, workloads
 from loadmaster.envs.gpu_scheduling import scheduling_pass as passes
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
@@ -17,11 +17,7 @@ from loadmaster.envs.gpu_scheduling.baselines import FIFO, FIRST_FIT
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, run_episode
-from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
-from loadmaster.envs.gpu_scheduling.placement import no_preferences
 from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings, MachineGroup
-from loadmaster.envs.gpu_scheduling.simulator import advance
-from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from tests.envs.gpu_scheduling import instances
 from tests.envs.gpu_scheduling.instances import TOY, Row, job, jobs_of, machines, play
 
@@ -140,9 +136,11 @@ def test_consolidate_uses_one_machine_or_rack() -> None:
 
 
 def figures(settings: GpuSchedulingSettings) -> dict[str, float]:
-    workload = load_workload(settings)
+    workload = workloads.load_workload(settings)
     result = run_episode("fifo-first-fit", settings, 0, workload)
-    return {metric.name: metric.of(result) for metric in episode_metrics(settings, workload)}
+    return {
+        metric.name: metric.of(result) for metric in metrics.episode_metrics(settings, workload)
+    }
 
 
 def test_metrics_of_toy() -> None:
@@ -177,7 +175,7 @@ def test_unfinished_jobs_are_counted_and_excluded_from_means() -> None:
 
 def test_job_columns_have_one_row_per_job() -> None:
     result = run_episode("sjf-best-fit", GpuSchedulingSettings(**TOY), 0)
-    columns = job_columns(result)
+    columns = metrics.job_columns(result)
     assert {len(column) for column in columns.values()} == {5}
     assert columns["job"].tolist() == [0, 1, 2, 3, 4]
     assert np.allclose(columns["jct_s"], columns["queueing_s"] + result.run_s)
@@ -331,9 +329,9 @@ def test_lower_ranked_jobs_are_stopped(
     cluster, table = build_cluster(settings), jobs_of(rows)
     state = cols.new_state(settings, cluster, table, seed=0)
     for number in range(len(jobs)):
-        assert advance(state, cluster, table, FIFO) == cols.DECIDE
+        assert simulator.advance(state, cluster, table, FIFO) == cols.DECIDE
         if number < started:
-            rules = FIFO, FIRST_FIT, no_preferences(table)
+            rules = FIFO, FIRST_FIT, placement.no_preferences(table)
             assert passes.run_scheduling_pass(state, cluster, table, *rules) == 1
     state.key[:started] = keys[:started]
     waiting = np.arange(started, len(jobs))
