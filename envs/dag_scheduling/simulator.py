@@ -11,20 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_inline, splitmix64
-from loadmaster.envs.dag_scheduling import placement
+from loadmaster.envs.dag_scheduling import placement, rounds
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.rewards import advance_clock
-from loadmaster.envs.dag_scheduling.rounds import (
-    cancel_commitments_to,
-    execute_commitment,
-    has_choice,
-    has_commitment,
-    idle_rest,
-    open_pool_round,
-    open_stage_round,
-    pool_of,
-)
 from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState
 
 
@@ -36,10 +26,10 @@ def advance(state: SimState, bank: JobTemplates) -> int:
     clock[cols.STATUS] = cols.RUNNING
     while clock[cols.STATUS] == cols.RUNNING:
         if clock[cols.SOURCE] != NONE:
-            if has_choice(state, bank):
+            if rounds.has_choice(state, bank):
                 clock[cols.STATUS] = cols.DECIDE
             else:
-                idle_rest(state, bank)
+                rounds.idle_rest(state, bank)
             continue
         if clock[cols.ACTIVE] == 0 and clock[cols.NEXT_JOB] == len(arrivals):
             clock[cols.STATUS] = cols.DONE  # an executor may still be on its way to the last job
@@ -49,7 +39,7 @@ def advance(state: SimState, bank: JobTemplates) -> int:
             continue
         if clock[cols.REOFFER_POOL] and clock[cols.POOLED] > 0:
             clock[cols.REOFFER_POOL] = 0
-            open_pool_round(state, NONE)
+            rounds.open_pool_round(state, NONE)
             continue
         next_arrival = NEVER
         if clock[cols.NEXT_JOB] < len(arrivals):
@@ -114,10 +104,10 @@ def reoffer_idle_executors(state: SimState, bank: JobTemplates) -> None:
         job = NONE if position < 0 else state.order[position]
         idle = state.clock[cols.POOLED] if position < 0 else state.jobs[job, cols.IDLE]
         if idle > 0:
-            open_pool_round(state, job)
-            if has_choice(state, bank):
+            rounds.open_pool_round(state, job)
+            if rounds.has_choice(state, bank):
                 return
-            idle_rest(state, bank)
+            rounds.idle_rest(state, bank)
 
 
 @njit_inline
@@ -157,7 +147,7 @@ def admit_job(state: SimState, bank: JobTemplates) -> None:
         and state.arrivals[clock[cols.NEXT_JOB], 0] == clock[cols.NOW]
     )
     if clock[cols.POOLED] > 0 and not more_now:
-        open_pool_round(state, NONE)
+        rounds.open_pool_round(state, NONE)
 
 
 @njit_inline
@@ -190,17 +180,17 @@ def finish_task(state: SimState, bank: JobTemplates, executor: int) -> None:
     unlocked = stage_row[cols.FINISHED] == stage_row[cols.TASKS] and complete_stage(
         state, bank, job, stage
     )
-    committed = has_commitment(state, stage, row[cols.CLASS])
+    committed = rounds.has_commitment(state, stage, row[cols.CLASS])
     if committed:
-        execute_commitment(state, bank, executor, stage)
+        rounds.execute_commitment(state, bank, executor, stage)
     if unlocked:
         # A child became runnable: the round is for all idle executors of the job.
         if not committed:
             placement.join_pool(state, executor, job)
         if state.jobs[job, cols.IDLE] > 0:
-            open_pool_round(state, job)
+            rounds.open_pool_round(state, job)
     elif not committed:
-        open_stage_round(state, stage, executor)
+        rounds.open_stage_round(state, stage, executor)
     if state.jobs[job, cols.STAGES_DONE] == state.jobs[job, cols.STAGES]:
         complete_job(state, job)
 
@@ -230,9 +220,9 @@ def complete_job(state: SimState, job: int) -> None:
     clock = state.clock
     stride = state.setup[cols.STRIDE]
     state.completed_ms[state.jobs[job, cols.NUMBER]] = clock[cols.NOW]
-    cancel_commitments_to(state, job)
+    rounds.cancel_commitments_to(state, job)
     if clock[cols.SOURCE_JOB] == job:  # its last executor's round goes on in the common pool
-        clock[cols.SOURCE] = pool_of(state, NONE)
+        clock[cols.SOURCE] = rounds.pool_of(state, NONE)
         clock[cols.SOURCE_JOB] = NONE
     for executor in range(len(state.executors)):
         row = state.executors[executor]

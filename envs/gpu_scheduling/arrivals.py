@@ -14,10 +14,7 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 
 
 def draw_jobs(
-    settings: GpuSchedulingSettings,
-    workload: Workload,
-    cluster: Cluster,
-    rng: np.random.Generator,
+    settings: GpuSchedulingSettings, workload: Workload, cluster: Cluster, rng: np.random.Generator
 ) -> Jobs:
     """Draw jobs in the order of (arrival, id); time 0 is the first arrival."""
     consecutive = settings.arrivals in ("trace", "per-minute")

@@ -19,11 +19,7 @@ class EpisodeRunner:
     """Tables of an episode in progress; the caller makes the decisions."""
 
     def __init__(
-        self,
-        settings: GpuSchedulingSettings,
-        seed: int,
-        workload: Workload,
-        record: bool = False,
+        self, settings: GpuSchedulingSettings, seed: int, workload: Workload, record: bool = False
     ) -> None:
         self.seed = seed
         self.episode = build_episode(settings, seed, workload)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.metrics import Metric, mean_of_finished
+from loadmaster.envs.metrics import Metric, mean_of_finished, p95_of_finished
 
 SHORT_JOB_S = 10.0  # lower bound of durations in the slowdown
 
@@ -51,7 +51,7 @@ def episode_metrics(settings: GpuSchedulingSettings, workload: Workload) -> tupl
         Metric("utilisation", "utilisation", "", utilisation, better="higher"),
         Metric("fairness", "fairness", "", fairness, better="higher"),
         Metric("makespan", "makespan", "s", lambda result: result.makespan_s),
-        Metric("jct_p95", "p95 JCT", "s", lambda result: _p95(result.jct_s)),
+        Metric("jct_p95", "p95 JCT", "s", lambda result: p95_of_finished(result.jct_s)),
         Metric("preemptions", "preemptions", "", lambda result: result.preemptions, better=None),
     ]
     if settings.oversized == "queue":
@@ -85,8 +85,3 @@ def _unfinished(result: EpisodeResult) -> float:
 def _fee(result: EpisodeResult) -> NDArray[np.float64]:
     """(N,) Fees of finished jobs, nan for the others."""
     return np.where(np.isnan(result.finish_s), np.nan, result.fee)
-
-
-def _p95(per_job: NDArray[np.float64]) -> float:
-    finished = per_job[~np.isnan(per_job)]
-    return float(np.percentile(finished, 95)) if len(finished) else float("nan")

@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.gpu_scheduling import baselines as rules
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import (
-    AFFINITY,
-    BEST_FIT,
-    CONSOLIDATE,
-    FIRST_FIT,
-    LOAD_BALANCE,
-    WORST_FIT,
-)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState, Table
@@ -134,18 +127,18 @@ def _score(
     row: int,
 ) -> float:
     """Score of a machine: the lowest goes first; of equal ones, the first machine."""
-    if placement == BEST_FIT:
+    if placement == rules.BEST_FIT:
         return float(free[machine, cols.GPU])
-    if placement == WORST_FIT:
+    if placement == rules.WORST_FIT:
         return -float(free[machine, cols.GPU])
-    if placement == LOAD_BALANCE:
+    if placement == rules.LOAD_BALANCE:
         # Whole percents, halves rounded to even, as in the public PAI simulator.
         gpus = 1 - free[machine, cols.GPU] / cluster.gpu_capacity[machine]
         cpus = 1 - free[machine, cols.CPU] / cluster.cpu_capacity[machine]
         return float(np.rint(100 * (gpus + cpus) / 2))
-    if placement == CONSOLIDATE:
+    if placement == rules.CONSOLIDATE:
         return free[machine, cols.GPU] - 1e9 * fit
-    if placement == AFFINITY:
+    if placement == rules.AFFINITY:
         return -float(preferences.affinity[row, machine])
     return 0.0
 
@@ -163,7 +156,7 @@ def choose_machines(
     """Write the gang's machines into the job's rows; return the rows used, 0 if it does not fit."""
     if jobs.instances[job] == 1:
         return _choose_one(state, cluster, jobs, free, job, placement, preferences)
-    if placement == FIRST_FIT:
+    if placement == rules.FIRST_FIT:
         return _choose_first(state, cluster, jobs, free, job)
     machines, needed, total = len(free), jobs.instances[job], 0
     for machine in range(machines):
@@ -173,7 +166,7 @@ def choose_machines(
     if total < needed:
         return 0
     rack = NONE
-    if placement == CONSOLIDATE:
+    if placement == rules.CONSOLIDATE:
         rack = _tightest_rack(state, cluster, jobs, free, job)
     state.clock[cols.STAMP] += 1
     stamp, preferred = state.clock[cols.STAMP], preferences.row_of[job]
@@ -237,7 +230,7 @@ def _choose_one(
         value = _score(cluster, free, placement, machine, 1, preferences, preferred)
         if best == NONE or value < best_score:
             best, best_score = machine, value
-        if placement == FIRST_FIT:
+        if placement == rules.FIRST_FIT:
             break
     if best == NONE:
         return 0

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env, data_equivalence
-from gymnasium.vector import SyncVectorEnv, VectorEnv
+from gymnasium.vector import SyncVectorEnv
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
 from loadmaster.envs.registry import EnvironmentSpec, environments
@@ -73,6 +73,9 @@ class JointAgent(gymnasium.Env[Any, Any]):
         assert self.env.agents == ([] if terminated or truncated else self.env.possible_agents)
         return tuple(outcome)
 
+    def result(self) -> Any:
+        return self.env.result()
+
     def _common(self, by_agent: dict[str, Any]) -> Any:
         assert list(by_agent) == self.env.possible_agents
         first, *others = by_agent.values()
@@ -83,19 +86,6 @@ class JointAgent(gymnasium.Env[Any, Any]):
 
 def make(spec: EnvironmentSpec) -> gymnasium.Env[Any, Any]:
     return JointAgent(spec.make()) if spec.multi_agent else gymnasium.make(spec.gym_id)
-
-
-def make_sync(spec: EnvironmentSpec, num_envs: int) -> VectorEnv[Any, Any, Any]:
-    return SyncVectorEnv([lambda: make(spec)] * num_envs)
-
-
-def set_action(actions: Any, index: int, action: Any) -> None:
-    """Set the action of environment `index`."""
-    if isinstance(actions, dict):
-        for agent, own in action.items():
-            actions[agent][index] = own
-    else:
-        actions[index] = action
 
 
 def play(
@@ -109,11 +99,6 @@ def play(
         if terminated or truncated:
             break
     return taken
-
-
-def start_and_play(env: gymnasium.Env[Any, Any], spec: EnvironmentSpec, seed: int) -> list[Any]:
-    seen, info = env.reset(seed=seed)
-    return [(seen, info), *play(env, spec, np.random.default_rng(1), seen, 200)]
 
 
 def assert_same(one: Any, other: Any) -> None:
@@ -130,11 +115,12 @@ def test_library_checkers_pass(spec: EnvironmentSpec) -> None:
 
 @pytest.mark.parametrize("legal", [True, False], ids=["legal", "any"])
 def test_actions_reach_end_of_episode(spec: EnvironmentSpec, legal: bool) -> None:
-    """Illegal actions are reported in `info`, and the episode continues."""
+    """Illegal actions are reported in `info`; steps do not overwrite earlier observations."""
     env = make(spec)
     rng = np.random.default_rng(0)
     env.action_space.seed(0)
-    seen, _ = env.reset(seed=3)
+    seen = first = env.reset(seed=3)[0]
+    kept = copy.deepcopy(first)
     assert env.observation_space.contains(seen)
     for _ in range(MANY_STEPS):
         action = spec.sample_legal_action(seen, rng) if legal else env.action_space.sample()
@@ -145,27 +131,36 @@ def test_actions_reach_end_of_episode(spec: EnvironmentSpec, legal: bool) -> Non
         assert isinstance(info["legal"], bool)
         assert info["legal"] or not legal
         if terminated or truncated:
+            assert_same(first, kept)
             return
     pytest.fail(f"no end after {MANY_STEPS} steps")
 
 
-def test_seed_determines_episode(spec: EnvironmentSpec) -> None:
+def test_seed_determines_episodes(spec: EnvironmentSpec) -> None:
+    def episodes(env: gymnasium.Env[Any, Any], seed: int) -> list[Any]:
+        """The first episode of the seed, and the starts of the next two."""
+        seen, info = env.reset(seed=seed)
+        first = (seen, info), *play(env, spec, np.random.default_rng(1), seen, 200)
+        return [first, env.reset(), env.reset()]
+
     env, other = make(spec), make(spec)
-    first = start_and_play(env, spec, seed=7)
-    assert_same(first, start_and_play(other, spec, seed=7))
-    assert not data_equivalence(first, start_and_play(env, spec, seed=8), exact=True)
-    assert_same(first, start_and_play(env, spec, seed=7))  # independent of earlier episodes
+    of_7, of_8 = episodes(env, 7), episodes(env, 8)
+    assert_same(of_7, episodes(other, 7))
+    assert_same(of_7, episodes(env, 7))  # independent of earlier episodes
+    assert not data_equivalence(of_7[0], of_8[0], exact=True)
+    assert not data_equivalence(of_7[1], of_7[2], exact=True)
 
 
-def test_first_seed_determines_later_episodes(spec: EnvironmentSpec) -> None:
-    env, other = make(spec), make(spec)
-    episodes = []
-    for each in (env, other):
-        each.reset(seed=7)
-        episodes.append([each.reset(), each.reset()])
-    assert_same(episodes[0], episodes[1])
-    second, third = episodes[0]
-    assert not data_equivalence(second, third, exact=True)
+def test_step_outside_an_episode_is_refused(spec: EnvironmentSpec) -> None:
+    env: Any = make(spec).unwrapped
+    for call in (lambda: env.step(env.action_space.sample()), env.result):
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            call()
+    last = play(env, spec, np.random.default_rng(1), env.reset(seed=3)[0], MANY_STEPS)[-1]
+    assert last[2] or last[3]
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(env.action_space.sample())
+    assert env.result().seed == 3
 
 
 @pytest.mark.parametrize(
@@ -185,22 +180,13 @@ def test_copy_made_within_episode_continues_alike(spec: EnvironmentSpec, duplica
     assert_same(env.reset(), twin.reset())
 
 
-def test_observations_are_not_overwritten(spec: EnvironmentSpec) -> None:
-    env = make(spec)
-    first, _ = env.reset(seed=5)
-    kept = copy.deepcopy(first)
-    play(env, spec, np.random.default_rng(0), first, 30)
-    assert_same(first, kept)
-
-
 def test_vector_env_equals_single_environments(spec: EnvironmentSpec) -> None:
-    """Step by step, across the ends of episodes."""
-    vector, singles = spec.make_vec(3), make_sync(spec, 3)
+    """Step by step and in their results, across the ends of episodes."""
+    vector, singles = spec.make_vec(3), SyncVectorEnv([lambda: make(spec)] * 3)
     assert vector.metadata["autoreset_mode"] == singles.metadata["autoreset_mode"]
-    assert vector.single_action_space == singles.single_action_space
-    assert vector.single_observation_space == singles.single_observation_space
-    assert vector.action_space == singles.action_space
-    assert vector.observation_space == singles.observation_space
+    for space in ("action_space", "observation_space"):
+        for name in (space, f"single_{space}"):
+            assert getattr(vector, name) == getattr(singles, name)
     rng = np.random.default_rng(0)
     vector.action_space.seed(0)
     seen = vector.reset(seed=20)[0]
@@ -209,8 +195,12 @@ def test_vector_env_equals_single_environments(spec: EnvironmentSpec) -> None:
     for _ in range(MANY_STEPS):
         actions = vector.action_space.sample()
         for i in np.flatnonzero(~over):  # finished ones ignore their actions
-            own = {name: seen[name][i] for name in seen}
-            set_action(actions, i, spec.sample_legal_action(own, rng))
+            action = spec.sample_legal_action({name: seen[name][i] for name in seen}, rng)
+            if spec.multi_agent:
+                for agent, own in action.items():
+                    actions[agent][i] = own
+            else:
+                actions[i] = action
         seen, *outcome, info = vector.step(actions)
         expected, *expected_outcome, expected_info = singles.step(actions)
         assert_same(seen, expected)
@@ -219,15 +209,26 @@ def test_vector_env_equals_single_environments(spec: EnvironmentSpec) -> None:
         given = expected_info.get("_legal", np.zeros(3, bool))
         np.testing.assert_array_equal(info["legal"][given], expected_info["legal"][given])
         over = outcome[1] | outcome[2]
+        for i in np.flatnonzero(over):
+            assert_same(vars(vector.result(i)), vars(singles.envs[i].unwrapped.result()))
         ends += over
         if ends.all() and not over.any():
             return
     pytest.fail(f"not all environments reached an end in {MANY_STEPS} steps")
 
 
+@pytest.mark.parametrize("copied", [True, False])
+def test_vector_observations_are_views_without_copy(spec: EnvironmentSpec, copied: bool) -> None:
+    vector = spec.make_vec(2, copy=copied)
+    seen, rewards, *_ = vector.step(vector.action_space.sample())  # starts the episodes
+    assert rewards.tolist() == [0, 0]
+    kept = copy.deepcopy(seen)
+    vector.step(vector.action_space.sample())
+    assert data_equivalence(kept, seen, exact=True) is copied
+
+
 def test_docstring_has_all_sections(spec: EnvironmentSpec) -> None:
-    page = inspect.getdoc(type(spec.make() if spec.multi_agent else make(spec).unwrapped))
-    assert page is not None
+    page = inspect.getdoc(type(spec.make().unwrapped)) or ""
     assert re.findall(r"^## (.*)$", page, re.MULTILINE) == [*SECTIONS, "Version history"]
     for text in re.split(r"^## .*$", page, flags=re.MULTILINE):
         assert text.strip(), "empty section"

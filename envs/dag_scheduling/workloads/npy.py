@@ -20,10 +20,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.errors import InputError
 
 NUMBERS = "biuf"  # kinds of dtypes
-_READ_HEADER = {
-    (1, 0): npy_format.read_array_header_1_0,
-    (2, 0): npy_format.read_array_header_2_0,
-}
+_READ_HEADER = {(1, 0): npy_format.read_array_header_1_0, (2, 0): npy_format.read_array_header_2_0}
 
 
 def read_npy(path: Path) -> Any:

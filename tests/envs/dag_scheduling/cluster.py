@@ -12,15 +12,18 @@ from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, sample_legal_action
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload
 from loadmaster.envs.dag_scheduling.observation import FITS, blank_observation, observe
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, episode_result, run_baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import DECIDE, FULL, NEVER, enlarge, new_state
+from loadmaster.envs.dag_scheduling.workloads.synthetic import toy
 from loadmaster.envs.settings import build_settings
 
 NO_HORIZON = int(NEVER) - 1
+TOY = toy()  # templates "single", "chain" and "diamond": 4, 6 and 10 s of work
 
 
 def workload_of(*jobs: Sequence[Stage]) -> Workload:
@@ -118,6 +121,14 @@ def play_legally(env: DagSchedulingEnv, seed: int) -> tuple[NDArray[np.float64],
         assert step[4]["legal"]
         rewards.append(step[1])
     return np.array(rewards), step
+
+
+def simulate(
+    policy: str, seed: int, workload: Workload | None = None, record: bool = False, **settings: Any
+) -> EpisodeResult:
+    """Run a named policy on the episode of `seed`."""
+    how = build_settings(DagSchedulingSettings, settings)
+    return run_episode(policy, how, seed, workload, record=record)
 
 
 def jct_ms(result: EpisodeResult) -> list[int]:

@@ -1,6 +1,9 @@
-"""Each rule on hand-made observations."""
+"""Rules on hand-made observations; the exact optimum, by hand and by enumeration."""
 
 from __future__ import annotations
+
+import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,17 +11,18 @@ import pytest
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, RANDOM
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
-from loadmaster.envs.dag_scheduling.episode import run_episode
-from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation
-from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.jobs import equal_tasks
+from loadmaster.envs.errors import InputError
+from tests.envs.dag_scheduling.cluster import TOY, simulate, workload_of
 
 TOTAL = 10
 IDLE = 6  # the row that idles
 
 
-def cluster(free: int, jobs: int) -> Observation:
+def cluster(free: int, jobs: int) -> obs.Observation:
     """Observe `jobs` jobs of 100 s, each with two schedulable stages of 8 tasks of 1 s."""
-    view = blank_observation(IDLE, 3, 6)
+    view = obs.blank_observation(IDLE, 3, 6)
     view.cluster[[obs.JOBS, obs.STAGES]] = jobs, 2 * jobs
     view.cluster[[obs.FREE_EXECUTORS, obs.TOTAL_EXECUTORS]] = free, TOTAL
     view.schedulable[: 2 * jobs] = 1
@@ -34,7 +38,7 @@ def cluster(free: int, jobs: int) -> Observation:
     return view
 
 
-def hold(view: Observation, job: int, executors: int, source: bool = False) -> None:
+def hold(view: obs.Observation, job: int, executors: int, source: bool = False) -> None:
     free = int(view.cluster[obs.FREE_EXECUTORS])
     view.jobs[job, obs.EXECUTORS] = executors
     view.jobs[job, obs.IS_SOURCE] = source
@@ -42,7 +46,7 @@ def hold(view: Observation, job: int, executors: int, source: bool = False) -> N
 
 
 def choose(
-    name: str, view: Observation, alpha: float | None = None, release: bool = False
+    name: str, view: obs.Observation, alpha: float | None = None, release: bool = False
 ) -> tuple[int, int]:
     rule = BASELINES[name]
     chosen = rule.alpha if alpha is None else alpha
@@ -54,24 +58,18 @@ def test_first_job_gets_its_share_rounded_up(name: str, share: int) -> None:
     assert choose(name, cluster(free=10, jobs=3)) == (0, share)
 
 
-def test_fair_skips_jobs_that_have_their_share_and_idles_the_rest() -> None:
+def test_fair_serves_jobs_below_their_share() -> None:
+    view = cluster(free=10, jobs=3)
+    view.jobs[2, obs.UNPLACED] = 0  # without unassigned tasks it does not count
+    assert choose("fair", view) == (0, 5)
     view = cluster(free=5, jobs=2)
     hold(view, 0, 5)
     assert choose("fair", view) == (2, 5)
     hold(view, 1, 5)
     assert choose("fair", view)[0] == IDLE
-
-
-def test_fair_counts_only_jobs_with_unassigned_tasks() -> None:
-    view = cluster(free=10, jobs=3)
-    view.jobs[2, obs.UNPLACED] = 0
-    assert choose("fair", view) == (0, 5)
-
-
-def test_fair_keeps_executors_at_their_job_beyond_its_share() -> None:
     view = cluster(free=3, jobs=2)
-    hold(view, 1, 8, source=True)
-    assert choose("fair", view) == (2, 8)  # all three stay: 8 held before, 8 after
+    hold(view, 1, 8, source=True)  # at their job, executors stay beyond its share
+    assert choose("fair", view) == (2, 8)
 
 
 @pytest.mark.parametrize("name", ["weighted-fair", "graphene"])
@@ -138,6 +136,65 @@ def test_random_is_uniform_over_legal_stages_and_limits() -> None:
 
 
 def test_fair_beats_fifo_on_mean_jct() -> None:
-    settings = DagSchedulingSettings(jobs=8)
-    fifo, fair = (run_episode(policy, settings, 3) for policy in ("fifo", "fair"))
-    assert fair.mean_jct_s < fifo.mean_jct_s
+    assert simulate("fair", 3, jobs=8).mean_jct_s < simulate("fifo", 3, jobs=8).mean_jct_s
+
+
+# The exact optimum.
+
+
+def test_optimum_of_one_executor_is_shortest_job_first() -> None:
+    # Three jobs drawn from tasks of 1 s and 4 s, one executor, 2 s to move. In any order the k-th
+    # job ends after k moves and the first k tasks, so shortest first is best.
+    workload = workload_of([equal_tasks(1, 1000)], [equal_tasks(1, 4000)])
+    for seed in range(5):
+        result = simulate("optimal", seed, workload, jobs=3, executors=1)
+        expected = np.cumsum(2 + np.sort(np.where(result.template == 0, 1, 4)))
+        assert sorted(result.completion_s) == expected.tolist()
+
+
+def cheapest(env: DagSchedulingEnv, observation: dict[str, Any]) -> float:
+    """Compute the least cost from here by trying every action on copies."""
+    costs = []
+    for row in np.flatnonzero(observation["schedulable"]):
+        lowest, highest = 1, 1
+        if row < env.settings.max_stages:  # else it idles
+            lowest = int(observation["jobs"][observation["stage_job"][row], obs.MIN_LIMIT])
+            highest = env.settings.total_executors
+        for limit in range(lowest, highest + 1):
+            branch = copy.deepcopy(env)
+            after, reward, terminated, _, _ = branch.step(np.array([row, limit]))
+            costs.append(-reward + (0 if terminated else cheapest(branch, after)))
+    return min(costs)
+
+
+@pytest.mark.parametrize("objective", ["jct", "makespan"])
+def test_optimum_equals_enumeration_and_bounds_baselines(objective: str) -> None:
+    workload = workload_of([equal_tasks(1, 2000), equal_tasks(2, 3000, 0)], [equal_tasks(2, 1000)])
+    values: dict[str, Any] = {"executors": 2, "objective": objective}
+    limits = {"max_jobs": 2, "max_stages": 4, "max_edges": 4}
+
+    def cost(policy: str, *episode: Any, jobs: int) -> float:
+        result = simulate(policy, *episode, jobs=jobs, **values)
+        return result.jct_s.sum() if objective == "jct" else result.makespan_s
+
+    for seed in range(2):
+        env = DagSchedulingEnv(workload, jobs=2, **values, **limits)
+        expected = cheapest(env, env.reset(seed=seed)[0])
+        assert cost("optimal", seed, workload, jobs=2) == pytest.approx(expected)
+    for seed in range(4):
+        least = min(cost(policy, seed, TOY, jobs=3) for policy in BASELINES)
+        assert cost("optimal", seed, TOY, jobs=3) <= least + 1e-9, seed
+
+
+def test_recording_does_not_change_the_optimum() -> None:
+    plain, recorded = (
+        simulate("optimal", 1, TOY, record, jobs=2, executors=2) for record in (False, True)
+    )
+    assert recorded.trace is not None
+    assert len(recorded.trace.start_ms) >= recorded.tasks
+    assert recorded.completion_s.tolist() == plain.completion_s.tolist()
+
+
+def test_large_instances_are_refused() -> None:
+    with pytest.raises(InputError, match="too large"):
+        simulate("optimal", 0)

@@ -55,9 +55,7 @@ class Calls:
 )
 def test_numeric_arrays_round_trip(tmp_path: Path, matrix: Any) -> None:
     np.save(tmp_path / "a.npy", matrix)
-    read = read_npy(tmp_path / "a.npy")
-    assert read.shape == matrix.shape
-    np.testing.assert_array_equal(read, matrix)
+    np.testing.assert_array_equal(read_npy(tmp_path / "a.npy"), matrix, strict=True)
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -70,11 +68,7 @@ def test_plain_containers_round_trip(tmp_path: Path, protocol: int) -> None:
 
 
 def test_nested_arrays_and_scalars_become_plain(tmp_path: Path) -> None:
-    value = {
-        "list": np.array([3, 4], np.int32),
-        "one": np.float64(2.5),
-        "far": np.array([7], ">i8"),
-    }
+    value = {"list": np.array([3, 4], "i4"), "one": np.float64(2.5), "far": np.array([7], ">i8")}
     (tmp_path / "a.npy").write_bytes(npy_bytes(value))
     read = read_npy(tmp_path / "a.npy")
     assert isinstance(read["list"], PlainArray)
@@ -86,30 +80,23 @@ def test_nested_arrays_and_scalars_become_plain(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "named"),
     [
-        (os.system, ("touch {mark}",), "posix.system"),
-        (eval, ("open('{mark}', 'w')",), "builtins.eval"),
-        (subprocess.Popen, (["touch", "{mark}"],), "subprocess.Popen"),
-        (np.fromfile, ("{mark}",), "fromfile"),
-        (getattr, ("{mark}", "upper"), "builtins.getattr"),
+        (os.system, ["touch ran"], "posix.system"),
+        (eval, ["open('ran', 'w')"], "builtins.eval"),
+        (subprocess.Popen, [["touch", "ran"]], "subprocess.Popen"),
+        (np.fromfile, ["ran"], "fromfile"),
+        (getattr, ["ran", "upper"], "builtins.getattr"),
     ],
 )
-@pytest.mark.parametrize("wrapped", [True, False])
 def test_pickle_with_a_call_is_refused_without_running_it(
-    tmp_path: Path, function: Any, arguments: Any, named: str, wrapped: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: Any, arguments: Any, named: str
 ) -> None:
-    mark = tmp_path / "ran"
-    filled = [
-        a.format(mark=mark) if isinstance(a, str) else [b.format(mark=mark) for b in a]
-        for a in arguments
-    ]
-    call = Calls(function, *filled)
-    path = tmp_path / "evil.npy"
-    path.write_bytes(npy_bytes({0: [call]}) if wrapped else object_file(pickle.dumps(call)))
-    with pytest.raises(InputError, match=named) as refusal:
-        read_npy(path)
-    assert str(path) in str(refusal.value)
-    assert "\n" not in str(refusal.value)
-    assert not mark.exists()
+    monkeypatch.chdir(tmp_path)
+    call, path = Calls(function, *arguments), tmp_path / "evil.npy"
+    for content in (npy_bytes({0: [call]}), object_file(pickle.dumps(call))):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=rf"\A{path}.*{named}.*\Z"):
+            read_npy(path)
+        assert not Path("ran").exists()
 
 
 GOOD_MATRIX, GOOD_OBJECT = npy_bytes(np.eye(3)), npy_bytes({0: [1, 2, 3]})
@@ -142,9 +129,8 @@ GOOD_MATRIX, GOOD_OBJECT = npy_bytes(np.eye(3)), npy_bytes({0: [1, 2, 3]})
 def test_damaged_files_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "damaged.npy"
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"damaged\.npy") as refusal:
+    with pytest.raises(InputError, match=r"\A.*damaged\.npy.*\Z"):
         read_npy(path)
-    assert "\n" not in str(refusal.value)
 
 
 def test_missing_file_and_folder_are_refused(tmp_path: Path) -> None:

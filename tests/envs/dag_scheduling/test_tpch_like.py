@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload, synthetic
+from tests.envs.dag_scheduling.cluster import simulate
 from tests.traces import needs_traces
 
-# 5th, 25th, 50th, 75th and 95th percentile.
-SPREAD = (5, 25, 50, 75, 95)
+SLOWER_FIRST = {  # percentiles of the ratio to later tasks, and their tolerances
+    FIRST: ((1.1, 1.8, 3.1, 6.1, 18), (0.1, 0.1, 0.1, 0.1, 0.3)),
+    FRESH: ((1.3, 2.0, 2.3, 14.6, 45), (0.35, 0.1, 0.1, 0.35, 0.35)),
+}
+SLOWER_AT = {  # executors: 10th, 50th and 90th percentile of the ratio to 5 executors
+    10: (0.98, 1.09, 1.33),
+    20: (1.02, 1.30, 1.74),
+    40: (1.12, 1.75, 2.66),
+    50: (1.16, 1.95, 3.12),
+    60: (1.19, 2.15, 3.52),
+    80: (1.29, 2.53, 4.39),
+    100: (1.39, 2.96, 5.05),
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,90 +49,53 @@ def means(like: Workload) -> NDArray[np.float64]:
 
 
 def percentiles(ratio: NDArray[np.float64], *ranks: int) -> NDArray[np.float64]:
-    return np.percentile(ratio[~np.isnan(ratio)], ranks or SPREAD)
+    """5th, 25th, 50th, 75th and 95th percentile, or others."""
+    return np.percentile(ratio[~np.isnan(ratio)], ranks or (5, 25, 50, 75, 95))
 
 
-def by_size(like: Workload, per_job: NDArray[np.float64]) -> list[float]:
-    """Mean over the 22 queries of each of the 7 sizes."""
-    assert [name.split("-")[2] for name in like.job_names[::22]] == [
-        "2g", "5g", "10g", "20g", "50g", "80g", "100g",
-    ]  # fmt: skip
-    return per_job.reshape(7, 22).mean(axis=1).tolist()
-
-
-def test_stages_and_parents_equal_the_published_ones(like: Workload) -> None:
-    stages = np.diff(like.bank.first_stage)
-    assert len(stages) == 154
-    assert round(stages.mean(), 2) == 9.18
+def test_stages_and_tasks_equal_the_published(like: Workload) -> None:
+    bank, stages = like.bank, np.diff(like.bank.first_stage)
+    assert (len(stages), round(stages.mean(), 2)) == (154, 9.18)
     assert (stages.min(), stages.max()) == (2, 18) == (2, like.stages_max)
-    parents = np.bincount(np.diff(like.bank.parent_first))
-    assert (parents / 7).tolist() == [78, 64, 57, 3]
-    cpu, memory = like.bank.demand.T
+    assert (np.bincount(np.diff(bank.parent_first)) / 7).tolist() == [78, 64, 57, 3]
+    tasks = np.add.reduceat(bank.tasks, bank.first_stage[:-1]).reshape(7, 22).mean(axis=1)
+    assert tasks[[0, -1]] == pytest.approx([912, 1575], rel=0.01)
+    assert (np.diff(tasks) > 0).all()
+    assert np.percentile(bank.tasks, [0, 25, 50, 95, 100]).tolist() == [1, 3, 200, 200, 593]
+    cpu, memory = bank.demand.T
     assert not cpu.any()
     assert 0 < memory.min() < memory.max() <= 1
 
 
-def test_tasks_grow_with_the_size(like: Workload) -> None:
-    tasks = by_size(like, np.add.reduceat(like.bank.tasks, like.bank.first_stage[:-1]))
-    assert tasks[0] == pytest.approx(912, rel=0.01)
-    assert tasks[-1] == pytest.approx(1575, rel=0.01)
-    assert (np.diff(tasks) > 0).all()
-    assert np.percentile(like.bank.tasks, [0, 25, 50, 95, 100]).tolist() == [1, 3, 200, 200, 593]
-
-
-def test_work_equals_the_published(like: Workload) -> None:
-    work = like.bank.work_ms / 1000
-    assert work.mean() == pytest.approx(935, rel=0.03)
-    sizes = by_size(like, work)
-    assert sizes == pytest.approx([203, 269, 380, 589, 1152, 1743, 2209], rel=0.04)
-    heaviest = np.sort(work)[::-1][: round(0.23 * len(work))]
-    assert heaviest.sum() / work.sum() == pytest.approx(0.60, abs=0.02)
-
-
-def test_stage_means_equal_the_published(like: Workload) -> None:
-    assert percentiles(like.bank.mean_ms) == pytest.approx([35, 122, 357, 2270, 3828], rel=0.20)
-
-
-def test_variation_within_a_stage_equals_the_published(like: Workload) -> None:
-    bank = like.bank
-    # A stage's lists are adjacent.
-    stages = np.split(bank.durations_ms, bank.wave_first[1:].min(axis=(1, 2)))
+def test_work_and_durations_equal_the_published(like: Workload) -> None:
+    sizes = [name.split("-")[2] for name in like.job_names[::22]]
+    assert sizes == ["2g", "5g", "10g", "20g", "50g", "80g", "100g"]
+    bank, work_s = like.bank, like.bank.work_ms / 1000
+    assert work_s.mean() == pytest.approx(935, rel=0.03)
+    by_size = work_s.reshape(7, 22).mean(axis=1)
+    assert by_size == pytest.approx([203, 269, 380, 589, 1152, 1743, 2209], rel=0.04)
+    heaviest = np.sort(work_s)[::-1][: round(0.23 * len(work_s))]
+    assert heaviest.sum() / work_s.sum() == pytest.approx(0.60, abs=0.02)
+    assert percentiles(bank.mean_ms) == pytest.approx([35, 122, 357, 2270, 3828], rel=0.20)
+    stages = np.split(bank.durations_ms, bank.wave_first[1:].min(axis=(1, 2)))  # lists are adjacent
     variation = np.array([np.std(each) / np.mean(each) for each in stages])
     assert percentiles(variation) == pytest.approx([0.13, 0.29, 0.57, 1.14, 1.82], rel=0.2)
 
 
-@pytest.mark.parametrize(
-    ("wave", "published", "tolerance"),
-    [
-        (FIRST, (1.1, 1.8, 3.1, 6.1, 18), (0.1, 0.1, 0.1, 0.1, 0.3)),
-        (FRESH, (1.3, 2.0, 2.3, 14.6, 45), (0.35, 0.1, 0.1, 0.35, 0.35)),
-    ],
-)
-def test_first_tasks_in_a_stage_or_job_take_longer(
-    means: NDArray[np.float64], wave: int, published: Any, tolerance: Any
-) -> None:
+@pytest.mark.parametrize("wave", SLOWER_FIRST)
+def test_first_tasks_in_a_stage_or_job_take_longer(means: NDArray[np.float64], wave: int) -> None:
+    published, tolerance = SLOWER_FIRST[wave]
     found = percentiles(means[:, wave] / means[:, REST])
     assert (np.abs(found / published - 1) <= tolerance).all()
 
 
-@pytest.mark.parametrize(
-    ("level", "published"),
-    [
-        (10, (0.98, 1.09, 1.33)),
-        (20, (1.02, 1.30, 1.74)),
-        (40, (1.12, 1.75, 2.66)),
-        (50, (1.16, 1.95, 3.12)),
-        (60, (1.19, 2.15, 3.52)),
-        (80, (1.29, 2.53, 4.39)),
-        (100, (1.39, 2.96, 5.05)),
-    ],
-)
+@pytest.mark.parametrize("level", SLOWER_AT)
 def test_more_executors_slow_tasks_down(
-    like: Workload, means: NDArray[np.float64], level: int, published: tuple[float, ...]
+    like: Workload, means: NDArray[np.float64], level: int
 ) -> None:
     column = like.bank.levels.tolist().index(level)
     ratio = means[:, REST, column] / means[:, REST, 0]
-    assert percentiles(ratio, 10, 50, 90) == pytest.approx(published, rel=0.15)
+    assert percentiles(ratio, 10, 50, 90) == pytest.approx(SLOWER_AT[level], rel=0.15)
 
 
 def test_more_executors_slow_short_tasks_most(like: Workload, means: NDArray[np.float64]) -> None:
@@ -144,14 +116,13 @@ def test_generation_is_deterministic_and_cached(like: Workload) -> None:
 
 @needs_traces
 def test_policies_rank_as_on_the_published_profiles() -> None:
-    jct = {}
-    for workload in ("tpch", "tpch-like"):
-        settings = DagSchedulingSettings(workload=workload)
-        jct[workload] = {
-            policy: np.mean([run_episode(policy, settings, seed).mean_jct_s for seed in range(8)])
-            for policy in ("fifo", "sjf-cp", "fair")
-        }
-    for figures in jct.values():
-        assert figures["fair"] < figures["sjf-cp"] < figures["fifo"]
-    for policy, expected in jct["tpch"].items():
-        assert jct["tpch-like"][policy] == pytest.approx(expected, rel=0.10)
+    like, real = (
+        [
+            np.mean([simulate(policy, seed, workload=workload).mean_jct_s for seed in range(8)])
+            for policy in ("fair", "sjf-cp", "fifo")
+        ]
+        for workload in (None, load_workload(DagSchedulingSettings(workload="tpch")))
+    )
+    assert like == sorted(like)
+    assert real == sorted(real)
+    assert like == pytest.approx(real, rel=0.10)

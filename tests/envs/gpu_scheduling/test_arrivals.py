@@ -1,4 +1,4 @@
-"""Jobs of an episode and their arrival times."""
+"""Machine tables built from the settings; jobs of an episode and their arrival times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,23 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs, mean_gap_s
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster, capacity
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, gpu_seconds
-from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.settings import CLUSTERS, GPU_TYPES, GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 
 TOY: dict[str, Any] = {"workload": "toy", "arrivals": "trace"}
-T4 = list(GPU_TYPES).index("T4")
+NAMES = list(GPU_TYPES)
+T4 = NAMES.index("T4")
 
 
-def machines(count: int, gpus: int, gpu: str, cpus: int) -> dict[str, Any]:
-    return {"count": count, "gpus": gpus, "gpu": gpu, "cpus": cpus}
+def machines(count: int, gpus: int, gpu: str, cpus: int, **racks: int) -> dict[str, Any]:
+    return {"count": count, "gpus": gpus, "gpu": gpu, "cpus": cpus, **racks}
 
 
 ONE_GPU = {"machines": [machines(1, 1, "V100", 8)]}
+
+
+def settings_of(**values: Any) -> GpuSchedulingSettings:
+    return GpuSchedulingSettings.model_validate(values)
 
 
 def draw(seed: int = 0, **values: Any) -> Jobs:
@@ -30,9 +35,42 @@ def draw(seed: int = 0, **values: Any) -> Jobs:
 
 
 def draw_with_cluster(seed: int = 0, **values: Any) -> tuple[Jobs, Cluster]:
-    settings = GpuSchedulingSettings.model_validate(values)
+    settings = settings_of(**values)
     cluster, rng = build_cluster(settings), np.random.default_rng(seed)
     return draw_jobs(settings, load_workload(settings), cluster, rng), cluster
+
+
+def test_load_and_jobs_depend_on_cluster() -> None:
+    small, medium, large = (settings_of(cluster=name) for name in CLUSTERS)
+    assert small.drawn_jobs < medium.drawn_jobs < large.drawn_jobs
+    assert small.offered_load > 1 > large.offered_load > medium.offered_load
+    given = settings_of(cluster="large", jobs=7, load=2)
+    assert (given.drawn_jobs, given.offered_load) == (7, 2)
+
+
+def test_groups_become_consecutive_machines() -> None:
+    groups = [machines(3, 2, "P100", 10, machines_per_rack=2), machines(1, 8, "T4", 96)]
+    cluster = build_cluster(settings_of(machines=groups))
+    assert cluster.gpu_capacity.tolist() == [200, 200, 200, 800]
+    assert cluster.cpu_capacity.tolist() == [1000, 1000, 1000, 9600]
+    assert [NAMES[number] for number in cluster.gpu_type] == ["P100", "P100", "P100", "T4"]
+    assert cluster.speed.tolist() == [0.76, 0.76, 0.76, 0.4]
+    assert cluster.price_per_s == pytest.approx([1.46 / 3600] * 3 + [0.35 / 3600])
+    assert cluster.rack.tolist() == [0, 0, 1, 2]  # a group starts a new rack
+    assert "".join(column.dtype.kind for column in cluster) == "iiiffi"
+
+
+def test_custom_gpu_types_are_added_or_replaced() -> None:
+    groups = [machines(1, 1, gpu, 8) for gpu in ("H100", "V100")]
+    own = {"name": "H100", "speed": 4.0}
+    free = {"name": "V100", "speed": 1.0, "price_per_hour": 0.0}
+    settings = settings_of(machines=groups, gpu_types=[{**own, "price_per_hour": 7.2}, free])
+    cluster = build_cluster(settings)
+    assert list(settings.known_gpu_types) == [*NAMES, "H100"]  # numbers stay
+    assert cluster.gpu_type.tolist() == [len(NAMES), NAMES.index("V100")]
+    assert cluster.price_per_s.tolist() == [7.2 / 3600, 0.0]
+    with pytest.raises(InputError, match="'H100' has no price"):
+        build_cluster(settings_of(machines=groups, gpu_types=[own]))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +113,7 @@ def test_generated_jobs_have_requested_load(cluster: str, arrivals: str) -> None
     jobs, table = draw_with_cluster(3, **values)
     available = (table.gpu_capacity / 100 * table.speed).sum() * jobs.arrival_s[-1]
     assert gpu_seconds(jobs).sum() / available == pytest.approx(0.7, rel=0.12)  # heavy tails
-    settings = GpuSchedulingSettings.model_validate(values)
+    settings = settings_of(**values)
     gap = mean_gap_s(settings, load_workload(settings), table)
     assert np.diff(jobs.arrival_s).mean() == pytest.approx(gap, rel=0.02)
 

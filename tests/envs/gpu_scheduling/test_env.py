@@ -1,37 +1,23 @@
-"""The environment: decisions, observations, actions and rewards; results of the vector environment.
-
-Its equality with single environments, step by step, is tested in tests/contract.
-"""
+"""The environment: decisions, observations, actions and rewards."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import features
-from loadmaster.envs.gpu_scheduling.actions import AGENTS, ORDERING, PLACEMENT
+from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import PUBLISHED
 from loadmaster.envs.gpu_scheduling.env import GpuSchedulingEnv
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.episode import run_episode
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
-from tests.envs.gpu_scheduling.instances import TOY, episodes, given_jobs, job, many
-from tests.envs.gpu_scheduling.policies import (
-    Policy,
-    at_random,
-    env_with,
-    finish,
-    first_come_first_fit,
-    shortest_consolidated,
-)
-from tests.envs.gpu_scheduling.reference import check_schedule
+from tests.envs.gpu_scheduling import instances
+from tests.envs.gpu_scheduling.instances import TOY, env_with, finish, first_come_first_fit, job
 
 pytestmark = pytest.mark.slow
 
@@ -50,10 +36,13 @@ def step(env: GpuSchedulingEnv) -> dict[str, Any]:
 @pytest.mark.parametrize("cluster", ["small", "medium"])
 @pytest.mark.parametrize(
     ("baseline", "policy"),
-    [("fifo-first-fit", first_come_first_fit), ("sjf-consolidate", shortest_consolidated)],
+    [
+        ("fifo-first-fit", first_come_first_fit),
+        ("sjf-consolidate", instances.shortest_consolidated),
+    ],
 )
 def test_heuristic_as_policy_equals_baseline(
-    baseline: str, policy: Policy, cluster: str, backfill: bool
+    baseline: str, policy: instances.Policy, cluster: str, backfill: bool
 ) -> None:
     values = {"cluster": cluster, "backfill": backfill, "load": 1.5, "max_queue": 100, "jobs": 100}
     env = started(3, **values)
@@ -63,30 +52,11 @@ def test_heuristic_as_policy_equals_baseline(
         assert np.array_equal(getattr(result, name), getattr(expected, name))
 
 
-@many
-@given(st.data())
-def test_random_policy_passes_audit(data: st.DataObject) -> None:
-    drawn, (_, jobs, _) = data.draw(episodes(disturbed=True))
-    values = drawn.model_dump() | {"arrivals": "trace", "require_types": True}
-    values |= {"machines": drawn.machines, "max_queue": 20, "history": 3}
-    env = GpuSchedulingEnv(given_jobs(jobs), record=True, **values)
-    env.reset(seed=data.draw(st.integers(0, 99)))
-    policy = at_random(data.draw(st.integers(0, 99)))
-    while env.agents:
-        before = env.result()
-        observations, _, over, _, _ = env.step(policy(env.runner))
-        placed = np.isnan(before.start_s) & ~np.isnan(env.result().start_s)
-        assert placed.any() or not env.settings.backfill
-        if not over[ORDERING]:
-            assert observations[ORDERING]["held"].any(), "no job shown could start"
-    check_schedule(env.result(), env.runner.episode, env.settings)
-
-
 @pytest.mark.parametrize("preempt", [False, True])
 @pytest.mark.parametrize(("jct_weight", "fee_weight"), [(1.0, 1.0), (0.25, 3.0)])
 def test_costs_add_up_to_jct_and_fees(jct_weight: float, fee_weight: float, preempt: bool) -> None:
     env = started(5, jobs=60, jct_weight=jct_weight, fee_weight=fee_weight, preempt=preempt)
-    rewards = finish(env, at_random(0))
+    rewards = finish(env, instances.at_random(0))
     result = env.result()
     assert (result.preemptions > 0) is preempt
     jct = jct_weight * result.jct_s.mean() / env.scales.jct_s
@@ -118,8 +88,7 @@ def test_published_reward_of_toy(changed: dict[str, Any], rewards: list[float]) 
 
 def test_published_reward_includes_colocation() -> None:
     """Two halves of one P100 keep 1 - (0.4 / 0.34) x 0.21 of their speed, at the same price."""
-    group = MachineGroup(count=1, gpus=1, gpu="P100", cpus=32)
-    halves = [job(0, 5, gpu=50)] * 2
+    halves, group = [job(0, 5, gpu=50)] * 2, instances.machines(1, 1, "P100")
     env = env_with(*halves, machines=(group,), interference=True, reward="published")
     assert finish(env, first_come_first_fit) == pytest.approx([(1 - 0.4 / 0.34 * 0.21) ** 2])
 
@@ -127,7 +96,7 @@ def test_published_reward_includes_colocation() -> None:
 @pytest.mark.parametrize("preempt", [False, True])
 def test_published_reward_is_bounded(preempt: bool) -> None:
     env = started(5, jobs=60, reward="published", stragglers=0, preempt=preempt)
-    rewards = finish(env, at_random(0))
+    rewards = finish(env, instances.at_random(0))
     assert -0.01 * 32 <= min(rewards) < max(rewards) <= 1
     assert sum(rewards) == pytest.approx(env.runner.decision_state.sums[PUBLISHED])
 
@@ -185,9 +154,8 @@ def test_incomplete_gang_fits_nowhere() -> None:
 
 def test_history_has_observed_speeds() -> None:
     """Three jobs with 0.6 GPUs each share the two GPUs of one machine."""
-    group = MachineGroup(count=2, gpus=2, gpu="P100", cpus=32)
     rows = *([job(0, 100, gpu=60)] * 3), job(5, 1, gpu=10)
-    env = env_with(*rows, machines=(group,), interference=True)
+    env = env_with(*rows, machines=(instances.machines(2, 2, "P100"),), interference=True)
     seen = step(env)
     assert seen["history_mask"][0].tolist() == [True, False]
     assert seen["history_y"][0, 0] < 0.76 * 0.95
@@ -198,7 +166,7 @@ def test_jobs_beyond_max_queue_are_hidden() -> None:
     env = GpuSchedulingEnv(**{**TOY, "arrivals": "batch", "max_queue": 2})
     _, infos = env.reset(seed=0)
     assert infos[ORDERING]["hidden"] == 3
-    policy = at_random(1)
+    policy = instances.at_random(1)
     while env.agents:
         _, _, _, _, infos = env.step(policy(env.runner))
     assert infos[PLACEMENT]["hidden"] == 0
@@ -233,52 +201,12 @@ def test_illegal_actions_are_reported_and_replaced(agent: str, value: float, leg
 
 
 def test_missing_and_misshapen_actions_are_refused() -> None:
-    env = GpuSchedulingEnv(jobs=5, max_queue=4)
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step({})
-    env.reset(seed=0)
+    env, vector = started(jobs=5, max_queue=4), GpuSchedulingVectorEnv(2, jobs=5, max_queue=4)
     actions = first_come_first_fit(env.runner)
     with pytest.raises(InputError, match="'placement'"):
         env.step({ORDERING: actions[ORDERING]})
     with pytest.raises(InputError, match=r"'placement' .* \(8,\); expected \(4, 8\)"):
         env.step({**actions, PLACEMENT: np.zeros(8, np.float32)})
-    finish(env, first_come_first_fit)
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step(actions)
-
-
-def test_vector_results_equal_single_environments() -> None:
-    """Episodes of different sizes share the tables."""
-    single, vector = GpuSchedulingEnv(jobs=40), GpuSchedulingVectorEnv(3, jobs=40)
-    single.reset(seed=0)
-    actions = first_come_first_fit(single.runner)
-    batched = {agent: np.stack([actions[agent]] * 3) for agent in AGENTS}
-    vector.reset(seed=6)
-    results: dict[int, EpisodeResult] = {}
-    while len(results) < 3:
-        for index in np.flatnonzero(vector.step(batched)[2]).tolist():
-            results.setdefault(index, vector.result(index))
-    for index, result in results.items():
-        single.reset(seed=6 + index)
-        finish(single, first_come_first_fit)
-        expected = single.result()
-        assert np.array_equal(result.finish_s, expected.finish_s)
-        assert np.array_equal(result.fee, expected.fee)
-        assert (result.seed, result.epochs) == (6 + index, expected.epochs)
-    assert len({tuple(result.jobs.instances) for result in results.values()}) == 3
-
-
-@pytest.mark.parametrize("copy", [True, False])
-def test_vector_observations_are_views_without_copy(copy: bool) -> None:
-    vector = GpuSchedulingVectorEnv(2, jobs=30, copy=copy)
-    seen, _ = vector.reset(seed=0)
-    kept = {name: table.copy() for name, table in seen.items()}
-    vector.step({agent: vector.action_space[agent].sample() for agent in AGENTS})
-    assert all(np.array_equal(kept[name], seen[name]) for name in kept) is copy
-
-
-def test_missing_and_misshapen_vector_actions_are_refused() -> None:
-    vector = GpuSchedulingVectorEnv(2, jobs=5, max_queue=4)
     vector.reset(seed=0)
     with pytest.raises(InputError, match="'ordering'"):
         vector.step({})

@@ -1,4 +1,4 @@
-"""Agents that preempt: rules of decisions, accounting, and termination."""
+"""Decisions of the agents, with and without preemption: rules, accounting, and termination."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from loadmaster.envs.gpu_scheduling.actions import ORDERING, PLACEMENT
 from loadmaster.envs.gpu_scheduling.decision_state import PLACING, PLACING_AGAIN, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from tests.envs.gpu_scheduling import policies
-from tests.envs.gpu_scheduling.instances import episodes, given_jobs, job, jobs_of, many, play
-from tests.envs.gpu_scheduling.policies import at_random, running, shown
+from tests.envs.gpu_scheduling import instances
+from tests.envs.gpu_scheduling.instances import given_jobs, job, many, play, running, shown
 from tests.envs.gpu_scheduling.reference import check_schedule
 
 pytestmark = pytest.mark.slow
@@ -49,7 +48,7 @@ class Decision(NamedTuple):
         return self.running - self.running_after
 
 
-def watch(runner: EpisodeRunner, policy: policies.Policy) -> list[Decision]:
+def watch(runner: EpisodeRunner, policy: instances.Policy) -> list[Decision]:
     """Run an episode to its end."""
     taken = []
     while runner.advance_to_decision():
@@ -67,10 +66,12 @@ def watch(runner: EpisodeRunner, policy: policies.Policy) -> list[Decision]:
     return taken
 
 
-def drawn(data: st.DataObject, rows: int) -> tuple[EpisodeRunner, GpuSchedulingSettings]:
-    settings, (_, jobs, _) = data.draw(episodes(disturbed=True))
+def drawn(
+    data: st.DataObject, rows: int, preempt: bool = True
+) -> tuple[EpisodeRunner, GpuSchedulingSettings]:
+    settings, (_, jobs, _) = data.draw(instances.episodes(disturbed=True))
     changed = {"arrivals": "trace", "require_types": True, "max_queue": rows, "history": 3}
-    settings = settings.model_copy(update={**changed, "preempt": True})
+    settings = settings.model_copy(update={**changed, "preempt": preempt})
     return EpisodeRunner(settings, 0, given_jobs(jobs), record=True), settings
 
 
@@ -105,18 +106,20 @@ def check_decision(decision: Decision, backfill: bool) -> None:
     assert all(priority[number] < best_waiting for number in decision.stopped)
 
 
+@pytest.mark.parametrize("preempt", [False, True])
 @many
 @given(st.data())
-def test_random_preempting_policy_passes_audit(data: st.DataObject) -> None:
+def test_random_policy_passes_audit(preempt: bool, data: st.DataObject) -> None:
     """Priorities change at every decision; with few rows, running jobs are hidden."""
     rows = data.draw(st.sampled_from((20, 5)))
-    runner, settings = drawn(data, rows)
-    taken = watch(runner, at_random(data.draw(st.integers(0, 99))))
+    runner, settings = drawn(data, rows, preempt)
+    taken = watch(runner, instances.at_random(data.draw(st.integers(0, 99))))
     result = runner.result()
     check_events(taken, len(result.finish_s))
     for decision in taken:
         check_decision(decision, settings.backfill)
     assert result.preemptions == sum(len(decision.stopped) for decision in taken)
+    assert preempt or all(decision.phase == PLACING for decision in taken)
     # Hidden jobs may wait although they fit, as without backfill.
     strict = settings.model_copy(update={"backfill": False})
     check_schedule(result, runner.episode, settings if rows == 20 else strict)
@@ -128,7 +131,7 @@ def test_random_preempting_policy_passes_audit(data: st.DataObject) -> None:
 @given(st.data())
 def test_running_first_equals_no_preemption(data: st.DataObject) -> None:
     runner, settings = drawn(data, 20)
-    assert not any(decision.stopped for decision in watch(runner, policies.running_first))
+    assert not any(decision.stopped for decision in watch(runner, instances.running_first))
     expected = play("fifo-first-fit", settings, runner.episode)
     assert np.array_equal(runner.result().finish_s, expected.finish_s)
     assert np.array_equal(runner.result().fee, expected.fee)
@@ -140,12 +143,15 @@ def test_srtf_as_policy_equals_baseline(seed: int, restart_s: float, gpus: int) 
     """On one machine, with jobs of one GPU."""
     rng = np.random.default_rng(seed)
     rows = [job(float(rng.uniform(0, 60)), float(rng.uniform(1, 20))) for _ in range(15)]
-    machine = MachineGroup(count=1, gpus=gpus, gpu="V100", cpus=32)
     settings = GpuSchedulingSettings(
-        machines=(machine,), arrivals="trace", stragglers=0, restart_s=restart_s, preempt=True
+        machines=(instances.machines(1, gpus),),
+        arrivals="trace",
+        stragglers=0,
+        restart_s=restart_s,
+        preempt=True,
     )
-    runner = EpisodeRunner(settings, 0, given_jobs(jobs_of(rows)))
-    watch(runner, policies.shortest_remaining)
+    runner = EpisodeRunner(settings, 0, given_jobs(instances.jobs_of(rows)))
+    watch(runner, instances.shortest_remaining)
     expected = play("srtf-first-fit", settings, runner.episode)
     assert runner.result().finish_s == pytest.approx(expected.finish_s, rel=1e-12)
     assert runner.result().preemptions == expected.preemptions
@@ -159,7 +165,7 @@ def test_preempting_at_every_event_terminates_with_and_without_trace(backfill: b
         settings = GpuSchedulingSettings(preempt=True, jobs=120, load=1.5, backfill=backfill)
         runner = EpisodeRunner(settings, 2, load_workload(settings), record)
         rows = len(runner.state.trace)
-        runs.append((watch(runner, policies.pending_first), runner.result()))
+        runs.append((watch(runner, instances.pending_first), runner.result()))
         assert len(runner.state.trace) > rows or not record
     (unrecorded, expected), (taken, result) = runs
     assert taken == unrecorded

@@ -1,19 +1,18 @@
-"""DAS learns to place jobs on the faster machine."""
+"""DAS learns to place jobs on the faster machine; the encoder of DAGs learns critical paths."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.bench.encoder import random_dags, train_and_measure
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining
 from loadmaster.platform.training.trainer import Trainer
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
-
 ITERATIONS = 10
-SEED = 1
 FAST = {"count": 1, "gpus": 4, "gpu": "V100", "cpus": 96}
 SLOW = {"count": 1, "gpus": 4, "gpu": "K80", "cpus": 96}  # a fifth of the speed
 
@@ -26,7 +25,7 @@ def training(process: bool) -> DasTraining:
     return build_settings(
         DasTraining,
         {
-            "seed": SEED,
+            "seed": 1,
             "environment": {
                 "machines": [SLOW, FAST], "jobs": 16, "load": 0.4, "fee_weight": 0.0,
                 "oversized": "skip",
@@ -44,6 +43,8 @@ def training(process: bool) -> DasTraining:
     )  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
 @pytest.mark.filterwarnings("ignore:job .* asks for")
 @pytest.mark.parametrize("process", [False, True])
 def test_jobs_are_placed_on_the_faster_machine(process: bool) -> None:
@@ -62,3 +63,24 @@ def test_jobs_are_placed_on_the_faster_machine(process: bool) -> None:
     best = np.mean([run.mean_jct_s for run in runs])
     assert untrained > 2 * best
     assert trained < 1.15 * best
+
+
+def test_random_dags_have_the_longest_paths() -> None:
+    batch, path = random_dags(np.random.default_rng(4), dags=30, depth=5)
+    durations = batch.inputs.sum(dim=1)  # the only input
+    for row in range(len(path)):
+        below = path[batch.child[batch.parent == row]]
+        expected = durations[row] + (below.max() if len(below) else 0)
+        torch.testing.assert_close(path[row], expected)
+        assert batch.height[row] == 0 or len(below) > 0
+    assert (batch.height[batch.parent] == batch.height[batch.child] + 1).all()
+
+
+@pytest.mark.slow
+def test_error_of_critical_paths_falls_within_400_iterations() -> None:
+    """`loadmaster bench encoder` trains longer."""
+    losses: list[float] = []
+    errors = train_and_measure(400, on_iteration=lambda _, loss: losses.append(loss))
+    assert np.mean(losses[-50:]) < 0.2 * np.mean(losses[:10])
+    assert errors.trained_depth < 0.5 * errors.blind
+    assert errors.deeper < 0.8 * errors.blind  # levels it has never seen
