@@ -89,11 +89,10 @@ def test_round_trip_is_bitwise(tmp_path: Path) -> None:
     results = {"validation": 1 / 3}
     save(folder, network=settings, weights=state, trained=trained, results=results)
     loaded = load_bundle(folder)
-    for manifest in (loaded, read_manifest(folder)):
-        assert (manifest.name, manifest.system) == ("mine", "decima")
-        assert (manifest.network, manifest.trained) == (settings, trained)
-        assert manifest.results == results
-        assert manifest.size == (folder / "weights.safetensors").stat().st_size
+    assert (loaded.name, loaded.system) == ("mine", "decima")
+    assert (loaded.network, loaded.trained, loaded.results) == (settings, trained, results)
+    assert loaded.size == (folder / "weights.safetensors").stat().st_size
+    assert vars(read_manifest(folder)).items() <= vars(loaded).items()
     for found in (loaded.weights, loaded.build().state_dict()):
         assert found.keys() == state.keys()
         for name, tensor in state.items():
@@ -159,25 +158,19 @@ def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_invalid_weights_are_not_saved(tmp_path: Path) -> None:
+def test_weights_that_are_not_finite_or_of_another_system_are_refused(tmp_path: Path) -> None:
     weights = build_network("decima", {}).state_dict()
     weights["score_stage.0.bias"].fill_(torch.nan)
     with pytest.raises(InputError, match="not finite"):
         save(tmp_path / "b", weights=weights)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_network_of_another_system_is_refused(whole: Path) -> None:
     with pytest.raises(InputError, match="expected 'das'"):
-        load_bundle(whole).build("das")
+        load_bundle(save(tmp_path / "b")).build("das")
 
 
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another program's": (lambda r: r.pop("kind"), "describes no loadmaster policy"),
-    "newer": (
-        lambda r: r.update(format=2, loadmaster="7.1.0"),
-        "was written by loadmaster 7.1.0 in bundle format 2; this is loadmaster",
-    ),
+    "newer": (lambda r: r.update(format=2, loadmaster="7.1.0"), "by loadmaster 7.1.0 in bundle fo"),
     "newer, and hostile": (lambda r: r.update(format=9, loadmaster="\x1b[2J" * 99), "upgrade it"),
     "no format": (lambda r: r.pop("format"), "expected a format number"),
     "format true": (lambda r: r.update(format=True), "expected a format number"),
@@ -192,10 +185,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "unknown system": (lambda r: r.update(system="decimo"), "did you mean 'decima'"),
     "hostile system": (lambda r: r.update(system="\x1b[31m"), "unknown system"),
     "unknown setting": (lambda r: r["network"].update(widht=8), "did you mean 'width'"),
-    "another network": (
-        lambda r: r["network"].update(width=9),
-        "is (8, 16) float32; expected (9, 16) float32",
-    ),
+    "another network": (lambda r: r["network"].update(width=9), "expected (9, 16) float32"),
     "fewer parts": (lambda r: r["network"].update(limits=False), "has the surplus 'score_limit"),
     "giant network": (lambda r: r["network"].update(width=10**7), "expected ("),
     "impossible network": (lambda r: r["network"].update(width=10**18), "no possible network"),
@@ -274,18 +264,14 @@ def test_other_formats_of_weights_are_refused(copy: Path) -> None:
 
 
 def test_loading_uses_no_pickle(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: Any, **__: Any) -> None:
-        raise AssertionError("a pickle was opened")
-
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, forbidden)
-    monkeypatch.setattr(torch, "load", forbidden)
+    for module, name in (
+        (pickle, "load"),
+        (pickle, "loads"),
+        (pickle, "Unpickler"),
+        (torch, "load"),
+    ):
+        monkeypatch.delattr(module, name)
     assert load_bundle(copy).name == "good"
-
-
-@pytest.fixture(scope="module")
-def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copytree(whole, tmp_path_factory.mktemp("flips") / "b"))
 
 
 @pytest.mark.slow
@@ -294,7 +280,7 @@ def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @given(data=st.data(), file=st.sampled_from(sorted(FILES - {"README.md"})), signed=st.booleans())
 def test_flipped_bytes_are_refused_or_have_no_effect(
-    data: st.DataObject, file: str, signed: bool, whole: Path, scratch: Path
+    data: st.DataObject, file: str, signed: bool, whole: Path, copy: Path
 ) -> None:
     """`signed`: with the digest of the changed weights, which are then finite or refused."""
     content = bytearray((whole / file).read_bytes())
@@ -303,13 +289,13 @@ def test_flipped_bytes_are_refused_or_have_no_effect(
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
     for name in FILES:
-        shutil.copy(whole / name, scratch / name)
+        shutil.copy(whole / name, copy / name)
     if signed and file == "weights.safetensors":
-        put_weights(scratch, bytes(content))
+        put_weights(copy, bytes(content))
     else:
-        (scratch / file).write_bytes(content)
+        (copy / file).write_bytes(content)
     try:
-        loaded = load_bundle(scratch)
+        loaded = load_bundle(copy)
     except InputError:
         return
     good = load_bundle(whole).weights

@@ -32,9 +32,7 @@ def rotated(rotations: Rotations, vectors: Array64, sums: Array64, back: bool) -
 def matrix_of(rows: int, rank: int, kinds: int, seed: int) -> Array64:
     """Positive semi-definite; few `kinds` of rows make eigenvalues coincide."""
     rng = np.random.default_rng(seed)
-    factor = rng.normal(size=(rows, max(rank, 1)))
-    if rank == 0:
-        factor[:] = 0
+    factor = rng.normal(size=(rows, rank))
     if kinds:
         factor = factor[np.arange(rows) % kinds]
     found: Array64 = factor @ factor.T

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
@@ -15,25 +14,18 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import FINISHED_S
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models.das.explain import OPTIONS, explain
-from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.policy import DasPolicy
-from loadmaster.models.das.settings import DasSettings
+from tests.models.das.builders import NETWORK, module_of
 
 pytestmark = pytest.mark.slow
 
-NETWORK = {"width": 16, "heads": 2, "layers": 1}
 SETTINGS = GpuSchedulingSettings(jobs=60, max_queue=9, history=4)
 WORKLOAD = load_workload(SETTINGS)
 
 
-def policy_of(network: dict[str, Any] | None = None, **environment: Any) -> DasPolicy:
-    """Untrained, with random heads."""
-    torch.manual_seed(4)
-    built = DasNetwork(DasSettings.model_validate({**NETWORK, **(network or {})}))
-    with torch.no_grad():
-        for head in (built.ordering.rank, built.placement.prior):
-            head.weight.normal_(generator=torch.Generator().manual_seed(1))
-    return DasPolicy(built, SETTINGS.model_copy(update=environment))
+def policy_of(exact_up_to: int = 256, **environment: Any) -> DasPolicy:
+    network = module_of(1.0, **NETWORK, exact_up_to=exact_up_to).network
+    return DasPolicy(network, SETTINGS.model_copy(update=environment))
 
 
 @pytest.mark.parametrize("preempt", [False, True])
@@ -56,7 +48,7 @@ def test_compiled_episodes_equal_torch(preempt: bool) -> None:
 def test_clusters_with_cells_run_in_torch() -> None:
     """The same schedule: each machine has a cell of its own."""
     exact, by_cells = (
-        policy.run(SETTINGS, 1, WORKLOAD) for policy in (policy_of(), policy_of({"exact_up_to": 4}))
+        policy.run(SETTINGS, 1, WORKLOAD) for policy in (policy_of(), policy_of(exact_up_to=4))
     )
     np.testing.assert_allclose(by_cells.finish_s, exact.finish_s)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -28,12 +27,14 @@ from loadmaster.platform.rl.advantages import (
 from loadmaster.platform.rl.rollout import on_device, taken
 from loadmaster.platform.systems.decima.rollout import Recording, record_rollout
 
-ROLLOUT = Rollout(np.array([0.0, 2.0, 3.0, 7.0]), np.array([1.0, 2.0, 4.0, 8.0]), 10.0)
-ALL = np.arange(4)
-
 
 def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
-    return Rollout(np.array(times), np.array(rewards), end)
+    return Rollout(np.array(times, float), np.array(rewards, float), end)
+
+
+ROLLOUT = rollout([0, 2, 3, 7], [1, 2, 4, 8], 10)
+ALL = np.arange(4)
+PAIR = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
 
 
 def test_returns_by_hand() -> None:
@@ -46,11 +47,10 @@ def test_returns_by_hand() -> None:
 
 def test_group_baselines_by_hand() -> None:
     # Return-to-go of the second: -6 at 0, -4 at 4, 0 at 10, interpolated linearly.
-    group = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
-    assert group_baselines(group)[0] == pytest.approx([-6, -5, -2])
+    assert group_baselines(PAIR)[0] == pytest.approx([-6, -5, -2])
     # And of the first: -3 at 0, -2 at 2, -1 at 7.
-    assert group_baselines(group)[1] == pytest.approx([-3, -1.6])
-    assert group_advantages(group)[1] == pytest.approx([-3, -2.4])
+    assert group_baselines(PAIR)[1] == pytest.approx([-3, -1.6])
+    assert group_advantages(PAIR)[1] == pytest.approx([-3, -2.4])
     # Of several decisions at one time the first counts; after the end nothing is left.
     group = [rollout([0, 0, 0], [0, 0, -3], 3), rollout([0, 1, 5], [-1, -1, 0], 6)]
     assert group_baselines(group)[1] == pytest.approx([-3, -2, 0])
@@ -59,12 +59,9 @@ def test_group_baselines_by_hand() -> None:
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.1])
-def test_bootstrapped_with_infinite_horizon_and_no_outlook_equals_group_advantages(
-    discount: float,
-) -> None:
-    group = [rollout([0, 2, 7], [-1, -2, -1], 9), rollout([0, 4], [-2, -4], 10)]
-    found = bootstrapped_advantages([group], discount, credit_horizon_s=1e12)
-    for expected, own in zip(group_advantages(group, discount), found, strict=True):
+def test_infinite_credit_horizon_without_outlook_equals_group_advantages(discount: float) -> None:
+    found = bootstrapped_advantages([PAIR], discount, credit_horizon_s=1e12)
+    for expected, own in zip(group_advantages(PAIR, discount), found, strict=True):
         assert own == pytest.approx(expected)
 
 
@@ -145,21 +142,17 @@ SETTINGS = DagSchedulingSettings(
 GROUPS, SIZE = 150, 4
 
 
-def gradients(
-    network: DecimaNetwork, recording: Recording, weightings: Sequence[np.ndarray]
-) -> np.ndarray:
+def gradients(network: DecimaNetwork, recording: Recording, *weightings: np.ndarray) -> np.ndarray:
     """(weightings, weights) REINFORCE's estimates for the weights of the last layers."""
     everything = torch.arange(len(recording.kept))
     tables = taken(on_device({"obs": recording.observations}, "cpu"), everything, "cpu")["obs"]
     actions = torch.as_tensor(recording.actions)
     scores, batch, embedded = network(tables)
     limits = network.limit_scores(tables, batch, embedded, actions[:, 0], 3)
-    each = torch.arange(len(actions))
-    stage = scores.log_softmax(1)[each, actions[:, 0]]
-    limit = limits.log_softmax(1)[each, actions[:, 1] - 1]
-    torch.testing.assert_close(
-        (stage + limit).double(), torch.as_tensor(recording.log_probability), atol=1e-4, rtol=0
-    )
+    stage = scores.log_softmax(1)[everything, actions[:, 0]]
+    limit = limits.log_softmax(1)[everything, actions[:, 1] - 1]
+    log_prob = (stage + limit).detach().numpy()
+    np.testing.assert_allclose(log_prob, recording.log_probability, atol=1e-4)
     wanted = [network.score_stage[-1].weight, network.score_limit[-1].weight]
     found = []
     for weighting in weightings:
@@ -170,9 +163,7 @@ def gradients(
 
 
 @pytest.mark.slow
-def test_group_baseline_is_unbiased_and_reduces_variance(
-    record_property: pytest.RecordProperty,
-) -> None:
+def test_group_baseline_is_unbiased_and_reduces_variance() -> None:
     torch.manual_seed(1)
     network, workload = DecimaNetwork(), load_workload(SETTINGS)
     groups = [
@@ -183,14 +174,14 @@ def test_group_baseline_is_unbiased_and_reduces_variance(
         for group in range(GROUPS)
     ]
     rollouts = [[recording.rollout for recording in group] for group in groups]
-    weightings = zip(
+    each_one = zip(
+        [recording for group in groups for recording in group],
         [returns_to_go(each) for group in rollouts for each in group],
         [each for group in rollouts for each in group_advantages(group)],
         bootstrapped_advantages(rollouts, 0.0, credit_horizon_s=30.0),
         strict=True,
     )
-    recordings = [recording for group in groups for recording in group]
-    found = [gradients(network, *pair) for pair in zip(recordings, weightings, strict=True)]
+    found = [gradients(network, recording, *weightings) for recording, *weightings in each_one]
     # (3, GROUPS, weights): groups are independent; their rollouts share an input.
     each_way = np.reshape(found, (GROUPS, SIZE, 3, -1)).mean(axis=1).transpose(1, 0, 2)
     without, baseline, bootstrapped = each_way
@@ -199,9 +190,6 @@ def test_group_baseline_is_unbiased_and_reduces_variance(
     assert (np.abs(difference.mean(axis=0)) < 4 * error).all()  # the same mean: unbiased
     factor = without.var(axis=0).sum() / baseline.var(axis=0).sum()
     further = baseline.var(axis=0).sum() / bootstrapped.var(axis=0).sum()
-    record_property("variance_factor", round(float(factor), 1))
-    print(f"variance without the baseline over variance with it: {factor:.1f}")
-    print(f"and over variance with bootstrapped advantages, 30 s: another {further:.1f}")
     assert factor > 3
     assert further > 1
     # A short credit horizon may bias the gradient, but not turn it around.

@@ -17,10 +17,13 @@ from loadmaster.platform.rl.rollout import (
     Ragged,
     Recording,
     RolloutSpec,
+    Tree,
     concatenated,
+    leaves,
     normalised,
     on_device,
     taken,
+    tree_map,
 )
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 from tests.learning import vaults
@@ -152,13 +155,23 @@ def roll_out(
     return engine.roll_out(module or RandomModule(), specs)
 
 
-def assert_same(one: Recording, other: Recording) -> None:
-    for name, column in {**one.observations, **one.actions}.items():
-        twin = {**other.observations, **other.actions}[name]
-        if isinstance(column, Ragged):
-            assert np.array_equal(column.counts, twin.counts)
-            column, twin = column.items, twin.items
-        assert np.array_equal(column, twin), name
+def assert_same(one: Tree, other: Tree, atol: float = 0.0) -> None:
+    """Columns are equal within `atol`."""
+
+    def compare(left: Any, right: Any) -> None:
+        if isinstance(left, Ragged):
+            assert left.counts.tolist() == right.counts.tolist()
+            left, right = left.items, right.items
+        assert left.dtype == right.dtype
+        np.testing.assert_allclose(left, right, rtol=0, atol=atol)
+
+    tree_map(compare, one, other)
+    assert len(list(leaves(one))) == len(list(leaves(other)))
+
+
+def assert_same_recording(one: Recording, other: Recording) -> None:
+    assert_same(one.observations, other.observations)
+    assert_same(one.actions, other.actions)
     assert np.array_equal(one.log_probability, other.log_probability)
     assert np.array_equal(one.rollout.reward, other.rollout.reward)
 
@@ -167,15 +180,9 @@ def test_rollout_does_not_depend_on_its_batch() -> None:
     specs = [RolloutSpec(4, 11), RolloutSpec(2, 12), RolloutSpec(6, 13)]
     together = roll_out(*specs)
     for spec, beside in zip(specs, together, strict=True):
-        assert_same(*roll_out(spec), beside)
+        assert_same_recording(*roll_out(spec), beside)
     (other,) = roll_out(RolloutSpec(4, action_seed=12))
     assert not np.array_equal(other.log_probability, together[0].log_probability)
-
-
-def test_module_gets_running_episodes_and_rows_in_use_only() -> None:
-    module = RandomModule()
-    roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2), module=module)
-    assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
 
 
 def test_short_queues_are_batched_apart_from_long_ones() -> None:
@@ -184,11 +191,13 @@ def test_short_queues_are_batched_apart_from_long_ones() -> None:
     found = roll_out(*specs, module=module)
     assert module.shapes[:2] == [(32, 2), (32, 4)]
     for place in (0, 1, 63):
-        assert_same(*roll_out(specs[place]), found[place])
+        assert_same_recording(*roll_out(specs[place]), found[place])
 
 
-def test_rows_in_use_only_are_recorded() -> None:
-    first, second = roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2))
+def test_only_running_episodes_and_rows_in_use_are_passed_and_recorded() -> None:
+    module = RandomModule()
+    first, second = roll_out(RolloutSpec(2, 1), RolloutSpec(4, 2), module=module)
+    assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
     seen, actions = second.observations, second.actions
     assert seen["jobs"].counts.tolist() == actions["place"].counts.tolist() == [4, 3, 2, 1]
     assert seen["jobs"].items[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]

@@ -64,15 +64,15 @@ def make_engine() -> VectorEngine:
     return VectorEngine(make_envs)
 
 
-def tolls_config(learning: Learning, workers: int = 0) -> InputDrivenConfig:
+def tolls_config(learning: Learning) -> InputDrivenConfig:
     config = InputDrivenConfig()
     config.environment(observation_space=Tolls.observation_space, action_space=Tolls.action_space)
-    config.env_runners(num_env_runners=workers)
+    config.env_runners(num_env_runners=0)
     config.learners(num_learners=0)
     config.training(lr=0.05)
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=LaneModule))
     config.debugging(seed=3, log_level="ERROR")
-    groups = Rollouts(workers=workers, sequences=4, per_sequence=4)
+    groups = Rollouts(workers=0, sequences=4, per_sequence=4)
     return config.input_driven(engine=make_engine, groups=groups, learning=learning)
 
 

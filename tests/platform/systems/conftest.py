@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from loadmaster.models import manifest as manifests
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
+from tests.platform.cli.one_line import Cli
 
 if TYPE_CHECKING:
     from loadmaster.platform.training.trainer import Trainer
@@ -50,14 +49,8 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command with --json and parse its output."""
-
-    def run(*arguments: str) -> Any:
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
 
 
 @pytest.fixture

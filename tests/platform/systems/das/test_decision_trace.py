@@ -15,8 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_traced_episode_equals_plain_run() -> None:
-    result = recorded()
-    found = result.case
+    result, found = recorded(), recorded().case
     plain = untrained_policy().run(SMALL, SEED, load_workload(SMALL))
     np.testing.assert_array_equal(result.finish_s, plain.finish_s)
     assert found is not None
@@ -25,8 +24,7 @@ def test_traced_episode_equals_plain_run() -> None:
 
 
 def test_steps_match_the_schedule() -> None:
-    result, steps = recorded(), traced_steps()
-    run = result.trace
+    result, run, steps = recorded(), recorded().trace, traced_steps()
     assert run is not None
     assert {step.kind for step in steps} == {PLACING, RECONSIDERING, PLACING_AGAIN}
     rows = set(zip(run.job, run.machine, run.instances, run.start_s, strict=True))
@@ -48,9 +46,7 @@ def test_steps_match_the_schedule() -> None:
 
 
 def test_highest_priority_goes_first_to_highest_affinity() -> None:
-    for step in traced_steps():
-        if step.kind == RECONSIDERING:
-            continue
+    for step in (step for step in traced_steps() if step.kind != RECONSIDERING):
         first = int(step.order[0])
         assert first in step.startable
         assert step.mean[first] == step.mean[step.startable].max()
@@ -86,7 +82,6 @@ def test_thinned_steps_are_spread_over_the_episode() -> None:
 def test_picture_selects_successive_steps() -> None:
     steps = traced_steps()
     shown = select_steps(steps)
-    assert len(shown) == DECISIONS
     first = steps.index(shown[0])
     assert tuple(shown) == steps[first : first + DECISIONS]
     assert any(step.stopped for step in shown)

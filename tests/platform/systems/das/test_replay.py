@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.systems.das import replay as gpu
 from loadmaster.platform.systems.das.replay import assign_gpu_rows, pack_bars
 from tests.bundles import make_bundle
-from tests.platform.cli.one_line import error_line
-from tests.platform.systems.das.traces import ENVIRONMENT, NETWORK, SMALL, recorded, traced_steps
+from tests.models.das.builders import NETWORK
+from tests.platform.cli.one_line import Cli
+from tests.platform.systems.das.traces import ENVIRONMENT, SMALL, recorded, traced_steps
 from tests.platform.systems.decima.test_replay import data_in, numbers_in
 
 pytestmark = pytest.mark.slow
@@ -182,9 +182,8 @@ def test_summary_in_hours_with_fees() -> None:
     )
 
 
-def test_command_compares_two_baselines(here: Path, run_json: Callable[..., Any]) -> None:
-    few = ["--seed", "3", "--set", "jobs=60", "--set", "load=2"]
-    record = run_json("replay", "gpu_scheduling", *few)
+def test_command_compares_two_baselines(here: Path, cli: Cli) -> None:
+    record = cli.json("replay gpu_scheduling --seed 3 --set jobs=60 --set load=2")
     assert list(record["policies"]) == ["las-consolidate", "fifo-first-fit"]
     las = recorded("las-consolidate")
     assert record["policies"]["las-consolidate"] == {
@@ -198,14 +197,12 @@ def test_command_compares_two_baselines(here: Path, run_json: Callable[..., Any]
     assert data_in(text)["policies"][0]["completion_s"] == las.finish_s.tolist()
 
 
-def test_bundle_is_compared_with_best_baseline_that_is_no_oracle(
-    here: Path, run_json: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bundle_is_compared_with_best_baseline_that_is_no_oracle(here: Path, cli: Cli) -> None:
     make_bundle(here / "das-mine", system="das", environment=ENVIRONMENT, **NETWORK)
-    unwritable = ["-o", "page.html", "--picture", "no/case.png"]
-    assert "--picture" in error_line(["replay", "./das-mine", *unwritable], capsys)
+    command = "replay ./das-mine -o page.html --picture"
+    assert "--picture" in cli.error(f"{command} no/case.png")
     assert [path.name for path in here.iterdir()] == ["das-mine"]
-    record = run_json("replay", "./das-mine", "-o", "page.html", "--picture", "case.png")
+    record = cli.json(f"{command} case.png")
     assert record["picture"] == "case.png"
     assert (here / "case.png").read_bytes().startswith(b"\x89PNG")
     ours, best = record["policies"]

@@ -19,12 +19,13 @@ SETTINGS = DagSchedulingSettings(jobs=4, executors=12)
 
 
 @pytest.fixture(scope="module")
-def network() -> DecimaNetwork:
+def policy() -> DecimaPolicy:
     torch.manual_seed(8)
-    return DecimaNetwork()
+    return DecimaPolicy(DecimaNetwork())
 
 
-def test_compiled_episode_equals_the_environment(network: DecimaNetwork) -> None:
+def test_compiled_episode_equals_the_environment(policy: DecimaPolicy) -> None:
+    network = policy.network
     env = DagSchedulingEnv(jobs=4, executors=12, max_jobs=4, max_stages=80, max_edges=100)
     for seed in range(3):
         observation, _ = env.reset(seed=seed)
@@ -38,13 +39,13 @@ def test_compiled_episode_equals_the_environment(network: DecimaNetwork) -> None
             action = np.array([int(stage), int(limits.argmax(1)) + 1])
             observation, _, over, _, _ = env.step(action)
             decisions += 1
-        result = run_episode(DecimaPolicy(network), SETTINGS, seed, load_workload(SETTINGS))
+        result = run_episode(policy, SETTINGS, seed, load_workload(SETTINGS))
         assert result.decisions == decisions
         assert result.completion_s.tolist() == env.result().completion_s.tolist()
 
 
-def test_samples_are_a_function_of_the_action_seed(network: DecimaNetwork) -> None:
-    workload, policy = load_workload(SETTINGS), DecimaPolicy(network)
+def test_samples_are_a_function_of_the_action_seed(policy: DecimaPolicy) -> None:
+    workload = load_workload(SETTINGS)
     once, again, other = (
         run_episode(policy, SETTINGS, 1, workload, action_seed=seed).completion_s.tolist()
         for seed in (5, 5, 6)
@@ -53,12 +54,12 @@ def test_samples_are_a_function_of_the_action_seed(network: DecimaNetwork) -> No
     assert once != other
 
 
-def test_recording_does_not_change_the_episode(network: DecimaNetwork) -> None:
+def test_recording_does_not_change_the_episode(policy: DecimaPolicy) -> None:
     settings = DagSchedulingSettings()  # 20 jobs: both the trace and the slots have to grow
-    workload = load_workload(settings)
-    policy = DecimaPolicy(network)
-    plain = run_episode(policy, settings, 2, workload)
-    recorded = run_episode(policy, settings, 2, workload, record=True)
+    plain, recorded = (
+        run_episode(policy, settings, 2, load_workload(settings), record=record)
+        for record in (False, True)
+    )
     assert recorded.completion_s.tolist() == plain.completion_s.tolist()
     assert recorded.trace is not None
     assert int((recorded.trace.moving == 0).sum()) == recorded.tasks

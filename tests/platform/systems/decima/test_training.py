@@ -30,15 +30,13 @@ Start = Callable[..., Trainer]
 
 
 def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
-    return build_settings(
-        DecimaTraining,
-        {
-            "environment": {"workload": "toy", "jobs": 3, "executors": 4},
-            "rollouts": {"sequences": 2, "per_sequence": 3, "workers": workers},
-            "training": {"learning_rate": {"first": 0.01, "last": 0.01}, **training},
-            "validation": {"every": 1, "sequences": 3},
-        },
-    )
+    values = {
+        "environment": {"workload": "toy", "jobs": 3, "executors": 4},
+        "rollouts": {"sequences": 2, "per_sequence": 3, "workers": workers},
+        "training": {"learning_rate": {"first": 0.01, "last": 0.01}, **training},
+        "validation": {"every": 1, "sequences": 3},
+    }
+    return build_settings(DecimaTraining, values)
 
 
 def row_of(trainer: Trainer) -> Row:
