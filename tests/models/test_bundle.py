@@ -30,6 +30,7 @@ from loadmaster.models.manifest import pretrained_folder, pretrained_policies, r
 from tests.bundles import make_bundle
 
 FILES = {"manifest.json", "weights.safetensors", "README.md"}
+Change = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def edit(folder: Path, change: Change) -> None:
     file = folder / "manifest.json"
     record = json.loads(file.read_text())
     change(record)
@@ -72,9 +73,8 @@ def refused(folder: Path) -> str:
     with pytest.raises(InputError) as caught:
         load_bundle(folder)
     reason = str(caught.value)
-    assert "\n" not in reason
-    assert len(reason) < 700
     assert reason.isprintable()
+    assert len(reason) < 700
     return reason
 
 
@@ -102,17 +102,14 @@ def test_round_trip_is_bitwise(tmp_path: Path) -> None:
 
 
 def test_values_are_converted_to_json(tmp_path: Path) -> None:
-    save(
-        tmp_path / "b",
-        trained={"environment": {"data": Path("/traces")}, "seeds": (1, 2)},
-        results={"validation": float("nan"), "mean": np.float32(0.5), 3: torch.tensor(2)},
-    )
-    loaded = load_bundle(tmp_path / "b")
+    trained = {"environment": {"data": Path("/traces")}, "seeds": (1, 2)}
+    results = {"validation": float("nan"), "mean": np.float32(0.5), 3: torch.tensor(2)}
+    loaded = load_bundle(save(tmp_path / "b", trained=trained, results=results))
     assert loaded.trained == {"environment": {"data": "/traces"}, "seeds": [1, 2]}
     assert loaded.results == {"validation": None, "mean": 0.5, "3": 2}
 
 
-def test_existing_folder_is_not_overwritten(copy: Path, tmp_path: Path) -> None:
+def test_only_a_bundle_is_replaced_and_only_on_request(copy: Path, tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in copy.iterdir()}
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "notes.txt").touch()
@@ -122,14 +119,10 @@ def test_existing_folder_is_not_overwritten(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only one of those is replaced"):
         save(tmp_path / "precious", replace=True)
     assert {file: file.read_bytes() for file in copy.iterdir()} == before
-
-
-def test_replace_takes_the_place_of_a_bundle(copy: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        save(copy, name="newer", replace=True)
-        assert load_bundle(copy).name == "newer"
+    for name in ("newer", "newest"):
+        assert load_bundle(save(copy, name=name, replace=True)).name == name
     save(tmp_path / "first", replace=True)
-    assert {entry.name for entry in tmp_path.iterdir()} == {"copy", "first"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"copy", "first", "precious"}
 
 
 @pytest.mark.parametrize("fails", ["fsync", "rename"])
@@ -168,11 +161,10 @@ def test_weights_that_are_not_finite_or_of_another_system_are_refused(tmp_path: 
         load_bundle(save(tmp_path / "b")).build("das")
 
 
-EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+EDITS: dict[str, tuple[Change, str]] = {
     "another program's": (lambda r: r.pop("kind"), "describes no loadmaster policy"),
     "newer": (lambda r: r.update(format=2, loadmaster="7.1.0"), "by loadmaster 7.1.0 in bundle fo"),
     "newer, and hostile": (lambda r: r.update(format=9, loadmaster="\x1b[2J" * 99), "upgrade it"),
-    "no format": (lambda r: r.pop("format"), "expected a format number"),
     "format true": (lambda r: r.update(format=True), "expected a format number"),
     "no version": (lambda r: r.pop("loadmaster"), "expected a format number"),
     "no name": (lambda r: r.pop("name"), "expected text under 'name'"),
@@ -181,7 +173,6 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "trained a list": (lambda r: r.update(trained=[]), "expected a mapping under 'trained'"),
     "no digest": (lambda r: r["weights"].pop("sha256"), "expected the sha256"),
     "size as text": (lambda r: r["weights"].update(bytes="9"), "expected the sha256"),
-    "another digest": (lambda r: r["weights"].update(sha256="0" * 64), "is damaged; expected the"),
     "unknown system": (lambda r: r.update(system="decimo"), "did you mean 'decima'"),
     "hostile system": (lambda r: r.update(system="\x1b[31m"), "unknown system"),
     "unknown setting": (lambda r: r["network"].update(widht=8), "did you mean 'width'"),
@@ -192,9 +183,8 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_changed_manifest_is_refused(name: str, copy: Path) -> None:
-    change, expected = EDITS[name]
+@pytest.mark.parametrize(("change", "expected"), EDITS.values(), ids=EDITS)
+def test_changed_manifest_is_refused(change: Change, expected: str, copy: Path) -> None:
     edit(copy, change)
     assert expected in refused(copy)
 
@@ -217,17 +207,6 @@ def test_paths_without_a_bundle_are_refused(copy: Path, tmp_path: Path) -> None:
     make_bundle(run / "best")
     (run / "manifest.json").write_text('{"system": "decima"}')
     assert f"this run has {run}/best" in refused(run)
-
-
-def test_damaged_weights_are_refused(copy: Path) -> None:
-    file = copy / "weights.safetensors"
-    content = file.read_bytes()
-    file.write_bytes(content[:-100])
-    assert f"has {len(content) - 100:,} bytes; expected the {len(content):,}" in refused(copy)
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert "is damaged; expected the sha256" in refused(copy)
-    file.unlink()
-    assert "cannot read" in refused(copy)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
@@ -257,20 +236,23 @@ def test_weights_of_another_network_are_refused(copy: Path) -> None:
         assert expected in refused(copy)
 
 
-def test_other_formats_of_weights_are_refused(copy: Path) -> None:
-    for content in (b"", b"\x00" * 8, b"\xff" * 64, pickle.dumps({"weights": [1.0]})):
-        put_weights(copy, content)
+def test_damaged_weights_and_other_formats_are_refused(copy: Path) -> None:
+    file = copy / "weights.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    assert f"has {len(content) - 100:,} bytes; expected the {len(content):,}" in refused(copy)
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "is damaged; expected the sha256" in refused(copy)
+    for other in (b"", b"\x00" * 8, b"\xff" * 64, pickle.dumps({"weights": [1.0]})):
+        put_weights(copy, other)
         assert "is malformed; expected safetensors" in refused(copy)
+    file.unlink()
+    assert "cannot read" in refused(copy)
 
 
 def test_loading_uses_no_pickle(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in (
-        (pickle, "load"),
-        (pickle, "loads"),
-        (pickle, "Unpickler"),
-        (torch, "load"),
-    ):
-        monkeypatch.delattr(module, name)
+    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.delattr(name)
     assert load_bundle(copy).name == "good"
 
 
@@ -313,9 +295,8 @@ def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "linear_package", package)
     entry = EntryPoint("linear", "linear_package:SYSTEM", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
-    folder = tmp_path / "b"
     weights = torch.nn.Linear(3, 1).state_dict()
-    save(folder, system="linear", network={"inputs": 3}, weights=weights)
+    folder = save(tmp_path / "b", system="linear", network={"inputs": 3}, weights=weights)
     assert torch.equal(load_bundle(folder).build().state_dict()["weight"], weights["weight"])
     assert "nothing in particular" in (folder / "README.md").read_text()
 
@@ -324,22 +305,19 @@ def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:
     entry = {
         "setting": "tpch-like, 20 jobs at once | <b>", "metric": "jct, s", "mean": 88.04,
         "mean_ci95": [80.0, 96.12], "best_baseline": "weighted-fair", "baseline": 112.7,
-        "difference_percent": -21.84, "difference_percent_ci95": [-25.0, -18.04],
-        "seeds": "0 to 19",
+        "difference_percent": -21.84, "difference_percent_ci95": [-25, -18.04], "seeds": "0 to 19",
     }  # fmt: skip
     trained = {
         "environment": {"arrivals": "poisson", "interarrival_s": 15.0},
-        "command": "loadmaster train decima --set training.iterations=3",
-        "machine": {"cores": 2},
-        "notes": ["Only for a Monday."],
-    }
+        "command": "loadmaster train", "machine": {"cores": 2}, "notes": ["Only for a Monday."],
+    }  # fmt: skip
     results = {"validation": 91.25, "evaluations": [entry]}
     card = (save(tmp_path / "stream", trained=trained, results=results) / "README.md").read_text()
     for line in (
         "# stream",
         "tpch-like, 201 jobs, one every 15 s on average, 50 executors, objective jct",
         "| `interarrival_s` | 15 |",
-        "loadmaster train decima --set training.iterations=3",
+        "loadmaster train\n",
         "- machine cores: 2",
         "- validation: 91.25",
         "| tpch-like, 20 jobs at once \\| &lt;b> | jct, s | 88.0 [80.0, 96.1] | weighted-fair "

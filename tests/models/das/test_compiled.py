@@ -79,8 +79,10 @@ def assert_same(module: DasModule, seen: Tables) -> None:
 @pytest.mark.parametrize("name", SIZES)
 def test_actions_equal_torch(name: str) -> None:
     module = module_of(**SIZES[name], gain=2.0)
-    for jobs in (1, 4, 8, 9, QUEUE):
-        assert_same(module, observation(jobs, seed=jobs))
+    for jobs, machines in ((1, 6), (4, 1), (8, 2), (9, 3), (QUEUE, 8), (QUEUE, 33)):
+        seen = observation(jobs, machines, seed=jobs)
+        seen["held"][2] = 1
+        assert_same(module, seen)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -100,14 +102,6 @@ def test_affinity_std_equals_torch(name: str, observed: bool) -> None:
         kernels.affinity_std(view, row, machines.copy(), weights, work, np.zeros((9, 9)), found)
         np.testing.assert_allclose(found, expected[place, machines], rtol=1e-5)
     assert len(expected) > 2
-
-
-@pytest.mark.parametrize("machines", [1, 2, 3, 8, 33])
-def test_any_number_of_machines_equals_torch(machines: int) -> None:
-    module = module_of(width=16, heads=2, layers=1)
-    seen = observation(QUEUE, machines, seed=machines)
-    seen["held"][2] = 1
-    assert_same(module, seen)
 
 
 @pytest.mark.parametrize("name", ["DA", "DAS"])
@@ -131,22 +125,18 @@ def test_observations_of_environment_equal_torch() -> None:
     vector = GpuSchedulingVectorEnv(4, preempt=True, jobs=60, max_queue=20)
     seen, _ = vector.reset(seed=2)
     rng = np.random.default_rng(0)
-    reconsidered = placed = 0
+    placing = set()
     for step in range(40):
-        action = {
-            ORDERING: rng.standard_normal((4, 20), np.float32),
-            PLACEMENT: rng.standard_normal((4, 20, 8), np.float32),
-        }
-        seen, *_ = vector.step(action)
+        priority = rng.standard_normal((4, 20), np.float32)
+        affinity = rng.standard_normal((4, 20, 8), np.float32)
+        seen, *_ = vector.step({ORDERING: priority, PLACEMENT: affinity})
         if step % 4 == 3:
             for i in range(4):
                 own = {name: table[i] for name, table in seen.items()}
                 assert_same(module, own)
-                fitting = bool(own["held"].any())
-                placed += fitting
-                reconsidered += bool(own["heeded"].any()) and not fitting
-    assert placed > 0
-    assert reconsidered > 0
+                if own["heeded"].any():
+                    placing.add(bool(own["held"].any()))
+    assert placing == {True, False}
 
 
 @pytest.mark.parametrize(("name", "all_linear"), [("DA", True), ("DA+MC", True), ("DAS", False)])

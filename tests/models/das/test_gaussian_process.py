@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -30,6 +32,7 @@ from tests.models.das.builders import (
 pytestmark = pytest.mark.slow
 
 EXACT = 1e-8
+assert_close = partial(torch.testing.assert_close, rtol=EXACT, atol=EXACT)
 INSIDE = st.floats(1e-6, 1 - 1e-6)
 
 
@@ -44,20 +47,18 @@ def test_process_equals_dense_solution_with_gradients(walk: float, like: bool) -
     ]
     found = process(*inputs)
     likely = [one.log_prob(affinity[job]) for job, one in enumerate(dense)]
-    pairs = {
-        "mean": (found.mean, torch.stack([one.mean for one in dense])),
-        "log_prob": (found.log_prob(affinity), torch.stack(likely)),
-        "entropy": (found.entropy(), torch.stack([one.entropy() for one in dense])),
-    }
-    for name, (fast, slow) in pairs.items():
-        assert fast.detach() == pytest.approx(slow.detach(), rel=EXACT, abs=EXACT), name
-        for left, right in zip(gradients(fast, tensors), gradients(slow, tensors), strict=True):
+    for name, fast, slow in (
+        ("mean", found.mean, [one.mean for one in dense]),
+        ("log_prob", found.log_prob(affinity), likely),
+        ("entropy", found.entropy(), [one.entropy() for one in dense]),
+    ):
+        exact = torch.stack(slow)
+        assert_close(fast, exact)
+        for left, right in zip(gradients(fast, tensors), gradients(exact, tensors), strict=True):
             worst = (left - right).abs().max() / right.abs().max().clamp(min=1)
             assert worst < EXACT, name
-    exact = torch.stack([one.covariance_matrix.detach() for one in dense])
-    assert covariance(found) == pytest.approx(exact, rel=EXACT, abs=EXACT)
-    alone = exact.diagonal(dim1=-2, dim2=-1).sqrt()
-    assert found.std.detach() == pytest.approx(alone, rel=EXACT, abs=EXACT)
+    assert_close(covariance(found), torch.stack([one.covariance_matrix for one in dense]))
+    assert_close(found.std, torch.stack([one.stddev for one in dense]))
 
 
 def gradients(of: Tensor, tensors: list[Tensor]) -> list[Tensor]:
@@ -113,16 +114,15 @@ def test_posterior_is_positive_definite(seed: int, walk: float, machines: int, r
 
 def test_observed_speeds_spread_to_like_machines_and_fade() -> None:
     """Machines 0 and 1 are alike, 2 is not; machine 0 was observed to be fast."""
-    process = process_of(same_rack=0.9, gain=1.0)
-    inputs = process_inputs(3, tau=1)
-    kinds = torch.tensor([[0.0], [0.0], [5.0]], dtype=torch.float64).expand(JOBS, -1, -1)
+    inputs, process = process_inputs(3, tau=1), process_of(same_rack=0.9, gain=1.0)
+    nothing, ones = torch.zeros_like(inputs.prior), torch.ones_like(inputs.prior)
     history = inputs.history._replace(
-        speed=torch.full((JOBS, 1, 3), 2.0, dtype=torch.float64),
-        row=torch.ones(JOBS, 1, dtype=torch.float64),
-        share=torch.tensor([1.0, 0, 0], dtype=torch.float64).expand(JOBS, -1),
-        gap=torch.tensor([[0.0], [600], [6000]], dtype=torch.float64),
+        speed=2 * ones.unsqueeze(1),
+        row=ones[:, :1],
+        share=ones * torch.tensor([1, 0, 0]),
+        gap=ones[:, :1] * torch.tensor([[0], [600], [6000]]),
     )
-    nothing = torch.zeros_like(inputs.prior)
+    kinds = ones.unsqueeze(2) * torch.tensor([[0], [0], [5]])
     inputs = inputs._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
     with torch.no_grad():
         found = process(*inputs._replace(rack=torch.zeros_like(inputs.rack)))
@@ -217,7 +217,7 @@ def test_few_kinds_of_machines_are_exact() -> None:
     assert none is None
     assert cells is not None
     assert ((cells.size > 0).sum(1) == 6).all()
-    torch.testing.assert_close(large, exact, rtol=1e-8, atol=1e-8)
+    assert_close(large, exact)
     torch.testing.assert_close(large_slopes, exact_slopes, rtol=1e-7, atol=1e-7)
 
 
@@ -239,25 +239,24 @@ def test_many_kinds_equal_dense_solution_of_coarser_kernel() -> None:
             whole = ties[job][cell][:, cell].fill_diagonal_(1.0)
             kernel = dense_kernel(whole, process.settings.walk)
             dense = dense_posterior(coarse, kernel, process, job)
-            assert found.mean[job] == pytest.approx(dense.mean, rel=1e-8, abs=1e-8)
-            assert covariance(found)[job] == pytest.approx(dense.covariance_matrix, abs=1e-8)
-            assert found.std[job] == pytest.approx(dense.stddev, rel=1e-8)
-            likely = dense.log_prob(affinity[job])
-            torch.testing.assert_close(found.log_prob(affinity)[job], likely, rtol=1e-8, atol=0)
-            torch.testing.assert_close(found.entropy()[job], dense.entropy(), rtol=1e-8, atol=0)
+            assert_close(found.mean[job], dense.mean)
+            assert_close(covariance(found)[job], dense.covariance_matrix)
+            assert_close(found.std[job], dense.stddev)
+            assert_close(found.log_prob(affinity)[job], dense.log_prob(affinity[job]))
+            assert_close(found.entropy()[job], dense.entropy())
 
 
 def test_unobserved_machine_gets_mean_of_its_cell() -> None:
     """All machines are alike, and half were observed at speed 2."""
     inputs, process = process_inputs(8, tau=4), process_of(exact_up_to=4, cells=1, gain=1.0)
-    share = torch.tensor([1.0, 0] * 4, dtype=torch.float64).expand(JOBS, -1)
+    nothing, ones = torch.zeros_like(inputs.prior), torch.ones_like(inputs.prior)
+    share = ones * torch.tensor([1, 0] * 4)
     history = inputs.history._replace(
-        speed=torch.where(share.unsqueeze(1) > 0, 2.0, 0.0).expand(-1, 4, -1).double(),
-        row=torch.ones(JOBS, 4, dtype=torch.float64),
+        speed=2 * share.unsqueeze(1).expand(-1, 4, -1),
+        row=ones[:, :4],
         share=share,
-        gap=torch.zeros(JOBS, 4, dtype=torch.float64),
+        gap=nothing[:, :4],
     )
-    nothing = torch.zeros_like(inputs.prior)
     with torch.no_grad():
         found = process(*inputs._replace(prior=nothing, usual=nothing, history=history))
     assert found.mean == pytest.approx(2, rel=0.01)

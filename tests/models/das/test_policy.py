@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES, RECONSIDERING
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import FINISHED_S
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
@@ -34,14 +33,13 @@ def test_compiled_episodes_equal_torch(preempt: bool) -> None:
     busy = SETTINGS.model_copy(update={"load": 4.0})
     for seed in (1, 2):
         *_, last = policy.iterate(busy, seed, WORKLOAD)
-        result = policy.run(busy, seed, WORKLOAD)
-        np.testing.assert_array_equal(result.finish_s, last.state.progress[:, FINISHED_S])
-        recorded = policy.run(busy, seed, WORKLOAD, record=True)
-        np.testing.assert_array_equal(result.finish_s, recorded.finish_s)
-        assert result.trace is None
+        plain, recorded = (policy.run(busy, seed, WORKLOAD, record=each) for each in (False, True))
+        np.testing.assert_array_equal(plain.finish_s, last.state.progress[:, FINISHED_S])
+        np.testing.assert_array_equal(plain.finish_s, recorded.finish_s)
+        assert plain.trace is None
         assert recorded.trace is not None
         assert set(recorded.trace.job) == set(range(60))
-        preemptions += result.preemptions
+        preemptions += plain.preemptions
     assert (preemptions > 0) == preempt
 
 
@@ -62,42 +60,36 @@ def test_queue_history_and_preemption_are_those_of_training() -> None:
     np.testing.assert_array_equal(one.finish_s, same.finish_s)
 
 
-def stopped_at(result: EpisodeResult, time_s: float) -> set[int]:
-    """Ids of the jobs that were stopped then."""
-    trace = result.trace
-    assert trace is not None
-    left = (trace.end_s == time_s) & (result.finish_s[trace.job] != time_s)
-    return set(result.jobs.job_id[trace.job[left]].tolist())
-
-
 def test_reconsidering_explains_each_stop() -> None:
     policy, stops, phases = policy_of(max_queue=40, preempt=True), 0, set()
     result = policy.run(SETTINGS, 3, WORKLOAD, record=True)
+    trace, job_id = result.trace, result.jobs.job_id
+    assert trace is not None
     for number, context in enumerate(policy.iterate(SETTINGS, 3, WORKLOAD)):
         phases.add(context.phase)
         if number > 120 or context.phase != RECONSIDERING:
             continue
-        ids = result.jobs.job_id[context.shown].tolist()
         explained = explain(context, number)
         record, options = explained.record, explained.explanation.choices["job"]
+        ids = job_id[context.shown].tolist()
         waiting = [one for one, runs in zip(ids, context.is_running, strict=True) if not runs]
         priority = dict(zip(ids, context.priority.tolist(), strict=True))
         stopped = {entry["job"]: entry["for"] for entry in record["stopped"]}
-        assert set(stopped) == stopped_at(result, explained.time_s)
+        left = (trace.end_s == explained.time_s) & (result.finish_s[trace.job] != explained.time_s)
+        assert set(stopped) == set(job_id[trace.job[left]].tolist())
         assert set(stopped.values()) <= set(waiting)
         assert all(priority[one] < priority[other] for one, other in stopped.items())
         assert context.has_choice or not stopped
         summary = explained.explanation.summary
         assert summary.count(" is stopped for ") == min(len(stopped), OPTIONS)
         stops += len(stopped)
-        assert record["moment"] == "reconsidering"
         assert record["jobs_waiting"] == len(waiting)
         assert record["jobs_running"] == len(ids) - len(waiting)
         by_priority = sorted(ids, key=lambda one: -priority[one])[:OPTIONS]
         assert [entry["job"] for entry in record["jobs"]] == by_priority
         for entry, option in zip(record["jobs"], options, strict=True):
-            assert option.details["now"] == ("waits" if entry["job"] in waiting else "runs")
             assert entry["running"] == (entry["job"] not in waiting)
+            assert option.details["now"] == ("runs" if entry["running"] else "waits")
         assert json.loads(json.dumps(record)) == record
     assert stops > 0
     assert phases == set(PHASES)

@@ -35,8 +35,7 @@ def network() -> DecimaNetwork:
     built = DecimaNetwork()
     assert built.tilt_limit is not None
     for linear in (built.tilt_stage, built.tilt_limit):
-        assert not linear.weight.any()  # initial zeros would hide it from the tests below
-        torch.nn.init.normal_(linear.weight)
+        torch.nn.init.normal_(linear.weight)  # initial zeros would hide it from the tests below
     return built
 
 
@@ -87,37 +86,31 @@ def log_probabilities(
     network: DecimaNetwork, tables: Tables, rows: NDArray[Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     observation = as_tensors(tables)
-    with torch.no_grad():
-        scores, batch, embedded = network(observation)
-        limits = int(tables["cluster"][0, obs_cols.TOTAL_EXECUTORS])
-        chosen = torch.as_tensor(rows)
-        limit_scores = network.limit_scores(observation, batch, embedded, chosen, limits)
-    return scores.log_softmax(1), limit_scores.log_softmax(1)
+    scores, batch, embedded = network(observation)
+    executors = int(tables["cluster"][0, obs_cols.TOTAL_EXECUTORS])
+    limits = network.limit_scores(observation, batch, embedded, torch.as_tensor(rows), executors)
+    return scores.log_softmax(1), limits.log_softmax(1)
 
 
 def first_legal(tables: Tables) -> NDArray[np.int64]:
     return np.argmax(tables["schedulable"], axis=1)
 
 
-def test_scores_do_not_depend_on_the_batch(network: DecimaNetwork, observations: Tables) -> None:
+def test_scores_do_not_depend_on_the_batch_and_padding(
+    network: DecimaNetwork, observations: Tables
+) -> None:
     rows = first_legal(observations)
     stage, limit = log_probabilities(network, observations, rows)
     for i in range(len(rows)):
-        alone = copy_of(observations, i)
-        alone_stage, alone_limit = log_probabilities(network, alone, rows[i : i + 1])
-        torch.testing.assert_close(alone_stage[0], stage[i], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(alone_limit[0], limit[i], rtol=1e-5, atol=1e-5)
-
-
-def test_scores_do_not_depend_on_padding(network: DecimaNetwork, observations: Tables) -> None:
+        found = log_probabilities(network, copy_of(observations, i), rows[i : i + 1])
+        for alone, together in zip(found, (stage[i], limit[i]), strict=True):
+            torch.testing.assert_close(alone[0], together, rtol=1e-5, atol=1e-5)
     wider = {
         name: np.pad(table, [(0, 0), (0, 7)] + [(0, 0)] * (table.ndim - 2))
         for name, table in observations.items()
     }
-    wider["schedulable"][:, [-8, -1]] = wider["schedulable"][:, [-1, -8]]
+    wider["schedulable"][:, [-8, -1]] = wider["schedulable"][:, [-1, -8]]  # the place for idling
     wider["cluster"] = observations["cluster"]
-    rows = first_legal(observations)
-    stage, limit = log_probabilities(network, observations, rows)
     wider_stage, wider_limit = log_probabilities(network, wider, rows)
     assert torch.equal(wider_stage[:, :-7], stage)
     assert torch.equal(wider_limit, limit)
@@ -164,15 +157,8 @@ def test_illegal_rows_and_limits_have_no_probability(
 
 
 def test_gradients_reach_every_weight(network: DecimaNetwork, observations: Tables) -> None:
-    observation = as_tensors(observations)
-    scores, batch, embedded = network(observation)
-    rows = torch.as_tensor(first_legal(observations))
-    limits = network.limit_scores(observation, batch, embedded, rows, 50)
-    loss = (
-        scores.log_softmax(1)[:, :1].clamp(min=-50).sum()
-        + limits.log_softmax(1).clamp(min=-50).pow(2).sum()
-    )
-    loss.backward()
+    stage, limit = log_probabilities(network, observations, first_legal(observations))
+    (stage[:, :1].clamp(min=-50).sum() + limit.clamp(min=-50).pow(2).sum()).backward()
     for name, weight in network.named_parameters():
         assert weight.grad is not None, name
         assert torch.isfinite(weight.grad).all(), name
@@ -233,7 +219,7 @@ def test_compiled_network_samples_the_distribution(
     chosen = [decide(view, weights, scratch, a, b) for a, b in draws]
     stage, _ = log_probabilities(network, copy_of(observations, 2), np.array([chosen[0][0]]))
     frequency = np.bincount([row for row, _, _ in chosen], minlength=stage.shape[1]) / count
-    expected = stage[0].exp().numpy()
+    expected = stage[0].exp().detach().numpy()
     error = np.abs(frequency - expected)
     assert (error <= 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9).all()
 

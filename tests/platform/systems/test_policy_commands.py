@@ -1,4 +1,4 @@
-"""Learned policies in the commands evaluate, replay, export and list."""
+"""Learned policies: their lookup, and the commands evaluate, replay, export and list."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.systems import bundle_ref
-from loadmaster.platform.systems.bundle_ref import find_policy
+from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
+from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
 from tests.models.das.builders import NETWORK
 from tests.platform.cli.one_line import Cli
@@ -33,18 +35,78 @@ TINY = f"--seeds 2 {FEW}"
 TINY_SETTINGS = DagSchedulingSettings(jobs=4, executors=8)
 
 
+def test_policy_is_found_by_name_bundle_and_run(here: Path, pretrained: Path) -> None:
+    make_bundle(here / "bundles" / "mine")
+    make_run(here / "run", "best", "last")
+    make_run(here / "young", "last")
+    make_bundle(here / "decima-batch", name="in this folder")
+    for spec, folder in {
+        "decima-fast": pretrained / "decima-fast",
+        "bundles/mine": here / "bundles" / "mine",
+        str(here / "bundles" / "mine"): here / "bundles" / "mine",
+        "run": here / "run" / "best",
+        "run/last": here / "run" / "last",
+        "young": here / "young" / "last",
+        "decima-batch": pretrained / "decima-batch",  # a name comes first
+        "./decima-batch": here / "decima-batch",
+    }.items():
+        assert find_policy(spec).folder.resolve() == folder.resolve(), spec
+    assert find_policy("run").system.environment == "dag_scheduling"
+
+
+def test_unknown_policies_are_refused(here: Path, pretrained: Path) -> None:
+    make_run(here / "new")
+    (here / "empty").mkdir()
+    for spec, message in {
+        "decima-fat": "unknown policy 'decima-fat'; did you mean 'decima-fast'?",
+        "fiar": "unknown policy 'fiar'; did you mean 'fair'?",
+        "xyz": "expected one of: decima-batch, decima-fast, decima-makespan, decima-slow, "
+        "fair, fifo, or the folder of a bundle or run",
+        "nowhere/at/all": "nowhere/at/all does not exist",
+        "empty": "empty has no manifest.json; expected a policy bundle",
+        "new": "the run new has no best policy yet",
+    }.items():
+        with pytest.raises(InputError) as caught:
+            find_policy(spec, ["fair", "fifo"])
+        assert message in str(caught.value)
+
+
+def test_nearest_pretrained_policy_that_is_whole_is_chosen(pretrained: Path) -> None:
+    make_bundle(pretrained / "decima-free", environment={"moving_delay_s": 0.0})
+    stream, decima = {"arrivals": "poisson"}, systems.find_system("decima")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "batch"),
+        ({"executors": 10, "workload": "toy"}, "batch"),
+        ({"objective": "makespan"}, "makespan"),
+        ({"objective": "makespan", **stream}, "makespan"),  # the objective comes first
+        (stream, "slow"),
+        ({**stream, "interarrival_s": 40}, "slow"),
+        ({**stream, "interarrival_s": 18}, "fast"),
+        ({**stream, "load": 1.2}, "fast"),  # a load is a gap, with this workload
+        ({**stream, "load": 0.3}, "slow"),
+        ({"moving_delay_s": 0}, "free"),
+    ]
+    for values, name in cases:
+        found = best_pretrained(decima, DagSchedulingSettings(**values))
+        assert found.folder.name == f"decima-{name}", values
+    (pretrained / "decima-batch" / "manifest.json").write_text("{")
+    assert best_pretrained(decima, DagSchedulingSettings()).folder.name != "decima-batch"
+
+
 def test_evaluate_compares_learned_policies(here: Path, pretrained: Path, cli: Cli) -> None:
     make_run(here / "run-7", "best", "last")
-    make_bundle(here / "mine")
-    given = ("decima-batch", "fair", "mine", "run-7", "run-7/last")
+    make_bundle(here / "fair")  # the baseline of that name comes first
+    make_bundle(here / "mine", name="fair")
+    given = ("decima-batch", "fair", "./fair", str(here / "fair"), "mine", "run-7", "run-7/last")
     policies = " ".join(f"--policy {spec}" for spec in given)
     record = cli.json(f"evaluate decima {policies} {TINY} --output out")
-    names = {"decima-batch", "fair", "mine", "run-7", "run-7-2"}
+    names = {"decima-batch", "fair", "fair-2", "fair-3", "run-7", "run-7-2"}  # ./fair runs once
     assert set(record["policies"]) == names
     assert record["best_baseline"] == "fair"
-    assert set(record["learned"]) == names - {"fair"}
-    assert record["learned"]["run-7-2"]["folder"] == "run-7/last"
-    assert record["learned"]["mine"]["sha256"] == load_bundle(here / "mine").sha256
+    folders = {name: entry["folder"] for name, entry in record["learned"].items()}
+    assert folders.keys() == names - {"fair"}
+    assert (folders["fair-3"], folders["run-7-2"]) == ("mine", "run-7/last")
+    assert record["learned"]["fair-3"]["sha256"] == load_bundle(here / "mine").sha256
     assert any("decima-batch: pretrained, trained on tpch-like" in n for n in record["notes"])
     with (here / "out" / "episodes.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -64,15 +126,6 @@ def test_evaluate_system_takes_the_nearest_pretrained_policy(pretrained: Path, c
     record = cli.json(f"evaluate decima {TINY}")
     assert set(record["policies"]) == {"decima-batch", *BASELINES}
     assert record["learned"]["decima-batch"]["folder"] == "decima-batch"  # wherever it is installed
-
-
-def test_bundle_given_twice_runs_once(here: Path, cli: Cli) -> None:
-    make_bundle(here / "fair")  # the baseline of that name comes first
-    make_bundle(here / "mine", name="fair")
-    policies = f"--policy fair --policy ./fair --policy {here}/fair --policy mine"
-    record = cli.json(f"evaluate dag_scheduling {policies} {TINY}")
-    assert set(record["policies"]) == {"fair", "fair-2", "fair-3"}
-    assert record["learned"]["fair-3"]["folder"] == "mine"
 
 
 def test_bundle_of_another_system_is_refused(
@@ -164,34 +217,29 @@ def test_explain_without_choices(here: Path, cli: Cli) -> None:
 
 
 def test_replay_shows_a_learned_policy(here: Path, pretrained: Path, cli: Cli) -> None:
-    both = "--policy decima-batch --policy weighted-fair --seed 3"
-    record = cli.json(f"replay dag_scheduling {both} {FEW}")
-    assert list(record["policies"]) == ["decima-batch", "weighted-fair"]
+    record = cli.json(f"replay decima --seed 3 {FEW}")
+    assert len(record["policies"]) == 2
     result = find_policy("decima-batch").policy.run(TINY_SETTINGS, 3, load_workload(TINY_SETTINGS))
     assert record["policies"]["decima-batch"]["jct"] == result.mean_jct_s
     assert '"name":"decima-batch"' in (here / "replay.html").read_text()
-    of_system = cli.json(f"replay decima {FEW}")
-    assert next(iter(of_system["policies"])) == "decima-batch"
-    assert len(of_system["policies"]) == 2
 
 
 def test_replay_of_a_run_uses_its_training_settings(here: Path, cli: Cli) -> None:
     environment = {"workload": "toy", "jobs": 5, "executors": 3}
+    settings, page = DagSchedulingSettings.model_validate(environment), here / "replay.html"
     make_run(here / "run", "best", environment=environment)
     record = cli.json("replay run")
     ours, best = record["policies"]
     assert ours == "run"
-    assert "toy · 5 jobs at once · 3 executors · seed 0" in (here / "replay.html").read_text()
-    settings = DagSchedulingSettings.model_validate(environment)
+    assert "toy · 5 jobs at once · 3 executors · seed 0" in page.read_text()
     means = [run_episode(name, settings, 0).mean_jct_s for name in BASELINES]
     assert record["policies"][best]["jct"] == min(means)
     record = cli.json("replay run --policy fifo --set executors=2")
     assert list(record["policies"]) == ["run", "fifo"]
-    assert "toy · 5 jobs at once · 2 executors" in (here / "replay.html").read_text()
-    stream = {**environment, "arrivals": "poisson", "load": 0.5}
-    make_bundle(here / "mine", environment=stream)
+    assert "toy · 5 jobs at once · 2 executors" in page.read_text()
+    make_bundle(here / "mine", environment={**environment, "arrivals": "poisson", "load": 0.5})
     cli("replay mine --set interarrival_s=9")  # replaces the load
-    assert "6 jobs, one every 9 s" in (here / "replay.html").read_text()
+    assert "6 jobs, one every 9 s" in page.read_text()
 
 
 def test_export_copies_the_bundle(here: Path, cli: Cli) -> None:
@@ -268,3 +316,10 @@ def test_list_skips_damaged_bundles(here: Path, cli: Cli) -> None:
     shown = cli("list").out
     assert "\x1b" not in shown
     assert "settings that this installation does not know" in " ".join(shown.split())
+
+
+def test_spread_takes_even_distances() -> None:
+    assert spread(range(100), 4) == {12, 37, 62, 87}
+    assert spread([3, 5, 8], 1) == {5}
+    assert spread([3, 5, 8], 9) == {3, 5, 8}
+    assert spread([], 2) == set()
