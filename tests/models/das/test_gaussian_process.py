@@ -10,15 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loadmaster.models.das.gaussian_process import read_history
-from loadmaster.models.das.random_walk_kernel import (
-    cluster_machines,
-    random_walk_kernel,
-    similarity,
-    topology,
-)
+from loadmaster.models.das import random_walk_kernel as kernels
+from loadmaster.models.das.gaussian_process import History, read_history
 from tests.models.das.builders import (
     JOBS,
+    ProcessInputs,
     affinities,
     covariance,
     dense_kernel,
@@ -61,15 +57,11 @@ def test_process_equals_dense_solution_with_gradients(walk: float, like: bool) -
     assert_close(found.std, torch.stack([one.stddev for one in dense]))
 
 
-def gradients(of: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+def gradients(of: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     """Of a sum with distinct weights, so that swapped elements are noticed."""
     weights = torch.linspace(-1, 2, of.numel(), dtype=torch.float64)
     total = (of.flatten() * weights).sum()
-    found = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
-    return [
-        torch.zeros_like(one) if gradient is None else gradient
-        for one, gradient in zip(tensors, found, strict=True)
-    ]
+    return torch.autograd.grad(total, tensors, retain_graph=True, materialize_grads=True)
 
 
 @st.composite
@@ -85,7 +77,7 @@ def topologies(draw_one: st.DrawFn) -> Tensor:
 @given(topologies(), INSIDE)
 @settings(deadline=None, max_examples=60)
 def test_kernel_is_positive_definite_for_any_topology(ties: Tensor, walk: float) -> None:
-    kernel = random_walk_kernel(ties, walk)
+    kernel = kernels.random_walk_kernel(ties, walk)
     dense = kernel.root @ kernel.root.mT
     assert dense.diagonal(dim1=1, dim2=2) == pytest.approx(1)
     values = torch.linalg.eigvalsh(dense)
@@ -112,20 +104,22 @@ def test_posterior_is_positive_definite(seed: int, walk: float, machines: int, r
     assert torch.isfinite(found.log_prob(affinities(machines))).all()
 
 
+def observed_at_speed_2(inputs: ProcessInputs, share: list[int], gap: Tensor) -> ProcessInputs:
+    """Without a prior; the machines with a share of 1 were observed `gap` (N, T) seconds apart."""
+    nothing, shares = torch.zeros_like(inputs.prior), torch.tensor(share).double().expand(JOBS, -1)
+    speed = 2 * shares.unsqueeze(1).expand(-1, gap.shape[1], -1)
+    history = History(speed=speed, row=torch.ones_like(gap), share=shares, gap=gap)
+    return inputs._replace(prior=nothing, usual=nothing, history=history)
+
+
 def test_observed_speeds_spread_to_like_machines_and_fade() -> None:
     """Machines 0 and 1 are alike, 2 is not; machine 0 was observed to be fast."""
-    inputs, process = process_inputs(3, tau=1), process_of(same_rack=0.9, gain=1.0)
-    nothing, ones = torch.zeros_like(inputs.prior), torch.ones_like(inputs.prior)
-    history = inputs.history._replace(
-        speed=2 * ones.unsqueeze(1),
-        row=ones[:, :1],
-        share=ones * torch.tensor([1, 0, 0]),
-        gap=ones[:, :1] * torch.tensor([[0], [600], [6000]]),
-    )
-    kinds = ones.unsqueeze(2) * torch.tensor([[0], [0], [5]])
-    inputs = inputs._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
+    gap = torch.tensor([[0.0], [600], [6000]]).double()
+    inputs = observed_at_speed_2(process_inputs(3, tau=1), [1, 0, 0], gap)
+    kinds = torch.tensor([[0.0], [0], [5]]).double().expand(JOBS, -1, -1)
+    process, rack = process_of(same_rack=0.9, gain=1.0), torch.zeros_like(inputs.rack)
     with torch.no_grad():
-        found = process(*inputs._replace(rack=torch.zeros_like(inputs.rack)))
+        found = process(*inputs._replace(kinds=kinds, rack=rack))
     seen, alike, other = found.mean[0]
     assert seen == pytest.approx(2 / 1.01)  # its prior variance 1 against the noise 0.01
     assert seen > alike > 0.5
@@ -202,20 +196,13 @@ def test_few_kinds_of_machines_are_exact() -> None:
     for process in (process_of(), process_of(exact_up_to=4, cells=8)):
         tensors = leaves(inputs, process)
         made = process(*inputs)
-        outputs = {
-            "mean": made.mean,
-            "covariance": covariance(made),
-            "std": made.std,
-            "log_prob": made.log_prob(affinity),
-            "entropy": made.entropy(),
-        }
-        slopes = torch.autograd.grad(made.log_prob(affinity).sum() + made.mean.sum(), tensors)
-        named = dict(enumerate(slopes))
-        named[3] = named[3].sum(1)  # kinds of a cell only count by their mean
-        found.append((outputs, named, made.cells))
+        log_prob = made.log_prob(affinity)
+        outputs = (made.mean, covariance(made), made.std, log_prob, made.entropy())
+        slopes = list(torch.autograd.grad(log_prob.sum() + made.mean.sum(), tensors))
+        slopes[3] = slopes[3].sum(1)  # kinds of a cell only count by their mean
+        found.append((outputs, slopes, made.cells))
     (exact, exact_slopes, none), (large, large_slopes, cells) = found
     assert none is None
-    assert cells is not None
     assert ((cells.size > 0).sum(1) == 6).all()
     assert_close(large, exact)
     torch.testing.assert_close(large_slopes, exact_slopes, rtol=1e-7, atol=1e-7)
@@ -228,10 +215,9 @@ def test_many_kinds_equal_dense_solution_of_coarser_kernel() -> None:
     process = process_of(exact_up_to=4, cells=7)
     with torch.no_grad():
         found = process(*inputs)
-        assert found.cells is not None
-        cells = found.cells
-        tied = topology(inputs.rack, cells, process.settings.same_rack, process.settings.cross_rack)
-        ties = tied * similarity(cells.mean(inputs.kinds.mT).mT, process.log_length.exp())
+        cells, own = found.cells, process.settings
+        tied = kernels.topology(inputs.rack, cells, own.same_rack, own.cross_rack)
+        ties = tied * kernels.similarity(cells.mean(inputs.kinds.mT).mT, process.log_length.exp())
         share = cells.mean(inputs.history.share)
         coarse = inputs._replace(history=inputs.history._replace(share=cells.spread(share)))
         for job in range(JOBS):
@@ -248,17 +234,9 @@ def test_many_kinds_equal_dense_solution_of_coarser_kernel() -> None:
 
 def test_unobserved_machine_gets_mean_of_its_cell() -> None:
     """All machines are alike, and half were observed at speed 2."""
-    inputs, process = process_inputs(8, tau=4), process_of(exact_up_to=4, cells=1, gain=1.0)
-    nothing, ones = torch.zeros_like(inputs.prior), torch.ones_like(inputs.prior)
-    share = ones * torch.tensor([1, 0] * 4)
-    history = inputs.history._replace(
-        speed=2 * share.unsqueeze(1).expand(-1, 4, -1),
-        row=ones[:, :4],
-        share=share,
-        gap=nothing[:, :4],
-    )
+    process, gap = process_of(exact_up_to=4, cells=1, gain=1.0), torch.zeros(JOBS, 4).double()
     with torch.no_grad():
-        found = process(*inputs._replace(prior=nothing, usual=nothing, history=history))
+        found = process(*observed_at_speed_2(process_inputs(8, tau=4), [1, 0] * 4, gap))
     assert found.mean == pytest.approx(2, rel=0.01)
     assert found.mean == pytest.approx(found.mean[0, 0].item())
 
@@ -266,7 +244,9 @@ def test_unobserved_machine_gets_mean_of_its_cell() -> None:
 def test_cells_separate_racks_and_kinds() -> None:
     kinds = torch.tensor([0.0, 0, 9, 9, 0.1, 9.1]).double().reshape(1, 6, 1)
     rack = torch.tensor([[0, 0, 0, 0, 1, 1]])
-    near, far = (cluster_machines(kinds, rack, apart, 4).cell[0].tolist() for apart in (0.001, 1.0))
+    near, far = (
+        kernels.cluster_machines(kinds, rack, apart, 4).cell[0].tolist() for apart in (0.001, 1)
+    )
     assert (near[0], near[2]) == (near[1], near[3])
     assert (far[0], far[2]) == (far[1], far[3])
     assert len({far[0], far[2], far[4], far[5]}) == 4

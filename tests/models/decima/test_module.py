@@ -27,14 +27,10 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def module_of(**network: Any) -> DecimaModule:
+def module_of(executors: int = EXECUTORS, **network: Any) -> DecimaModule:
     torch.manual_seed(4)
-    env = DagSchedulingEnv(**SETTINGS)
-    return DecimaModule(
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        model_config={"network": network, "limits": EXECUTORS},
-    )
+    sizes = {"network": network, "limits": executors}
+    return DecimaModule(observation_space=None, action_space=None, model_config=sizes)
 
 
 def moments(count: int = 12) -> list[dict[str, Any]]:

@@ -9,12 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from loadmaster.envs.dag_scheduling import actions
 from loadmaster.envs.dag_scheduling import observation as obs_cols
-from loadmaster.envs.dag_scheduling.actions import (
-    executors_granted,
-    sample_legal_action,
-    useful_limits,
-)
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
@@ -33,7 +29,6 @@ SIZES = {"max_jobs": 24, "max_stages": 260, "max_edges": 300}
 def network() -> DecimaNetwork:
     torch.manual_seed(3)
     built = DecimaNetwork()
-    assert built.tilt_limit is not None
     for linear in (built.tilt_stage, built.tilt_limit):
         torch.nn.init.normal_(linear.weight)  # initial zeros would hide it from the tests below
     return built
@@ -51,8 +46,8 @@ def observations() -> Tables:
     for step in range(120):
         if step % 40 == 20:
             samples.append(current)
-        actions = [sample_legal_action(row_of(current, i), rng) for i in range(8)]
-        current = envs.step(np.stack(actions))[0]
+        legal = [actions.sample_legal_action(row_of(current, i), rng) for i in range(8)]
+        current = envs.step(np.stack(legal))[0]
     return {name: np.concatenate([m[name] for m in samples]) for name in samples[0]}
 
 
@@ -144,8 +139,8 @@ def test_illegal_rows_and_limits_have_no_probability(
     several = 0
     for i, row in enumerate(rows):
         view = Observation(**row_of(observations, i))
-        granted = [executors_granted(view, row, level) for level in range(1, 51)]
-        lowest, highest = useful_limits(view, row)
+        granted = [actions.executors_granted(view, row, level) for level in range(1, 51)]
+        lowest, highest = actions.useful_limits(view, row)
         assert (limit[i, : lowest - 1].exp() == 0).all()
         assert (limit[i, lowest - 1 : highest] > ILLEGAL / 2).all()
         assert (limit[i, highest:].exp() == 0).all()
@@ -237,8 +232,6 @@ def test_encoder_equals_the_equation_row_by_row() -> None:
     )
     torch.manual_seed(2)
     encoder = DagEncoder()
-    assert encoder.message is not None
-    assert encoder.update is not None
     embedded: list[torch.Tensor] = []
     with torch.no_grad():
         for row, own in enumerate(encoder.prepare(batch.inputs)):  # leaves first, as the rows are

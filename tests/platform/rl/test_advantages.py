@@ -15,6 +15,7 @@ from loadmaster.platform.rl import advantages
 from loadmaster.platform.rl.advantages import Decay, Rollout, gae, returns_to_go, segments_of
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec, on_device, taken
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
+from tests.models.decima.test_module import module_of
 
 
 def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
@@ -109,7 +110,7 @@ def test_segments_decay_by_time_and_join_decisions_that_were_not_kept() -> None:
         assert gae(segments, exact, np.append(exact, 0.0)) == pytest.approx(0.0 * exact)
 
 
-def test_running_normalizer_follows_mean_and_std() -> None:
+def test_running_normalizer_and_explained_variance() -> None:
     normalizer, rng = advantages.RunningNormalizer(), np.random.default_rng(0)
     assert normalizer.denormalize(np.array([0.5], np.float32)) == pytest.approx([0.5])
     for _ in range(60):
@@ -118,9 +119,6 @@ def test_running_normalizer_follows_mean_and_std() -> None:
     assert normalizer.std == pytest.approx(20, rel=5e-2)
     values = np.array([460.0, 500.0, 555.0])
     assert normalizer.denormalize(normalizer.normalize(values)) == pytest.approx(values, rel=1e-5)
-
-
-def test_explained_variance() -> None:
     target = [np.array([1.0, 2.0]), np.array([6.0])]
     assert advantages.explained_variance(target, target) == pytest.approx(1)
     assert advantages.explained_variance([np.zeros(2), np.zeros(1)], target) == pytest.approx(0)
@@ -149,9 +147,7 @@ def gradients(module: DecimaModule, recording: Recording, *weightings: np.ndarra
 
 @pytest.mark.slow
 def test_group_baseline_is_unbiased_and_reduces_variance() -> None:
-    torch.manual_seed(1)
-    engine, sizes = DecimaEngine(SETTINGS), {"network": {}, "limits": SETTINGS.total_executors}
-    module = DecimaModule(observation_space=None, action_space=None, model_config=sizes)
+    engine, module = DecimaEngine(SETTINGS), module_of(SETTINGS.total_executors)
     specs = [RolloutSpec(number // SIZE, number) for number in range(GROUPS * SIZE)]
     recordings = engine.roll_out(module, specs)
     each = [recording.rollout for recording in recordings]

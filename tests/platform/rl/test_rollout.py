@@ -16,7 +16,6 @@ from loadmaster.models.keyed_random import RNG_KEY, standard_normal
 from loadmaster.platform.rl import rollout
 from loadmaster.platform.rl.rollout import Ragged, Recording, RolloutSpec, on_device, taken
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
-from tests.learning import vaults
 
 QUEUE, MACHINES = 6, 2
 ROWS = Rows("mask", frozenset({"jobs", "mask"}), frozenset({"order", "place"}))
@@ -25,14 +24,6 @@ ROWS = Rows("mask", frozenset({"jobs", "mask"}), frozenset({"order", "place"}))
 def ragged(rows: list[list[int]], spare: int = 0) -> Ragged:
     flat = np.array([item for row in rows for item in row], np.float32)
     return Ragged(flat, np.array([len(row) for row in rows], np.int64), spare)
-
-
-def test_minibatch_pads_rows_to_its_own_longest_and_spare_places() -> None:
-    column = on_device({"x": ragged([[1], [2, 3, 4], [], [5, 6]])}, "cpu")
-    assert taken(column, torch.tensor([3, 0]), "cpu")["x"].tolist() == [[5, 6], [1, 0]]
-    assert taken(column, torch.tensor([2]), "cpu")["x"].shape == (1, 0)
-    spare = on_device({"x": ragged([[1], [2, 3]], spare=1)}, "cpu")
-    assert taken(spare, torch.tensor([0, 1]), "cpu")["x"].tolist() == [[1, 0, 0], [2, 3, 0]]
 
 
 def test_trees_of_columns_are_concatenated_branch_by_branch() -> None:
@@ -45,12 +36,14 @@ def test_trees_of_columns_are_concatenated_branch_by_branch() -> None:
     assert rows["a"].tolist() == [1, 0]
 
 
-@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8), st.data())
-def test_every_ragged_row_keeps_its_items(rows: list[list[int]], data: st.DataObject) -> None:
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1), st.integers(0, 2), st.data())
+def test_minibatch_pads_rows_to_its_longest_and_spare_places(
+    rows: list[list[int]], spare: int, data: st.DataObject
+) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
-    padded = taken(on_device({"x": ragged(rows)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
-    longest = max(len(rows[row]) for row in chosen)
-    assert padded.tolist() == [rows[r] + [0] * (longest - len(rows[r])) for r in chosen]
+    padded = taken(on_device({"x": ragged(rows, spare)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
+    width = max(len(rows[row]) for row in chosen) + spare
+    assert padded.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
 
 
 @pytest.mark.parametrize(("per_group", "ratio"), [(False, 16.3299 / 1.2472), (True, 1.0)])
@@ -205,10 +198,3 @@ def test_buffer_grows_with_long_episodes() -> None:
 
     (found,) = roll_out(RolloutSpec(200, action_seed=1), envs=Long)
     assert found.observations["jobs"].items[:, 0].tolist() == list(range(200, 0, -1))
-
-
-def test_two_agents_without_rows_record_a_log_probability_each() -> None:
-    spaces = {"observation_space": vaults.OBSERVATIONS, "action_space": vaults.ACTIONS}
-    module = vaults.Keyholders(**spaces, model_config={})
-    (found,) = vaults.make_engine().roll_out(module, [RolloutSpec(3, action_seed=3)])
-    assert found.log_probability.shape == (vaults.STEPS, 2)

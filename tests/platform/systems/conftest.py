@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,9 +13,6 @@ from loadmaster.models import manifest as manifests
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
 from tests.platform.cli.one_line import Cli
-
-if TYPE_CHECKING:
-    from loadmaster.platform.training.trainer import Trainer
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +51,13 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
 
 @pytest.fixture
-def start(ray_session: None) -> Iterator[Callable[..., Trainer]]:
+def start(ray_session: None) -> Iterator[Callable[..., Any]]:
     """Build a trainer, which is stopped after the test."""
     from loadmaster.platform.training.trainer import Trainer
 
     with ExitStack() as stack:
 
-        def build(*arguments: Any, **options: Any) -> Trainer:
+        def build(*arguments: Any, **options: Any) -> Any:
             trainer = Trainer(*arguments, **options)
             stack.callback(trainer.stop)
             return trainer

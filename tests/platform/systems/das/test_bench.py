@@ -35,16 +35,11 @@ def test_bench_compares_with_best_size_of_stock_runner(
     monkeypatch.setattr(das, "SIZE", tiny)
     results = cli.json("bench rollouts das")["results"]
     found = {result["name"].removeprefix("das/"): result["value"] for result in results}
+    per_s = ("", "greedy/", "vector_engine/envs-2/", "stock_runner/envs-1/", "stock_runner/envs-2/")
     assert list(found) == [
-        "rollout/decisions_per_s",
-        "rollout/greedy/decisions_per_s",
-        "rollout/vector_engine/envs-2/decisions_per_s",
-        "rollout/stock_runner/envs-1/decisions_per_s",
-        "rollout/stock_runner/envs-2/decisions_per_s",
-        "rollout/times_vector_engine",
-        "rollout/times_stock_runner",
-        "decision/small/p50_ms",
-        "decision/small/p99_ms",
+        *(f"rollout/{way}decisions_per_s" for way in per_s),
+        *("rollout/times_vector_engine", "rollout/times_stock_runner"),
+        *("decision/small/p50_ms", "decision/small/p99_ms"),
         "decision/300-machines/startable-2/cpu_ms",
     ]
     assert all(value > 0 for value in found.values())

@@ -23,11 +23,9 @@ from tests.models.das.builders import NETWORK, module_of
 from tests.platform.cli.one_line import Cli
 
 METRICS = ["jct", "fee", "queueing", "slowdown", "utilisation", "fairness", "makespan"]
-TOY = (
-    "--workload toy --set arrivals=trace "
-    "--set 'machines=[{count: 1, gpus: 4, gpu: V100, cpus: 32}]' "
-)
-THREE_MACHINES = {"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}
+MACHINE = "machines=[{count: 1, gpus: 4, gpu: V100, cpus: 32}]"
+TOY = f"--workload toy --set arrivals=trace --set '{MACHINE}'"
+THREE = {"machines": [{"count": 3, "gpus": 8, "gpu": "V100", "cpus": 96}]}
 ENVIRONMENT = {"jobs": 60, "max_queue": 9, "history": 4}
 SETTINGS = GpuSchedulingSettings(**ENVIRONMENT)
 
@@ -46,17 +44,10 @@ def test_all_baselines_run_on_the_same_jobs(here: Path, cli: Cli) -> None:
         assert 0 <= figures["queueing"]["mean"] < figures["jct"]["mean"]
     knowing = {name.split("-")[0] for name in record["oracles"]}
     assert knowing == {"sjf", "srtf", "tetris", "mosa"}
-    # The best one that is no oracle.
-    first = next(name for name in record["policies"] if name not in record["oracles"])
-    assert record["best_baseline"] == first
     folder = here / "results" / "gpu_scheduling-pai-like-small-jobs-40"
     jobs = pd.read_csv(folder / "jobs.csv")
-    sequences = {
-        tuple(own[["seed", "job", "arrival_s", "work_s"]].itertuples(index=False, name=None))
-        for _, own in jobs.groupby("policy")
-    }
-    assert len(sequences) == 1
     assert len(jobs) == len(BASELINES) * 2 * 40
+    assert len(jobs[["seed", "job", "arrival_s", "work_s"]].drop_duplicates()) == 2 * 40
     assert np.allclose(jobs["jct_s"], jobs["completion_s"] - jobs["arrival_s"], atol=1e-3)
     for chart in ("summary", "jct_distribution", "slowdown_by_size", "jobs_in_system"):
         assert (folder / f"{chart}.png").stat().st_size > 10_000
@@ -65,15 +56,13 @@ def test_all_baselines_run_on_the_same_jobs(here: Path, cli: Cli) -> None:
 @pytest.mark.usefixtures("no_charts")
 def test_toy_workload_equals_hand_calculation(cli: Cli) -> None:
     """Jobs arrive at 0, 0, 1, 2 and 3 s and end at 10, 4, 7, 4 and 18 s."""
-    undisturbed = "--set interference=false --set stragglers=0"
-    fifo = "evaluate gpu_scheduling --policy fifo-first-fit --seeds 1"
-    record = cli.json(f"{fifo} {TOY} {undisturbed}")
+    undisturbed = f"{TOY} --set interference=false --set stragglers=0"
+    record = cli.json(f"evaluate gpu_scheduling --policy fifo-first-fit --seeds 1 {undisturbed}")
     figures = record["policies"]["fifo-first-fit"]
     assert figures["jct"]["mean"] == pytest.approx((10 + 4 + 6 + 2 + 15) / 5)
     assert figures["fee"]["mean"] == pytest.approx(57 / 5 * 2.48 / 3600, abs=1e-6)
-    assert record["conditions"] == (
-        "5 jobs as recorded, 1 machine with 4 GPUs, interference False, stragglers 0"
-    )
+    words = "5 jobs as recorded, 1 machine with 4 GPUs, interference False, stragglers 0"
+    assert record["conditions"] == words
 
 
 @pytest.mark.usefixtures("no_charts")
@@ -105,50 +94,31 @@ def test_known_durations_make_no_oracles(cli: Cli) -> None:
     assert informed["policies"] == blind["policies"]
 
 
-SMALL_CLUSTER = "small cluster: 8 machines with 32 GPUs"
-LARGE_CLUSTER = "large cluster: 128 machines with 1,024 GPUs"
-LARGE = {"cluster": "large", "arrivals": "batch", "jobs": 50}
-PER_MINUTE = {"arrivals": "per-minute", "machines": [THREE_MACHINES], "backfill": False}
-
-
 @pytest.mark.parametrize(
     ("values", "words", "folder"),
     [
-        ({}, f"200 jobs at load 1.2, {SMALL_CLUSTER}", "small"),
-        (LARGE, f"50 jobs at once, {LARGE_CLUSTER}", "large-jobs-50-arrivals-batch"),
-        (
-            {"interarrival_s": 90},
-            f"200 jobs, one every 90 s on average, {SMALL_CLUSTER}",
-            "small-interarrival_s-90",
-        ),
-        (
-            PER_MINUTE,
-            "3046 jobs, 1000 a minute, 3 machines with 24 GPUs, backfill False",
-            "arrivals-per-minute-backfill-False-machines-3x8V100-96-4",
-        ),
+        ({}, "200 jobs at load 1.2, small cluster: 8 machines with 32 GPUs", "small"),
+        ({"cluster": "large"}, "large cluster: 128 machines with 1,024 GPUs", "large"),
+        ({"arrivals": "batch", "jobs": 50}, "50 jobs at once", "small-jobs-50-arrivals-batch"),
+        ({"interarrival_s": 90}, "200 jobs, one every 90 s on average", "small-interarrival_s-90"),
+        ({"arrivals": "per-minute"}, "3046 jobs, 1000 a minute", "small-arrivals-per-minute"),
+        (THREE, "3 machines with 24 GPUs", "machines-3x8V100-96-4"),
+        ({"backfill": False}, "32 GPUs, backfill False", "small-backfill-False"),
     ],
 )
 def test_conditions_and_folder_names(values: dict[str, Any], words: str, folder: str) -> None:
     settings = GpuSchedulingSettings.model_validate(values)
-    assert describe_episode(settings, 3046) == words
+    assert words in describe_episode(settings, 3046)
     assert folder_name(settings) == f"gpu_scheduling-pai-like-{folder}"
 
 
-def learned(folder: Path) -> LearnedDas:
-    made = make_bundle(folder / "das", system="das", environment=ENVIRONMENT, **NETWORK)
-    policy = find_policy(str(made)).policy
-    assert isinstance(policy, LearnedDas)
-    return policy
-
-
 @pytest.mark.slow
-def test_evaluation_runs_the_episodes_of_validation(tmp_path: Path) -> None:
-    policy, seeds = learned(tmp_path), [0, 5]
-    module = module_of(**NETWORK)
-    module.network.load_state_dict(policy.network.state_dict())
+def test_evaluation_runs_the_episodes_of_validation() -> None:
+    module, seeds = module_of(**NETWORK), [0, 5]
     validated = [score.cost for score in DasEngine(SETTINGS).judge(module, seeds)]
-    # The sizes of the observation come from the bundle, not from the evaluation's settings.
+    # The sizes of the observation come from the policy, not from the evaluation's settings.
     settings, workload = GpuSchedulingSettings(jobs=60), load_workload(SETTINGS)
+    policy = LearnedDas(module.network, SETTINGS)
     results = [policy.run(settings, seed, workload) for seed in seeds]
     assert [result.mean_jct_s for result in results] == pytest.approx(validated, rel=1e-6)
     assert validated[0] != validated[1]
@@ -156,12 +126,11 @@ def test_evaluation_runs_the_episodes_of_validation(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_printed_explanations_match_the_schedule(tmp_path: Path) -> None:
-    policy, workload = learned(tmp_path), load_workload(SETTINGS)
+def test_printed_explanations_match_the_schedule() -> None:
+    policy, workload = LearnedDas(module_of(**NETWORK).network, SETTINGS), load_workload(SETTINGS)
     explanations = policy.explain(SETTINGS, 3, workload, 3)
     recorded = policy.run(SETTINGS, 3, workload, record=True)
     trace, jobs = recorded.trace, recorded.jobs
-    assert trace is not None
     assert len(explanations) == 3
     assert sorted(one.time_s for one in explanations) == [one.time_s for one in explanations]
     for one in explanations:

@@ -47,25 +47,16 @@ def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
         assert one.last is None
 
 
-def test_rollouts_do_not_depend_on_earlier_ones() -> None:
-    engine, module = DasEngine(SETTINGS), module_of(**NETWORK)
-    work = [RolloutSpec(3, action_seed=11), RolloutSpec(4, action_seed=12)]
-    together = engine.roll_out(module, work)
-    (alone,) = DasEngine(SETTINGS).roll_out(module, work[1:])
-    assert_same(alone.observations, together[1].observations)
-    np.testing.assert_array_equal(alone.log_probability, together[1].log_probability)
-    (other,) = engine.roll_out(module, [RolloutSpec(4, action_seed=13)])
+def test_rollouts_extend_the_buffer_and_do_not_depend_on_earlier_ones() -> None:
+    settings, module = GpuSchedulingSettings(preempt=True), module_of(**NETWORK)
+    work = [RolloutSpec(3, 11), RolloutSpec(4, 12, keep=0.5), RolloutSpec(4, 13)]
+    _, beside, other = DasEngine(settings).roll_out(module, work)
+    (alone,) = DasEngine(settings).roll_out(module, work[1:2])
+    assert alone.decisions > INITIAL_DECISIONS
+    assert 0.4 * alone.decisions < len(alone.kept) < 0.6 * alone.decisions
+    assert_same(alone.observations, beside.observations)
+    np.testing.assert_array_equal(alone.log_probability, beside.log_probability)
     assert other.figures != alone.figures
-
-
-def test_long_rollouts_extend_the_buffer() -> None:
-    engine, module = DasEngine(GpuSchedulingSettings(preempt=True)), module_of(**NETWORK)
-    work = [RolloutSpec(3, action_seed=11, keep=0.5)]
-    (first,), (again,) = engine.roll_out(module, work), engine.roll_out(module, work)
-    assert first.decisions > INITIAL_DECISIONS
-    assert 0.4 * first.decisions < len(first.kept) < 0.6 * first.decisions
-    assert first.kept.tolist() == again.kept.tolist()
-    assert_same(first.observations, again.observations)
 
 
 def test_scores_equal_vector_engine() -> None:
@@ -95,11 +86,8 @@ def test_loss_is_the_negative_total_reward() -> None:
 def test_clusters_with_cells_use_the_vector_engine() -> None:
     """Its log-probabilities have float32 precision, those of the loop do not."""
     engine, work = DasEngine(SETTINGS), [RolloutSpec(3, action_seed=11)]
-    for module, by_torch in (
-        (module_of(**NETWORK, exact_up_to=4, cells=4), True),
-        (module_of(**NETWORK), False),
-    ):
-        (found,) = engine.roll_out(module, work)
-        (expected,) = engine.vector.roll_out(module, work)
+    for cells, by_torch in (({"exact_up_to": 4, "cells": 4}, True), ({}, False)):
+        module = module_of(**NETWORK, **cells)
+        (found,), (expected,) = (one.roll_out(module, work) for one in (engine, engine.vector))
         same = np.array_equal(found.log_probability, expected.log_probability)
         assert same == by_torch

@@ -28,6 +28,4 @@ def recorded(policy: str = "das") -> RecordedEpisode:
 
 
 def traced_steps() -> tuple[Step, ...]:
-    case = recorded().case
-    assert case is not None
-    return case.steps
+    return recorded().case.steps

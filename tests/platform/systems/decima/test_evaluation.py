@@ -29,24 +29,8 @@ def test_baselines_run_on_the_same_jobs(here: Path, cli: Cli) -> None:
         assert list(figures) == ["jct", "jct_p95", "makespan", "slowdown", "decisions"]
         assert figures["slowdown"]["mean"] >= 1  # the toy's durations are constant: a true bound
     jobs = pd.read_csv(here / "results" / "dag_scheduling-toy-batch" / "jobs.csv")
-    sequences = {
-        tuple(own[["seed", "job", "template", "arrival_s"]].itertuples(index=False, name=None))
-        for _, own in jobs.groupby("policy")
-    }
-    assert len(sequences) == 1
     assert len(jobs) == len(BASELINES) * 3 * 20
-
-
-def test_primary_metric_follows_objective_and_horizon(here: Path, cli: Cli) -> None:
-    makespan = cli.json(f"{TOY} --against fair --seeds 2 --set jobs=5 --set objective=makespan")
-    assert next(iter(makespan["policies"]["fair"])) == "makespan"
-    stream = "--set arrivals=poisson --set interarrival_s=3 --set horizon_s=60"
-    record = cli.json(f"{TOY} --against fifo --seeds 4 {stream} --output h")
-    assert next(iter(record["policies"]["fifo"])) == "jobs_in_system"
-    jobs = pd.read_csv(here / "h" / "jobs.csv")
-    assert (jobs["arrival_s"] <= jobs["end_s"]).all()
-    cut_off = jobs["completion_s"].isna().sum() / 4
-    assert record["policies"]["fifo"]["unfinished"]["mean"] == cut_off
+    assert len(jobs[["seed", "job", "template", "arrival_s"]].drop_duplicates()) == 3 * 20
 
 
 def test_optimum_is_a_lower_bound(here: Path, cli: Cli) -> None:

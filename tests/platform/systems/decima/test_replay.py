@@ -183,34 +183,30 @@ TOY_SETTINGS = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
 
 
 @pytest.mark.slow
-def test_command_writes_the_page(here: Path, cli: Cli) -> None:
-    shown = cli(f"{TOY} --policy sjf-cp --policy fifo --seed 3 -o 'watch me.html'")
+def test_command_writes_a_whole_page_or_leaves_the_old_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    command = f"{TOY} --policy sjf-cp --policy fifo --seed 3 -o 'watch me.html'"
+    shown = cli(command)
     assert shown.out.startswith("sjf-cp finishes the average job in ")
     assert "Page: watch me.html (0.1 MB)" in shown.out
     assert "running fifo" in shown.err
     (output,) = here.iterdir()
     text = output.read_text()
     assert "dag_scheduling · toy · 6 jobs at once · 3 executors · seed 3" in text
-    for policy, name in zip(data_in(text)["policies"], ("sjf-cp", "fifo"), strict=True):
+    record = cli.json(command)
+    assert (record["page"], list(record["policies"])) == ("watch me.html", ["sjf-cp", "fifo"])
+    for policy, (name, figures) in zip(
+        data_in(text)["policies"], record["policies"].items(), strict=True
+    ):
         result = run_episode(name, TOY_SETTINGS, 3, record=True)
         assert policy["name"] == name
         assert policy["completion_s"] == result.completion_s.tolist()
-        assert policy["schedule"]["rows"] == len(result.trace.start_ms)  # type: ignore[union-attr]
-
-
-@pytest.mark.slow
-def test_failed_replay_leaves_the_old_page(
-    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
-    fair = run_episode("fair", TOY_SETTINGS, 0)
-    record = cli.json(TOY)
-    assert (record["page"], list(record["policies"])) == ("replay.html", ["fair", "fifo"])
-    assert record["policies"]["fair"] == {"jct": fair.mean_jct_s, "makespan": fair.makespan_s}
-    (output,) = here.iterdir()
-    before = output.read_text()
+        assert policy["schedule"]["rows"] == len(result.trace.start_ms)
+        assert figures == {"jct": result.mean_jct_s, "makespan": result.makespan_s}
     monkeypatch.setattr(page, "MAX_ROWS", 1)
-    assert "tasks and moves are too many for one page" in cli(TOY, code=2).err
-    assert output.read_text() == before
+    assert "tasks and moves are too many for one page" in cli(command, code=2).err
+    assert output.read_text() == text
     assert list(here.iterdir()) == [output]
 
 
@@ -220,7 +216,6 @@ def test_failed_replay_leaves_the_old_page(
         ("--policy fair --policy fair", "given twice"),
         ("--policy fair --policy fifo --policy random", "3 policies"),
         ("--picture case.png", "dag_scheduling"),
-        ("-o no/such/folder/page.html", "cannot write --output"),
         ("-o .", "cannot write --output"),
     ],
 )
