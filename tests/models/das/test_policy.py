@@ -12,7 +12,7 @@ from loadmaster.envs.gpu_scheduling.decision_state import PHASES, RECONSIDERING
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import FINISHED_S
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.explain import OPTIONS, explain
+from loadmaster.models.das.explain import BY_PRIORITY, FIRST_MACHINE, OPTIONS, explain
 from loadmaster.models.das.policy import DasPolicy
 from tests.models.das.builders import NETWORK, module_of
 
@@ -68,7 +68,7 @@ def test_reconsidering_explains_each_stop() -> None:
         if number > 120 or context.phase != RECONSIDERING:
             continue
         explained = explain(context, number)
-        record, options = explained.record, explained.explanation.choices["job"]
+        record, options = explained.record, explained.explanation.choices[BY_PRIORITY]
         ids = job_id[context.shown].tolist()
         waiting = [one for one, runs in zip(ids, context.is_running, strict=True) if not runs]
         priority = dict(zip(ids, context.priority.tolist(), strict=True))
@@ -105,6 +105,6 @@ def test_strict_queue_explains_the_blocking_job() -> None:
         explained = explain(context, number)
         assert explained.record["chosen"]["job"] == context.job_id(first)
         assert (explained.record["chosen"]["machine"] is not None) == fits
-        assert ("machine" in explained.explanation.choices) == fits
+        assert (FIRST_MACHINE in explained.explanation.choices) == fits
         assert ("blocks" in explained.explanation.summary) != fits
     assert min(seen.values()) > 0
