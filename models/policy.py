@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+ENTROPY = "entropy"  # column of a module's training pass; RLlib has none of that name
+
 
 class Option(NamedTuple):
     """One option of a choice."""
@@ -29,6 +31,15 @@ class Explanation:
     summary: str
     choices: Mapping[str, Sequence[Option]] = field(default_factory=dict)  # "stage": [...]
     others: Mapping[str, int] = field(default_factory=dict)  # "stage": options not listed
+
+
+@dataclass(frozen=True)
+class ExplainedDecision:
+    """A decision of an episode; `record` is its form in JSON."""
+
+    time_s: float
+    explanation: Explanation
+    record: dict[str, Any] = field(default_factory=dict)
 
 
 class Proposal(NamedTuple):

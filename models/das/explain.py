@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,10 +22,13 @@ from loadmaster.models.das.ordering import Priorities
 from loadmaster.models.das.placement import Placements
 from loadmaster.models.keyed_random import standard_normal
 from loadmaster.models.layers import Array32
-from loadmaster.models.policy import Explanation, Option
+from loadmaster.models.policy import ExplainedDecision, Explanation, Option
 
 OPTIONS = 5  # jobs, and machines, that an explanation lists
 DRAWS = 1000  # samples that estimate the probability of coming first
+# Choices of an explained decision.
+FIRST_JOB, FIRST_MACHINE = "job that goes first", "machine it fills first"
+BY_PRIORITY = "job by priority"
 
 
 def scored_options(tables: ClusterTables, scores: Scores) -> dict[str, list[Option]]:
@@ -56,9 +60,12 @@ class Ranking(NamedTuple):
         self, name: Callable[[int], str], details: Callable[[int], Mapping[str, str]]
     ) -> list[Option]:
         return [
-            Option(name(item), score, None, probability, place == 0, details(item))
+            Option(
+                name(item), score, None, probability, place == 0,
+                {**details(item), "score": f"{score:+.3f}"},
+            )
             for place, (item, score, probability) in enumerate(self._best())
-        ]
+        ]  # fmt: skip
 
     def records(self, fields: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
         return [
@@ -171,15 +178,6 @@ class DecisionContext(NamedTuple):
         }
 
 
-class ExplainedDecision(NamedTuple):
-    """A decision of an episode and its explanation; `record` is the same for scripts."""
-
-    time_s: float
-    situation: str
-    explanation: Explanation
-    record: dict[str, Any]
-
-
 def explain(context: DecisionContext, number: int) -> ExplainedDecision:
     """Explain the decision, which is that of this number in the episode."""
     free_gpus = float(context.state.free[:, GPU].sum()) / WHOLE
@@ -193,8 +191,9 @@ def explain(context: DecisionContext, number: int) -> ExplainedDecision:
         "free_gpus": free_gpus,
         "jobs_shown": len(context.shown),
     }
-    situation = f"{situation}; {free_gpus:g} of {gpus:g} GPUs free"
-    return ExplainedDecision(context.time_s, situation, explanation, {**shared, **record})
+    summary = f"{situation}; {free_gpus:g} of {gpus:g} GPUs free: {explanation.summary}"
+    explanation = replace(explanation, summary=summary)
+    return ExplainedDecision(context.time_s, explanation, {**shared, **record})
 
 
 def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
@@ -202,8 +201,8 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
     # In a strict queue the first job may fit nowhere and block those behind it.
     jobs = context.rank_jobs(np.flatnonzero(context.priorities.mask[0].numpy()))
     first, startable, name = jobs.items[0], context.startable, context.job_name
-    choices = {"job": jobs.options(name, lambda row: context.job_details(row, "waited, s"))}
-    others = {"job": len(jobs.items) - len(choices["job"])}
+    choices = {FIRST_JOB: jobs.options(name, lambda row: context.job_details(row, "waited, s"))}
+    others = {FIRST_JOB: len(jobs.items) - len(choices[FIRST_JOB])}
     chosen: dict[str, int | None] = {"job": context.job_id(first), "machine": None}
     record: dict[str, Any] = {
         "jobs_that_could_start": len(startable),
@@ -214,11 +213,11 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
     summary = f"{name(first)} goes first, does not fit, and blocks those behind it"
     if first in startable:
         machines, rack = context.rank_machines(first), context.episode.cluster.rack
-        choices["machine"] = machines.options(
+        choices[FIRST_MACHINE] = machines.options(
             lambda machine: f"machine {machine + 1} (rack {rack[machine] + 1})",
             context.machine_details,
         )
-        others["machine"] = len(machines.items) - len(choices["machine"])
+        others[FIRST_MACHINE] = len(machines.items) - len(choices[FIRST_MACHINE])
         record["machines"] = machines.records(lambda machine: {"machine": machine})
         chosen["machine"] = machines.items[0]
         summary = f"{name(first)} goes first, and to machine {machines.items[0] + 1}"
@@ -254,8 +253,8 @@ def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str
         parts[OPTIONS:] = [f"{len(parts) - OPTIONS} more are stopped"]
     situation = f"{len(running)} jobs reconsidered, {runs} run, {waits} wait"
     summary = ", ".join(parts) or "no job is stopped"
-    others = {"job": len(jobs.items) - len(options)}
-    return situation, Explanation(summary, {"job": options}, others), record
+    others = {BY_PRIORITY: len(jobs.items) - len(options)}
+    return situation, Explanation(summary, {BY_PRIORITY: options}, others), record
 
 
 def _stopped_for(context: DecisionContext) -> dict[int, int]:

@@ -14,8 +14,7 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.models.das.network import Actions, Critic, DasNetwork
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.keyed_random import RNG_KEY, standard_normal
-
-ENTROPY = "entropy"  # RLlib has no column of that name
+from loadmaster.models.policy import ENTROPY
 
 
 class DasModule(TorchRLModule):

@@ -13,8 +13,7 @@ from torch import Tensor
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
-
-ENTROPY = "entropy"  # RLlib has no column of that name
+from loadmaster.models.policy import ENTROPY
 
 
 class DecimaModule(TorchRLModule):

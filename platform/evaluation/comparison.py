@@ -18,10 +18,10 @@ from scipy import stats
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings
+from loadmaster.models.policy import ExplainedDecision
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup, Learned
 from loadmaster.platform.systems.bundle_ref import BundleRef
-from loadmaster.platform.systems.policies import ExplainedDecision
 from loadmaster.serving.policies.comparison import ComparisonResult, PolicyScore
 
 OPTIMUM = "optimal"

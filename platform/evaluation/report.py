@@ -12,9 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.models.policy import Option
+from loadmaster.models.policy import ExplainedDecision, Option
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison, Interval
-from loadmaster.platform.systems.policies import ExplainedDecision
 
 ORACLE = "*"  # suffix of an oracle's name
 NAMED = 7  # at most so many rivals are named in a sentence

@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import ray
+from gymnasium import Space
 from numpy.typing import NDArray
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -34,7 +35,7 @@ from loadmaster.platform.rl.rollout import (
     summary_metrics,
 )
 from loadmaster.platform.rl.workers import EngineRunner, InputDrivenLearner, Task
-from loadmaster.platform.training.config import Learning, Rollouts, Schedule
+from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
 
 ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
 RATE_DECAY = 0.9  # of the running mean reward per second
@@ -75,12 +76,31 @@ class InputDrivenConfig(AlgorithmConfig):
         engine: Callable[[], RolloutEngine] | None = None,
         groups: Rollouts | None = None,
         learning: Learning | None = None,
-    ) -> InputDrivenConfig:
+    ) -> Self:
         """`engine` builds a RolloutEngine in the process that needs it. None: as it was."""
         self.engine = engine or self.engine
         self.groups = groups or self.groups
         self.learning = learning or self.learning
         return self
+
+    def for_training(
+        self,
+        config: TrainingConfig,
+        *,
+        spaces: tuple[Space[Any], Space[Any]],
+        module: RLModuleSpec,
+        engine: Callable[[], RolloutEngine],
+    ) -> Self:
+        """Take a training's settings; `spaces` are of observations and of actions."""
+        learning = config.training
+        self.environment(observation_space=spaces[0], action_space=spaces[1])
+        self.env_runners(num_env_runners=config.rollouts.workers)
+        self.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
+        clip = learning.gradient_clip
+        self.training(lr=learning.learning_rate.first, grad_clip=clip, grad_clip_by="global_norm")
+        self.rl_module(rl_module_spec=module)
+        self.debugging(seed=config.seed, log_level="ERROR")
+        return self.input_driven(engine=engine, groups=config.rollouts, learning=learning)
 
     def get_default_learner_class(self) -> type:
         return InputDrivenLearner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import ray
@@ -17,6 +18,7 @@ from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.checkpoints import Checkpointable
 from torch import Tensor
 
+from loadmaster.models.policy import ENTROPY
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
     Recording,
@@ -27,7 +29,6 @@ from loadmaster.platform.rl.rollout import (
     taken,
 )
 
-ENTROPY = "entropy"  # column that a module may return from its training pass
 Task = Literal["sample", "evaluate", "compare"]
 
 
@@ -41,15 +42,13 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     def __init__(self, *, config: Any, **settings: Any) -> None:
         super().__init__(config=config, **settings)
-        self._engine: RolloutEngine | None = None
         self.make_module()
 
-    @property
+    @cached_property
     def engine(self) -> RolloutEngine:
         """Built on first use: the driver's own runner may never roll out."""
-        if self._engine is None:
-            self._engine = self.config.engine()
-        return self._engine
+        built: RolloutEngine = self.config.engine()
+        return built
 
     def make_module(self) -> None:
         spec = self.config.get_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
@@ -65,12 +64,12 @@ class EngineRunner(EnvRunner, Checkpointable):
         return list(zip(work, tasks[task](weights, work), strict=True))
 
     def sample(self, weights: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
-        self._use(weights)
+        self.module.set_state(weights)
         return self.engine.roll_out(self.module, assignments)
 
     def evaluate(self, weights: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         """Score the greedy policy."""
-        self._use(weights)
+        self.module.set_state(weights)
         return self.engine.judge(self.module, seeds)
 
     def compare(
@@ -83,9 +82,6 @@ class EngineRunner(EnvRunner, Checkpointable):
             scores = self.evaluate(candidates[candidate], seeds)
             found.update(zip([(candidate, seed) for seed in seeds], scores, strict=True))
         return [found[trial] for trial in trials]
-
-    def _use(self, weights: Any) -> None:
-        self.module.set_state(weights)
 
     def get_spaces(self) -> dict[str, Any]:
         pair = (self.config.observation_space, self.config.action_space)
@@ -106,7 +102,7 @@ class EngineRunner(EnvRunner, Checkpointable):
         if isinstance(weights, ray.ObjectRef):  # RLlib passes a reference when it starts workers
             weights = ray.get(weights)
         if weights is not None:
-            self._use(weights.get(DEFAULT_MODULE_ID, weights))
+            self.module.set_state(weights.get(DEFAULT_MODULE_ID, weights))
 
     def get_checkpointable_components(self) -> list[tuple[str, Any]]:
         return [(COMPONENT_RL_MODULE, self.module)]

@@ -3,19 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from loadmaster.models.policy import Explanation
-
-
-@dataclass(frozen=True)
-class ExplainedDecision:
-    """A decision of an episode; `record` is its form in JSON."""
-
-    time_s: float
-    explanation: Explanation
-    record: dict[str, Any] = field(default_factory=dict)
+from loadmaster.models.policy import ExplainedDecision
 
 
 class LearnedPolicy(Protocol):

@@ -21,9 +21,9 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor, nn
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
+from loadmaster.models.policy import ENTROPY
 from loadmaster.platform.rl.mappo import MappoConfig
 from loadmaster.platform.rl.vector_rollout import VectorEngine
-from loadmaster.platform.rl.workers import ENTROPY
 from loadmaster.platform.training.config import Learning, Rollouts
 
 AGENTS = ("left", "right")

@@ -30,6 +30,7 @@ from loadmaster.models.manifest import pretrained_folder, pretrained_policies, r
 from tests.bundles import make_bundle
 
 FILES = {"manifest.json", "weights.safetensors", "README.md"}
+Change = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +45,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
-def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def edit(folder: Path, change: Change) -> None:
     file = folder / "manifest.json"
     record = json.loads(file.read_text())
     change(record)
@@ -72,9 +73,8 @@ def refused(folder: Path) -> str:
     with pytest.raises(InputError) as caught:
         load_bundle(folder)
     reason = str(caught.value)
-    assert "\n" not in reason
-    assert len(reason) < 700
     assert reason.isprintable()
+    assert len(reason) < 700
     return reason
 
 
@@ -85,35 +85,27 @@ def test_round_trip_is_bitwise(tmp_path: Path) -> None:
     # Subnormal, minus zero, nearly the largest.
     state["score_stage.0.bias"][:3] = torch.tensor([1e-45, -0.0, 3.4e38])
     folder = tmp_path / "deep" / "down" / "mine"
-    trained = {"environment": {"executors": 9}, "seed": 1, "date": "2026-01-02"}
-    results = {"validation": 1 / 3}
+    trained = {"environment": {"data": Path("/traces")}, "seeds": (1, 2), "date": "2026-01-02"}
+    results = {"validation": float("nan"), "mean": np.float32(0.5), 3: torch.tensor(2), "f": 1 / 3}
     save(folder, network=settings, weights=state, trained=trained, results=results)
     loaded = load_bundle(folder)
-    for manifest in (loaded, read_manifest(folder)):
-        assert (manifest.name, manifest.system) == ("mine", "decima")
-        assert (manifest.network, manifest.trained) == (settings, trained)
-        assert manifest.results == results
-        assert manifest.size == (folder / "weights.safetensors").stat().st_size
+    assert (loaded.name, loaded.system, loaded.network) == ("mine", "decima", settings)
+    environment = {"data": "/traces"}
+    assert loaded.trained == {"environment": environment, "seeds": [1, 2], "date": "2026-01-02"}
+    assert loaded.results == {"validation": None, "mean": 0.5, "3": 2, "f": 1 / 3}
+    assert loaded.size == (folder / "weights.safetensors").stat().st_size
+    assert vars(read_manifest(folder)).items() <= vars(loaded).items()
     for found in (loaded.weights, loaded.build().state_dict()):
         assert found.keys() == state.keys()
         for name, tensor in state.items():
             assert found[name].numpy().tobytes() == tensor.numpy().tobytes()
+    with pytest.raises(InputError, match="expected 'das'"):
+        loaded.build("das")
     assert {file.name for file in folder.iterdir()} == FILES
     assert {entry.name for entry in folder.parent.iterdir()} == {"mine"}
 
 
-def test_values_are_converted_to_json(tmp_path: Path) -> None:
-    save(
-        tmp_path / "b",
-        trained={"environment": {"data": Path("/traces")}, "seeds": (1, 2)},
-        results={"validation": float("nan"), "mean": np.float32(0.5), 3: torch.tensor(2)},
-    )
-    loaded = load_bundle(tmp_path / "b")
-    assert loaded.trained == {"environment": {"data": "/traces"}, "seeds": [1, 2]}
-    assert loaded.results == {"validation": None, "mean": 0.5, "3": 2}
-
-
-def test_existing_folder_is_not_overwritten(copy: Path, tmp_path: Path) -> None:
+def test_only_a_bundle_is_replaced_and_only_on_request(copy: Path, tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in copy.iterdir()}
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "notes.txt").touch()
@@ -123,14 +115,10 @@ def test_existing_folder_is_not_overwritten(copy: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="only one of those is replaced"):
         save(tmp_path / "precious", replace=True)
     assert {file: file.read_bytes() for file in copy.iterdir()} == before
-
-
-def test_replace_takes_the_place_of_a_bundle(copy: Path, tmp_path: Path) -> None:
-    for _ in range(2):
-        save(copy, name="newer", replace=True)
-        assert load_bundle(copy).name == "newer"
+    for name in ("newer", "newest"):
+        assert load_bundle(save(copy, name=name, replace=True)).name == name
     save(tmp_path / "first", replace=True)
-    assert {entry.name for entry in tmp_path.iterdir()} == {"copy", "first"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"copy", "first", "precious"}
 
 
 @pytest.mark.parametrize("fails", ["fsync", "rename"])
@@ -152,14 +140,10 @@ def test_failed_write_leaves_the_old_bundle(
     assert {entry.name for entry in tmp_path.iterdir()} == {"copy"}
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "-x", ".x", " x", "a\nb", "\x1b[31m", "x" * 101])
-def test_invalid_names_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot name a bundle"):
-        save(tmp_path / "b", name=name)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_invalid_weights_are_not_saved(tmp_path: Path) -> None:
+def test_invalid_names_and_weights_are_not_saved(tmp_path: Path) -> None:
+    for name in ("", "a/b", "-x", ".x", " x", "a\nb", "\x1b[31m", "x" * 101):
+        with pytest.raises(InputError, match="cannot name a bundle"):
+            save(tmp_path / "b", name=name)
     weights = build_network("decima", {}).state_dict()
     weights["score_stage.0.bias"].fill_(torch.nan)
     with pytest.raises(InputError, match="not finite"):
@@ -167,19 +151,10 @@ def test_invalid_weights_are_not_saved(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_network_of_another_system_is_refused(whole: Path) -> None:
-    with pytest.raises(InputError, match="expected 'das'"):
-        load_bundle(whole).build("das")
-
-
-EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+EDITS: dict[str, tuple[Change, str]] = {
     "another program's": (lambda r: r.pop("kind"), "describes no loadmaster policy"),
-    "newer": (
-        lambda r: r.update(format=2, loadmaster="7.1.0"),
-        "was written by loadmaster 7.1.0 in bundle format 2; this is loadmaster",
-    ),
+    "newer": (lambda r: r.update(format=2, loadmaster="7.1.0"), "by loadmaster 7.1.0 in bundle fo"),
     "newer, and hostile": (lambda r: r.update(format=9, loadmaster="\x1b[2J" * 99), "upgrade it"),
-    "no format": (lambda r: r.pop("format"), "expected a format number"),
     "format true": (lambda r: r.update(format=True), "expected a format number"),
     "no version": (lambda r: r.pop("loadmaster"), "expected a format number"),
     "no name": (lambda r: r.pop("name"), "expected text under 'name'"),
@@ -188,23 +163,18 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "trained a list": (lambda r: r.update(trained=[]), "expected a mapping under 'trained'"),
     "no digest": (lambda r: r["weights"].pop("sha256"), "expected the sha256"),
     "size as text": (lambda r: r["weights"].update(bytes="9"), "expected the sha256"),
-    "another digest": (lambda r: r["weights"].update(sha256="0" * 64), "is damaged; expected the"),
     "unknown system": (lambda r: r.update(system="decimo"), "did you mean 'decima'"),
     "hostile system": (lambda r: r.update(system="\x1b[31m"), "unknown system"),
     "unknown setting": (lambda r: r["network"].update(widht=8), "did you mean 'width'"),
-    "another network": (
-        lambda r: r["network"].update(width=9),
-        "is (8, 16) float32; expected (9, 16) float32",
-    ),
+    "another network": (lambda r: r["network"].update(width=9), "expected (9, 16) float32"),
     "fewer parts": (lambda r: r["network"].update(limits=False), "has the surplus 'score_limit"),
     "giant network": (lambda r: r["network"].update(width=10**7), "expected ("),
     "impossible network": (lambda r: r["network"].update(width=10**18), "no possible network"),
 }
 
 
-@pytest.mark.parametrize("name", EDITS)
-def test_changed_manifest_is_refused(name: str, copy: Path) -> None:
-    change, expected = EDITS[name]
+@pytest.mark.parametrize(("change", "expected"), EDITS.values(), ids=EDITS)
+def test_changed_manifest_is_refused(change: Change, expected: str, copy: Path) -> None:
     edit(copy, change)
     assert expected in refused(copy)
 
@@ -227,17 +197,6 @@ def test_paths_without_a_bundle_are_refused(copy: Path, tmp_path: Path) -> None:
     make_bundle(run / "best")
     (run / "manifest.json").write_text('{"system": "decima"}')
     assert f"this run has {run}/best" in refused(run)
-
-
-def test_damaged_weights_are_refused(copy: Path) -> None:
-    file = copy / "weights.safetensors"
-    content = file.read_bytes()
-    file.write_bytes(content[:-100])
-    assert f"has {len(content) - 100:,} bytes; expected the {len(content):,}" in refused(copy)
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert "is damaged; expected the sha256" in refused(copy)
-    file.unlink()
-    assert "cannot read" in refused(copy)
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors"])
@@ -267,25 +226,24 @@ def test_weights_of_another_network_are_refused(copy: Path) -> None:
         assert expected in refused(copy)
 
 
-def test_other_formats_of_weights_are_refused(copy: Path) -> None:
-    for content in (b"", b"\x00" * 8, b"\xff" * 64, pickle.dumps({"weights": [1.0]})):
-        put_weights(copy, content)
+def test_damaged_weights_and_other_formats_are_refused(copy: Path) -> None:
+    file = copy / "weights.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    assert f"has {len(content) - 100:,} bytes; expected the {len(content):,}" in refused(copy)
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert "is damaged; expected the sha256" in refused(copy)
+    for other in (b"", b"\x00" * 8, b"\xff" * 64, pickle.dumps({"weights": [1.0]})):
+        put_weights(copy, other)
         assert "is malformed; expected safetensors" in refused(copy)
+    file.unlink()
+    assert "cannot read" in refused(copy)
 
 
 def test_loading_uses_no_pickle(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def forbidden(*_: Any, **__: Any) -> None:
-        raise AssertionError("a pickle was opened")
-
-    for name in ("load", "loads", "Unpickler"):
-        monkeypatch.setattr(pickle, name, forbidden)
-    monkeypatch.setattr(torch, "load", forbidden)
+    for name in ("pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load"):
+        monkeypatch.delattr(name)
     assert load_bundle(copy).name == "good"
-
-
-@pytest.fixture(scope="module")
-def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(shutil.copytree(whole, tmp_path_factory.mktemp("flips") / "b"))
 
 
 @pytest.mark.slow
@@ -294,7 +252,7 @@ def scratch(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @given(data=st.data(), file=st.sampled_from(sorted(FILES - {"README.md"})), signed=st.booleans())
 def test_flipped_bytes_are_refused_or_have_no_effect(
-    data: st.DataObject, file: str, signed: bool, whole: Path, scratch: Path
+    data: st.DataObject, file: str, signed: bool, whole: Path, copy: Path
 ) -> None:
     """`signed`: with the digest of the changed weights, which are then finite or refused."""
     content = bytearray((whole / file).read_bytes())
@@ -303,13 +261,13 @@ def test_flipped_bytes_are_refused_or_have_no_effect(
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
     for name in FILES:
-        shutil.copy(whole / name, scratch / name)
+        shutil.copy(whole / name, copy / name)
     if signed and file == "weights.safetensors":
-        put_weights(scratch, bytes(content))
+        put_weights(copy, bytes(content))
     else:
-        (scratch / file).write_bytes(content)
+        (copy / file).write_bytes(content)
     try:
-        loaded = load_bundle(scratch)
+        loaded = load_bundle(copy)
     except InputError:
         return
     good = load_bundle(whole).weights
@@ -321,15 +279,14 @@ def test_flipped_bytes_are_refused_or_have_no_effect(
 def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("linear_package")
     package.__spec__ = ModuleSpec("linear_package", None)
-    package.build_network = lambda values: torch.nn.Linear(int(values["inputs"]), 1)  # type: ignore[attr-defined]
-    package.trained_on = lambda manifest: "nothing in particular"  # type: ignore[attr-defined]
-    package.SYSTEM = registry.System("linear", "", "adds", package="linear_package")  # type: ignore[attr-defined]
+    package.build_network = lambda values: torch.nn.Linear(int(values["inputs"]), 1)
+    package.trained_on = lambda manifest: "nothing in particular"
+    package.SYSTEM = registry.System("linear", "", "adds", package="linear_package")
     monkeypatch.setitem(sys.modules, "linear_package", package)
     entry = EntryPoint("linear", "linear_package:SYSTEM", registry.GROUP)
     monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
-    folder = tmp_path / "b"
     weights = torch.nn.Linear(3, 1).state_dict()
-    save(folder, system="linear", network={"inputs": 3}, weights=weights)
+    folder = save(tmp_path / "b", system="linear", network={"inputs": 3}, weights=weights)
     assert torch.equal(load_bundle(folder).build().state_dict()["weight"], weights["weight"])
     assert "nothing in particular" in (folder / "README.md").read_text()
 
@@ -338,22 +295,19 @@ def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:
     entry = {
         "setting": "tpch-like, 20 jobs at once | <b>", "metric": "jct, s", "mean": 88.04,
         "mean_ci95": [80.0, 96.12], "best_baseline": "weighted-fair", "baseline": 112.7,
-        "difference_percent": -21.84, "difference_percent_ci95": [-25.0, -18.04],
-        "seeds": "0 to 19",
+        "difference_percent": -21.84, "difference_percent_ci95": [-25, -18.04], "seeds": "0 to 19",
     }  # fmt: skip
     trained = {
         "environment": {"arrivals": "poisson", "interarrival_s": 15.0},
-        "command": "loadmaster train decima --set training.iterations=3",
-        "machine": {"cores": 2},
-        "notes": ["Only for a Monday."],
-    }
+        "command": "loadmaster train", "machine": {"cores": 2}, "notes": ["Only for a Monday."],
+    }  # fmt: skip
     results = {"validation": 91.25, "evaluations": [entry]}
     card = (save(tmp_path / "stream", trained=trained, results=results) / "README.md").read_text()
     for line in (
         "# stream",
         "tpch-like, 201 jobs, one every 15 s on average, 50 executors, objective jct",
         "| `interarrival_s` | 15 |",
-        "loadmaster train decima --set training.iterations=3",
+        "loadmaster train\n",
         "- machine cores: 2",
         "- validation: 91.25",
         "| tpch-like, 20 jobs at once \\| &lt;b> | jct, s | 88.0 [80.0, 96.1] | weighted-fair "

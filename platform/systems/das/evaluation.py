@@ -19,14 +19,11 @@ from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
-from loadmaster.models.das.explain import ExplainedDecision as DasDecision
 from loadmaster.models.das.explain import explain
 from loadmaster.models.das.policy import DasPolicy
-from loadmaster.models.policy import Explanation
+from loadmaster.models.policy import ExplainedDecision
 from loadmaster.platform.evaluation import adapters
-from loadmaster.platform.systems.policies import ExplainedDecision, spread
-
-HEADINGS = {"job": "job that goes first", "machine": "machine it fills first"}
+from loadmaster.platform.systems.policies import spread
 
 
 class LearnedDas(DasPolicy):
@@ -38,31 +35,13 @@ class LearnedDas(DasPolicy):
         contexts = enumerate(self.iterate(settings, seed, workload))
         chosen = spread([number for number, one in contexts if one.has_choice], count)
         contexts = enumerate(self.iterate(settings, seed, workload))
-        return tuple(
-            explained(explain(one, number)) for number, one in contexts if number in chosen
-        )
+        return tuple(explain(one, number) for number, one in contexts if number in chosen)
 
     def is_compiled(self) -> bool:
         return any(cache_folder().glob("das_*/compiled_loop.run_greedy-*.nbi"))
 
 
 load_policy = LearnedDas.from_bundle
-
-
-def explained(decision: DasDecision) -> ExplainedDecision:
-    """A decision with the situation in its summary and the score as a column."""
-    own, record = decision.explanation, decision.record
-    headings = {"job": "job by priority"} if record["moment"] == "reconsidering" else HEADINGS
-    choices = {
-        headings[choice]: [
-            option._replace(details={**option.details, "score": f"{option.score:+.3f}"})
-            for option in options
-        ]
-        for choice, options in own.choices.items()
-    }
-    others = {headings[choice]: count for choice, count in own.others.items()}
-    summary = f"{decision.situation}: {own.summary}"
-    return ExplainedDecision(decision.time_s, Explanation(summary, choices, others), record)
 
 
 def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:

@@ -55,32 +55,20 @@ class DasTraining(TrainingConfig):
 
 
 def algorithm(config: DasTraining) -> MappoConfig:
-    environment, learning = config.environment, config.training
-    cluster, network = build_cluster(environment), config.network.model_dump()
-    built = MappoConfig()
+    environment, kind = config.environment, config.training.critic.kind
+    cluster, settings = build_cluster(environment), {"network": network(config)}
     # The network takes queues of any length; small spaces are cheap to send to workers.
     smallest = environment.model_copy(update={"max_queue": 1})
-    built.environment(
-        observation_space=observation_space(1, cluster, environment.history),
-        action_space=spaces.Dict({**action_spaces(smallest, cluster)}),
+    actions = spaces.Dict({**action_spaces(smallest, cluster)})
+    critic = RLModuleSpec(
+        module_class=DasCritic, model_config={**settings, "sees_actions": kind == "q"}
     )
-    built.env_runners(num_env_runners=config.rollouts.workers)
-    built.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
-    built.training(
-        lr=learning.learning_rate.first,
-        grad_clip=learning.gradient_clip,
-        grad_clip_by="global_norm",
+    built = MappoConfig().for_training(
+        config,
+        spaces=(observation_space(1, cluster, environment.history), actions),
+        module=RLModuleSpec(module_class=DasModule, model_config=settings),
+        engine=partial(DasEngine, environment),
     )
-    built.rl_module(
-        rl_module_spec=RLModuleSpec(module_class=DasModule, model_config={"network": network})
-    )
-    built.debugging(seed=config.seed, log_level="ERROR")
-    built.input_driven(
-        engine=partial(DasEngine, environment), groups=config.rollouts, learning=learning
-    )
-    kind = learning.critic.kind
-    critic_config = {"network": network, "sees_actions": kind == "q"}
-    critic = RLModuleSpec(module_class=DasCritic, model_config=critic_config)
     return built.team(critic=None if kind == "none" else critic)
 
 

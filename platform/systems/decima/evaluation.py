@@ -29,10 +29,10 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.envs.traces import find_workload
 from loadmaster.models.decima.explain import Decision
 from loadmaster.models.decima.policy import DecimaPolicy
-from loadmaster.models.policy import Explanation
+from loadmaster.models.policy import ExplainedDecision, Explanation
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.systems.decima import rollout
-from loadmaster.platform.systems.policies import ExplainedDecision, spread
+from loadmaster.platform.systems.policies import spread
 
 
 def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:

@@ -222,31 +222,6 @@ def keep_observation(
     used[EDGE_ROWS] += edges
 
 
-def record_rollout(
-    network: DecimaNetwork,
-    settings: DagSchedulingSettings,
-    seed: int,
-    workload: Workload,
-    action_seed: int,
-    keep: float = 1.0,
-    buffer: CompiledBuffer[DecisionBuffer] | None = None,
-) -> Recording:
-    """Sample a rollout of the episode of `seed`; `action_seed` seeds the actions."""
-    weights = weights_of(network)
-    state = initial_state(settings, workload, seed, slots=settings.total_jobs)
-    view, rows = buffers_for(state, workload.bank)
-    scratch = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
-    buffer = buffer or CompiledBuffer(empty_buffer)
-    buffer.rewind()
-    while True:
-        status = record_network(
-            state, workload.bank, view, rows, weights, scratch, action_seed, keep, buffer.arrays
-        )
-        if status != FULL:
-            return recording_of(buffer.arrays, state, settings)
-        buffer.lengthen()
-
-
 def recording_of(
     buffer: DecisionBuffer, state: SimState, settings: DagSchedulingSettings
 ) -> Recording:
@@ -297,16 +272,25 @@ class DecimaEngine:
         self.buffer = CompiledBuffer(empty_buffer)
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
-        found = []
-        for spec in assignments:
-            settings = self.settings
-            if spec.horizon_s is not None:
-                settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
-            found.append(record_rollout(
-                module.network, settings, spec.sequence, self.workload,
-                spec.action_seed, spec.keep, self.buffer,
-            ))  # fmt: skip
-        return found
+        weights = weights_of(module.network)
+        return [self._record(module.network, weights, spec) for spec in assignments]
+
+    def _record(self, network: DecimaNetwork, weights: Weights, spec: RolloutSpec) -> Recording:
+        settings, bank, buffer = self.settings, self.workload.bank, self.buffer
+        if spec.horizon_s is not None:
+            settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
+        state = initial_state(settings, self.workload, spec.sequence, slots=settings.total_jobs)
+        view, rows = buffers_for(state, bank)
+        scratch = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
+        buffer.rewind()
+        while True:
+            status = record_network(
+                state, bank, view, rows, weights, scratch, spec.action_seed, spec.keep,
+                buffer.arrays,
+            )  # fmt: skip
+            if status != FULL:
+                return recording_of(buffer.arrays, state, settings)
+            buffer.lengthen()
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         policy, scores = DecimaPolicy(module.network), []

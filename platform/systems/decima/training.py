@@ -50,25 +50,15 @@ class DecimaTraining(TrainingConfig):
 
 
 def algorithm(config: DecimaTraining) -> InputDrivenConfig:
-    environment, learning = config.environment, config.training
+    environment = config.environment
     # The network takes tables of any size; small spaces, since they are sent to every worker.
     smallest = environment.model_copy(update={"max_jobs": 1, "max_stages": 1, "max_edges": 1})
-    built = InputDrivenConfig()
-    built.environment(
-        observation_space=observation_space(smallest), action_space=action_space(smallest)
-    )
-    built.env_runners(num_env_runners=config.rollouts.workers)
-    built.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
-    built.training(
-        lr=learning.learning_rate.first,
-        grad_clip=learning.gradient_clip,
-        grad_clip_by="global_norm",
-    )
     sizes = {"network": network(config), "limits": environment.total_executors}
-    built.rl_module(rl_module_spec=RLModuleSpec(module_class=DecimaModule, model_config=sizes))
-    built.debugging(seed=config.seed, log_level="ERROR")
-    return built.input_driven(
-        engine=partial(DecimaEngine, environment), groups=config.rollouts, learning=learning
+    return InputDrivenConfig().for_training(
+        config,
+        spaces=(observation_space(smallest), action_space(smallest)),
+        module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
+        engine=partial(DecimaEngine, environment),
     )
 
 

@@ -15,6 +15,7 @@ from loadmaster.models.das.gaussian_process import (
     RandomWalkProcess,
     read_history,
 )
+from loadmaster.models.das.module import DasModule
 from loadmaster.models.das.network import OF_JOBS, DasNetwork
 from loadmaster.models.das.settings import DasSettings
 
@@ -67,8 +68,8 @@ def leaves(inputs: ProcessInputs, process: RandomWalkProcess) -> list[Tensor]:
     return [*(one.requires_grad_() for one in own), *process.parameters()]
 
 
-def affinities(machines: int, seed: int = 9) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
+def affinities(machines: int) -> Tensor:
+    generator = torch.Generator().manual_seed(9)
     return torch.randn(JOBS, machines, generator=generator, dtype=torch.float64)
 
 
@@ -91,14 +92,15 @@ def dense_kernel(adjacency: Tensor, walk: float) -> Tensor:
     return kernel / (scale[:, None] * scale[None, :])
 
 
-def dense_adjacency(kinds: Tensor, rack: Tensor, process: RandomWalkProcess) -> Tensor:
-    """(M, M): A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)."""
-    settings = process.settings
+def kernel_of_job(inputs: ProcessInputs, process: RandomWalkProcess, job: int) -> Tensor:
+    """(M, M): the dense kernel of A_kl = E_kl exp(-|phi_k - phi_l|^2 / 2l^2)."""
+    settings, kinds, rack = process.settings, inputs.kinds[job], inputs.rack[job]
     shared = (rack[:, None] == rack[None, :]).double()
     tie = settings.cross_rack + (settings.same_rack - settings.cross_rack) * shared
     tie.fill_diagonal_(1.0)
     apart = (kinds[:, None] - kinds[None, :]).square().sum(-1)
-    return tie * torch.exp(-apart / (2 * process.log_length.exp() ** 2))
+    adjacency = tie * torch.exp(-apart / (2 * process.log_length.exp() ** 2))
+    return dense_kernel(adjacency, settings.walk)
 
 
 def dense_posterior(
@@ -124,13 +126,13 @@ def dense_posterior(
     return MultivariateNormal(mean, (covariance + covariance.T) / 2)
 
 
-MACHINES_PER_RACK = 3
-VARIANTS = {
-    "DA": DasSettings(communicate=False, process=False),
-    "DA+MC": DasSettings(process=False),
-    "DA+RWGP": DasSettings(communicate=False),
-    "DAS": DasSettings(),
+VARIANTS: dict[str, dict[str, Any]] = {
+    "DA": {"communicate": False, "process": False},
+    "DA+MC": {"process": False},
+    "DA+RWGP": {"communicate": False},
+    "DAS": {},
 }
+NETWORK = {"width": 16, "heads": 2, "layers": 1}
 Batch = dict[str, Tensor]
 
 
@@ -142,7 +144,7 @@ def observations(waiting: list[int], machines: int = 6, queue: int = 7, seed: in
     def uniform(*shape: int) -> Tensor:
         return torch.rand(*shape, generator=generator)
 
-    rack = torch.arange(machines) // MACHINES_PER_RACK
+    rack = torch.arange(machines) // 3
     job_mask = torch.arange(queue).expand(batch, -1) < torch.tensor(waiting).unsqueeze(1)
     # A quarter of the gang, half of it, all of it, or nothing fits on a machine.
     shares = torch.randint(1, 4, (batch, queue, machines), generator=generator) ** 2 / 8
@@ -162,14 +164,20 @@ def observations(waiting: list[int], machines: int = 6, queue: int = 7, seed: in
     }
 
 
-def network_of(variant: str, seed: int = 1) -> DasNetwork:
-    """With random heads: those of a new network are zero."""
-    torch.manual_seed(seed)
-    network = DasNetwork(VARIANTS[variant])
-    for head in (network.ordering.rank, network.placement.prior, network.placement.spread):
-        torch.nn.init.normal_(head.weight, std=0.5)
-    torch.nn.init.normal_(network.placement.of_pair.weight)
-    return network
+def heads_of(network: DasNetwork) -> list[torch.nn.Linear]:
+    """Heads that are initialised to zero."""
+    return [network.ordering.rank, network.placement.prior, network.placement.spread]
+
+
+def module_of(std: float = 0.3, **settings: Any) -> DasModule:
+    """With random heads, unless their std is 0."""
+    torch.manual_seed(3)
+    module = DasModule(
+        observation_space=None, action_space=None, model_config={"network": settings}
+    )
+    for head in heads_of(module.network):
+        torch.nn.init.normal_(head.weight, std=std)
+    return module
 
 
 def one_of(batch: Batch, number: int, rows: int) -> Batch:
@@ -179,18 +187,3 @@ def one_of(batch: Batch, number: int, rows: int) -> Batch:
         for name, table in batch.items()
     }
     return found | {name: found[name][:, :rows] for name in OF_JOBS}
-
-
-def usable(batch: Batch) -> Tensor:
-    """(B, Q, M) where a job fits on a machine."""
-    return (batch["held"] > 0) & batch["job_mask"].unsqueeze(-1)
-
-
-def with_machines(batch: Batch, order: Tensor) -> Batch:
-    """The same observations with reordered machines."""
-    found = dict(batch)
-    found["machines"] = batch["machines"][:, order]
-    found["rack"] = batch["rack"][order]
-    for name in ("held", "history_y", "history_mask"):
-        found[name] = batch[name][..., order]
-    return found

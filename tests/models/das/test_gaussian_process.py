@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loadmaster.models.das.gaussian_process import read_history
-from loadmaster.models.das.random_walk_kernel import (
-    cluster_machines,
-    random_walk_kernel,
-    similarity,
-    topology,
-)
+from loadmaster.models.das import random_walk_kernel as kernels
+from loadmaster.models.das.gaussian_process import History, read_history
 from tests.models.das.builders import (
     JOBS,
+    ProcessInputs,
     affinities,
     covariance,
-    dense_adjacency,
     dense_kernel,
     dense_posterior,
+    kernel_of_job,
     leaves,
     process_inputs,
     process_of,
@@ -30,6 +28,7 @@ from tests.models.das.builders import (
 pytestmark = pytest.mark.slow
 
 EXACT = 1e-8
+assert_close = partial(torch.testing.assert_close, rtol=EXACT, atol=EXACT)
 INSIDE = st.floats(1e-6, 1 - 1e-6)
 
 
@@ -38,49 +37,31 @@ INSIDE = st.floats(1e-6, 1 - 1e-6)
 def test_process_equals_dense_solution_with_gradients(walk: float, like: bool) -> None:
     inputs, process, affinity = process_inputs(7, like=like), process_of(walk=walk), affinities(7)
     tensors = leaves(inputs, process)
-    dense = []
-    for job in range(JOBS):
-        ties = dense_adjacency(inputs.kinds[job], inputs.rack[job], process)
-        dense.append(dense_posterior(inputs, dense_kernel(ties, walk), process, job))
+    dense = [
+        dense_posterior(inputs, kernel_of_job(inputs, process, job), process, job)
+        for job in range(JOBS)
+    ]
     found = process(*inputs)
     likely = [one.log_prob(affinity[job]) for job, one in enumerate(dense)]
-    pairs = {
-        "mean": (found.mean, torch.stack([one.mean for one in dense])),
-        "log_prob": (found.log_prob(affinity), torch.stack(likely)),
-        "entropy": (found.entropy(), torch.stack([one.entropy() for one in dense])),
-    }
-    for name, (fast, slow) in pairs.items():
-        assert fast.detach() == pytest.approx(slow.detach(), rel=EXACT, abs=EXACT), name
-        for left, right in zip(gradients(fast, tensors), gradients(slow, tensors), strict=True):
+    for name, fast, slow in (
+        ("mean", found.mean, [one.mean for one in dense]),
+        ("log_prob", found.log_prob(affinity), likely),
+        ("entropy", found.entropy(), [one.entropy() for one in dense]),
+    ):
+        exact = torch.stack(slow)
+        assert_close(fast, exact)
+        for left, right in zip(gradients(fast, tensors), gradients(exact, tensors), strict=True):
             worst = (left - right).abs().max() / right.abs().max().clamp(min=1)
             assert worst < EXACT, name
-    exact = torch.stack([one.covariance_matrix.detach() for one in dense])
-    assert covariance(found) == pytest.approx(exact, rel=EXACT, abs=EXACT)
-    alone = exact.diagonal(dim1=-2, dim2=-1).sqrt()
-    assert found.std.detach() == pytest.approx(alone, rel=EXACT, abs=EXACT)
+    assert_close(covariance(found), torch.stack([one.covariance_matrix for one in dense]))
+    assert_close(found.std, torch.stack([one.stddev for one in dense]))
 
 
-def gradients(of: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+def gradients(of: Tensor, tensors: list[Tensor]) -> tuple[Tensor, ...]:
     """Of a sum with distinct weights, so that swapped elements are noticed."""
     weights = torch.linspace(-1, 2, of.numel(), dtype=torch.float64)
     total = (of.flatten() * weights).sum()
-    found = torch.autograd.grad(total, tensors, retain_graph=True, allow_unused=True)
-    return [
-        torch.zeros_like(one) if gradient is None else gradient
-        for one, gradient in zip(tensors, found, strict=True)
-    ]
-
-
-def test_results_without_gradients_are_the_same() -> None:
-    inputs, process, affinity = process_inputs(6), process_of(), affinities(6)
-    with torch.no_grad():
-        acting = process(*inputs)
-    assert acting.spectrum.off_diagonal is None
-    leaves(inputs, process)
-    learning = process(*inputs)
-    assert learning.spectrum.off_diagonal is not None
-    torch.testing.assert_close(acting.log_prob(affinity), learning.log_prob(affinity).detach())
-    torch.testing.assert_close(acting.mean, learning.mean.detach())
+    return torch.autograd.grad(total, tensors, retain_graph=True, materialize_grads=True)
 
 
 @st.composite
@@ -96,7 +77,7 @@ def topologies(draw_one: st.DrawFn) -> Tensor:
 @given(topologies(), INSIDE)
 @settings(deadline=None, max_examples=60)
 def test_kernel_is_positive_definite_for_any_topology(ties: Tensor, walk: float) -> None:
-    kernel = random_walk_kernel(ties, walk)
+    kernel = kernels.random_walk_kernel(ties, walk)
     dense = kernel.root @ kernel.root.mT
     assert dense.diagonal(dim1=1, dim2=2) == pytest.approx(1)
     values = torch.linalg.eigvalsh(dense)
@@ -123,21 +104,22 @@ def test_posterior_is_positive_definite(seed: int, walk: float, machines: int, r
     assert torch.isfinite(found.log_prob(affinities(machines))).all()
 
 
+def observed_at_speed_2(inputs: ProcessInputs, share: list[int], gap: Tensor) -> ProcessInputs:
+    """Without a prior; the machines with a share of 1 were observed `gap` (N, T) seconds apart."""
+    nothing, shares = torch.zeros_like(inputs.prior), torch.tensor(share).double().expand(JOBS, -1)
+    speed = 2 * shares.unsqueeze(1).expand(-1, gap.shape[1], -1)
+    history = History(speed=speed, row=torch.ones_like(gap), share=shares, gap=gap)
+    return inputs._replace(prior=nothing, usual=nothing, history=history)
+
+
 def test_observed_speeds_spread_to_like_machines_and_fade() -> None:
     """Machines 0 and 1 are alike, 2 is not; machine 0 was observed to be fast."""
-    process = process_of(same_rack=0.9, gain=1.0)
-    inputs = process_inputs(3, tau=1)
-    kinds = torch.tensor([[0.0], [0.0], [5.0]], dtype=torch.float64).expand(JOBS, -1, -1)
-    history = inputs.history._replace(
-        speed=torch.full((JOBS, 1, 3), 2.0, dtype=torch.float64),
-        row=torch.ones(JOBS, 1, dtype=torch.float64),
-        share=torch.tensor([1.0, 0, 0], dtype=torch.float64).expand(JOBS, -1),
-        gap=torch.tensor([[0.0], [600], [6000]], dtype=torch.float64),
-    )
-    nothing = torch.zeros_like(inputs.prior)
-    inputs = inputs._replace(prior=nothing, usual=nothing, kinds=kinds, history=history)
+    gap = torch.tensor([[0.0], [600], [6000]]).double()
+    inputs = observed_at_speed_2(process_inputs(3, tau=1), [1, 0, 0], gap)
+    kinds = torch.tensor([[0.0], [0], [5]]).double().expand(JOBS, -1, -1)
+    process, rack = process_of(same_rack=0.9, gain=1.0), torch.zeros_like(inputs.rack)
     with torch.no_grad():
-        found = process(*inputs._replace(rack=torch.zeros_like(inputs.rack)))
+        found = process(*inputs._replace(kinds=kinds, rack=rack))
     seen, alike, other = found.mean[0]
     assert seen == pytest.approx(2 / 1.01)  # its prior variance 1 against the noise 0.01
     assert seen > alike > 0.5
@@ -163,29 +145,24 @@ def test_history_is_sorted_by_age() -> None:
     assert found.speed[0, :, 1].tolist() == [9, 5, 1]  # the mean of 9 and 1 in the gap
 
 
-def test_posterior_without_observations_is_prior() -> None:
-    inputs, process = process_inputs(5), process_of()
-    nothing = torch.zeros(JOBS, 4, 5).bool()
-    empty = read_history(torch.rand(JOBS, 4, 5), nothing, torch.full((JOBS, 4), torch.nan), 4)
-    with torch.no_grad():
-        found = process(*inputs._replace(history=empty))
-    assert torch.equal(found.mean, inputs.prior)
-    assert found.variance == pytest.approx(1)
-
-
 def test_decisions_without_observations_have_no_effect() -> None:
-    speed, age = torch.rand(JOBS, 3, 5), torch.rand(JOBS, 3) * 100
-    observed = torch.ones(JOBS, 3, 5).bool()
-    wide_speed = torch.cat([torch.full((JOBS, 2, 5), 9.0), speed], dim=1)
-    wide_seen = torch.cat([torch.zeros(JOBS, 2, 5).bool(), observed], dim=1)
-    wide_age = torch.cat([torch.tensor([[0.0, 5000.0]]).expand(JOBS, -1), age], dim=1)
     inputs, process = process_inputs(5), process_of()
+    speed, age = torch.rand(JOBS, 5, 5), torch.rand(JOBS, 5) * 100
+    observed = torch.ones(JOBS, 5, 5).bool()
+    observed[:, :2], speed[:, :2], age[:, :2] = False, 9.0, torch.tensor([0.0, 5000])
     with torch.no_grad():
-        near = process(*inputs._replace(history=read_history(speed, observed, age, 8)))
-        wide = read_history(wide_speed, wide_seen, wide_age, 8)
-        far = process(*inputs._replace(history=wide))
+        near, far, none = (
+            process(*inputs._replace(history=read_history(*history, 8)))
+            for history in (
+                (speed[:, 2:], observed[:, 2:], age[:, 2:]),
+                (speed, observed, age),
+                (speed, torch.zeros_like(observed), torch.full_like(age, torch.nan)),
+            )
+        )
     torch.testing.assert_close(near.mean, far.mean)
     torch.testing.assert_close(near.entropy(), far.entropy())
+    assert torch.equal(none.mean, inputs.prior)
+    assert none.variance == pytest.approx(1)
 
 
 def test_filled_gaps_equal_posterior_of_observed_entries() -> None:
@@ -199,8 +176,7 @@ def test_filled_gaps_equal_posterior_of_observed_entries() -> None:
         found = process(*inputs._replace(history=history))
         for job in range(JOBS):
             seen = observed[job].flatten()
-            ties = dense_adjacency(inputs.kinds[job], inputs.rack[job], process)
-            kernel = dense_kernel(ties, process.settings.walk).contiguous()
+            kernel = kernel_of_job(inputs, process, job).contiguous()
             of_all = torch.kron(torch.ones(4, 4, dtype=torch.float64), kernel)
             among = of_all[seen][:, seen] + process.settings.noise * torch.eye(int(seen.sum()))
             cross = of_all[:6][:, seen]
@@ -220,22 +196,15 @@ def test_few_kinds_of_machines_are_exact() -> None:
     for process in (process_of(), process_of(exact_up_to=4, cells=8)):
         tensors = leaves(inputs, process)
         made = process(*inputs)
-        outputs = {
-            "mean": made.mean,
-            "covariance": covariance(made),
-            "std": made.std,
-            "log_prob": made.log_prob(affinity),
-            "entropy": made.entropy(),
-        }
-        slopes = torch.autograd.grad(made.log_prob(affinity).sum() + made.mean.sum(), tensors)
-        named = dict(enumerate(slopes))
-        named[3] = named[3].sum(1)  # kinds of a cell only count by their mean
-        found.append((outputs, named, made.cells))
+        log_prob = made.log_prob(affinity)
+        outputs = (made.mean, covariance(made), made.std, log_prob, made.entropy())
+        slopes = list(torch.autograd.grad(log_prob.sum() + made.mean.sum(), tensors))
+        slopes[3] = slopes[3].sum(1)  # kinds of a cell only count by their mean
+        found.append((outputs, slopes, made.cells))
     (exact, exact_slopes, none), (large, large_slopes, cells) = found
     assert none is None
-    assert cells is not None
     assert ((cells.size > 0).sum(1) == 6).all()
-    torch.testing.assert_close(large, exact, rtol=1e-8, atol=1e-8)
+    assert_close(large, exact)
     torch.testing.assert_close(large_slopes, exact_slopes, rtol=1e-7, atol=1e-7)
 
 
@@ -246,10 +215,9 @@ def test_many_kinds_equal_dense_solution_of_coarser_kernel() -> None:
     process = process_of(exact_up_to=4, cells=7)
     with torch.no_grad():
         found = process(*inputs)
-        assert found.cells is not None
-        cells = found.cells
-        tied = topology(inputs.rack, cells, process.settings.same_rack, process.settings.cross_rack)
-        ties = tied * similarity(cells.mean(inputs.kinds.mT).mT, process.log_length.exp())
+        cells, own = found.cells, process.settings
+        tied = kernels.topology(inputs.rack, cells, own.same_rack, own.cross_rack)
+        ties = tied * kernels.similarity(cells.mean(inputs.kinds.mT).mT, process.log_length.exp())
         share = cells.mean(inputs.history.share)
         coarse = inputs._replace(history=inputs.history._replace(share=cells.spread(share)))
         for job in range(JOBS):
@@ -257,28 +225,18 @@ def test_many_kinds_equal_dense_solution_of_coarser_kernel() -> None:
             whole = ties[job][cell][:, cell].fill_diagonal_(1.0)
             kernel = dense_kernel(whole, process.settings.walk)
             dense = dense_posterior(coarse, kernel, process, job)
-            assert found.mean[job] == pytest.approx(dense.mean, rel=1e-8, abs=1e-8)
-            assert covariance(found)[job] == pytest.approx(dense.covariance_matrix, abs=1e-8)
-            assert found.std[job] == pytest.approx(dense.stddev, rel=1e-8)
-            assert found.log_prob(affinity)[job].item() == pytest.approx(
-                dense.log_prob(affinity[job]).item(), rel=1e-8
-            )
-            assert found.entropy()[job].item() == pytest.approx(dense.entropy().item(), rel=1e-8)
+            assert_close(found.mean[job], dense.mean)
+            assert_close(covariance(found)[job], dense.covariance_matrix)
+            assert_close(found.std[job], dense.stddev)
+            assert_close(found.log_prob(affinity)[job], dense.log_prob(affinity[job]))
+            assert_close(found.entropy()[job], dense.entropy())
 
 
 def test_unobserved_machine_gets_mean_of_its_cell() -> None:
     """All machines are alike, and half were observed at speed 2."""
-    inputs, process = process_inputs(8, tau=4), process_of(exact_up_to=4, cells=1, gain=1.0)
-    share = torch.tensor([1.0, 0] * 4, dtype=torch.float64).expand(JOBS, -1)
-    history = inputs.history._replace(
-        speed=torch.where(share.unsqueeze(1) > 0, 2.0, 0.0).expand(-1, 4, -1).double(),
-        row=torch.ones(JOBS, 4, dtype=torch.float64),
-        share=share,
-        gap=torch.zeros(JOBS, 4, dtype=torch.float64),
-    )
-    nothing = torch.zeros_like(inputs.prior)
+    process, gap = process_of(exact_up_to=4, cells=1, gain=1.0), torch.zeros(JOBS, 4).double()
     with torch.no_grad():
-        found = process(*inputs._replace(prior=nothing, usual=nothing, history=history))
+        found = process(*observed_at_speed_2(process_inputs(8, tau=4), [1, 0] * 4, gap))
     assert found.mean == pytest.approx(2, rel=0.01)
     assert found.mean == pytest.approx(found.mean[0, 0].item())
 
@@ -286,9 +244,9 @@ def test_unobserved_machine_gets_mean_of_its_cell() -> None:
 def test_cells_separate_racks_and_kinds() -> None:
     kinds = torch.tensor([0.0, 0, 9, 9, 0.1, 9.1]).double().reshape(1, 6, 1)
     rack = torch.tensor([[0, 0, 0, 0, 1, 1]])
-    near, far = (cluster_machines(kinds, rack, apart, 4).cell[0].tolist() for apart in (0.001, 1.0))
-    assert near[0] == near[1]
-    assert near[2] == near[3]
+    near, far = (
+        kernels.cluster_machines(kinds, rack, apart, 4).cell[0].tolist() for apart in (0.001, 1)
+    )
+    assert (near[0], near[2]) == (near[1], near[3])
+    assert (far[0], far[2]) == (far[1], far[3])
     assert len({far[0], far[2], far[4], far[5]}) == 4
-    assert far[0] == far[1]
-    assert far[2] == far[3]

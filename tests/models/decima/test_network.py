@@ -9,12 +9,8 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from loadmaster.envs.dag_scheduling import actions
 from loadmaster.envs.dag_scheduling import observation as obs_cols
-from loadmaster.envs.dag_scheduling.actions import (
-    executors_granted,
-    sample_legal_action,
-    useful_limits,
-)
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
@@ -33,10 +29,8 @@ SIZES = {"max_jobs": 24, "max_stages": 260, "max_edges": 300}
 def network() -> DecimaNetwork:
     torch.manual_seed(3)
     built = DecimaNetwork()
-    assert built.tilt_limit is not None
     for linear in (built.tilt_stage, built.tilt_limit):
-        assert not linear.weight.any()  # initial zeros would hide it from the tests below
-        torch.nn.init.normal_(linear.weight)
+        torch.nn.init.normal_(linear.weight)  # initial zeros would hide it from the tests below
     return built
 
 
@@ -52,10 +46,18 @@ def observations() -> Tables:
     for step in range(120):
         if step % 40 == 20:
             samples.append(current)
-        each = ({name: table[i] for name, table in current.items()} for i in range(8))
-        actions = [sample_legal_action(one, rng) for one in each]
-        current = envs.step(np.stack(actions))[0]
+        legal = [actions.sample_legal_action(row_of(current, i), rng) for i in range(8)]
+        current = envs.step(np.stack(legal))[0]
     return {name: np.concatenate([m[name] for m in samples]) for name in samples[0]}
+
+
+def row_of(tables: Tables, row: int) -> Tables:
+    return {name: table[row] for name, table in tables.items()}
+
+
+def copy_of(tables: Tables, row: int) -> Tables:
+    """A batch of one."""
+    return {name: table[row : row + 1].copy() for name, table in tables.items()}
 
 
 def test_inputs_count_executors_that_fit(observations: Tables) -> None:
@@ -79,41 +81,31 @@ def log_probabilities(
     network: DecimaNetwork, tables: Tables, rows: NDArray[Any]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     observation = as_tensors(tables)
-    with torch.no_grad():
-        scores, batch, embedded = network(observation)
-        limits = int(tables["cluster"][0, obs_cols.TOTAL_EXECUTORS])
-        chosen = torch.as_tensor(rows)
-        limit_scores = network.limit_scores(observation, batch, embedded, chosen, limits)
-    return scores.log_softmax(1), limit_scores.log_softmax(1)
+    scores, batch, embedded = network(observation)
+    executors = int(tables["cluster"][0, obs_cols.TOTAL_EXECUTORS])
+    limits = network.limit_scores(observation, batch, embedded, torch.as_tensor(rows), executors)
+    return scores.log_softmax(1), limits.log_softmax(1)
 
 
 def first_legal(tables: Tables) -> NDArray[np.int64]:
     return np.argmax(tables["schedulable"], axis=1)
 
 
-def test_scores_do_not_depend_on_the_batch(network: DecimaNetwork, observations: Tables) -> None:
+def test_scores_do_not_depend_on_the_batch_and_padding(
+    network: DecimaNetwork, observations: Tables
+) -> None:
     rows = first_legal(observations)
     stage, limit = log_probabilities(network, observations, rows)
     for i in range(len(rows)):
-        alone = {name: table[i : i + 1] for name, table in observations.items()}
-        alone_stage, alone_limit = log_probabilities(network, alone, rows[i : i + 1])
-        torch.testing.assert_close(alone_stage[0], stage[i], rtol=1e-5, atol=1e-5)
-        torch.testing.assert_close(alone_limit[0], limit[i], rtol=1e-5, atol=1e-5)
-
-
-def test_scores_do_not_depend_on_padding(network: DecimaNetwork, observations: Tables) -> None:
+        found = log_probabilities(network, copy_of(observations, i), rows[i : i + 1])
+        for alone, together in zip(found, (stage[i], limit[i]), strict=True):
+            torch.testing.assert_close(alone[0], together, rtol=1e-5, atol=1e-5)
     wider = {
         name: np.pad(table, [(0, 0), (0, 7)] + [(0, 0)] * (table.ndim - 2))
         for name, table in observations.items()
-        if name not in ("cluster", "schedulable")
     }
-    legal = observations["schedulable"]
-    wider["schedulable"] = np.concatenate(
-        [np.pad(legal[:, :-1], [(0, 0), (0, 7)]), legal[:, -1:]], 1
-    )
+    wider["schedulable"][:, [-8, -1]] = wider["schedulable"][:, [-1, -8]]  # the place for idling
     wider["cluster"] = observations["cluster"]
-    rows = first_legal(observations)
-    stage, limit = log_probabilities(network, observations, rows)
     wider_stage, wider_limit = log_probabilities(network, wider, rows)
     assert torch.equal(wider_stage[:, :-7], stage)
     assert torch.equal(wider_limit, limit)
@@ -123,11 +115,10 @@ def test_scores_do_not_depend_on_the_order_of_stages(
     network: DecimaNetwork, observations: Tables
 ) -> None:
     """Rows shuffled within one observation: the same scores, shuffled."""
-    one = {name: table[4:5].copy() for name, table in observations.items()}
+    one, shuffled = copy_of(observations, 4), copy_of(observations, 4)
     stages, edges = (int(one["cluster"][0, column]) for column in (obs_cols.STAGES, obs_cols.EDGES))
     order = np.random.default_rng(2).permutation(stages)  # new row i was row order[i]
     place = np.argsort(order)
-    shuffled = {name: table.copy() for name, table in one.items()}
     for name in ("stages", "stage_job", "schedulable"):
         shuffled[name][0, :stages] = one[name][0, order]
     shuffled["edges"][0, :edges] = place[one["edges"][0, :edges]]
@@ -147,9 +138,9 @@ def test_illegal_rows_and_limits_have_no_probability(
     assert (stage.exp()[~legal] == 0).all()
     several = 0
     for i, row in enumerate(rows):
-        view = Observation(**{name: table[i] for name, table in observations.items()})
-        granted = [executors_granted(view, row, level) for level in range(1, 51)]
-        lowest, highest = useful_limits(view, row)
+        view = Observation(**row_of(observations, i))
+        granted = [actions.executors_granted(view, row, level) for level in range(1, 51)]
+        lowest, highest = actions.useful_limits(view, row)
         assert (limit[i, : lowest - 1].exp() == 0).all()
         assert (limit[i, lowest - 1 : highest] > ILLEGAL / 2).all()
         assert (limit[i, highest:].exp() == 0).all()
@@ -161,15 +152,8 @@ def test_illegal_rows_and_limits_have_no_probability(
 
 
 def test_gradients_reach_every_weight(network: DecimaNetwork, observations: Tables) -> None:
-    observation = as_tensors(observations)
-    scores, batch, embedded = network(observation)
-    rows = torch.as_tensor(first_legal(observations))
-    limits = network.limit_scores(observation, batch, embedded, rows, 50)
-    loss = (
-        scores.log_softmax(1)[:, :1].clamp(min=-50).sum()
-        + limits.log_softmax(1).clamp(min=-50).pow(2).sum()
-    )
-    loss.backward()
+    stage, limit = log_probabilities(network, observations, first_legal(observations))
+    (stage[:, :1].clamp(min=-50).sum() + limit.clamp(min=-50).pow(2).sum()).backward()
     for name, weight in network.named_parameters():
         assert weight.grad is not None, name
         assert torch.isfinite(weight.grad).all(), name
@@ -189,13 +173,12 @@ def test_compiled_network_equals_torch(observations: Tables, graph: bool, limits
     torch.manual_seed(3)
     network = DecimaNetwork(DecimaSettings(graph=graph, limits=limits))
     weights, scratch = kernel_for(network)
-    draws = np.random.default_rng(9).random((len(first_legal(observations)), 2))
-    for greedy in (True, False):
+    sampling = np.random.default_rng(9).random((len(first_legal(observations)), 2))
+    for greedy, draws in ((True, np.full_like(sampling, -1)), (False, sampling)):
         chosen = []
-        for i, (stage_draw, limit_draw) in enumerate(draws):
-            view = Observation(*(observations[field][i] for field in Observation._fields))
-            at = (-1.0, -1.0) if greedy else (stage_draw, limit_draw)
-            chosen.append(decide(view, weights, scratch, *at))
+        for i, pair in enumerate(draws):
+            view = Observation(**row_of(observations, i))
+            chosen.append(decide(view, weights, scratch, *pair))
         rows = np.array([row for row, _, _ in chosen])
         stage, limit = log_probabilities(network, observations, rows)
         for i, (row, level, log_probability) in enumerate(chosen):
@@ -226,14 +209,12 @@ def test_compiled_network_samples_the_distribution(
     network: DecimaNetwork, observations: Tables
 ) -> None:
     weights, scratch = kernel_for(network)
-    view = Observation(*(observations[field][2] for field in Observation._fields))
-    count = 20_000
+    view, count = Observation(**row_of(observations, 2)), 20_000
     draws = np.random.default_rng(1).random((count, 2))
     chosen = [decide(view, weights, scratch, a, b) for a, b in draws]
-    one = {name: table[2:3] for name, table in observations.items()}
-    stage, _ = log_probabilities(network, one, np.array([chosen[0][0]]))
+    stage, _ = log_probabilities(network, copy_of(observations, 2), np.array([chosen[0][0]]))
     frequency = np.bincount([row for row, _, _ in chosen], minlength=stage.shape[1]) / count
-    expected = stage[0].exp().numpy()
+    expected = stage[0].exp().detach().numpy()
     error = np.abs(frequency - expected)
     assert (error <= 5 * np.sqrt(expected * (1 - expected) / count) + 1e-9).all()
 
@@ -251,20 +232,14 @@ def test_encoder_equals_the_equation_row_by_row() -> None:
     )
     torch.manual_seed(2)
     encoder = DagEncoder()
-    assert encoder.message is not None
-    assert encoder.update is not None
     embedded: list[torch.Tensor] = []
     with torch.no_grad():
-        own = encoder.prepare(batch.inputs)
-        for row in range(len(own)):  # leaves first, as the rows are
+        for row, own in enumerate(encoder.prepare(batch.inputs)):  # leaves first, as the rows are
             children = batch.child[batch.parent == row].tolist()
-            found = own[row]
             if children:
-                messages = sum(
-                    (encoder.message(embedded[child]) for child in children), torch.zeros(8)
-                )
-                found = found + encoder.update(messages)
-            embedded.append(found)
+                messages = torch.stack([encoder.message(embedded[child]) for child in children])
+                own = own + encoder.update(messages.sum(0))
+            embedded.append(own)
         torch.testing.assert_close(encoder(batch), torch.stack(embedded))
 
 
@@ -295,19 +270,16 @@ def test_schedule_has_every_edge_once() -> None:
 def test_embedding_depends_on_descendants_only(
     network: DecimaNetwork, observations: Tables
 ) -> None:
-    one = {name: table[4:5].copy() for name, table in observations.items()}
-    edges = one["edges"][0, : int(one["cluster"][0, obs_cols.EDGES])]
-    parent, child = edges[0]
+    parent, child = observations["edges"][4, 0]
 
-    def embedded(changed: int) -> torch.Tensor:
+    @torch.no_grad()
+    def embedded(changed: int, longer_s: float = 3) -> torch.Tensor:
         """By the observation's rows."""
-        tables = {name: table.copy() for name, table in one.items()}
-        if changed >= 0:
-            tables["stages"][0, changed, obs_cols.MEAN_S] += 3
-        with torch.no_grad():
-            _, batch, found = network(as_tensors(tables))
+        tables = copy_of(observations, 4)
+        tables["stages"][0, changed, obs_cols.MEAN_S] += longer_s
+        _, batch, found = network(as_tensors(tables))
         return found.stage[batch.row_place.argsort()]
 
-    before = embedded(-1)
+    before = embedded(child, 0)
     assert not torch.equal(embedded(child)[parent], before[parent])
     assert torch.equal(embedded(parent)[child], before[child])

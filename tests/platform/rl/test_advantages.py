@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
+from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.models.decima.network import DecimaNetwork
-from loadmaster.platform.rl.advantages import (
-    Decay,
-    Rollout,
-    RunningNormalizer,
-    bootstrapped_advantages,
-    explained_variance,
-    gae,
-    group_advantages,
-    group_baselines,
-    returns_to_go,
-    segments_of,
-    with_differential_rewards,
-)
-from loadmaster.platform.rl.rollout import on_device, taken
-from loadmaster.platform.systems.decima.rollout import Recording, record_rollout
-
-ROLLOUT = Rollout(np.array([0.0, 2.0, 3.0, 7.0]), np.array([1.0, 2.0, 4.0, 8.0]), 10.0)
-ALL = np.arange(4)
+from loadmaster.models.decima.module import DecimaModule
+from loadmaster.platform.rl import advantages
+from loadmaster.platform.rl.advantages import Decay, Rollout, gae, returns_to_go, segments_of
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec, on_device, taken
+from loadmaster.platform.systems.decima.rollout import DecimaEngine
+from tests.models.decima.test_module import module_of
 
 
 def rollout(times: list[float], rewards: list[float], end: float) -> Rollout:
-    return Rollout(np.array(times), np.array(rewards), end)
+    return Rollout(np.array(times, float), np.array(rewards, float), end)
+
+
+ROLLOUT = rollout([0, 2, 3, 7], [1, 2, 4, 8], 10)
+ALL = np.arange(4)
+PAIR = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
 
 
 def test_returns_by_hand() -> None:
@@ -41,36 +32,32 @@ def test_returns_by_hand() -> None:
     assert returns_to_go(one).tolist() == [-7, -6, -4]
     # Half-life 1 s: 2^-t. From the end: -4; -2 - 4 / 8; -1 - 2.5 / 4.
     assert returns_to_go(one, discount_per_s=np.log(2)) == pytest.approx([-1.625, -2.5, -4])
-    assert with_differential_rewards(one, rate=-1.0).reward.tolist() == [1, 1, -1]
+    assert advantages.with_differential_rewards(one, rate=-1.0).reward.tolist() == [1, 1, -1]
 
 
 def test_group_baselines_by_hand() -> None:
     # Return-to-go of the second: -6 at 0, -4 at 4, 0 at 10, interpolated linearly.
-    group = [rollout([0, 2, 7], [-1, -1, -1], 9), rollout([0, 4], [-2, -4], 10)]
-    assert group_baselines(group)[0] == pytest.approx([-6, -5, -2])
+    assert advantages.group_baselines(PAIR)[0] == pytest.approx([-6, -5, -2])
     # And of the first: -3 at 0, -2 at 2, -1 at 7.
-    assert group_baselines(group)[1] == pytest.approx([-3, -1.6])
-    assert group_advantages(group)[1] == pytest.approx([-3, -2.4])
+    assert advantages.group_baselines(PAIR)[1] == pytest.approx([-3, -1.6])
+    assert advantages.group_advantages(PAIR)[1] == pytest.approx([-3, -2.4])
     # Of several decisions at one time the first counts; after the end nothing is left.
     group = [rollout([0, 0, 0], [0, 0, -3], 3), rollout([0, 1, 5], [-1, -1, 0], 6)]
-    assert group_baselines(group)[1] == pytest.approx([-3, -2, 0])
+    assert advantages.group_baselines(group)[1] == pytest.approx([-3, -2, 0])
     with pytest.raises(ValueError, match="group of 1"):
-        group_baselines(group[:1])
+        advantages.group_baselines(group[:1])
 
 
 @pytest.mark.parametrize("discount", [0.0, 0.1])
-def test_bootstrapped_with_infinite_horizon_and_no_outlook_equals_group_advantages(
-    discount: float,
-) -> None:
-    group = [rollout([0, 2, 7], [-1, -2, -1], 9), rollout([0, 4], [-2, -4], 10)]
-    found = bootstrapped_advantages([group], discount, credit_horizon_s=1e12)
-    for expected, own in zip(group_advantages(group, discount), found, strict=True):
+def test_infinite_credit_horizon_without_outlook_equals_group_advantages(discount: float) -> None:
+    found = advantages.bootstrapped_advantages([PAIR], discount, credit_horizon_s=1e12)
+    for expected, own in zip(advantages.group_advantages(PAIR, discount), found, strict=True):
         assert own == pytest.approx(expected)
 
 
 def test_short_credit_horizon_charges_the_last_decision_only() -> None:
     steady, late = rollout([0, 10, 20], [-1, -1, -1], 30), rollout([0, 10, 20], [-1, -1, -5], 30)
-    _, advantage = bootstrapped_advantages([[steady, late]], 0.0, credit_horizon_s=0.1)
+    _, advantage = advantages.bootstrapped_advantages([[steady, late]], 0.0, credit_horizon_s=0.1)
     assert advantage == pytest.approx([0, 0, -4], abs=1e-9)
 
 
@@ -79,10 +66,11 @@ def test_outlook_explains_work_from_before_the_first_decision() -> None:
         Rollout(np.array([0.0, 1.0]), np.array([-work, -work]), 2.0, np.array([[2 * work], [work]]))
         for work in (1.0, 2.0, 4.0)
     ]
-    for advantage in bootstrapped_advantages([group], 0.0, credit_horizon_s=100.0):
-        assert advantage == pytest.approx([0, 0], abs=1e-4)
+    found = advantages.bootstrapped_advantages([group], 0.0, credit_horizon_s=100.0)
+    assert np.concatenate(found) == pytest.approx(0, abs=1e-4)
     blind = [dataclasses.replace(each, outlook=None) for each in group]
-    assert abs(bootstrapped_advantages([blind], 0.0, credit_horizon_s=100.0)[2]).max() > 2
+    found = advantages.bootstrapped_advantages([blind], 0.0, credit_horizon_s=100.0)
+    assert abs(found[2]).max() > 2
 
 
 def test_gae_by_hand() -> None:
@@ -122,8 +110,8 @@ def test_segments_decay_by_time_and_join_decisions_that_were_not_kept() -> None:
         assert gae(segments, exact, np.append(exact, 0.0)) == pytest.approx(0.0 * exact)
 
 
-def test_running_normalizer_follows_mean_and_std() -> None:
-    normalizer, rng = RunningNormalizer(), np.random.default_rng(0)
+def test_running_normalizer_and_explained_variance() -> None:
+    normalizer, rng = advantages.RunningNormalizer(), np.random.default_rng(0)
     assert normalizer.denormalize(np.array([0.5], np.float32)) == pytest.approx([0.5])
     for _ in range(60):
         normalizer.update(500 + 20 * rng.standard_normal(2000))
@@ -131,12 +119,9 @@ def test_running_normalizer_follows_mean_and_std() -> None:
     assert normalizer.std == pytest.approx(20, rel=5e-2)
     values = np.array([460.0, 500.0, 555.0])
     assert normalizer.denormalize(normalizer.normalize(values)) == pytest.approx(values, rel=1e-5)
-
-
-def test_explained_variance() -> None:
     target = [np.array([1.0, 2.0]), np.array([6.0])]
-    assert explained_variance(target, target) == pytest.approx(1)
-    assert explained_variance([np.zeros(2), np.zeros(1)], target) == pytest.approx(0)
+    assert advantages.explained_variance(target, target) == pytest.approx(1)
+    assert advantages.explained_variance([np.zeros(2), np.zeros(1)], target) == pytest.approx(0)
 
 
 SETTINGS = DagSchedulingSettings(
@@ -145,65 +130,45 @@ SETTINGS = DagSchedulingSettings(
 GROUPS, SIZE = 150, 4
 
 
-def gradients(
-    network: DecimaNetwork, recording: Recording, weightings: Sequence[np.ndarray]
-) -> np.ndarray:
+def gradients(module: DecimaModule, recording: Recording, *weightings: np.ndarray) -> np.ndarray:
     """(weightings, weights) REINFORCE's estimates for the weights of the last layers."""
-    everything = torch.arange(len(recording.kept))
-    tables = taken(on_device({"obs": recording.observations}, "cpu"), everything, "cpu")["obs"]
-    actions = torch.as_tensor(recording.actions)
-    scores, batch, embedded = network(tables)
-    limits = network.limit_scores(tables, batch, embedded, actions[:, 0], 3)
-    each = torch.arange(len(actions))
-    stage = scores.log_softmax(1)[each, actions[:, 0]]
-    limit = limits.log_softmax(1)[each, actions[:, 1] - 1]
-    torch.testing.assert_close(
-        (stage + limit).double(), torch.as_tensor(recording.log_probability), atol=1e-4, rtol=0
-    )
-    wanted = [network.score_stage[-1].weight, network.score_limit[-1].weight]
+    columns = {Columns.OBS: recording.observations, Columns.ACTIONS: recording.actions}
+    batch = taken(on_device(columns, "cpu"), torch.arange(len(recording.kept)), "cpu")
+    log_prob = module.forward_train(batch)[Columns.ACTION_LOGP]
+    np.testing.assert_allclose(log_prob.detach(), recording.log_probability, atol=1e-4)
+    wanted = [module.network.score_stage[-1].weight, module.network.score_limit[-1].weight]
     found = []
     for weighting in weightings:
-        loss = ((stage + limit) * torch.as_tensor(weighting, dtype=torch.float32)).sum()
+        loss = (log_prob * torch.as_tensor(weighting)).sum()
         parts = torch.autograd.grad(loss, wanted, retain_graph=True)
         found.append(torch.cat([part.ravel() for part in parts]).numpy())
     return np.array(found)
 
 
 @pytest.mark.slow
-def test_group_baseline_is_unbiased_and_reduces_variance(
-    record_property: pytest.RecordProperty,
-) -> None:
-    torch.manual_seed(1)
-    network, workload = DecimaNetwork(), load_workload(SETTINGS)
-    groups = [
-        [
-            record_rollout(network, SETTINGS, group, workload, action_seed=group * SIZE + member)
-            for member in range(SIZE)
-        ]
-        for group in range(GROUPS)
-    ]
-    rollouts = [[recording.rollout for recording in group] for group in groups]
-    weightings = zip(
-        [returns_to_go(each) for group in rollouts for each in group],
-        [each for group in rollouts for each in group_advantages(group)],
-        bootstrapped_advantages(rollouts, 0.0, credit_horizon_s=30.0),
+def test_group_baseline_is_unbiased_and_reduces_variance() -> None:
+    engine, module = DecimaEngine(SETTINGS), module_of(SETTINGS.total_executors)
+    specs = [RolloutSpec(number // SIZE, number) for number in range(GROUPS * SIZE)]
+    recordings = engine.roll_out(module, specs)
+    each = [recording.rollout for recording in recordings]
+    rollouts = [each[first : first + SIZE] for first in range(0, len(each), SIZE)]
+    each_one = zip(
+        recordings,
+        [returns_to_go(one) for one in each],
+        [one for group in rollouts for one in advantages.group_advantages(group)],
+        advantages.bootstrapped_advantages(rollouts, 0.0, credit_horizon_s=30.0),
         strict=True,
     )
-    recordings = [recording for group in groups for recording in group]
-    found = [gradients(network, *pair) for pair in zip(recordings, weightings, strict=True)]
+    found = [gradients(module, recording, *weightings) for recording, *weightings in each_one]
     # (3, GROUPS, weights): groups are independent; their rollouts share an input.
     each_way = np.reshape(found, (GROUPS, SIZE, 3, -1)).mean(axis=1).transpose(1, 0, 2)
     without, baseline, bootstrapped = each_way
     difference = without - baseline
     error = difference.std(axis=0, ddof=1) / np.sqrt(GROUPS)
     assert (np.abs(difference.mean(axis=0)) < 4 * error).all()  # the same mean: unbiased
-    factor = without.var(axis=0).sum() / baseline.var(axis=0).sum()
-    further = baseline.var(axis=0).sum() / bootstrapped.var(axis=0).sum()
-    record_property("variance_factor", round(float(factor), 1))
-    print(f"variance without the baseline over variance with it: {factor:.1f}")
-    print(f"and over variance with bootstrapped advantages, 30 s: another {further:.1f}")
-    assert factor > 3
-    assert further > 1
+    variance = each_way.var(axis=1).sum(axis=1)
+    assert variance[0] > 3 * variance[1]
+    assert variance[1] > variance[2]
     # A short credit horizon may bias the gradient, but not turn it around.
-    means = baseline.mean(axis=0), bootstrapped.mean(axis=0)
-    assert float(np.dot(*means)) / (np.linalg.norm(means[0]) * np.linalg.norm(means[1])) > 0.5
+    means = (torch.as_tensor(each.mean(axis=0)) for each in (baseline, bootstrapped))
+    assert torch.cosine_similarity(*means, dim=0) > 0.5

@@ -13,18 +13,9 @@ from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
 from loadmaster.models.keyed_random import RNG_KEY, standard_normal
-from loadmaster.platform.rl.rollout import (
-    Ragged,
-    Recording,
-    RolloutSpec,
-    concatenated,
-    normalised,
-    on_device,
-    taken,
-)
+from loadmaster.platform.rl import rollout
+from loadmaster.platform.rl.rollout import Ragged, Recording, RolloutSpec, on_device, taken
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
-from tests.learning import vaults
-from tests.platform.rl.tolls import STEPS, LaneModule, Tolls, make_engine
 
 QUEUE, MACHINES = 6, 2
 ROWS = Rows("mask", frozenset({"jobs", "mask"}), frozenset({"order", "place"}))
@@ -35,52 +26,33 @@ def ragged(rows: list[list[int]], spare: int = 0) -> Ragged:
     return Ragged(flat, np.array([len(row) for row in rows], np.int64), spare)
 
 
-def test_minibatch_pads_rows_to_its_own_longest_and_spare_places() -> None:
-    column = on_device({"x": ragged([[1], [2, 3, 4], [], [5, 6]])}, "cpu")
-    assert taken(column, torch.tensor([3, 0]), "cpu")["x"].tolist() == [[5, 6], [1, 0]]
-    assert taken(column, torch.tensor([2]), "cpu")["x"].shape == (1, 0)
-    spare = on_device({"x": ragged([[1], [2, 3]], spare=1)}, "cpu")
-    assert taken(spare, torch.tensor([0, 1]), "cpu")["x"].tolist() == [[1, 0, 0], [2, 3, 0]]
-
-
 def test_trees_of_columns_are_concatenated_branch_by_branch() -> None:
     first = {"obs": {"r": ragged([[1]]), "d": np.array([[7.0]])}, "a": np.array([0])}
     second = {"obs": {"r": ragged([[2, 3]]), "d": np.array([[8.0]])}, "a": np.array([1])}
-    rows = taken(on_device(concatenated([first, second]), "cpu"), torch.tensor([1, 0]), "cpu")
+    both = on_device(rollout.concatenated([first, second]), "cpu")
+    rows = taken(both, torch.tensor([1, 0]), "cpu")
     assert rows["obs"]["r"].tolist() == [[2, 3], [1, 0]]
     assert rows["obs"]["d"].tolist() == [[8], [7]]
     assert rows["a"].tolist() == [1, 0]
 
 
-@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=8), st.data())
-def test_every_ragged_row_keeps_its_items(rows: list[list[int]], data: st.DataObject) -> None:
+@given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1), st.integers(0, 2), st.data())
+def test_minibatch_pads_rows_to_its_longest_and_spare_places(
+    rows: list[list[int]], spare: int, data: st.DataObject
+) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=8))
-    padded = taken(on_device({"x": ragged(rows)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
-    longest = max(len(rows[row]) for row in chosen)
-    assert padded.tolist() == [rows[r] + [0] * (longest - len(rows[r])) for r in chosen]
+    padded = taken(on_device({"x": ragged(rows, spare)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
+    width = max(len(rows[row]) for row in chosen) + spare
+    assert padded.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
 
 
 @pytest.mark.parametrize(("per_group", "ratio"), [(False, 16.3299 / 1.2472), (True, 1.0)])
 def test_advantages_normalised_over_all_or_per_group(per_group: bool, ratio: float) -> None:
     light, heavy = [np.array([1.0, -1.0]), np.array([2.0])], [np.array([30.0, -10.0, 10.0])]
-    found = normalised([light, heavy], per_group)
+    found = rollout.normalised([light, heavy], per_group)
     assert found.mean() == pytest.approx(0, abs=1e-6)
     assert found.std() == pytest.approx(1, abs=1e-6)
     assert found[3:].std() / found[:3].std() == pytest.approx(ratio, rel=1e-3)
-
-
-def test_vector_engine_records_whole_episodes() -> None:
-    spaces = {"observation_space": Tolls.observation_space, "action_space": Tolls.action_space}
-    module = LaneModule(**spaces, model_config={})
-    specs = [RolloutSpec(7, 1), RolloutSpec(7, 3), RolloutSpec(8, 2, keep=0.5)]
-    first, second, third = make_engine().roll_out(module, specs)
-    assert first.decisions == second.decisions == first.rollout.end_s == STEPS
-    assert np.array_equal(first.observations, second.observations)  # the same input
-    assert len(third.kept) < STEPS
-    env = Tolls()
-    env.reset(seed=7)
-    rewards = -env.tolls - (first.actions != env.open[:STEPS])
-    assert first.rollout.reward == pytest.approx(rewards)
 
 
 class Queues:
@@ -152,13 +124,23 @@ def roll_out(
     return engine.roll_out(module or RandomModule(), specs)
 
 
-def assert_same(one: Recording, other: Recording) -> None:
-    for name, column in {**one.observations, **one.actions}.items():
-        twin = {**other.observations, **other.actions}[name]
-        if isinstance(column, Ragged):
-            assert np.array_equal(column.counts, twin.counts)
-            column, twin = column.items, twin.items
-        assert np.array_equal(column, twin), name
+def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
+    """Columns are equal within `atol`."""
+
+    def compare(left: Any, right: Any) -> None:
+        if isinstance(left, Ragged):
+            assert left.counts.tolist() == right.counts.tolist()
+            left, right = left.items, right.items
+        assert left.dtype == right.dtype
+        np.testing.assert_allclose(left, right, rtol=0, atol=atol)
+
+    rollout.tree_map(compare, one, other)
+    assert len(list(rollout.leaves(one))) == len(list(rollout.leaves(other)))
+
+
+def assert_same_recording(one: Recording, other: Recording) -> None:
+    assert_same(one.observations, other.observations)
+    assert_same(one.actions, other.actions)
     assert np.array_equal(one.log_probability, other.log_probability)
     assert np.array_equal(one.rollout.reward, other.rollout.reward)
 
@@ -167,15 +149,9 @@ def test_rollout_does_not_depend_on_its_batch() -> None:
     specs = [RolloutSpec(4, 11), RolloutSpec(2, 12), RolloutSpec(6, 13)]
     together = roll_out(*specs)
     for spec, beside in zip(specs, together, strict=True):
-        assert_same(*roll_out(spec), beside)
+        assert_same_recording(*roll_out(spec), beside)
     (other,) = roll_out(RolloutSpec(4, action_seed=12))
     assert not np.array_equal(other.log_probability, together[0].log_probability)
-
-
-def test_module_gets_running_episodes_and_rows_in_use_only() -> None:
-    module = RandomModule()
-    roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2), module=module)
-    assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
 
 
 def test_short_queues_are_batched_apart_from_long_ones() -> None:
@@ -184,11 +160,13 @@ def test_short_queues_are_batched_apart_from_long_ones() -> None:
     found = roll_out(*specs, module=module)
     assert module.shapes[:2] == [(32, 2), (32, 4)]
     for place in (0, 1, 63):
-        assert_same(*roll_out(specs[place]), found[place])
+        assert_same_recording(*roll_out(specs[place]), found[place])
 
 
-def test_rows_in_use_only_are_recorded() -> None:
-    first, second = roll_out(RolloutSpec(2, action_seed=1), RolloutSpec(4, action_seed=2))
+def test_only_running_episodes_and_rows_in_use_are_passed_and_recorded() -> None:
+    module = RandomModule()
+    first, second = roll_out(RolloutSpec(2, 1), RolloutSpec(4, 2), module=module)
+    assert module.shapes == [(2, 4), (2, 3), (1, 2), (1, 1)]
     seen, actions = second.observations, second.actions
     assert seen["jobs"].counts.tolist() == actions["place"].counts.tolist() == [4, 3, 2, 1]
     assert seen["jobs"].items[:, 0].tolist() == [1, 2, 3, 4, 1, 2, 3, 1, 2, 1]
@@ -220,10 +198,3 @@ def test_buffer_grows_with_long_episodes() -> None:
 
     (found,) = roll_out(RolloutSpec(200, action_seed=1), envs=Long)
     assert found.observations["jobs"].items[:, 0].tolist() == list(range(200, 0, -1))
-
-
-def test_two_agents_without_rows_record_a_log_probability_each() -> None:
-    spaces = {"observation_space": vaults.OBSERVATIONS, "action_space": vaults.ACTIONS}
-    module = vaults.Keyholders(**spaces, model_config={})
-    (found,) = vaults.make_engine().roll_out(module, [RolloutSpec(3, action_seed=3)])
-    assert found.log_probability.shape == (vaults.STEPS, 2)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from loadmaster.models import manifest as manifests
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
-
-if TYPE_CHECKING:
-    from loadmaster.platform.training.trainer import Trainer
+from tests.platform.cli.one_line import Cli
 
 
 @pytest.fixture(autouse=True)
@@ -50,24 +46,18 @@ def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_json(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Run a command with --json and parse its output."""
-
-    def run(*arguments: str) -> Any:
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    return Cli(capsys)
 
 
 @pytest.fixture
-def start(ray_session: None) -> Iterator[Callable[..., Trainer]]:
+def start(ray_session: None) -> Iterator[Callable[..., Any]]:
     """Build a trainer, which is stopped after the test."""
     from loadmaster.platform.training.trainer import Trainer
 
     with ExitStack() as stack:
 
-        def build(*arguments: Any, **options: Any) -> Trainer:
+        def build(*arguments: Any, **options: Any) -> Any:
             trainer = Trainer(*arguments, **options)
             stack.callback(trainer.stop)
             return trainer

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
 
 from loadmaster.models.das.compiled import weights_of
 from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.platform.cli.main import main
-from loadmaster.platform.systems.das.bench import randomise_heads
+from loadmaster.platform.systems.das import bench as das
+from loadmaster.platform.systems.das.training import DasTraining
+from tests.platform.cli.one_line import Cli
 
 
 def test_randomised_heads_are_not_skipped() -> None:
-    torch.manual_seed(0)
     network = DasNetwork(DasSettings(process=False))
-    initial = weights_of(network)
-    assert initial.ordering.is_linear
-    assert initial.placement.is_linear
-    randomise_heads(network)
+    das.randomise_heads(network)
     measured = weights_of(network)
     assert not measured.ordering.is_linear
     assert not measured.placement.is_linear
@@ -28,11 +22,8 @@ def test_randomised_heads_are_not_skipped() -> None:
 
 @pytest.mark.slow
 def test_bench_compares_with_best_size_of_stock_runner(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from loadmaster.platform.systems.das import bench as das
-    from loadmaster.platform.systems.das.training import DasTraining
-
     training = DasTraining.model_validate({
         "environment": {"workload": "toy", "preempt": True, "max_queue": 8},
         "network": {"width": 8, "heads": 2, "layers": 1},
@@ -42,26 +33,17 @@ def test_bench_compares_with_best_size_of_stock_runner(
         clusters=("small",), machines=300, startable=(2,),
     )  # fmt: skip
     monkeypatch.setattr(das, "SIZE", tiny)
-    assert main(["bench", "rollouts", "das", "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
+    results = cli.json("bench rollouts das")["results"]
     found = {result["name"].removeprefix("das/"): result["value"] for result in results}
+    per_s = ("", "greedy/", "vector_engine/envs-2/", "stock_runner/envs-1/", "stock_runner/envs-2/")
     assert list(found) == [
-        "rollout/decisions_per_s",
-        "rollout/greedy/decisions_per_s",
-        "rollout/vector_engine/envs-2/decisions_per_s",
-        "rollout/stock_runner/envs-1/decisions_per_s",
-        "rollout/stock_runner/envs-2/decisions_per_s",
-        "rollout/times_vector_engine",
-        "rollout/times_stock_runner",
-        "decision/small/p50_ms",
-        "decision/small/p99_ms",
+        *(f"rollout/{way}decisions_per_s" for way in per_s),
+        *("rollout/times_vector_engine", "rollout/times_stock_runner"),
+        *("decision/small/p50_ms", "decision/small/p99_ms"),
         "decision/300-machines/startable-2/cpu_ms",
     ]
     assert all(value > 0 for value in found.values())
-    ours, batched = (
-        found[f"rollout/{way}decisions_per_s"] for way in ("", "vector_engine/envs-2/")
-    )
-    assert found["rollout/times_vector_engine"] == pytest.approx(ours / batched)
-    stock = max(found[f"rollout/stock_runner/envs-{n}/decisions_per_s"] for n in (1, 2))
-    assert found["rollout/times_stock_runner"] == pytest.approx(ours / stock)
+    ours, _, batched, *stock, times_batched, times_stock = list(found.values())[:7]
+    assert times_batched == pytest.approx(ours / batched)
+    assert times_stock == pytest.approx(ours / max(stock))
     assert found["decision/small/p50_ms"] <= found["decision/small/p99_ms"]

@@ -7,20 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from loadmaster.envs.gpu_scheduling.rewards import reference_scales
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.module import DasModule
 from loadmaster.platform.bench.measurements import one_thread
-from loadmaster.platform.rl.rollout import INITIAL_DECISIONS, Ragged, RolloutSpec
+from loadmaster.platform.rl.rollout import INITIAL_DECISIONS, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
+from tests.models.das.builders import NETWORK, module_of
+from tests.platform.rl.test_rollout import assert_same
 
 pytestmark = pytest.mark.slow
 
 SETTINGS = GpuSchedulingSettings(jobs=50, load=2.0, preempt=True, max_queue=24, history=6)
-NETWORK = {"width": 16, "heads": 2, "layers": 1}
 
 
 @pytest.fixture(autouse=True)
@@ -30,45 +29,16 @@ def single_thread() -> Iterator[None]:
         yield
 
 
-def module_of(**network: Any) -> DasModule:
-    torch.manual_seed(5)
-    module = DasModule(
-        observation_space=None, action_space=None, model_config={"network": NETWORK | network}
-    )
-    with torch.no_grad():
-        for head in (module.network.ordering.rank, module.network.placement.prior):
-            head.weight.normal_(std=0.3)
-    return module
-
-
-def assert_same(one: Any, other: Any) -> None:
-    if isinstance(one, dict):
-        assert set(one) == set(other)
-        for name in one:
-            assert_same(one[name], other[name])
-        return
-    if isinstance(one, Ragged):
-        assert one.counts.tolist() == other.counts.tolist()
-        one, other = one.items, other.items
-    assert one.dtype == other.dtype
-    np.testing.assert_allclose(one, other, atol=2e-5)
-
-
 @pytest.mark.parametrize("changes", [{}, {"reward": "published"}, {"preempt": False}])
 def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
-    engine, module = DasEngine(SETTINGS.model_copy(update=changes)), module_of()
-    work = [
-        RolloutSpec(3, action_seed=11, keep=0.6),
-        RolloutSpec(3, action_seed=12),
-        RolloutSpec(8, action_seed=13),
-    ]
-    for one, other in zip(
-        engine.loop.roll_out(module, work), engine.vector.roll_out(module, work), strict=True
-    ):
+    engine, module = DasEngine(SETTINGS.model_copy(update=changes)), module_of(**NETWORK)
+    work = [RolloutSpec(3, 11, keep=0.6), RolloutSpec(3, 12), RolloutSpec(8, 13)]
+    found, expected = (each.roll_out(module, work) for each in (engine.loop, engine.vector))
+    for one, other in zip(found, expected, strict=True):
         assert one.decisions == other.decisions
         assert one.kept.tolist() == other.kept.tolist()
-        assert_same(one.observations, other.observations)
-        assert_same(one.actions, other.actions)
+        assert_same(one.observations, other.observations, atol=2e-5)
+        assert_same(one.actions, other.actions, atol=2e-5)
         np.testing.assert_allclose(one.log_probability, other.log_probability, rtol=1e-5, atol=2e-4)
         np.testing.assert_allclose(one.rollout.time_s, other.rollout.time_s)
         np.testing.assert_allclose(one.rollout.reward, other.rollout.reward)
@@ -77,29 +47,20 @@ def test_recordings_equal_vector_engine(changes: dict[str, Any]) -> None:
         assert one.last is None
 
 
-def test_rollouts_do_not_depend_on_earlier_ones() -> None:
-    engine, module = DasEngine(SETTINGS), module_of()
-    work = [RolloutSpec(3, action_seed=11), RolloutSpec(4, action_seed=12)]
-    together = engine.roll_out(module, work)
-    (alone,) = DasEngine(SETTINGS).roll_out(module, work[1:])
-    assert_same(alone.observations, together[1].observations)
-    np.testing.assert_array_equal(alone.log_probability, together[1].log_probability)
-    (other,) = engine.roll_out(module, [RolloutSpec(4, action_seed=13)])
+def test_rollouts_extend_the_buffer_and_do_not_depend_on_earlier_ones() -> None:
+    settings, module = GpuSchedulingSettings(preempt=True), module_of(**NETWORK)
+    work = [RolloutSpec(3, 11), RolloutSpec(4, 12, keep=0.5), RolloutSpec(4, 13)]
+    _, beside, other = DasEngine(settings).roll_out(module, work)
+    (alone,) = DasEngine(settings).roll_out(module, work[1:2])
+    assert alone.decisions > INITIAL_DECISIONS
+    assert 0.4 * alone.decisions < len(alone.kept) < 0.6 * alone.decisions
+    assert_same(alone.observations, beside.observations)
+    np.testing.assert_array_equal(alone.log_probability, beside.log_probability)
     assert other.figures != alone.figures
 
 
-def test_long_rollouts_extend_the_buffer() -> None:
-    engine, module = DasEngine(GpuSchedulingSettings(preempt=True)), module_of()
-    work = [RolloutSpec(3, action_seed=11, keep=0.5)]
-    (first,), (again,) = engine.roll_out(module, work), engine.roll_out(module, work)
-    assert first.decisions > INITIAL_DECISIONS
-    assert 0.4 * first.decisions < len(first.kept) < 0.6 * first.decisions
-    assert first.kept.tolist() == again.kept.tolist()
-    assert_same(first.observations, again.observations)
-
-
 def test_scores_equal_vector_engine() -> None:
-    engine, module = DasEngine(SETTINGS), module_of()
+    engine, module = DasEngine(SETTINGS), module_of(**NETWORK)
     scores, expected = (one.judge(module, [0, 5]) for one in (engine, engine.vector))
     for one, other in zip(scores, expected, strict=True):
         assert one.decisions == other.decisions
@@ -110,7 +71,7 @@ def test_scores_equal_vector_engine() -> None:
 
 def test_loss_is_the_negative_total_reward() -> None:
     """The cost is the completion time, whatever the weight of the fee."""
-    module, found = module_of(), []
+    module, found = module_of(**NETWORK), []
     for fee_weight in (0.0, 1.0, 3.0):
         settings = SETTINGS.model_copy(update={"jct_weight": 2.0, "fee_weight": fee_weight})
         found += DasEngine(settings).judge(module, [5])
@@ -125,8 +86,8 @@ def test_loss_is_the_negative_total_reward() -> None:
 def test_clusters_with_cells_use_the_vector_engine() -> None:
     """Its log-probabilities have float32 precision, those of the loop do not."""
     engine, work = DasEngine(SETTINGS), [RolloutSpec(3, action_seed=11)]
-    for module, by_torch in ((module_of(exact_up_to=4, cells=4), True), (module_of(), False)):
-        (found,) = engine.roll_out(module, work)
-        (expected,) = engine.vector.roll_out(module, work)
+    for cells, by_torch in (({"exact_up_to": 4, "cells": 4}, True), ({}, False)):
+        module = module_of(**NETWORK, **cells)
+        (found,), (expected,) = (one.roll_out(module, work) for one in (engine, engine.vector))
         same = np.array_equal(found.log_probability, expected.log_probability)
         assert same == by_torch

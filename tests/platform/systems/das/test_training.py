@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,36 +19,27 @@ from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.network import Actions
 from loadmaster.platform.rl.rollout import RolloutSpec, batches_with, on_device, rows_of, taken
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
-from loadmaster.platform.training.trainer import Trainer, starting_weights
+from loadmaster.platform.training.trainer import starting_weights
 from tests.bundles import make_bundle
+from tests.models.das.builders import NETWORK
+from tests.platform.systems.decima.test_training import Start, row_of
 
 pytestmark = pytest.mark.slow
 
-Start = Callable[..., Trainer]
-CLOCKS = ("seconds", "decisions_per_s", "workers")
 # (critic, communicate, process): every critic, and every variant of the network.
 VARIANTS = [("none", False, True), ("v", True, False), ("q", True, True), ("v", False, False)]
 
 
-def tiny(
-    workers: int = 0, environment: dict[str, Any] | None = None, **changed: Any
-) -> DasTraining:
-    network = {"width": 16, "heads": 2, "layers": 1, "tau": 3, **changed.pop("network", {})}
-    return build_settings(
-        DasTraining,
-        {
-            "environment": {"jobs": 12, "load": 3.0, "history": 4, **(environment or {})},
-            "network": network,
-            "rollouts": {"sequences": 2, "per_sequence": 2, "workers": workers, "keep": 1.0},
-            "training": {"epochs": 2, "minibatches": 2, **changed},
-            "validation": {"every": 1, "sequences": 2},
-        },
-    )
-
-
-def row_of(trainer: Trainer) -> dict[str, float]:
-    """Metrics of one more iteration, without timings."""
-    return {name: value for name, value in trainer.step().items() if not name.endswith(CLOCKS)}
+def tiny(workers: int = 0, **changed: Any) -> DasTraining:
+    environment = {"jobs": 12, "load": 3.0, "history": 4, **changed.pop("environment", {})}
+    values = {
+        "environment": environment,
+        "network": {**NETWORK, "tau": 3, **changed.pop("network", {})},
+        "rollouts": {"sequences": 2, "per_sequence": 2, "workers": workers, "keep": 1.0},
+        "training": {"epochs": 2, "minibatches": 2, **changed},
+        "validation": {"every": 1, "sequences": 2},
+    }
+    return build_settings(DasTraining, values)
 
 
 @pytest.mark.parametrize(("kind", "communicate", "process"), VARIANTS)
@@ -59,9 +48,7 @@ def test_both_agents_are_updated(start: Start, kind: str, communicate: bool, pro
     trainer = start(RECIPE, tiny(network=network, critic={"kind": kind, "samples": 2}))
     before, row, after = trainer.weights(), row_of(trainer), trainer.weights()
     assert all(math.isfinite(value) for value in row.values())
-    assert row["jct_s"] > 0
-    assert row["fee"] > 0
-    assert row["kl"] > 0
+    assert min(row["jct_s"], row["fee"], row["kl"]) > 0
     assert all(before[name].dtype == after[name].dtype == torch.float32 for name in before)
     changed = {name.split(".")[0] for name in before if (before[name] != after[name]).any()}
     assert changed == {"ordering", "placement"}
@@ -91,25 +78,12 @@ def test_warm_start_takes_matching_tables(start: Start, tmp_path: Path) -> None:
     assert not before["ordering.straight.weight"].any()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"warm_start": None, "weight_filter": ["*"]}, "training.warm_start"),
-        ({"weight_filter": ["*crook*"]}, "*crook*"),
-        ({"weight_filter": ["*embed.weight"]}, "(32, 17); expected (16, 17)"),
-        (
-            {"weight_filter": ["*open.bias"], "network": {"communicate": False}},
-            "ordering.gate.open.bias",
-        ),
-    ],
-)
-def test_invalid_warm_starts_are_rejected(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_weights_that_the_network_lacks_are_rejected(tmp_path: Path) -> None:
     bundle = str(make_bundle(tmp_path / "found", system="das", process=False))
-    line = rf"^training.weight_filter: .*{re.escape(message)}.*\Z"
+    taken = {"warm_start": bundle, "weight_filter": ["*open.bias"]}
+    line = r"^training.weight_filter: .*ordering\.gate\.open\.bias.*\Z"
     with pytest.raises(InputError, match=line):
-        starting_weights(RECIPE, tiny(**{"warm_start": bundle, **changes}))
+        starting_weights(RECIPE, tiny(**taken, network={"communicate": False}))
 
 
 def test_learner_log_probs_equal_rollout(start: Start) -> None:
@@ -144,10 +118,7 @@ def test_baselines_are_no_oracles() -> None:
     [
         ({"environment": {"workload": "pay-like"}}, "pai-like"),
         ({"horizon": {"first": 9, "last": 9}}, "training.horizon"),
-        (
-            {"environment": {"machines": [{"count": 1, "gpus": 8, "gpu": "V1", "cpus": 96}]}},
-            "'V1'",
-        ),
+        ({"environment": {"machines": [{"count": 1, "gpus": 8, "gpu": "V1", "cpus": 9}]}}, "'V1'"),
     ],
 )
 def test_invalid_settings_are_rejected(settings: dict[str, Any], expected: str) -> None:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
-
-import torch
 
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.models.das.network import DasNetwork
-from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.systems.das import replay
 from loadmaster.platform.systems.das.decision_trace import RecordedEpisode, Step
 from loadmaster.platform.systems.das.evaluation import LearnedDas
+from tests.models.das import builders
 
 SMALL = GpuSchedulingSettings(jobs=60, load=2.0)
 ENVIRONMENT = {"jobs": 60, "load": 2.0, "preempt": True}
-NETWORK: dict[str, Any] = {"width": 16, "heads": 2, "layers": 1}
 SEED = 3
 
 
 def untrained_policy() -> LearnedDas:
-    torch.manual_seed(1)
     settings = GpuSchedulingSettings.model_validate(ENVIRONMENT)
-    return LearnedDas(DasNetwork(DasSettings(**NETWORK)), settings)
+    return LearnedDas(builders.module_of(0, **builders.NETWORK).network, settings)
 
 
 @cache
@@ -34,6 +28,4 @@ def recorded(policy: str = "das") -> RecordedEpisode:
 
 
 def traced_steps() -> tuple[Step, ...]:
-    case = recorded().case
-    assert case is not None
-    return case.steps
+    return recorded().case.steps

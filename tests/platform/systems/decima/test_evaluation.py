@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -13,21 +10,17 @@ import pytest
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.describe import describe_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.systems.decima.evaluation import folder_name
+from tests.platform.cli.one_line import Cli
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_charts")]
 
-RunJson = Callable[..., Any]
+EVALUATE = "evaluate dag_scheduling"
+TOY = f"{EVALUATE} --workload toy"
 
 
-@pytest.fixture
-def evaluated(run_json: RunJson) -> RunJson:
-    return partial(run_json, "evaluate", "dag_scheduling", "--workload", "toy")
-
-
-def test_baselines_run_on_the_same_jobs(here: Path, evaluated: RunJson) -> None:
-    record = evaluated("--against", "all", "--seeds", "3", "--set", "arrivals=batch")
+def test_baselines_run_on_the_same_jobs(here: Path, cli: Cli) -> None:
+    record = cli.json(f"{TOY} --against all --seeds 3 --set arrivals=batch")
     assert set(record["policies"]) == set(BASELINES)
     means = [figures["jct"]["mean"] for figures in record["policies"].values()]
     assert means == sorted(means)
@@ -36,37 +29,13 @@ def test_baselines_run_on_the_same_jobs(here: Path, evaluated: RunJson) -> None:
         assert list(figures) == ["jct", "jct_p95", "makespan", "slowdown", "decisions"]
         assert figures["slowdown"]["mean"] >= 1  # the toy's durations are constant: a true bound
     jobs = pd.read_csv(here / "results" / "dag_scheduling-toy-batch" / "jobs.csv")
-    sequences = {
-        tuple(own[["seed", "job", "template", "arrival_s"]].itertuples(index=False, name=None))
-        for _, own in jobs.groupby("policy")
-    }
-    assert len(sequences) == 1
     assert len(jobs) == len(BASELINES) * 3 * 20
+    assert len(jobs[["seed", "job", "template", "arrival_s"]].drop_duplicates()) == 3 * 20
 
 
-def test_primary_metric_follows_objective_and_horizon(here: Path, evaluated: RunJson) -> None:
-    toy = ("--against", "fair,fifo", "--seeds", "2", "--set", "jobs=5")
-    makespan = evaluated(*toy, "--set", "objective=makespan")
-    assert next(iter(makespan["policies"]["fair"])) == "makespan"
-    stream = ("--set", "arrivals=poisson", "--set", "horizon_s=60")
-    horizon = evaluated(*toy, *stream)
-    assert next(iter(horizon["policies"]["fair"])) == "jobs_in_system"
-    # Each setting has a folder of its own.
-    assert len(list((here / "results").iterdir())) == 2
-
-
-def test_horizon_cuts_jobs_off(here: Path, evaluated: RunJson) -> None:
-    stream = ("--set", "arrivals=poisson", "--set", "interarrival_s=3", "--set", "horizon_s=60")
-    record = evaluated("--against", "fifo", "--seeds", "4", *stream, "--output", "h")
-    jobs = pd.read_csv(here / "h" / "jobs.csv")
-    assert (jobs["arrival_s"] <= jobs["end_s"]).all()
-    cut_off = jobs["completion_s"].isna().sum() / 4
-    assert record["policies"]["fifo"]["unfinished"]["mean"] == cut_off
-
-
-def test_optimum_is_a_lower_bound(here: Path, evaluated: RunJson) -> None:
-    tiny = ("--set", "jobs=2", "--set", "executors=2", "--seeds", "3")
-    record = evaluated("--policy", "optimal", "--against", "all", *tiny)
+def test_optimum_is_a_lower_bound(here: Path, cli: Cli) -> None:
+    tiny = "--set jobs=2 --set executors=2 --seeds 3"
+    record = cli.json(f"{TOY} --policy optimal --against all {tiny}")
     assert record["best_baseline"] != "optimal"
     assert set(record["optimality_gap_percent"]) == set(BASELINES)
     (folder,) = (here / "results").iterdir()
@@ -80,35 +49,24 @@ def test_optimum_is_a_lower_bound(here: Path, evaluated: RunJson) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "optimal", "--against", "all"], "optimal"),
-        (["--set", "objective=makespan", "--set", "horizon_s=9"], "horizon_s"),
-        (["--set", "arrivals=bulk"], "arrivals"),
+        ("--policy optimal --against all", "optimal"),
+        ("--set objective=makespan --set horizon_s=9", "horizon_s"),
+        ("--set arrivals=bulk", "arrivals"),
     ],
 )
-def test_invalid_arguments_are_refused(
-    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    assert main(["evaluate", "dag_scheduling", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert message in shown.err.splitlines()[-1]
-    assert "Traceback" not in shown.err
+def test_invalid_arguments_are_refused(here: Path, cli: Cli, arguments: str, message: str) -> None:
+    assert message in cli(f"{EVALUATE} {arguments}", code=2).err.splitlines()[-1]
     assert list(here.iterdir()) == []
 
 
 def test_folder_names_and_conditions() -> None:
-    stream = {"arrivals": "poisson", "interarrival_s": 15, "moving_delay_s": 0}
-    cases: list[tuple[dict[str, Any], str, str]] = [
-        ({}, "20 jobs at once, 50 executors", "batch"),
-        (
-            stream,
-            "201 jobs, one every 15 s on average, 50 executors, moving_delay_s 0",
-            "poisson-interarrival_s-15-moving_delay_s-0",
-        ),
-    ]
-    for values, words, folder in cases:
-        settings = DagSchedulingSettings(**values)
-        assert describe_episode(settings) == words
-        assert folder_name(settings) == f"dag_scheduling-tpch-like-{folder}"
+    settings = DagSchedulingSettings()
+    assert describe_episode(settings) == "20 jobs at once, 50 executors"
+    assert folder_name(settings) == "dag_scheduling-tpch-like-batch"
+    stream = DagSchedulingSettings(arrivals="poisson", interarrival_s=15, moving_delay_s=0)
+    words = "201 jobs, one every 15 s on average, 50 executors, moving_delay_s 0"
+    assert describe_episode(stream) == words
+    assert folder_name(stream).endswith("poisson-interarrival_s-15-moving_delay_s-0")
     mixed = [{"count": n, "memory": 0.01 * n} for n in range(1, 40)]
     many = DagSchedulingSettings.model_validate({"executor_classes": mixed})
     assert len(folder_name(many)) < 120

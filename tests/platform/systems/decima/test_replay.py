@@ -8,7 +8,6 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,10 @@ import pytest
 
 from loadmaster.envs.dag_scheduling.episode import EpisodeResult, ScheduleTrace, run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.replay import page
 from loadmaster.platform.replay.adapters import pack, pack_schedule, summary_line, unfinished_note
 from loadmaster.platform.replay.page import build_page
-from tests.platform.cli.one_line import error_line
+from tests.platform.cli.one_line import Cli
 
 # executor, job, stage, start ms, end ms, moving: two executors, two jobs
 ROWS = [
@@ -34,32 +32,16 @@ ROWS = [
 
 
 def schedule(rows: list[tuple[int, ...]]) -> ScheduleTrace:
-    table = np.array(rows, np.int64).reshape(-1, 6).T
-    return ScheduleTrace(
-        executor=table[0].astype(np.int32),
-        job=table[1].astype(np.int32),
-        stage=table[2].astype(np.int32),
-        start_ms=table[3],
-        end_ms=table[4],
-        moving=table[5].astype(np.int8),
-    )
+    """Of columns in the order of ROWS."""
+    return ScheduleTrace(*np.array(rows, np.int64).T)
 
 
 def episode(policy: str = "fair", completion_s: tuple[float, ...] = (4, 20)) -> EpisodeResult:
-    jobs = len(completion_s)
     return EpisodeResult(
-        policy=policy,
-        seed=0,
-        arrival_s=np.zeros(jobs),
-        completion_s=np.array(completion_s, np.float64),
-        template=np.arange(jobs),
-        work_s=np.array([3.5, 18.0][:jobs]),
-        end_s=20.0,
-        executors=2,
-        decisions=2,
-        tasks=4,
-        trace=schedule(ROWS),
-    )
+        policy=policy, seed=0, arrival_s=np.zeros(2), completion_s=np.array(completion_s, float),
+        template=np.arange(2), work_s=np.array([3.5, 18.0]), end_s=20.0, executors=2, decisions=2,
+        tasks=4, trace=schedule(ROWS),
+    )  # fmt: skip
 
 
 def data_in(text: str) -> Any:
@@ -111,6 +93,8 @@ def test_stint_is_uninterrupted_work_on_a_stage() -> None:
     assert numbers_in(str(packed["length"])) == [2, 1, 1, 1]
     assert numbers_in(str(packed["gap_ms"])) == [0, 500, 0, 0]
     assert numbers_in(str(packed["kind"])) == [0, 2, 1, 0]
+    with pytest.raises(ValueError, match="two tasks at once"):
+        pack_schedule(schedule([(0, 0, 0, 0, 10, 0), (0, 1, 0, 9, 12, 0)]))
 
 
 def test_packed_schedule_is_lossless() -> None:
@@ -129,14 +113,9 @@ def test_packed_schedule_is_lossless() -> None:
     assert rows_in(pack_schedule(schedule(shuffled))) == rows
 
 
-def test_overlapping_tasks_are_refused() -> None:
-    with pytest.raises(ValueError, match="two tasks at once"):
-        pack_schedule(schedule([(0, 0, 0, 0, 10, 0), (0, 1, 0, 9, 12, 0)]))
-
-
 def test_page_loads_nothing_from_outside() -> None:
-    text = build_page([episode(), episode("fifo")], ["q1", "q2"], "two jobs")
-    assert text == build_page([episode(), episode("fifo")], ["q1", "q2"], "two jobs")
+    text, again = (build_page([episode()], ["q1", "q2"], "two jobs") for _ in range(2))
+    assert text == again
     for outside in ("http:", "https:", "//cdn", "url(", "@import", " src=", "import("):
         assert outside not in text
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
@@ -180,84 +159,66 @@ def test_unfinished_jobs_and_those_beyond_the_horizon() -> None:
     assert policy["completion_s"] == [4, None]
     assert (policy["mean_jct_s"], policy["makespan_s"]) == (4, None)
     assert "Unfinished when the episode ends at 20 s: 1 job under fair." in text
-
-
-@pytest.mark.parametrize(
-    ("completions", "sentence"),
-    [
-        ([(100, 200), (300, 400)], "a finishes the average job in 150 s, b in 350 s"),
-        ([(100, 200), (100, 200.5)], "a finishes the average job in 150.0 s, b in 150.2 s"),
-        ([(4, 6), (40, 60)], "a finishes the average job in 5.0 s, b in 50.0 s"),
-        ([(4000, 6000), (40, 60)], "a finishes the average job in 5,000 s, b in 50 s"),
-        ([(np.nan, 60), (np.nan, np.nan)], "a finishes the average job in 60 s, b no job"),
-    ],
-)
-def test_summary_line_compares_policies(
-    completions: list[tuple[float, float]], sentence: str
-) -> None:
-    results = [episode(name, both) for name, both in zip("ab", completions, strict=True)]
-    assert summary_line(results) == f"{sentence}, on the same 2 jobs"
-
-
-def test_summary_line_of_one_policy() -> None:
-    assert summary_line([episode()]) == "fair finishes the average job in 12 s, of 2 jobs"
     assert unfinished_note([episode()]) == ""
 
 
-TOY = ["replay", "dag_scheduling", "--workload", "toy", "--set", "jobs=6", "--set", "executors=3"]
+@pytest.mark.parametrize(
+    ("completions", "words"),
+    [
+        ([(4, 20)], "12 s, of 2 jobs"),
+        ([(100, 200), (300, 400)], "150 s, b in 350 s, on the same 2 jobs"),
+        ([(100, 200), (100, 200.5)], "150.0 s, b in 150.2 s, on the same 2 jobs"),
+        ([(4, 6), (40, 60)], "5.0 s, b in 50.0 s, on the same 2 jobs"),
+        ([(4000, 6000), (40, 60)], "5,000 s, b in 50 s, on the same 2 jobs"),
+        ([(np.nan, 60), (np.nan, np.nan)], "60 s, b no job, on the same 2 jobs"),
+    ],
+)
+def test_summary_line_compares_policies(completions: list[tuple[float, ...]], words: str) -> None:
+    results = [episode(name, both) for name, both in zip("ab", completions, strict=False)]
+    assert summary_line(results) == f"a finishes the average job in {words}"
+
+
+TOY = "replay dag_scheduling --workload toy --set jobs=6 --set executors=3"
+TOY_SETTINGS = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
 
 
 @pytest.mark.slow
-def test_command_writes_the_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = DagSchedulingSettings(workload="toy", jobs=6, executors=3)
-    policies = ["--policy", "sjf-cp", "--policy", "fifo", "--seed", "3"]
-    assert main([*TOY, *policies, "-o", "watch me.html"]) == 0
-    shown = capsys.readouterr()
+def test_command_writes_a_whole_page_or_leaves_the_old_one(
+    here: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+) -> None:
+    command = f"{TOY} --policy sjf-cp --policy fifo --seed 3 -o 'watch me.html'"
+    shown = cli(command)
     assert shown.out.startswith("sjf-cp finishes the average job in ")
     assert "Page: watch me.html (0.1 MB)" in shown.out
     assert "running fifo" in shown.err
     (output,) = here.iterdir()
     text = output.read_text()
     assert "dag_scheduling · toy · 6 jobs at once · 3 executors · seed 3" in text
-    for policy, name in zip(data_in(text)["policies"], ("sjf-cp", "fifo"), strict=True):
-        result = run_episode(name, settings, 3, record=True)
+    record = cli.json(command)
+    assert (record["page"], list(record["policies"])) == ("watch me.html", ["sjf-cp", "fifo"])
+    for policy, (name, figures) in zip(
+        data_in(text)["policies"], record["policies"].items(), strict=True
+    ):
+        result = run_episode(name, TOY_SETTINGS, 3, record=True)
         assert policy["name"] == name
         assert policy["completion_s"] == result.completion_s.tolist()
-        assert policy["schedule"]["rows"] == len(result.trace.start_ms)  # type: ignore[union-attr]
-
-
-@pytest.mark.slow
-def test_failed_replay_leaves_the_old_page(
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    run_json: Callable[..., Any],
-) -> None:
-    fair = run_episode("fair", DagSchedulingSettings(workload="toy", jobs=6, executors=3), 0)
-    record = run_json(*TOY)
-    assert (record["page"], list(record["policies"])) == ("replay.html", ["fair", "fifo"])
-    assert record["policies"]["fair"] == {"jct": fair.mean_jct_s, "makespan": fair.makespan_s}
-    (output,) = here.iterdir()
-    before = output.read_text()
+        assert policy["schedule"]["rows"] == len(result.trace.start_ms)
+        assert figures == {"jct": result.mean_jct_s, "makespan": result.makespan_s}
     monkeypatch.setattr(page, "MAX_ROWS", 1)
-    assert main(TOY) == 2
-    assert "tasks and moves are too many for one page" in capsys.readouterr().err
-    assert output.read_text() == before
+    assert "tasks and moves are too many for one page" in cli(command, code=2).err
+    assert output.read_text() == text
     assert list(here.iterdir()) == [output]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--policy", "fair", "--policy", "fair"], "given twice"),
-        (["--policy", "fair", "--policy", "fifo", "--policy", "random"], "3 policies"),
-        (["--picture", "case.png"], "dag_scheduling"),
-        (["-o", "no/such/folder/page.html"], "cannot write --output"),
-        (["-o", "."], "cannot write --output"),
+        ("--policy fair --policy fair", "given twice"),
+        ("--policy fair --policy fifo --policy random", "3 policies"),
+        ("--picture case.png", "dag_scheduling"),
+        ("-o .", "cannot write --output"),
     ],
 )
-def test_invalid_arguments_are_refused(
-    arguments: list[str], message: str, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert message in error_line([*TOY, *arguments], capsys)
+def test_invalid_arguments_are_refused(arguments: str, message: str, here: Path, cli: Cli) -> None:
+    assert message in cli.error(f"{TOY} {arguments}")
     assert list(here.iterdir()) == []
