@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -50,23 +51,16 @@ def test_a_closed_loop_asks_again_when_it_is_answered(tmp_path: Path) -> None:
     assert sum(row["answers"] for row in summary["by_second"]) == summary["requests"]
 
 
-def once_slow(seconds: float) -> Callable[[Exchange], bool]:
-    """The twentieth request keeps everyone waiting, as a pause of the whole service would."""
-    seen, lock = [0], threading.Lock()
-
-    def behave(talk: Exchange) -> bool:
-        with lock:
-            seen[0] += 1
-            if seen[0] == 20:
-                time.sleep(seconds)
-        return answer()(talk)
-
-    return behave
-
-
 def test_an_open_loop_leaves_out_no_wait() -> None:
     """During a pause of 0.3 s at 200/s about 60 requests should have started: each has waited."""
-    _, driver, summary = run(once_slow(0.3), concurrency=2, seconds=1.0, rate=200)
+    count, lock = itertools.count(1), threading.Lock()
+
+    def slow_once(talk: Exchange) -> bool:
+        with lock:  # the twentieth request blocks all others
+            time.sleep(0.3 if next(count) == 20 else 0)
+        return answer()(talk)
+
+    _, driver, summary = run(slow_once, concurrency=2, seconds=1.0, rate=200)
     assert (summary["requests"], summary["failed"]) == (200, {})
     assert 0.28 <= max(driver.latencies_s) < 2
     waited = sum(latency > 0.1 for latency in driver.latencies_s)

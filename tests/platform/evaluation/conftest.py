@@ -7,25 +7,17 @@ from pathlib import Path
 import pytest
 
 from loadmaster.platform.evaluation import adapters, charts
-from tests.platform.cli.one_line import Cli
 from tests.platform.evaluation.machine import MACHINE
 
 
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def machine(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
     """Make `loadmaster evaluate machine` work in an empty folder; return the folder."""
     monkeypatch.setattr(adapters, "find_adapter", lambda name: MACHINE)
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return here
 
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Skip the charts, which take a second to draw."""
     monkeypatch.setattr(charts, "draw_all", lambda *_: None)
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)

