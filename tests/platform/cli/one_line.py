@@ -24,8 +24,8 @@ class Cli:
         assert main(shlex.split(line)) == code
         return self._capsys.readouterr()
 
-    def json(self, line: str) -> Any:
-        return json.loads(self(f"{line} --json").out)
+    def json(self, line: str, code: int = 0) -> Any:
+        return json.loads(self(f"{line} --json", code).out)
 
     def error(self, line: str, code: int = 2) -> str:
         return error_line(shlex.split(line), self._capsys, code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,7 +93,6 @@ def test_invalid_state_names_the_field(state_file: str, cli: Cli) -> None:
     ("content", "words"),
     [
         (b"{not json", "is not JSON"),
-        (b"", "is not JSON"),
         (b"\xff\x00\xff", "is not JSON"),
         (b'{"x": NaN}', "NaN is no number"),
         (b"[" * 100_000, "is not JSON"),
@@ -127,20 +126,11 @@ class FakeState(State):
     jobs: int
 
 
-class FakeEndpoint:
-    state = FakeState
-
-    def examples(self) -> dict[str, FakeState]:
-        return {"small": FakeState(jobs=2), "large": FakeState(jobs=200)}
-
-
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(system: str) -> Any:
-        assert system == "decima"
-        return FakeEndpoint()
-
-    monkeypatch.setattr(registry, "find_endpoint", find)
+    examples = {"small": FakeState(jobs=2), "large": FakeState(jobs=200)}
+    found = {"decima": SimpleNamespace(state=FakeState, examples=lambda: examples)}
+    monkeypatch.setattr(registry, "find_endpoint", found.__getitem__)
 
 
 def test_example_states_are_printed(endpoint: None, tmp_path: Path, cli: Cli) -> None:

@@ -21,23 +21,20 @@ Captured = pytest.CaptureFixture[str]
 TOKEN = "0123456789abcdef-secret"
 
 
-def toy_systems(tmp_path: Path) -> dict[str, Any]:
+@pytest.fixture
+def systems(tmp_path: Path) -> dict[str, Any]:
     bundle = str(toy.make_bundle(tmp_path / "bundle"))
-    return {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}
-
-
-def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
-    return build_settings(ServeSettings, {"systems": toy_systems(tmp_path), **settings})
+    return {"systems": {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}}
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
 def test_token_file_open_to_others_is_warned_of(
-    tmp_path: Path, capsys: Captured, mode: int, warns: bool
+    systems: dict[str, Any], tmp_path: Path, capsys: Captured, mode: int, warns: bool
 ) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text(f"read {TOKEN}\n")
     tokens.chmod(mode)
-    command.print_endpoints(toy_settings(tmp_path, tokens=tokens))
+    command.print_endpoints(build_settings(ServeSettings, {**systems, "tokens": tokens}))
     shown = capsys.readouterr()
     assert "toy: bundle, within 250 ms, else hold" in shown.out
     assert "No tokens are set" not in shown.out
@@ -46,8 +43,8 @@ def test_token_file_open_to_others_is_warned_of(
     assert TOKEN not in shown.out + shown.err
 
 
-def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
-    command.print_endpoints(toy_settings(tmp_path))
+def test_missing_tokens_are_mentioned(systems: dict[str, Any], capsys: Captured) -> None:
+    command.print_endpoints(build_settings(ServeSettings, systems))
     assert "No tokens are set" in capsys.readouterr().out
 
 
@@ -61,17 +58,11 @@ def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
     ],
 )
 def test_try_reports_decisions_not_of_the_policy(
-    change: dict[str, Any],
-    status: int,
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    change: Any, status: int, words: list[str], systems: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = toy_settings(tmp_path)
-    content = {**DECISION, **change}
-    with fake_service(answer({"load": 1}), answer(content, status)) as service:
+    with fake_service(answer({"load": 1}), answer({**DECISION, **change}, status)) as service:
         monkeypatch.setattr(serve_session, "base_url", lambda settings: service.url)
-        faults = command.try_systems(settings)
+        faults = command.try_systems(build_settings(ServeSettings, systems))
     assert len(faults) == bool(words)
     assert all(fault.startswith("toy ") for fault in faults)
     assert [word for word in words if word not in faults[0]] == []
@@ -79,11 +70,10 @@ def test_try_reports_decisions_not_of_the_policy(
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
 def test_try_exits_with_1_and_one_line(
-    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, systems: Any, cli: Cli
 ) -> None:
-    arguments = {"systems": toy_systems(tmp_path)}
     replaced: dict[Any, Any] = {
-        serve_settings: {"serve_arguments": arguments},
+        serve_settings: {"serve_arguments": systems},
         serve_session: dict.fromkeys(("terminable", "until_stopped", "serving"), nullcontext())
         | {"check_reachability": None, "set_serve_env": None, "wait_until_ready": True},
         session: {"set_ray_env": None, "ray_session": nullcontext()},

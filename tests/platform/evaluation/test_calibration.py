@@ -62,10 +62,9 @@ def test_second_run_replaces_the_entry_of_the_same_setting(tmp_path: Path, cli: 
 
 
 def test_nearest_load_is_used() -> None:
-    entries = [
-        e for e in tuned.read_calibrations(tuned.SHIPPED_PATH) if e.baseline == "weighted-fair"
-    ]
-    streams = [e for e in entries if e.arrivals == "poisson" and e.workload == "tpch-like"]
+    wanted = ("weighted-fair", "poisson", "tpch-like")
+    entries = tuned.read_calibrations(tuned.SHIPPED_PATH)
+    streams = [e for e in entries if (e.baseline, e.arrivals, e.workload) == wanted]
     assert len({e.load for e in streams}) >= 3  # shipped for three loads
     for entry in streams:
         assert tuned_baseline(arrivals="poisson", load=entry.load * 1.02).alpha == entry.alpha

@@ -45,17 +45,12 @@ def test_optimum_is_no_baseline() -> None:
 @pytest.mark.parametrize("workers", [1, 4])
 def test_results_do_not_depend_on_threads(workers: int) -> None:
     class Network:
-        def run(
-            self, settings: machine.MachineSettings, seed: int, bank: object
-        ) -> machine.MachineEpisode:
+        def run(self, settings: machine.MachineSettings, seed: int, bank: object) -> Any:
             return machine_episode("learned", seed, settings.jobs)
 
     bundles: Any = {"learned": SimpleNamespace(policy=Network())}
-    setup, seeds, policies = (
-        machine.prepare(machine.MachineSettings()),
-        (5, 6, 7),
-        (*MACHINE.baselines, "learned"),
-    )
+    setup = machine.prepare(machine.MachineSettings())
+    seeds, policies = (5, 6, 7), (*MACHINE.baselines, "learned")
     episodes = adapters.run_episodes(setup, bundles, policies, seeds, workers)
     for policy in policies:
         expected = [machine_episode(policy, seed).completion_s for seed in seeds]

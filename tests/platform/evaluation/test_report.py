@@ -80,18 +80,18 @@ def test_few_seeds_are_flagged(seeds: int, note: str) -> None:
     assert subtitle.splitlines()[1:] == shown
 
 
-SCORE, PERCENT = "mean JCT # s", "#% [#%, #%]"
+SCORE, PERCENT, BEHIND = "mean JCT # s", "#% [#%, #%]", "arrival is #% behind [#%, #%]"
 AHEAD = f"learned is best: {SCORE}, {PERCENT} ahead of arrival, the best baseline."
-ORACLE = f"The best oracle, shortest, is at {SCORE}"
+SHORTEST, LONGEST = (f"The best oracle, {name}, is at {SCORE}" for name in ("shortest", "longest"))
 CONCLUSIONS = {  # on policies, of which those with a star are oracles; # is a number
-    "arrival longest shortest": f"shortest is best: {SCORE}, arrival is #% behind [#%, #%].",
+    "arrival longest shortest": f"shortest is best: {SCORE}, {BEHIND}.",
     "learned arrival longest": AHEAD,
-    "optimal shortest": f"shortest is best: {SCORE}, {PERCENT} from optimal.",
-    "arrival longest shortest* learned": f"{AHEAD} {ORACLE}, {PERCENT} ahead of arrival.",
-    "longest shortest*": f"longest: {SCORE}. {ORACLE}, {PERCENT} ahead of longest.",
+    "optimal shortest arrival": f"shortest is best: {SCORE}, {PERCENT} from optimal, {BEHIND}.",
+    "arrival shortest* learned": f"{AHEAD} {SHORTEST}, {PERCENT} ahead of arrival.",
+    "arrival longest*": f"arrival: {SCORE}. {LONGEST}, {PERCENT} behind arrival.",
     "shortest*": f"shortest is an oracle: {SCORE}.",
     "shortest* longest*": f"shortest is best of the oracles: {SCORE}.",
-    "shortest* learned": f"learned: {SCORE}. {ORACLE}.",
+    "shortest* learned": f"learned: {SCORE}. {SHORTEST}.",
 }
 
 

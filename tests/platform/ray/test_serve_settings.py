@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,14 @@ def one(bundle: Path) -> dict[str, Any]:
 
 
 def written(folder: Path, content: Any) -> Path:
+    text = yaml.safe_dump(content) if isinstance(content, dict) else content
     file = folder / "serve.yaml"
-    if isinstance(content, bytes):
-        file.write_bytes(content)
-    else:
-        file.write_text(content if isinstance(content, str) else yaml.safe_dump(content))
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
     return file
 
 
 def arguments(
-    file: Path | None = None,
-    bundles: tuple[str, ...] = (),
-    assignments: tuple[str, ...] = (),
-    **given: Any,
+    file: Path, bundles: tuple[str, ...] = (), assignments: tuple[str, ...] = (), **given: Any
 ) -> dict[str, Any]:
     return serve_arguments(file, bundles, assignments, given)
 
@@ -69,9 +65,7 @@ def test_folders_are_made_absolute(
     assert (found["folder"], found["tokens"]) == (str(tmp_path / "kept"), str(tmp_path / "tokens"))
 
 
-@pytest.mark.parametrize(
-    "content", ["", "# nothing\n", "{}", "systems:\n", "systems:\n  decima:\n"]
-)
+@pytest.mark.parametrize("content", ["", "{}", "systems:\n", "systems:\n  decima:\n"])
 def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
     assert arguments(written(tmp_path, content))["systems"]["decima"] == {}
 
@@ -79,14 +73,11 @@ def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ("a: [", "serve.yaml:1: "),
         ("x: 1\n  y: 2\n", "serve.yaml:2: "),
-        ("[" * 5000, "nested too deeply"),
         (b"\xff\xfe\x00", "YAML"),
+        (b" " * (LARGEST + 1), "at most"),
         ("!!python/object/apply:os.system [echo]", "keys and values"),
-        ("just text", "keys and values"),
         ("systems: [toy]", "systems"),
-        ("systems: toy", "systems"),
         ("systems: {toy: 5}", "systems.toy"),
         ("systems: {decimal: {}}", "did you mean 'decima'?"),
         ("systems: {x: {endpoint: 'no.such:THING'}}", "cannot be loaded"),
@@ -109,14 +100,6 @@ def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "nowhere", tmp_path, Path("/dev/zero")):
         with pytest.raises(InputError, match=r"cannot read|no plain file"):
             arguments(file)
-    with pytest.raises(InputError, match="at most"):
-        arguments(written(tmp_path, b" " * (LARGEST + 1)))
-
-
-@pytest.mark.parametrize("given", ["toy", "toy=", "=x", ""])
-def test_bundle_option_needs_a_system(given: str) -> None:
-    with pytest.raises(InputError, match="SYSTEM=FOLDER_OR_NAME"):
-        arguments(None, (given,))
 
 
 def test_unknown_rule_is_refused(tmp_path: Path, one: dict[str, Any]) -> None:
@@ -127,20 +110,29 @@ def test_unknown_rule_is_refused(tmp_path: Path, one: dict[str, Any]) -> None:
         arguments(file, (), ("systems.toy.rule=folow",))
 
 
-def test_wrong_bundle_is_refused(tmp_path: Path, one: dict[str, Any], bundle: Path) -> None:
-    file = written(tmp_path, {"systems": {"toy": one}})
-    for given, expected in [
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        *((given, "SYSTEM=FOLDER_OR_NAME") for given in ("toy", "toy=", "=x", "")),
         ("toy=decima-sream", "did you mean 'decima-stream'?"),
         ("toy=/nowhere", "no policy bundle"),
         ("toy=" + "x" * 300, "cannot read"),
         ("toy=decima-stream", "expected one of toy"),
-        (f"decima={bundle}", "expected one of decima"),
-    ]:
-        with pytest.raises(InputError, match=expected.replace("?", r"\?")):
-            arguments(file, (given,))
+        ("decima=BUNDLE", "expected one of decima"),
+        ("toy=DAMAGED", "is damaged"),
+    ],
+)
+def test_wrong_bundle_is_refused(
+    given: str, expected: str, tmp_path: Path, one: dict[str, Any], bundle: Path
+) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}})
+    damaged = toy.make_bundle(tmp_path / "damaged")
+    (damaged / "weights.safetensors").write_bytes(b"damaged")
+    given = given.replace("BUNDLE", str(bundle)).replace("DAMAGED", str(damaged))
+    with pytest.raises(InputError, match=re.escape(expected)):
+        arguments(file, (given,))
+
+
+def test_bundle_without_a_mapping_of_systems_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="mapping of systems"):
         arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))
-    file = written(tmp_path, {"systems": {"toy": one}})
-    (bundle / "weights.safetensors").write_bytes(b"damaged")
-    with pytest.raises(InputError, match="damaged"):
-        arguments(file)

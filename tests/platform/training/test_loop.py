@@ -58,24 +58,21 @@ class FakeTrainer:
 
 
 def config_of(**training: Any) -> DecimaTraining:
-    return build_settings(
-        DecimaTraining,
-        {
-            "training": {"iterations": 10, **training},
-            "validation": {"every": 4, "sequences": 5},
-            "checkpoints": {"every": 3, "last": 2},
-        },
-    )
+    values = {
+        "training": {"iterations": 10, **training},
+        "validation": {"every": 4, "sequences": 5},
+        "checkpoints": {"every": 3, "last": 2},
+    }
+    return build_settings(DecimaTraining, values)
 
 
-def train(folder: Path, trainer: FakeTrainer) -> tuple[Outcome, RunFolder]:
+def train(folder: Path, trainer: Any) -> tuple[Outcome, RunFolder]:
     if folder.exists():
         where = RunFolder.open(folder)
     else:
         where = RunFolder.create(folder, trainer.config, {"system": "decima", "command": "..."})
     shown: list[Progress] = []
-    trainer_: Any = trainer
-    outcome = run(trainer_, where, [CsvTracker(where)], shown.append)
+    outcome = run(trainer, where, [CsvTracker(where)], shown.append)
     assert shown[-1] is outcome.progress
     assert outcome.progress.ended
     return outcome, where
@@ -108,12 +105,11 @@ def test_whole_run(tmp_path: Path) -> None:
 
 
 def test_manifest_has_metric_and_baselines_during_the_run(tmp_path: Path) -> None:
-    def look() -> None:
-        known = RunFolder.open(tmp_path / "run").manifest
-        assert (known["metric"], known["command"]) == ("jct_s", "...")
-        assert known["baselines"] == {"fair": 90.0, "fifo": 95.0}
-
-    train(tmp_path / "run", FakeTrainer(config_of(iterations=1), {1: look}))
+    seen: dict[str, Any] = {}
+    during = {1: lambda: seen.update(RunFolder.open(tmp_path / "run").manifest)}
+    train(tmp_path / "run", FakeTrainer(config_of(iterations=1), during))
+    assert (seen["metric"], seen["command"]) == ("jct_s", "...")
+    assert seen["baselines"] == {"fair": 90.0, "fifo": 95.0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -122,8 +118,7 @@ def test_stop_request_finishes_the_iteration(number: int, tmp_path: Path) -> Non
     during = {5: lambda: signal.raise_signal(number)}
     outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(), during))
     assert outcome.interrupted
-    assert [row["iteration"] for row in folder.rows()][-1] == 5
-    assert checkpoints(folder) == [3, 5]
+    assert (folder.rows()[-1]["iteration"], checkpoints(folder)) == (5, [3, 5])
     assert folder.manifest["status"] == "interrupted"
     assert load_bundle(folder.path / "last").trained["iterations"] == 5
     assert signal.getsignal(number) == before
@@ -134,15 +129,14 @@ def test_second_stop_request_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "run", FakeTrainer(config_of(), twice))
     folder = RunFolder.open(tmp_path / "run")
-    assert [row["iteration"] for row in folder.rows()][-1] == 4
+    assert folder.rows()[-1]["iteration"] == 4
     assert checkpoints(folder) == [0, 3]  # where a resumed run starts
 
 
 def test_stop_request_in_the_last_iteration_is_ignored(tmp_path: Path) -> None:
     during = {10: lambda: signal.raise_signal(signal.SIGINT)}
     outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(), during))
-    assert not outcome.interrupted
-    assert folder.manifest["status"] == "finished"
+    assert (outcome.interrupted, folder.manifest["status"]) == (False, "finished")
 
 
 def test_stop_request_before_the_first_iteration_leaves_a_checkpoint(tmp_path: Path) -> None:
@@ -158,9 +152,8 @@ def test_time_limit_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     later = {8: lambda: monkeypatch.setattr(loop.time, "monotonic", lambda: 111.0)}
     monkeypatch.setattr(loop.time, "monotonic", lambda: 50.0)
     outcome, folder = train(tmp_path / "run", FakeTrainer(config_of(minutes=1), later))
-    assert not outcome.interrupted
+    assert (outcome.interrupted, folder.manifest["status"]) == (False, "finished")
     assert folder.rows()[-1]["iteration"] == 8
-    assert folder.manifest["status"] == "finished"
 
 
 def test_resumed_run_continues_its_curve(tmp_path: Path) -> None:
