@@ -6,13 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.platform.bench import simulators
 from loadmaster.platform.bench.measurements import Figure, in_fresh_process
 from loadmaster.platform.cli.main import main
 from tests.platform.cli.one_line import Cli
+from tests.traces import needs_traces
 
 Captured = pytest.CaptureFixture[str]
 STOCK = ("stock_runner/envs-1/", "stock_runner/envs-3/")
@@ -91,9 +94,9 @@ def test_rollouts_are_compared_with_the_stock_runner(
     monkeypatch.setattr(decima, "EFFORT", tiny)
     results = cli.json("bench rollouts decima")["results"]
     found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
-    ways = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
+    names = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
     assert list(found) == [
-        *(f"rollout/{way}decisions_per_s" for way in ways),
+        *(f"rollout/{way}decisions_per_s" for way in names),
         *("rollout/stock_runner_decisions_per_s", "rollout/times_stock_runner"),
         *("decision/100-stages/p50_ms", "decision/100-stages/p99_ms"),
         *(f"training/{part}seconds_per_1000_decisions" for part in ("", "rollout_", "update_")),
@@ -105,31 +108,9 @@ def test_rollouts_are_compared_with_the_stock_runner(
     assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
     whole, *parts = list(found.values())[-3:]
     assert sum(parts) <= whole
-
-
-@pytest.mark.slow
-def test_stock_runner_samples_the_requested_steps() -> None:
-    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-
-    from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
-    from loadmaster.models.decima.module import DecimaModule
-    from loadmaster.platform.bench.stock_runner import StockRunner
-    from loadmaster.platform.systems.decima.bench import GYM_ID, padded_settings
-
-    settings = tiny_training().environment
-    padded = padded_settings(settings, DagSchedulingEnv(workload="toy", jobs=3).workload)
-    env = DagSchedulingEnv(**padded)
-    spec = RLModuleSpec(
-        module_class=DecimaModule,
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        model_config={"network": {}, "limits": 4},
-    )
-    module = spec.build()
-    runner = StockRunner(GYM_ID, padded, spec, module, environments=2)
-    assert 2 * 70 <= runner.sample(70) <= 2 * 70 + 2 * 50
-    theirs = runner.runner.module.get_state()
-    assert all((theirs[name] == value).all() for name, value in module.get_state().items())
+    ways = decima.contenders(tiny)
+    one, three = (ways[way]() for way in STOCK)  # decisions
+    assert three > 2 * one
 
 
 @pytest.mark.slow
@@ -206,3 +187,49 @@ def test_every_worker_gets_the_same_amount() -> None:
     each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
     assert len(first) == len(second) == 3 * each
     assert not {own.sequence for own in first} & {own.sequence for own in second}
+
+
+def test_generated_jobs_have_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulators, "RUNS", 2)
+    monkeypatch.setattr(simulators, "RECORDED", 60)
+    monkeypatch.setattr(simulators, "MANY", 300)
+    figures = [*simulators.three_nodes(False, print), *simulators.many_jobs(False, print)]
+    policies = ("fifo-first-fit", "sjf-first-fit", "fifo-load-balance", "sjf-load-balance")
+    assert [figure.name for figure in figures] == [
+        "gpu_scheduling/pai-like-3x8/cpu_s",
+        *(f"gpu_scheduling/pai-like-3x8/{policy}/cpu_s" for policy in policies),
+        *(f"gpu_scheduling/pai-like-300-jobs/{rule}/cpu_s" for rule in ("fifo", "sjf")),
+    ]
+    assert all(figure.value > 0 and figure.peer is None for figure in figures)
+    assert figures[0].value == max(figure.value for figure in figures[1:5])
+
+
+@needs_traces
+def test_recorded_jobs_have_a_peer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulators, "RUNS", 9)
+    measured = (*simulators.three_nodes(True, print), *simulators.many_jobs(True, print))
+    figures = {figure.name: figure for figure in measured}
+    small = figures["gpu_scheduling/pai-3x8/cpu_s"]
+    assert small.peer == 9.0
+    assert (small.ratio or 0) > 2000
+    for ordering in ("fifo", "sjf"):
+        assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
+
+
+def test_vector_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulators, "MEASURED_S", 0.1)
+    figure = simulators.vector_speed(2)
+    assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
+    assert figure.value > 1000
+
+
+def test_repeated_jobs() -> None:
+    settings = simulators.same_rules(simulators.ONE_NODE, jobs=50)
+    own = build_episode(settings, 0).jobs
+    many = simulators.repeated(own, 2500, 1000)
+    assert many.job_id.tolist() == list(range(2500))
+    assert [many.arrival_s[place] for place in (0, 999, 1000, 2499)] == [0, 0, 60, 120]
+    assert set(many.duration_s) <= set(own.duration_s)
+    pairs = set(zip(own.duration_s, own.gpu, strict=True))
+    assert set(zip(many.duration_s, many.gpu, strict=True)) <= pairs
+    assert len(np.unique(many.duration_s)) > 10

@@ -1,11 +1,13 @@
-"""The choice of policies, the runs of their episodes, and the comparison."""
+"""Policies and episodes of an evaluation, their comparison, and its statistics."""
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import warnings
 from dataclasses import replace
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation import adapters
+from loadmaster.platform.evaluation import adapters, comparison
+from loadmaster.platform.evaluation.comparison import paired_difference, resampled_means, summarise
 from loadmaster.platform.evaluation.files import as_json
 from tests.platform.evaluation import machine
 from tests.platform.evaluation.machine import MACHINE, compared, machine_episode
@@ -35,11 +38,6 @@ def test_policies_are_chosen(
     policies: list[str], against: str | None, chosen: tuple[str, ...]
 ) -> None:
     assert adapters.choose_policies(MACHINE, policies, against) == chosen
-
-
-def test_optimum_is_no_baseline() -> None:
-    with pytest.raises(InputError, match="optimal"):
-        adapters.choose_policies(MACHINE, [], "optimal")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
@@ -159,3 +157,88 @@ def test_oracle_is_never_the_best_baseline() -> None:
     assert as_json(result, [])["oracles"] == ["shortest"]
     alone = compared("shortest", adapter=oracle)
     assert (alone.best_baseline, alone.differences) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([100.0, 1, 3, 4, 5, 6, 2, -50], 3.5),  # two of eight go each side: (2 + 3 + 4 + 5) / 4
+        ([1.0, 2, 3, 10, 900], 5.0),  # a quarter is 1.25, rounded down to one: (2 + 3 + 10) / 3
+        ([1.0, 2, 9], 4.0),
+        ([7.0], 7.0),
+    ],
+)
+def test_interquartile_mean_by_hand(values: list[float], mean: float) -> None:
+    assert comparison.interquartile_mean(np.array(values)) == mean
+
+
+@pytest.mark.parametrize("seeds", [8, 20])
+def test_interval_covers_the_true_mean_95_times_in_100(seeds: int) -> None:
+    samples = np.random.default_rng(seeds).normal(10.0, 3.0, (500, seeds))
+    intervals = [summarise(sample).interval for sample in samples]
+    held = np.mean([interval.low <= 10.0 <= interval.high for interval in intervals])
+    assert held == pytest.approx(0.95, abs=0.02)  # the standard error is one point
+
+
+def test_interval_of_skewed_values_is_asymmetric() -> None:
+    values = np.random.default_rng(3).lognormal(0.0, 1.2, 40)
+    summary = summarise(values)
+    assert summary.interval.high - summary.mean > summary.mean - summary.interval.low
+
+
+def test_pairing_tightens_the_interval_of_correlated_results() -> None:
+    generator = np.random.default_rng(5)
+    hardness = generator.normal(100, 30, 20)  # of the job sequence, for every policy
+    ours = hardness + 5 + generator.normal(0, 2, 20)
+    theirs = hardness + generator.normal(0, 2, 20)
+    paired = paired_difference(ours, theirs)
+    unpaired = summarise(ours).interval
+    assert paired.mean == pytest.approx(float(np.mean(ours - theirs)))
+    assert paired.interval.excludes_zero
+    assert paired.percent_interval.excludes_zero
+    width = paired.interval.high - paired.interval.low
+    assert width < 0.15 * (unpaired.high - unpaired.low)
+    assert paired.percent == pytest.approx(100 * (ours.mean() / theirs.mean() - 1))
+    assert paired.percent_interval.low < paired.percent < paired.percent_interval.high
+    back = paired_difference(theirs, ours)
+    assert (back.mean, back.interval.high) == pytest.approx((-paired.mean, -paired.interval.low))
+
+
+def test_equal_policies_include_zero() -> None:
+    generator = np.random.default_rng(6)
+    same = generator.normal(50, 5, 30)
+    noisy = same + generator.normal(0, 3, 30)
+    noisy -= (noisy - same).mean()
+    assert not paired_difference(noisy, same).interval.excludes_zero
+    nothing = paired_difference(same, same)
+    assert (nothing.mean, nothing.interval.low, nothing.interval.high) == (0.0, 0.0, 0.0)
+    assert not nothing.interval.excludes_zero
+
+
+def test_nan_values_are_left_out() -> None:
+    whole = np.random.default_rng(9).normal(20, 2, 15)
+    summary = summarise(np.append(whole, np.nan))
+    assert summary.mean == pytest.approx(whole.mean())
+    assert summary.interval.low < whole.mean() < summary.interval.high
+    assert np.isnan(summarise(np.full(3, np.nan)).mean)
+    difference = paired_difference(np.append(whole, np.nan), np.append(whole - 1, 5.0))
+    assert difference.mean == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 20])
+def test_interval_cuts_the_tails_where_students_t_does(seeds: int) -> None:
+    """Hesterberg's expanded percentiles: tail = Phi(-sqrt(n / (n - 1)) t)."""
+    values = np.random.default_rng(seeds).normal(0, 1, seeds)
+    t = {2: 12.706, 3: 4.303, 5: 2.776, 20: 2.093}[seeds]
+    tail = NormalDist().cdf(-math.sqrt(seeds / (seeds - 1)) * t)
+    low, high = np.quantile(resampled_means(values), [tail, 1 - tail])
+    interval = summarise(values).interval
+    assert [interval.low, interval.high] == pytest.approx([low, high], abs=1e-3)
+
+
+def test_memory_is_bounded_with_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "CELLS_MAX", 150_000)
+    values = np.arange(101.0)  # no other test has as many
+    means = resampled_means(values)
+    assert len(means) == 150_000 // 101
+    assert means.mean() == pytest.approx(values.mean(), rel=0.01)

@@ -47,12 +47,12 @@ JCT = "mean JCT 60.0 s (fair 80.0, -25.0%)"
     ("changed", "expected"),
     [
         ({}, f"30/100  {RETURN}  {JCT}  2:20 left"),
-        ({"figures": SHORT}, f"30/100  {RETURN}  {JCT}  1 of 2 workers  2:20 left"),
-        ({"figures": START, "curve": []}, "0/100"),
         (
-            {"figures": START, "curve": [(0, 160.0)]},
-            "0/100  mean JCT 160.0 s (fair 80.0, +100.0%)",
+            {"figures": SHORT},
+            f"30/100  {RETURN}  {JCT}  1 of 2 workers, replacing the others  2:20 left",
         ),
+        ({"figures": START, "curve": []}, "0/100"),
+        ({"figures": START, "curve": [(0, 160.0)]}, "0/100  mean JCT 160.0 s (fair 80.0, +100.0%)"),
         (
             {"figures": SEARCH, "metric": "cost", "baselines": {}},
             "30/100  10 decisions/s  candidates 70.0, best 60.0  cost 60.0  2:20 left",
