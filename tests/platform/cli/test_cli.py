@@ -76,6 +76,7 @@ def test_help_is_shown_without_arguments(cli: Cli) -> None:
         ("nonsense", "'nonsense'"),
         ("--nonsense", "--nonsense"),
         ("list --jsn", "--json"),
+        ("state decma", "'decima'"),
         ("doctor surplus", "surplus"),
         ("evaluate dag_scheduling --seeds many", "--seeds"),
         ("evaluate", "SYSTEM_OR_ENVIRONMENT"),

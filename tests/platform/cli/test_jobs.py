@@ -86,17 +86,17 @@ def test_submit_without_waiting(dashboard: Dashboard, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "details", "words"),
+    ("details", "words"),
     [
-        ("FAILED", {"driver_exit_code": 2, "message": "..."}, "failed (exit code 2)"),
-        ("FAILED", {"message": "no pip\nfound"}, "failed (before it began): no pip found"),
-        ("STOPPED", {"driver_exit_code": None, "message": "Stopped."}, "was stopped: Stopped."),
+        ({"driver_exit_code": 2, "message": "..."}, "failed (exit code 2)"),
+        ({"message": "no pip\nfound"}, "failed (before it began): no pip found"),
+        ({"status": "STOPPED", "message": "Stopped."}, "was stopped: Stopped."),
     ],
 )
 def test_unsuccessful_job_exits_with_1(
-    status: str, details: dict[str, object], words: str, dashboard: Dashboard, ends: Ends, cli: Cli
+    details: dict[str, str], words: str, dashboard: Dashboard, ends: Ends, cli: Cli
 ) -> None:
-    ends(status, **details)
+    ends(**{"status": "FAILED", **details})
     shown = cli("submit -- list", 1)
     assert shown.err == f"error: job {dashboard.submitted[0]['submission_id']} {words}\n"
 
@@ -161,12 +161,9 @@ def test_list_prints_a_table_or_json(dashboard: Dashboard, cli: Cli) -> None:
     assert cli("jobs list").out.startswith(f"No jobs of loadmaster's at {dashboard.address}.")
 
 
-def test_logs_are_printed(dashboard: Dashboard, cli: Cli) -> None:
+def test_logs_are_printed_or_followed(ends: Ends, cli: Cli) -> None:
     assert cli("jobs logs ab12").out == "one\ntwo\nthree\n"
     assert cli.json("jobs logs ab12 --lines 2")["logs"] == ["two", "three"]
-
-
-def test_logs_are_followed(ends: Ends, cli: Cli) -> None:
     ends("FAILED", driver_exit_code=1)
     shown = cli("jobs logs ab12 --follow", 1)
     assert shown.out == "iteration 1/3\n"

@@ -1,30 +1,155 @@
-"""`loadmaster serve`: the lines it prints, and the checks of --try."""
+"""`loadmaster serve`: its settings, the lines it prints, and the checks of --try."""
 
 from __future__ import annotations
 
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli import serve as command
 from loadmaster.platform.ray import serve_session, serve_settings, session
+from loadmaster.platform.training.yaml_with_lines import LARGEST
 from loadmaster.serving.settings import ServeSettings
 from tests.platform.cli.one_line import Cli
 from tests.serving import toy
 from tests.serving.client.fake_service import DECISION, answer, fake_service
 
 Captured = pytest.CaptureFixture[str]
-
 TOKEN = "0123456789abcdef-secret"
 
 
 @pytest.fixture
-def systems(tmp_path: Path) -> dict[str, Any]:
-    bundle = str(toy.make_bundle(tmp_path / "bundle"))
-    return {"systems": {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}}
+def bundle(tmp_path: Path) -> Path:
+    return toy.make_bundle(tmp_path / "bundle")
+
+
+@pytest.fixture
+def one(bundle: Path) -> dict[str, Any]:
+    return {"endpoint": toy.REFERENCE, "bundle": str(bundle)}
+
+
+@pytest.fixture
+def systems(one: dict[str, Any]) -> dict[str, Any]:
+    return {"systems": {"toy": one}}
+
+
+def written(folder: Path, content: Any) -> Path:
+    text = yaml.safe_dump(content) if isinstance(content, dict) else content
+    file = folder / "serve.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def arguments(
+    file: Path, bundles: tuple[str, ...] = (), assignments: tuple[str, ...] = (), **given: Any
+) -> dict[str, Any]:
+    return serve_settings.serve_arguments(file, bundles, assignments, given)
+
+
+def test_file_may_be_one_for_serve_deploy(tmp_path: Path, one: dict[str, Any]) -> None:
+    content = {"systems": {"toy": {**one, "deadline_ms": 50.0}}, "port": 9000}
+    assert arguments(written(tmp_path, content)) == content
+    applications = [{"name": "other"}, {"name": "loadmaster", "args": content}]
+    assert arguments(written(tmp_path, {"applications": applications})) == content
+
+
+def test_later_sources_win(tmp_path: Path, one: dict[str, Any]) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}, "port": 9000, "host": "127.0.0.2"})
+    other = toy.make_bundle(tmp_path / "other", "other")
+    assigned = ("systems.toy.deadline_ms=70", "port=9001", "limits.burst=7")
+    found = arguments(file, (f"toy={other}",), assigned, port=9002, host=None)
+    assert found["systems"]["toy"] == {**one, "bundle": str(other), "deadline_ms": 70.0}
+    assert (found["port"], found["host"], found["limits"]) == (9002, "127.0.0.2", {"burst": 7})
+
+
+def test_folders_are_made_absolute(
+    tmp_path: Path, one: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica has another working folder."""
+    monkeypatch.chdir(tmp_path)
+    file = written(tmp_path, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
+    found = arguments(file, folder=Path("kept"), tokens=Path("tokens"))
+    assert found["systems"]["toy"]["bundle"] == str(tmp_path / "bundle")
+    assert (found["folder"], found["tokens"]) == (str(tmp_path / "kept"), str(tmp_path / "tokens"))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "systems:\n", "systems:\n  decima:\n"])
+def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
+    assert arguments(written(tmp_path, content))["systems"]["decima"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("x: 1\n  y: 2\n", "serve.yaml:2: "),
+        (b"\xff\xfe\x00", "YAML"),
+        (b" " * (LARGEST + 1), "at most"),
+        ("!!python/object/apply:os.system [echo]", "keys and values"),
+        ("systems: [toy]", "systems"),
+        ("systems: {toy: 5}", "systems.toy"),
+        ("systems: {decimal: {}}", "did you mean 'decima'?"),
+        ("systems: {x: {endpoint: 'no.such:THING'}}", "cannot be loaded"),
+        ("systems: {x: {endpoint: 'json:loads'}}", "is no Endpoint"),
+        ("1: 2", "setting"),
+        ("prot: 80", "did you mean 'port'?"),
+        ("port: 99999999999", "setting port"),
+        ("host: 5", "setting host"),
+        ("limits: {rate_per_s: .nan}", "limits.rate_per_s"),
+    ],
+)
+def test_malformed_file_is_refused(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    with pytest.raises(InputError) as fault:
+        arguments(written(tmp_path, content))
+    assert expected in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
+    for file in (tmp_path / "nowhere", tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=r"cannot read|no plain file"):
+            arguments(file)
+
+
+def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> None:
+    file = written(tmp_path, systems)
+    found = arguments(file, (), ("systems.toy.rule=follow",))
+    assert found["systems"]["toy"]["rule"] == "follow"
+    with pytest.raises(InputError, match="expected one of: hold, follow"):
+        arguments(file, (), ("systems.toy.rule=folow",))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        *((given, "SYSTEM=FOLDER_OR_NAME") for given in ("toy", "toy=", "=x", "")),
+        ("toy=decima-sream", "did you mean 'decima-stream'?"),
+        ("toy=/nowhere", "no policy bundle"),
+        ("toy=" + "x" * 300, "cannot read"),
+        ("toy=decima-stream", "expected one of toy"),
+        ("decima=BUNDLE", "expected one of decima"),
+        ("toy=DAMAGED", "is damaged"),
+    ],
+)
+def test_wrong_bundle_is_refused(
+    given: str, expected: str, tmp_path: Path, systems: dict[str, Any], bundle: Path
+) -> None:
+    file = written(tmp_path, systems)
+    damaged = toy.make_bundle(tmp_path / "damaged")
+    (damaged / "weights.safetensors").write_bytes(b"damaged")
+    given = given.replace("BUNDLE", str(bundle)).replace("DAMAGED", str(damaged))
+    with pytest.raises(InputError, match=re.escape(expected)):
+        arguments(file, (given,))
+
+
+def test_bundle_without_a_mapping_of_systems_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="mapping of systems"):
+        arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))
 
 
 @pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])

@@ -11,10 +11,29 @@ import pytest
 
 from loadmaster.platform.evaluation import adapters, charts, files
 from tests.platform.cli.one_line import Cli
-from tests.platform.evaluation.machine import METRICS, compared, machine_episode, machine_jobs
+from tests.platform.evaluation.machine import (
+    MACHINE,
+    METRICS,
+    compared,
+    machine_episode,
+    machine_jobs,
+)
 
 PNGS = {"summary.png", "jct_distribution.png", "jobs_in_system.png", "slowdown_by_size.png"}
 TABLES = {"episodes.csv", "jobs.csv", "summary.csv", "summary.json"}
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, here: Path) -> Path:
+    """Make `loadmaster evaluate machine` work in an empty folder; return the folder."""
+    monkeypatch.setattr(adapters, "find_adapter", lambda name: MACHINE)
+    return here
+
+
+@pytest.fixture
+def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the charts, which take a second to draw."""
+    monkeypatch.setattr(charts, "draw_all", lambda *_: None)
 
 
 @pytest.mark.slow

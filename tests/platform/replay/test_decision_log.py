@@ -53,19 +53,12 @@ def write(folder: Path, *rows: DecisionRow) -> Path:
 
 
 def test_same_version_decides_the_same(shipped: str, tmp_path: Path, cli: Cli) -> None:
-    log = write(
-        tmp_path,
-        row(0, 25, 3, shipped),
-        row(1, 7, 3, "", source="fallback", cause="timeout", policy="hold"),
-    )
+    fallback = row(1, 7, 3, "", source="fallback", cause="timeout", policy="hold")
+    log = write(tmp_path, row(0, 25, 3, shipped), fallback)
     assert cli.json(f"replay --log {log}") == {
-        "replayed": 2,
-        "identical": 2,
-        "different": 0,
-        "different_by_same_version": 0,
-        "differences": [],
-        "not_replayable": {},
-    }
+        "replayed": 2, "identical": 2, "different": 0, "different_by_same_version": 0,
+        "differences": [], "not_replayable": {},
+    }  # fmt: skip
     shown = cli(f"replay --log {log}")
     assert shown == ("2 decisions replayed: 2 identical, 0 different\n", "")
 
@@ -81,15 +74,10 @@ def test_same_version_with_another_decision_exits_with_1(
     counts = [record[n] for n in ("identical", "different", "different_by_same_version")]
     assert counts == [4, 9, 9]
     assert record["differences"][0] == {
-        "id": "d4",
-        "time": iso(NOW + 240),
-        "system": "toy",
-        "policy": f"toy-one {shipped}",
-        "by": f"toy-one {shipped}",
-        "then": '{"replicas":4.0}',
-        "now": '{"replicas":3.0}',
-        "same_version": True,
-    }
+        "id": "d4", "time": iso(NOW + 240), "system": "toy", "same_version": True,
+        "policy": f"toy-one {shipped}", "by": f"toy-one {shipped}",
+        "then": '{"replicas":4.0}', "now": '{"replicas":3.0}',
+    }  # fmt: skip
     assert len(record["differences"]) == 5
     shown = cli(f"replay --log {log}", 1).out
     assert "9 of the different ones by the same version" in shown
@@ -203,15 +191,10 @@ def test_bad_input_is_one_line(
 
 
 def test_timestamps_have_several_forms() -> None:
-    for text, before_now in {
-        "90m": 5400,
-        "2d": 172_800,
-        "2027-01-15": 8 * 3600,
-        "2027-01-15T08:00": 0,
-        "2027-01-15T10:00:00+02:00": 0,
-        iso(NOW): 0,
-    }.items():
-        assert log_files.parse_timestamp(text, "--since", NOW) == NOW - before_now
+    for text in ("2027-01-15T08:00", "2027-01-15T10:00:00+02:00", iso(NOW)):
+        assert log_files.parse_timestamp(text, "--since", NOW) == NOW
+    for text, before in (("90m", 5400), ("2d", 172_800), ("2027-01-15", 8 * 3600)):
+        assert log_files.parse_timestamp(text, "--since", NOW) == NOW - before
     for text in ("", "h", "-3h", "2027-13-01", "9999999d"):
         with pytest.raises(InputError, match="--since"):
             log_files.parse_timestamp(text, "--since", NOW)
