@@ -12,12 +12,12 @@ import pytest
 from loadmaster.platform.cli import decide as command
 from loadmaster.serving import system as registry
 from loadmaster.serving.system import State
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Cli, Patch
 from tests.serving.client.fake_service import DECISION, answer, fake_service, unused_url
 
 
 @pytest.fixture(autouse=True)
-def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_token(monkeypatch: Patch) -> None:
     monkeypatch.delenv("LOADMASTER_TOKEN", raising=False)
 
 
@@ -53,7 +53,7 @@ def test_shadow_decision_is_printed(state_file: str, cli: Cli) -> None:
     assert 'shadow    decima-new would decide {"stage": 1}' in shown
 
 
-def test_json_is_the_whole_response(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_json_is_the_whole_response(monkeypatch: Patch, cli: Cli) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"version": 1}')))
     newer = {**DECISION, "carbon_g": 3}
     with fake_service(answer(newer)) as service:
@@ -101,7 +101,7 @@ def test_invalid_state_names_the_field(state_file: str, cli: Cli) -> None:
     ],
 )
 def test_file_without_a_state_is_bad_input(
-    content: bytes, words: str, state_file: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    content: bytes, words: str, state_file: str, cli: Cli, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(command, "MOST_BYTES", 1000 if content[:1] == b" " else 2**20)
     Path(state_file).write_bytes(content)
@@ -115,21 +115,20 @@ def test_unreachable_service_exits_with_1(state_file: str, cli: Cli) -> None:
     assert "cannot reach http://127.0.0.1:" in line
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("decide decima .", "."),
-        ("decide decima missing.json", "missing.json"),
-        ("decide decima state.json --url 127.0.0.1", "url"),
-        ("decide decima state.json --deadline 0", "deadline"),
-        ("state decima --name larg", "'large'"),
-        ("state decima -o .", "cannot write"),
-    ],
-)
-def test_bad_input_is_one_line(
-    line: str, words: str, state_file: str, endpoint: None, here: Path, cli: Cli
-) -> None:
-    assert words in cli.error(line)
+BAD_INPUT = {
+    "decide decima .": "Is a directory",
+    "decide decima missing.json": "missing.json",
+    "decide decima state.json --url 127.0.0.1": "url",
+    "decide decima state.json --deadline 0": "deadline",
+    "state decima --name larg": "'large'",
+    "state decima -o .": "cannot write",
+}
+
+
+@pytest.mark.usefixtures("endpoint", "state_file")
+@pytest.mark.parametrize("line", BAD_INPUT)
+def test_bad_input_is_one_line(line: str, here: Path, cli: Cli) -> None:
+    assert BAD_INPUT[line] in cli.error(line)
     assert [path.name for path in here.iterdir()] == ["state.json"]
 
 
@@ -138,7 +137,7 @@ class FakeState(State):
 
 
 @pytest.fixture
-def endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def endpoint(monkeypatch: Patch) -> None:
     examples = {"small": FakeState(jobs=2), "large": FakeState(jobs=200)}
     found = {"decima": SimpleNamespace(state=FakeState, examples=lambda: examples)}
     monkeypatch.setattr(registry, "find_endpoint", found.__getitem__)

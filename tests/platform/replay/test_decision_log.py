@@ -15,14 +15,14 @@ from loadmaster.models.manifest import read_manifest
 from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.monitoring import log_files
 from loadmaster.serving.monitoring.log_files import DecisionRow
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Cli, Patch
 from tests.serving import toy
 
 NOW = 1_800_000_000.0
 
 
 @pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def shipped(tmp_path: Path, monkeypatch: Patch) -> str:
     """Register the toy system with a pretrained bundle; return its version."""
     system = registry.System("toy", "", "a toy", package=toy.__name__)
     monkeypatch.setattr(registry, "SYSTEMS", (*registry.SYSTEMS, system))

@@ -49,13 +49,9 @@ def test_examples_in_docs_are_valid(page: str, root: Path, tmp_path: Path) -> No
 
 def test_sweep_with_all_settings(load: LoadSweep) -> None:
     sweep = load("""
-base:
-  training: {epochs: 2}
-  training.minibatches: 2
+base: {training.epochs: 2}
 space:
-  training:
-    learning_rate.last: {loguniform: [1e-5, 1e-1]}
-    gradient_clip: 0.7
+  training: {learning_rate.last: {loguniform: [1e-5, 1e-1]}, gradient_clip: 0.7}
   rollouts.per_sequence: {quniform: [2, 6, 2]}
   rollouts.keep: {quniform: [0.2, 1.0, 0.2]}
   rollouts.sequences: {randint: [1, 3]}
@@ -126,7 +122,6 @@ def test_assignments_override_the_file(load: LoadSweep) -> None:
 ASHA, PBT = "scheduler:\n  asha: ", "scheduler: {pbt: {every_iterations: 10}}"
 # fmt: off
 FAULTS = [  # a file; line, key and a word of the error
-    (SPACE + "trails: 3", 5, "trails", "did you mean 'trials'"),
     (SPACE + "stop:\n  iteration: 3", 6, "stop.iteration", "did you mean 'iterations'"),
     ("trials: 3", 1, "space", "missing"),
     (SPACE + "trials: many", 5, "trials", "valid integer"),
@@ -134,7 +129,6 @@ FAULTS = [  # a file; line, key and a word of the error
     ("purpose: x\nsystem: exampel\n" + SPACE, 2, "system", "did you mean 'example'"),
     (SPACE + ASHA + "{grace_iterations: 9}\n  pbt: {every_iterations: 9}",
      5, "scheduler", "asha and pbt; expected one"),
-    (SPACE + "scheduler: {asher: {}}", 5, "scheduler.asher", "'asha'"),
     (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
     (SPACE + ASHA + "{}", 6, "scheduler.asha.grace_iterations", "missing"),
     ("space:\n  training:\n    lr: {uniform: [1, 2]}", 6, "training.lr", "expected one of: "),
@@ -182,7 +176,6 @@ DISTRIBUTIONS = {  # of one setting
     "{choice: []}": "takes a list",
     "{uniform: [3]}": "takes [a, b]",
     "{uniform: [low, 1]}": "takes numbers",
-    "{uniform: [1, .inf]}": "numbers",
     "{uniform: [3, 1]}": "is empty",
     "{loguniform: [0, 1]}": "more than 0",
     "{uniform: [0, 1]}": "may become 0: Input should be greater than 0",

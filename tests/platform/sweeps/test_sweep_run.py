@@ -20,7 +20,6 @@ from rich.console import Console
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli import tune
-from loadmaster.platform.cli.main import main
 from loadmaster.platform.sweeps import run
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
@@ -28,14 +27,13 @@ from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, tr
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
-from tests.platform.cli.one_line import Cli
+from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 SweepFile = Callable[[str], Path]
 LoadSweep = Callable[[str], Sweep]
-Capture = pytest.CaptureFixture[str]
 
 OVER = {"finished", "stopped"}
 RATE = "training.learning_rate.last"
@@ -60,19 +58,18 @@ def start(path: Path) -> tuple[Sweep, Outcome]:
 
 
 @pytest.fixture
-def by_example(monkeypatch: pytest.MonkeyPatch, example: None) -> None:
+def by_example(monkeypatch: Patch, example: None) -> None:
     """The command line trains the example system with its own trainer."""
     monkeypatch.setattr(run, "run_sweep", partial(run.run_sweep, trainer_at=TRAINER))
 
 
 def test_asha_stops_some_and_finds_the_best(
-    sweep_file: SweepFile, by_example: None, capfd: Capture
+    sweep_file: SweepFile, by_example: None, capfd: Captured
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "out"
     options = f"--trials 5 --set environment.start=20 --output {out} --json"
-    assert main(["tune", str(path), *options.split()]) == 0
-    shown, printed = capfd.readouterr()
+    shown, printed = Cli(capfd)(f"tune {path} {options}")
     found = json.loads(shown)  # Tune printed nothing
     assert (found["system"], found["folder"], found["interrupted"]) == ("example", str(out), False)
     trials, best = found["trials"], found["best"]
@@ -99,14 +96,13 @@ def test_asha_stops_some_and_finds_the_best(
     config = build_settings(ExampleTraining, read_config(out / "best.yaml"))
     assert config == load_sweep(path, ["environment.start=20"]).space.config({RATE: rate})
 
-    assert main(["tune", "--resume", str(out)]) == 0  # finished: reported again, nothing trained
-    shown = capfd.readouterr().out
+    shown = Cli(capfd)(f"tune --resume {out}").out  # finished: reported again, nothing trained
     assert f"Best: {best['name']}, validation {best['value']:.5g}" in shown
     assert f"loadmaster train example --config {out / 'best.yaml'}" in shown
 
 
 def test_interrupted_sweep_resumes(
-    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    sweep_file: SweepFile, by_example: None, capfd: Captured, monkeypatch: Patch
 ) -> None:
     update, handler = TrialDisplay.update, signal.getsignal(signal.SIGINT)
 
@@ -120,16 +116,14 @@ def test_interrupted_sweep_resumes(
     monkeypatch.setattr(TrialDisplay, "update", update_and_press)
     path = sweep_file(ASHA.replace("rollouts", "environment.pause_s: 0.02, rollouts"))
     out = path.parent / "out"
-    assert main(["tune", str(path), "--output", str(out), "--json"]) == 130
-    shown, printed = capfd.readouterr()
+    shown, printed = Cli(capfd)(f"tune {path} --output {out} --json", 130)
     before = {trial["name"]: trial for trial in json.loads(shown)["trials"]}
     assert "stopping; Ctrl-C again to leave at once\n" in printed
     assert f"go on with: loadmaster tune --resume {out}\n" in printed
     assert {"running", "waiting"} & {trial["state"] for trial in before.values()}
     assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
 
-    assert main(["tune", "--resume", str(out), "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
+    found = Cli(capfd).json(f"tune --resume {out}")
     after = {trial["name"]: trial for trial in found["trials"]}
     assert [trial["state"] in OVER for trial in after.values()] == [True] * 6
     for name, trial in before.items():
@@ -140,7 +134,7 @@ def test_interrupted_sweep_resumes(
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_interrupt_removes_a_sweep_without_state(
-    begun: bool, sweep_file: SweepFile, cli: Cli, monkeypatch: pytest.MonkeyPatch
+    begun: bool, sweep_file: SweepFile, cli: Cli, monkeypatch: Patch
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "new" / "folder" / "out"
@@ -159,13 +153,12 @@ def test_interrupt_removes_a_sweep_without_state(
 
 
 def test_unexpected_error_names_the_log(
-    sweep_file: SweepFile, monkeypatch: pytest.MonkeyPatch
+    sweep_file: SweepFile, monkeypatch: Patch, here: Path, cli: Cli
 ) -> None:
-    path = sweep_file(ASHA)
     monkeypatch.setattr(run, "run_sweep", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError) as fault:
-        main(["tune", str(path), "--output", str(path.parent / "out")])
-    assert fault.value.__notes__ == [f"Ray's output is in {path.parent / 'out' / 'ray.log'}"]
+        cli(f"tune {sweep_file(ASHA)} --output out")
+    assert fault.value.__notes__ == ["Ray's output is in out/ray.log"]
 
 
 def test_asha_rungs_survive_a_resume(load: LoadSweep) -> None:
@@ -261,7 +254,7 @@ def record(name: str, state: str, value: float | None = None, fault: str = "") -
     return Record(name, {RATE: 0.1}, 4, value, state, 1.0, fault)
 
 
-def test_outcome_without_a_finite_value(load: LoadSweep, capsys: Capture) -> None:
+def test_outcome_without_a_finite_value(load: LoadSweep, capsys: Captured) -> None:
     failed = record("trial-001", "failed", fault="this hill is closed; expected another")
     diverged = record("trial-002", "diverged", math.inf)
     with pytest.raises(typer.Exit) as left:
@@ -324,9 +317,7 @@ def test_bad_input(
     assert sorted(here.rglob("*")) == before
 
 
-def test_tiny_sweep_of_decima(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
-) -> None:
+def test_tiny_sweep_of_decima(root: Path, tmp_path: Path, monkeypatch: Patch, cli: Cli) -> None:
     """A shipped sweep, with real training and checkpoints."""
     monkeypatch.chdir(root)
     out = tmp_path / "tiny"
