@@ -119,6 +119,7 @@ def test_assignments_override_the_file(load: LoadSweep) -> None:
     assert sweep.settings.trials == 3
 
 
+BASE = SPACE + "base:\n  "
 ASHA, PBT = "scheduler:\n  asha: ", "scheduler: {pbt: {every_iterations: 10}}"
 # fmt: off
 FAULTS = [  # a file; line, key and a word of the error
@@ -132,41 +133,34 @@ FAULTS = [  # a file; line, key and a word of the error
     (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
     (SPACE + ASHA + "{}", 6, "scheduler.asha.grace_iterations", "missing"),
     ("space:\n  training:\n    lr: {uniform: [1, 2]}", 6, "training.lr", "expected one of: "),
-    (SPACE + "base:\n  environment:\n\n    strat: 3", 8, "environment.strat", "mean 'start'"),
-    (SPACE + "base:\n  rollouts.keep: 1.5", 6, "rollouts.keep", "less than"),
-    (SPACE + "base:\n  environment.gait: walk\n  environment.speed: 3",
-     6, "environment.gait", "walk"),
-    (SPACE + "base:\n  environment:\n    name: steep", 6, "base.environment", "unknown hill"),
-    ("space:\n  environment.name: {choice: [gentle, steep]}",
-     5, "environment.name", "may become steep: unknown hill"),
-    ("space:\n  training.learning_rate: {uniform: [1, 2]}",
-     5, "training.learning_rate", "is a group of settings"),
-    (SPACE + "base:\n  training.epochs: {randint: [1, 2]}", 6, "training.epochs", "under space"),
+    (BASE + "environment:\n\n    strat: 3", 8, "environment.strat", "mean 'start'"),
+    (BASE + "rollouts.keep: 1.5", 6, "rollouts.keep", "less than"),
+    (BASE + "environment.gait: walk\n  environment.speed: 3", 6, "environment.gait", "walk"),
+    (BASE + "environment:\n    name: steep", 6, "base.environment", "unknown hill"),
+    ("space:\n  environment.name: {choice: [gentle, steep]}", 5, "environment.name", "steep: unk"),
+    ("space:\n  training.learning_rate: {uniform: [1, 2]}", 5, "training.learning_rate", "group"),
+    (BASE + "training.epochs: {randint: [1, 2]}", 6, "training.epochs", "under space"),
     ("space:\n  training.epochs: {randint: [1, 2.5]}", 5, "training.epochs", "whole numbers"),
     ("space:\n  rollouts.keep: {quniform: [0.2, 1, 0.3]}", 5, "rollouts.keep", "multiples"),
     ("space:\n  training.epochs: {uniform: [1, 4]}", 5, "training.epochs", "randint or choice"),
     ("space:\n  environment.gait: {choice: [run, walk]}\n  environment.speed: {randint: [1, 3]}",
      6, "environment.speed", "while environment.gait is walk"),
     ("space: {training.epochs: 3}", 4, "space", "nothing to search"),
-    (SPACE + "base:\n  training: {clip: 0.2}", 4, "training.clip", "is set as well"),
+    (BASE + "training: {clip: 0.2}", 4, "training.clip", "is set as well"),
     ("base:\n  training.entropy.last: 0.1\nspace:\n  training.entropy: {choice: [{last: 1}]}",
      7, "training.entropy", "training.entropy.last is set as well"),
-    (SPACE + "base:\n  training.epochs: 3\n  training:\n    epochs: 4",
-     8, "base.training.epochs", "given twice, first on line 6"),
+    (BASE + "training.epochs: 3\n  training:\n    epochs: 4", 8, "base.training.epochs", "line 6"),
     (SPACE + "stop: {iterations: 5}", 5, "stop.iterations", "before the first validation"),
     (SPACE + "stop: {iterations: 25}", 5, "stop.iterations", "no multiple"),
-    (SPACE + ASHA + "\n    grace_iterations: 5",
-     7, "scheduler.asha.grace_iterations", "expected 10"),
+    (SPACE + ASHA + "\n    grace_iterations: 5", 7, "scheduler.asha.grace_iterations", "10"),
     (SPACE + ASHA + "{grace_iterations: 20, max_iterations: 40}\nstop: {iterations: 30}",
      6, "scheduler.asha.max_iterations", "beyond stop.iterations"),
     ("space:\n  network.size: {randint: [1, 9]}\n" + PBT, 5, "network.size", "copies weights"),
     (SPACE + PBT + "\nsearcher: optuna", 6, "searcher", "pbt draws by itself"),
-    (SPACE + "resources: {cpus_per_trial: 2}",
-     5, "resources.cpus_per_trial", "too few for a learner and 2 rollout workers"),
+    (SPACE + "resources: {cpus_per_trial: 2}", 5, "resources.cpus_per_trial", "2 rollout workers"),
     ("space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
      5, "resources.cpus_per_trial", "5 rollout workers"),
-    (SPACE + "resources: {gpus_per_trial: 1}",
-     5, "resources.gpus_per_trial", "resources.gpus in base"),
+    (SPACE + "resources: {gpus_per_trial: 1}", 5, "resources.gpus_per_trial", "gpus in base"),
 ]
 # fmt: on
 DISTRIBUTIONS = {  # of one setting
