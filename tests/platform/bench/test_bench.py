@@ -33,8 +33,12 @@ def test_json_has_the_stable_keys(cli: Cli, monkeypatch: Patch) -> None:
 
 def test_ratio_is_times_better() -> None:
     assert Figure("speed", 200, "1/s", peer=50).ratio == 4
-    assert Figure("time", in_fresh_process("print(2)"), "s", 50, higher_is_better=False).ratio == 25
+    assert Figure("time", 2, "s", peer=50, higher_is_better=False).ratio == 25
     assert Figure("alone", 2, "s").ratio is None
+
+
+def test_in_fresh_process_reads_the_number() -> None:
+    assert in_fresh_process("print(3.5)") == 3.5
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,9 @@ def test_submit_prints_json(ends: Ends, cli: Cli) -> None:
     ends("SUCCEEDED", driver_exit_code=0)
     shown = cli("submit --json --storage /mnt -- list --json")
     record = json.loads(shown.out)
-    assert (record["status"], record["exit_code"]) == ("succeeded", 0)
-    assert record["folder"] == f"/mnt/{record['job']}"
+    job = record["job"]
+    expected = {"job": job, "status": "succeeded", "exit_code": 0, "folder": f"/mnt/{job}"}
+    assert record == expected
     assert "iteration 1/3\n" in shown.err
 
 

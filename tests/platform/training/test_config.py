@@ -123,7 +123,7 @@ def test_errors_name_file_and_line(text: str, line: int, message: str) -> None:
 
 def test_merged_trees() -> None:
     below = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    above = {"a": {"c": {"d": 4, "f": 5}}}
-    assert merged(below, above) == {"a": {"b": 1, "c": {"d": 4, "f": 5}}, "e": 3}
+    found = merged(below, {"a": {"c": {"d": 4, "f": 5}}})
+    assert found == {"a": {"b": 1, "c": {"d": 4, "f": 5}}, "e": 3}
     assert merged(below, {"a": 7, "e": {"g": 8}}) == {"a": 7, "e": {"g": 8}}
     assert below == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}  # unchanged
