@@ -57,9 +57,7 @@ def test_in_fresh_process_reads_the_number() -> None:
         ("soak --minutes nan", "--minutes is nan"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: str, words: str, cli: Cli, here: Path, monkeypatch: Patch
-) -> None:
+def test_bad_input(arguments: str, words: str, cli: Cli, here: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert words in cli.error(f"bench {arguments}")
     assert list(here.iterdir()) == []
@@ -108,9 +106,7 @@ def test_rollouts_are_compared_with_the_stock_runner(cli: Cli, monkeypatch: Patc
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-def test_scaling_is_measured_written_and_drawn(
-    capfd: Captured, monkeypatch: Patch, tmp_path: Path
-) -> None:
+def test_scaling_is_written_and_drawn(capfd: Captured, monkeypatch: Patch, tmp_path: Path) -> None:
     from loadmaster.platform.bench import scaling
     from loadmaster.platform.cli import train
 

@@ -70,9 +70,7 @@ def test_retrain_writes_bundle_and_result(retrained: Path, bad: Path) -> None:
     assert (result.ci95[0] or 0) <= (result.difference_percent or 0) <= (result.ci95[1] or 0) < 0
 
 
-def test_result_equals_that_of_evaluate(
-    retrained: Path, bad: Path, tmp_path: Path, cli: Cli
-) -> None:
+def test_result_is_that_of_evaluate(retrained: Path, bad: Path, tmp_path: Path, cli: Cli) -> None:
     result = read_comparison(retrained)
     found = cli.json(
         f"evaluate decima --policy {bad} --policy {retrained / 'bundle'} {assigned()} "

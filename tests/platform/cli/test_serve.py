@@ -68,13 +68,12 @@ def test_later_sources_win(tmp_path: Path, one: dict[str, Any]) -> None:
     assert (found["port"], found["host"], found["limits"]) == (9002, "127.0.0.2", {"burst": 7})
 
 
-def test_folders_are_made_absolute(tmp_path: Path, one: dict[str, Any], monkeypatch: Patch) -> None:
+def test_folders_are_made_absolute(here: Path, one: dict[str, Any]) -> None:
     """A replica has another working folder."""
-    monkeypatch.chdir(tmp_path)
-    file = written(tmp_path, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
+    file = written(here, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
     found = arguments(file, folder=Path("kept"), tokens=Path("tokens"))
-    assert found["systems"]["toy"]["bundle"] == str(tmp_path / "bundle")
-    assert (found["folder"], found["tokens"]) == (str(tmp_path / "kept"), str(tmp_path / "tokens"))
+    assert found["systems"]["toy"]["bundle"] == str(here / "bundle")
+    assert (found["folder"], found["tokens"]) == (str(here / "kept"), str(here / "tokens"))
 
 
 @pytest.mark.parametrize("content", ["", "{}", "systems:\n", "systems:\n  decima:\n"])
@@ -134,9 +133,7 @@ def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> Non
         ("toy=DAMAGED", "is damaged"),
     ],
 )
-def test_wrong_bundle_is_refused(
-    given: str, expected: str, tmp_path: Path, systems: dict[str, Any]
-) -> None:
+def test_wrong_bundle_is_refused(given: str, expected: str, tmp_path: Path, systems: Any) -> None:
     file = written(tmp_path, systems)
     damaged = toy.make_bundle(tmp_path / "damaged")
     (damaged / "weights.safetensors").write_bytes(b"damaged")
@@ -150,25 +147,20 @@ def test_bundle_without_a_mapping_of_systems_is_refused(tmp_path: Path) -> None:
         arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))
 
 
-@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
-def test_token_file_open_to_others_is_warned_of(
-    systems: dict[str, Any], tmp_path: Path, capsys: Captured, mode: int, warns: bool
+@pytest.mark.parametrize(("mode", "warns"), [(None, False), (0o600, False), (0o604, True)])
+def test_token_file_missing_or_open_to_others_is_mentioned(
+    mode: int | None, warns: bool, systems: dict[str, Any], tmp_path: Path, capsys: Captured
 ) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"read {TOKEN}\n")
-    tokens.chmod(mode)
-    command.print_endpoints(build_settings(ServeSettings, {**systems, "tokens": tokens}))
+    (tokens := tmp_path / "tokens").write_text(f"read {TOKEN}\n")
+    tokens.chmod(mode or 0o600)
+    given = {} if mode is None else {"tokens": tokens}
+    command.print_endpoints(build_settings(ServeSettings, {**systems, **given}))
     shown = capsys.readouterr()
     assert "toy: bundle, within 250 ms, else hold" in shown.out
-    assert "No tokens are set" not in shown.out
+    assert ("No tokens are set" in shown.out) == (mode is None)
     assert shown.err.count("\n") == int(warns)
     assert ("is readable by all users" in shown.err) == warns
     assert TOKEN not in shown.out + shown.err
-
-
-def test_missing_tokens_are_mentioned(systems: dict[str, Any], capsys: Captured) -> None:
-    command.print_endpoints(build_settings(ServeSettings, systems))
-    assert "No tokens are set" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

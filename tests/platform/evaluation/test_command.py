@@ -129,7 +129,7 @@ def test_charts_of_degenerate_results(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
         ("--policy shortst", "'shortst'; did you mean 'shortest'"),
         ("--against arival", "'arival'; did you mean 'arrival'"),
@@ -145,12 +145,10 @@ def test_charts_of_degenerate_results(tmp_path: Path) -> None:
         ("--output /proc/loadmaster/out", "--output '/proc/loadmaster/out'"),
     ],
 )
-def test_bad_input(
-    machine: Path, monkeypatch: Patch, cli: Cli, arguments: str, message: str
-) -> None:
+def test_bad_input(arguments: str, words: str, machine: Path, cli: Cli, monkeypatch: Patch) -> None:
     (machine / "file").write_text("in the way")
     monkeypatch.setattr(adapters, "run_episodes", lambda *_: pytest.fail("episodes ran"))
-    assert message in cli.error(f"evaluate machine {arguments}")
+    assert words in cli.error(f"evaluate machine {arguments}")
     assert [path.name for path in machine.rglob("*")] == ["file"]
 
 

@@ -34,9 +34,7 @@ from tests.platform.evaluation.machine import MACHINE, compared, machine_episode
         ([], "shortest, shortest", ("shortest",)),
     ],
 )
-def test_policies_are_chosen(
-    policies: list[str], against: str | None, chosen: tuple[str, ...]
-) -> None:
+def test_policies_are_chosen(policies: list[str], against: str | None, chosen: Any) -> None:
     assert adapters.choose_policies(MACHINE, policies, against) == chosen
 
 

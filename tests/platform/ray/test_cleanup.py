@@ -46,9 +46,7 @@ LOGGED = {"by Python", "by a child", "in logs", "natively", "natively, an error"
         (NO_FILE, "still here\n", "", set()),
     ],
 )
-def test_output_of_ray_is_in_the_file(
-    code: str, out: str, err: str, logged: set[str], tmp_path: Path
-) -> None:
+def test_output_is_logged(code: str, out: str, err: str, logged: set[str], tmp_path: Path) -> None:
     """In a process of its own: pytest has redirected the streams of this one."""
     (tmp_path / "ray.log").write_text("of a run that is resumed\n")
     imports = "import os, sys\nfrom pathlib import Path\n"
@@ -61,7 +59,7 @@ def test_output_of_ray_is_in_the_file(
     assert (first, set(lines)) == ("of a run that is resumed", logged)
 
 
-def test_swallowed_interrupt_is_raised_at_the_end() -> None:
+def test_swallowed_interrupt_is_raised_and_the_handler_restored() -> None:
     before, done = signal.getsignal(signal.SIGINT), []
     with pytest.raises(KeyboardInterrupt), reraise_sigint():  # noqa: PT012 (the end raises)
         with contextlib.suppress(KeyboardInterrupt):
@@ -69,10 +67,6 @@ def test_swallowed_interrupt_is_raised_at_the_end() -> None:
         done.append("the rest of the start")
     assert done
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_handler_is_restored_without_an_interrupt() -> None:
-    before = signal.getsignal(signal.SIGINT)
     with reraise_sigint():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before

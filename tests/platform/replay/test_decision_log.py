@@ -63,9 +63,7 @@ def test_same_version_decides_the_same(shipped: str, tmp_path: Path, cli: Cli) -
     assert shown == ("2 decisions replayed: 2 identical, 0 different\n", "")
 
 
-def test_same_version_with_another_decision_exits_with_1(
-    shipped: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_other_decision_of_the_version_exits_with_1(shipped: str, tmp_path: Path, cli: Cli) -> None:
     rows = [row(n, 25, 3 if n < 4 else 4, shipped) for n in range(12)]
     broken = made(tmp_path / "pretrained" / "toy-broken", does="raises")
     failing = row(12, 25, 3, broken, policy="toy-broken")
@@ -168,9 +166,7 @@ def test_damaged_file_is_warned_of(shipped: str, tmp_path: Path, cli: Cli) -> No
         ("--log LOG --bundle toy=toy-one --bundle toy=toy-one", "expected one bundle a system"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: str, words: str, shipped: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_bad_input(arguments: str, words: str, shipped: str, tmp_path: Path, cli: Cli) -> None:
     log = write(tmp_path, row(0, 25, 3, shipped))
     made(damaged := tmp_path / "damaged")
     (damaged / "weights.safetensors").write_text("others")

@@ -233,9 +233,7 @@ def make_trial(load: LoadSweep) -> MakeTrial:
 @pytest.mark.parametrize(
     ("metric", "iterations"), [("", [4, 8, 12]), ("metric: return_mean\nmode: max", [1, 2, 3])]
 )
-def test_reports_come_with_the_metric(
-    metric: str, iterations: list[int], make_trial: MakeTrial
-) -> None:
+def test_reports_come_with_the_metric(metric: str, iterations: Any, make_trial: MakeTrial) -> None:
     running = make_trial(f"base: {{validation.every: 4}}\n{metric}")
     assert [running.step()["iteration"] for _ in range(3)] == iterations
 
@@ -280,8 +278,6 @@ def test_restore_falls_back_to_the_oldest_checkpoint(make_trial: MakeTrial, tmp_
         ("0, resources.gpus: 2", "", [{"CPU": 1, "GPU": 2}]),
     ],
 )
-def test_reserved_resources(
-    workers: str, resources: str, expected: list[Any], load: LoadSweep
-) -> None:
+def test_reserved_resources(workers: str, resources: str, expected: Any, load: LoadSweep) -> None:
     base = f"base: {{rollouts.workers: {workers}}}\nresources: {{{resources}}}"
     assert load(CHOICE + base).bundles({RATE: 0.1}) == expected

@@ -23,7 +23,7 @@ from loadmaster.platform.cli import tune
 from loadmaster.platform.sweeps import run
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, trial_table
+from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, best_of, trial_table
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
@@ -197,7 +197,7 @@ stop: {{iterations: 5}}
     assert failed.fault == "this hill is closed; expected another"
     assert diverged.parameters[RATE] == 300
     assert diverged.iterations < 5
-    assert outcome.best(sweep) is finished
+    assert best_of(outcome.records, sweep) is finished
     assert finished.value == pytest.approx(10 * (1 - 2 * finished.parameters[RATE]) ** 5)
 
 
@@ -290,7 +290,7 @@ def test_check_runs_nothing(sweep_file: SweepFile, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
         ("", "expected FILE, or --resume"),
         ("none.yaml", "none.yaml: No such file"),
@@ -304,16 +304,14 @@ def test_check_runs_nothing(sweep_file: SweepFile, cli: Cli) -> None:
         ("hill.yaml --output hill.yaml/out", "cannot write to --output 'hill.yaml/out'"),
     ],
 )
-def test_bad_input(
-    arguments: str, message: str, sweep_file: SweepFile, here: Path, cli: Cli
-) -> None:
+def test_bad_input(arguments: str, words: str, sweep_file: SweepFile, here: Path, cli: Cli) -> None:
     path = sweep_file(ASHA)
     Path("bad.yaml").write_text("{system: example, purpose: x,\nspace: 3}")
     Path("greedy.yaml").write_text(path.read_text().replace("{val", "{resources.gpus: 1, val"))
     Path("damaged").mkdir()
     Path("damaged/sweep.json").write_text("{}")
     before = sorted(here.rglob("*"))
-    assert message in cli.error(f"tune {arguments}")
+    assert words in cli.error(f"tune {arguments}")
     assert sorted(here.rglob("*")) == before
 
 

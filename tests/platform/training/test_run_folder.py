@@ -140,9 +140,7 @@ def test_csv_adds_columns_and_keeps_rows(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_tensorboard_gets_scalars_from_the_next_step_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tensorboard_gets_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorboardX.SummaryWriter", writer := Mock())
     tracker = TensorBoardTracker(tmp_path, resumed_after=3)
     tracker.log(4, {"iteration": 4.0, "validation": 80.0, "kl": 0.5})
