@@ -12,12 +12,7 @@ from typing import Any, NamedTuple
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.ray.head import HERE, free_ports
-from loadmaster.platform.ray.serve_session import (
-    base_url,
-    serving,
-    set_serve_env,
-    wait_until_ready,
-)
+from loadmaster.platform.ray.serve_session import base_url, serving, set_serve_env, wait_until_ready
 from loadmaster.platform.ray.serve_settings import serve_arguments
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.serving.decisions.request import to_json

@@ -25,13 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadmaster.serving.client.http1 import (
-    Address,
-    MalformedError,
-    Request,
-    ResponseParser,
-    parse_address,
-)
+from loadmaster.serving.client import http1
 
 REOPEN_S = 0.05
 WATCH_S = 0.1  # interval of the check for timeouts
@@ -66,10 +60,10 @@ def measure(load: Load) -> dict[str, Any]:
 def drive(load: Load) -> Driver:
     """Run a load in this process."""
     parts = urlsplit(load.url)
-    server = parse_address(f"{parts.scheme}://{parts.netloc}")
+    server = http1.parse_address(f"{parts.scheme}://{parts.netloc}")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    posted = [Request("POST", target, Path(file).read_bytes()) for file in load.bodies]
-    requests = [server.encode(each) for each in posted or [Request("GET", target)]]
+    posted = [http1.Request("POST", target, Path(file).read_bytes()) for file in load.bodies]
+    requests = [server.encode(each) for each in posted or [http1.Request("GET", target)]]
 
     async def run() -> Driver:
         driver = Driver(load, server, requests)
@@ -131,14 +125,14 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
-        self._parser = ResponseParser()
+        self._parser = http1.ResponseParser()
         self.transport: asyncio.Transport | None = None
         self.intended: float | None = None  # intended start of its request; None: idle
         self.sent_at = 0.0
 
     def send(self, data: bytes, intended: float, now: float) -> None:
         assert self.transport is not None
-        self._parser = ResponseParser()
+        self._parser = http1.ResponseParser()
         self.intended, self.sent_at = intended, now
         self.transport.write(data)
 
@@ -149,7 +143,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             answer = self._parser.feed(data)
-        except MalformedError:
+        except http1.MalformedError:
             self.fail("malformed")
             return
         if answer is None or self.intended is None:
@@ -168,7 +162,7 @@ class Connection(asyncio.Protocol):
 class Driver:
     """Starts requests on connections, and records their results."""
 
-    def __init__(self, load: Load, server: Address, requests: Sequence[bytes]) -> None:
+    def __init__(self, load: Load, server: http1.Address, requests: Sequence[bytes]) -> None:
         self._load, self._server = load, server
         self._loop = asyncio.get_running_loop()
         self._requests = cycle(requests)

@@ -23,7 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from loadmaster.models.files import atomic_text_file
-from loadmaster.platform.bench.bench_server import BenchServer, Systems, bench_server
+from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.evaluation import charts
@@ -69,11 +69,6 @@ class Sample(NamedTuple):
 
     memory_mb: dict[str, float]  # by deployment
     decided: dict[str, tuple[int, int]]  # by system: decisions so far, and how many by the policy
-
-
-def measure_soak(seconds: float, systems: Systems, report_step: Callable[[str], None]) -> Soak:
-    with bench_server(systems, report_step) as server:
-        return run_soak(server, seconds, report_step)
 
 
 def run_soak(

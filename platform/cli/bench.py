@@ -138,8 +138,8 @@ def bench_scaling(
 
 def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
     """Run a soak; exit with 1 if it fails."""
-    from loadmaster.platform.bench.bench_server import served_systems
-    from loadmaster.platform.bench.soak import FILES, measure_soak, summary_of, write_soak
+    from loadmaster.platform.bench.bench_server import bench_server, served_systems
+    from loadmaster.platform.bench.soak import FILES, run_soak, summary_of, write_soak
     from loadmaster.platform.evaluation.files import check_writable
 
     if not 0 < minutes <= LONGEST_MINUTES:
@@ -148,8 +148,8 @@ def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
         )
     folder = output or Path("results/bench/soak")
     check_writable(folder)
-    with _progress() as show:
-        soak = measure_soak(60 * minutes, served_systems(), show)
+    with _progress() as show, bench_server(served_systems(), show) as server:
+        soak = run_soak(server, 60 * minutes, show)
     title = f"The decision service for {minutes:g} minutes at half its peak on {hardware(0)}"
     result = write_soak(soak, title, folder)
     files = [str(folder / name) for name in FILES]

@@ -8,15 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    UsageError,
-    Workers,
-    WorkloadName,
-    argument,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, argument, option
 
 
 def calibrate(
@@ -25,13 +17,13 @@ def calibrate(
         list[str] | None, option("NAME", "A baseline to tune; may be repeated. [default: all]")
     ] = None,
     seeds: Annotated[int, option("N", "Number of job sequences.")] = 16,
-    workload: WorkloadName = None,
-    assignments: Assignments = None,
+    workload: options.WorkloadName = None,
+    assignments: options.Assignments = None,
     output: Annotated[
         Path | None, option("FILE", "Where to write the result. [default: the shipped file]")
     ] = None,
-    workers: Workers = None,
-    as_json: AsJson = False,
+    workers: options.Workers = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Tune the baselines that have parameters.
 

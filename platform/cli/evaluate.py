@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    UsageError,
-    Workers,
-    WorkloadName,
-    argument,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, argument, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
@@ -44,16 +36,16 @@ def evaluate(
     ] = None,
     seeds: Annotated[int, option("N", "Number of job sequences.")] = 20,
     first_seed: Annotated[int, option("K", "Seed of the first one.")] = 0,
-    workload: WorkloadName = None,
-    assignments: Assignments = None,
+    workload: options.WorkloadName = None,
+    assignments: options.Assignments = None,
     output: Annotated[
         Path | None, option("FOLDER", "For tables and charts. [default: results/...]")
     ] = None,
-    workers: Workers = None,
+    workers: options.Workers = None,
     explain: Annotated[
         int, option("N", "Show N decisions of every learned policy, with their reasons.")
     ] = 0,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Compare policies on the same job sequences.
 

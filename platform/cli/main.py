@@ -82,9 +82,7 @@ def load_command(name: str) -> Any:
 
 
 app = typer.Typer(
-    cls=LazyGroup,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=LazyGroup, rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
 

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    UsageError,
-    WorkloadName,
-    argument,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, argument, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.replay.decision_log import LogReplay
@@ -42,8 +35,8 @@ def replay(
         ),
     ] = None,
     seed: Annotated[int, option(None, "Which job sequence.")] = 0,
-    workload: WorkloadName = None,
-    assignments: Assignments = None,
+    workload: options.WorkloadName = None,
+    assignments: options.Assignments = None,
     output: Annotated[Path, option(None, "The page to write.", "--output", "-o")] = PAGE,
     picture: Annotated[
         Path | None,
@@ -67,7 +60,7 @@ def replay(
         str | None, option("TIME", "With --log: from 2026-05-01T12:30, or 6h.")
     ] = None,
     until: Annotated[str | None, option("TIME", "With --log: before.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Watch a schedule: one web page, no network needed.
 

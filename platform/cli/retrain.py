@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    RayAddress,
-    SystemName,
-    UsageError,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, option
 from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -26,10 +19,10 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 
 def retrain(
-    system: SystemName,
+    system: options.SystemName,
     start: Annotated[str, option("BUNDLE", "The serving policy: name or folder.", "--from")],
     output: Annotated[Path, option("FOLDER", "For run, bundle and verdict.json; rerun to resume.")],
-    assignments: Assignments = None,
+    assignments: options.Assignments = None,
     iterations: Annotated[
         int | None, option("N", "At most (training.iterations). [default: 200]")
     ] = None,
@@ -37,8 +30,8 @@ def retrain(
         float | None, option("M", "At most (training.minutes). [default: 20]")
     ] = None,
     seeds: Annotated[int, option("N", "Unseen sequences to compare both policies on.")] = 32,
-    address: RayAddress = None,
-    as_json: AsJson = False,
+    address: options.RayAddress = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a bundle further on a changed workload, and compare.
 

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    RayAddress,
-    UsageError,
-    argument,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, argument, option
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -31,16 +24,16 @@ def train(
     config: Annotated[
         Path | None, option("FILE", "Settings in YAML; --set overrides them.")
     ] = None,
-    assignments: Assignments = None,
+    assignments: options.Assignments = None,
     workers: Annotated[int | None, option("N", "Rollout workers (rollouts.workers).")] = None,
     gpus: Annotated[int | None, option("N", "GPUs for the learner (resources.gpus).")] = None,
-    address: RayAddress = None,
+    address: options.RayAddress = None,
     resume: Annotated[Path | None, option("RUN", "Continue a stopped run.")] = None,
     output: Annotated[
         Path | None, option("FOLDER", "The run's folder. [default: runs/...]")
     ] = None,
     mlflow: Annotated[str | None, option("URI", "Also track the run in MLflow there.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a policy in parallel rollout workers on Ray.
 

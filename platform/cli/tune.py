@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import (
-    AsJson,
-    Assignments,
-    RayAddress,
-    UsageError,
-    argument,
-    flag,
-    option,
-)
+from loadmaster.platform.cli.options import UsageError, argument, flag, option
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -33,12 +25,12 @@ def tune(
         Path | None, argument("FILE", "A sweep: tune_configs/<system>/<name>.yaml.")
     ] = None,
     trials: Annotated[int | None, option("N", "Number of trials. [default: the file's]")] = None,
-    assignments: Assignments = None,
-    address: RayAddress = None,
+    assignments: options.Assignments = None,
+    address: options.RayAddress = None,
     resume: Annotated[Path | None, option("FOLDER", "Continue an interrupted sweep.")] = None,
     output: Annotated[Path | None, option("FOLDER", "For results. [default: sweeps/...]")] = None,
     check: Annotated[bool, flag("--check", "Check the file; run nothing.")] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Search a system's settings with a sweep file.
 
@@ -106,10 +98,10 @@ def print_plan(sweep: Sweep, as_json: bool) -> None:
 
 def print_outcome(sweep: Sweep, outcome: Outcome, folder: Path, as_json: bool) -> None:
     """Print the result and the next command; raise the exit code."""
-    from loadmaster.platform.sweeps.records import BEST, trial_table
+    from loadmaster.platform.sweeps.records import BEST, best_of, trial_table
     from loadmaster.platform.sweeps.space import in_words
 
-    best = outcome.best(sweep)
+    best = best_of(outcome.records, sweep)
     if as_json:
         options.print_json({
             "sweep": sweep.name,

@@ -14,14 +14,7 @@ from pathlib import Path
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import reraise_sigint
 from loadmaster.platform.ray.head import own_head
-from loadmaster.serving.jobs.access import (
-    ANSWER_S,
-    AUTH_MODE,
-    AUTH_TOKEN,
-    AUTH_TOKEN_PATH,
-    RAY_ADDRESS,
-    token_file,
-)
+from loadmaster.serving.jobs import access
 from loadmaster.serving.monitoring.metrics import export_port
 
 OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the processes of a job
@@ -41,7 +34,7 @@ def lower_priority() -> None:
 def cluster_address(given: str | None) -> str | None:
     """The given cluster, or the one this job runs on; None: start a local Ray."""
     if given is None and in_a_job():
-        return os.environ.get(RAY_ADDRESS)
+        return os.environ.get(access.RAY_ADDRESS)
     return given
 
 
@@ -53,9 +46,9 @@ def set_ray_env(address: str | None) -> None:
     folder if there is one, but a client that joins by host and port does not send it by itself.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    given = AUTH_TOKEN in os.environ or AUTH_TOKEN_PATH in os.environ
-    if cluster_address(address) is not None and (given or token_file().exists()):
-        os.environ.setdefault(AUTH_MODE, "token")
+    given = access.AUTH_TOKEN in os.environ or access.AUTH_TOKEN_PATH in os.environ
+    if cluster_address(address) is not None and (given or access.token_file().exists()):
+        os.environ.setdefault(access.AUTH_MODE, "token")
 
 
 @contextmanager
@@ -129,8 +122,8 @@ def _joined(address: str) -> Iterator[None]:
     except (ConnectionError, ValueError, RuntimeError) as fault:
         reason = " ".join(str(fault).split())
         raise InputError(
-            f"--address {address!r}: no Ray cluster responded ({reason[:200]}); expected "
-            f"'auto' or the host:port of a running head, and its token, if any, in {AUTH_TOKEN}"
+            f"--address {address!r}: no Ray cluster responded ({reason[:200]}); expected 'auto' or "
+            f"the host:port of a running head, and its token, if any, in {access.AUTH_TOKEN}"
         ) from None
     try:
         yield
@@ -146,7 +139,7 @@ def _check_answers(address: str) -> None:
     if not host or not port.isdigit() or "/" in host:
         raise InputError(f"--address {address!r}: expected 'auto' or host:port")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), access.ANSWER_S).close()
     except (OSError, OverflowError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault)
         raise InputError(
@@ -158,11 +151,11 @@ def _check_answers(address: str) -> None:
 @contextmanager
 def _own_token() -> Iterator[None]:
     """Set a token for this session, so that Ray writes none to the home folder."""
-    if AUTH_TOKEN in os.environ:
+    if access.AUTH_TOKEN in os.environ:
         yield
         return
-    os.environ[AUTH_TOKEN] = secrets.token_hex(32)
+    os.environ[access.AUTH_TOKEN] = secrets.token_hex(32)
     try:
         yield
     finally:
-        del os.environ[AUTH_TOKEN]
+        del os.environ[access.AUTH_TOKEN]

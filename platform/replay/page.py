@@ -11,29 +11,20 @@ from string import Template
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.replay.adapters import (
-    DAG_SCHEDULING,
-    Outcome,
-    ReplayAdapter,
-    find_replay_adapter,
-    jobs_arrived,
-    makespan_s,
-    summary_line,
-    unfinished_note,
-)
+from loadmaster.platform.replay import adapters
 from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
 
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which browsers still paint smoothly
 
 
 def build_page(
-    results: Sequence[Outcome],
+    results: Sequence[adapters.Outcome],
     job_names: Sequence[str],
     title: str,
-    environment: str = DAG_SCHEDULING,
+    environment: str = adapters.DAG_SCHEDULING,
 ) -> str:
     """Build the page for one or two recorded episodes; `job_names` are in order of arrival."""
-    adapter = find_replay_adapter(environment)
+    adapter = adapters.find_replay_adapter(environment)
     most = MAX_ROWS if adapter.most_rows is None else min(MAX_ROWS, adapter.most_rows)
     if (rows := sum(map(adapter.rows, results))) > most:
         raise InputError(
@@ -50,10 +41,10 @@ def build_page(
     return Template(_asset("page.html")).substitute(
         title=html.escape(title),
         security=_security_policy(style, script),
-        headline=summary_line(
+        headline=adapters.summary_line(
             results, True, unit, [adapter.summary_suffix(result) for result in results]
         ),
-        note=html.escape(unfinished_note(results, unit)),
+        note=html.escape(adapters.unfinished_note(results, unit)),
         counted=adapter.counted,
         counted_title=adapter.counted.capitalize(),
         panel=_asset(f"parts/{environment}/panel.html"),
@@ -70,9 +61,9 @@ def _asset(name: str) -> str:
 
 
 def _page_data(
-    adapter: ReplayAdapter, results: Sequence[Outcome], job_names: Sequence[str]
+    adapter: adapters.ReplayAdapter, results: Sequence[adapters.Outcome], job_names: Sequence[str]
 ) -> dict[str, Any]:
-    first, jobs = results[0], jobs_arrived(results)
+    first, jobs = results[0], adapters.jobs_arrived(results)
     return {
         "unit": adapter.unit(results)._asdict(),
         **adapter.cluster_data(results),
@@ -85,7 +76,7 @@ def _page_data(
             {
                 "name": result.policy,
                 "mean_jct_s": none_for_nan(result.mean_jct_s),
-                "makespan_s": none_for_nan(makespan_s(result)),
+                "makespan_s": none_for_nan(adapters.makespan_s(result)),
                 "end_s": result.end_s,
                 "completion_s": [none_for_nan(s) for s in result.completion_s[:jobs].tolist()],
                 **adapter.policy_data(result, jobs),

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from rich.console import Console
@@ -42,15 +42,11 @@ class Record:
         return self.state not in ("waiting", "running")
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A sweep that has ended, or was interrupted."""
 
     records: tuple[Record, ...]
     interrupted: bool
-
-    def best(self, sweep: Sweep) -> Record | None:
-        return best_of(self.records, sweep)
 
 
 def best_of(records: Sequence[Record], sweep: Sweep) -> Record | None:

@@ -21,15 +21,9 @@ from rich.console import Console
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in
 from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.sweeps import records
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import (
-    Outcome,
-    Record,
-    TrialDisplay,
-    record_of,
-    write_best,
-    write_trials,
-)
+from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.trial import TRAINER, Trial
 
@@ -102,9 +96,9 @@ def run_sweep(
             verbose=0,
         )
     outcome = Outcome(tuple(monitor.records), monitor.interrupted)
-    write_trials(outcome.records, sweep, folder.path)
-    if best := outcome.best(sweep):
-        write_best(best, outcome, sweep, folder.path, folder.command)
+    records.write_trials(outcome.records, sweep, folder.path)
+    if best := records.best_of(outcome.records, sweep):
+        records.write_best(best, outcome, sweep, folder.path, folder.command)
     return outcome
 
 
@@ -161,7 +155,7 @@ class TrialMonitor(tune.Callback):
 
     def _update(self, trials: list[Any]) -> None:
         over = {record.name: record for record in self.records if record.over}
-        found = [over.get(Path(t.path).name) or record_of(t, self.sweep) for t in trials]
+        found = [over.get(Path(t.path).name) or records.record_of(t, self.sweep) for t in trials]
         self.records = sorted(found, key=lambda record: record.name)
         self.display.update(self.records)
 

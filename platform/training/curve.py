@@ -38,10 +38,7 @@ def draw_curve(run: RunFolder) -> Path:
 
 
 def draw_curves(
-    histories: Sequence[History],
-    file: IO[bytes],
-    against: Effort = "decisions",
-    kind: str = "png",
+    histories: Sequence[History], file: IO[bytes], against: Effort = "decisions", kind: str = "png"
 ) -> None:
     """Validation over effort, a dot at the best; best baselines as horizontal lines."""
     metric = axis_label(common_metric(histories))

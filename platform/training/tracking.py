@@ -116,10 +116,7 @@ def trackers_for(
     warn: Callable[[str], None],
 ) -> list[Tracker]:
     """CSV and TensorBoard, and MLflow if `mlflow` is its URI."""
-    found: list[Tracker] = [
-        CsvTracker(folder),
-        TensorBoardTracker(folder.path, resumed_after),
-    ]
+    found: list[Tracker] = [CsvTracker(folder), TensorBoardTracker(folder.path, resumed_after)]
     if mlflow is not None:
         known = folder.manifest.get("mlflow", {})
         run_id = known.get("run") if known.get("uri") == mlflow else None

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.platform.bench import simulators
 from loadmaster.platform.bench.measurements import Figure, in_fresh_process
-from loadmaster.platform.cli.main import main
-from tests.platform.cli.one_line import error_line
+from tests.platform.cli.one_line import Captured, Cli, Patch
+from tests.traces import needs_traces
 
-Captured = pytest.CaptureFixture[str]
 STOCK = ("stock_runner/envs-1/", "stock_runner/envs-3/")
 
 
-def test_json_has_the_stable_keys(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
-    def some(say: object) -> Iterator[Figure]:
-        yield from simulators.episode_speed("dag_scheduling", "tpch-like", "fair")
-
-    monkeypatch.setattr(simulators, "measure", some)
+def test_json_has_the_stable_keys(cli: Cli, monkeypatch: Patch) -> None:
+    speeds = simulators.episode_speed("dag_scheduling", "tpch-like", "fair")
+    monkeypatch.setattr(simulators, "measure", lambda _: speeds)
     monkeypatch.setattr(simulators, "EPISODES", 1)
-    assert main(["bench", "simulators", "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
+    results = cli.json("bench simulators")["results"]
     names = [result["name"] for result in results]
     assert names == ["dag_scheduling/fair/decisions_per_s", "dag_scheduling/fair/tasks_per_s"]
     assert all({"name", "value", "unit", "peer"} <= set(result) for result in results)
@@ -49,11 +46,8 @@ def test_in_fresh_process_reads_the_number() -> None:
     [
         ("simulator", "did you mean 'simulators'?"),
         ("rollouts decimo", "did you mean 'decima'?"),
-        ("scaling decimo", "did you mean 'decima'?"),
         ("encoder decima", "takes no system; expected `loadmaster bench rollouts decima`"),
         ("rollouts --workers 2", "takes no --workers; expected it with `bench scaling` only"),
-        ("rollouts --gpus 1", "takes no --gpus"),
-        ("soak --workers 2", "takes no --workers"),
         ("scaling --gpus 1", "resources.gpus is 1"),
         ("scaling --workers 1,two", "--workers is '1,two'"),
         ("scaling --workers 0,2", "--workers is '0,2'"),
@@ -63,13 +57,10 @@ def test_in_fresh_process_reads_the_number() -> None:
         ("soak --minutes nan", "--minutes is nan"),
     ],
 )
-def test_bad_input_is_one_line(
-    arguments: str, words: str, capsys: Captured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_input(arguments: str, words: str, cli: Cli, here: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.chdir(tmp_path)
-    assert words in error_line(["bench", *arguments.split()], capsys)
-    assert list(tmp_path.iterdir()) == []
+    assert words in cli.error(f"bench {arguments}")
+    assert list(here.iterdir()) == []
 
 
 def tiny_training() -> Any:
@@ -85,21 +76,18 @@ def tiny_training() -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-def test_rollouts_are_compared_with_the_stock_runner(
-    capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rollouts_are_compared_with_the_stock_runner(cli: Cli, monkeypatch: Patch) -> None:
     from loadmaster.platform.systems.decima import bench as decima
 
     tiny = decima.Effort(
         tiny_training(), episodes=4, stock=(1, 3), vector=2, rounds=1, decisions=20, iterations=1
     )
     monkeypatch.setattr(decima, "EFFORT", tiny)
-    assert main(["bench", "rollouts", "decima", "--json"]) == 0
-    results = json.loads(capsys.readouterr().out)["results"]
+    results = cli.json("bench rollouts decima")["results"]
     found = {result["name"].removeprefix("decima/"): result["value"] for result in results}
-    ways = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
+    names = ("", "unrecorded/", "vector_engine/envs-2/", *STOCK)
     assert list(found) == [
-        *(f"rollout/{way}decisions_per_s" for way in ways),
+        *(f"rollout/{way}decisions_per_s" for way in names),
         *("rollout/stock_runner_decisions_per_s", "rollout/times_stock_runner"),
         *("decision/100-stages/p50_ms", "decision/100-stages/p99_ms"),
         *(f"training/{part}seconds_per_1000_decisions" for part in ("", "rollout_", "update_")),
@@ -111,41 +99,14 @@ def test_rollouts_are_compared_with_the_stock_runner(
     assert found["rollout/times_stock_runner"] == pytest.approx(ratio)
     whole, *parts = list(found.values())[-3:]
     assert sum(parts) <= whole
-
-
-@pytest.mark.slow
-def test_stock_runner_samples_the_requested_steps() -> None:
-    from ray.rllib.core.rl_module.rl_module import RLModuleSpec
-
-    from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
-    from loadmaster.models.decima.module import DecimaModule
-    from loadmaster.platform.bench.stock_runner import StockRunner
-    from loadmaster.platform.systems.decima.bench import GYM_ID, padded_settings
-
-    settings = tiny_training().environment
-    padded = padded_settings(settings, DagSchedulingEnv(workload="toy", jobs=3).workload)
-    assert padded["max_jobs"] == 3
-    env = DagSchedulingEnv(**padded)
-    spec = RLModuleSpec(
-        module_class=DecimaModule,
-        observation_space=env.observation_space,
-        action_space=env.action_space,
-        model_config={"network": {}, "limits": 4},
-    )
-    module = spec.build()
-    runner = StockRunner(GYM_ID, padded, spec, module, environments=2)
-    for steps in (5, 70):
-        made = runner.sample(steps)
-        assert 2 * steps <= made <= 2 * steps + 2 * 50
-    theirs = runner.runner.module.get_state()
-    assert all((theirs[name] == value).all() for name, value in module.get_state().items())
+    ways = decima.contenders(tiny)
+    one, three = (ways[way]() for way in STOCK)  # decisions
+    assert three > 2 * one
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
-def test_scaling_is_measured_written_and_drawn(
-    capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_scaling_is_written_and_drawn(capfd: Captured, monkeypatch: Patch, tmp_path: Path) -> None:
     from loadmaster.platform.bench import scaling
     from loadmaster.platform.cli import train
 
@@ -160,9 +121,7 @@ def test_scaling_is_measured_written_and_drawn(
     monkeypatch.setattr(scaling, "Trainer", Watched)
     monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
     folder = tmp_path / "scaling"
-    assert main(["bench", "scaling", "--workers", "2,1", "--output", str(folder), "--json"]) == 0
-    shown, progress = capfd.readouterr()
-    printed = json.loads(shown)
+    printed = Cli(capfd).json(f"bench scaling --workers 2,1 --output {folder}")
     assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
     one, two = rows = pd.read_csv(folder / "scaling.csv").to_dict("records")
     assert [row["workers"] for row in rows] == [1, 2]
@@ -174,21 +133,18 @@ def test_scaling_is_measured_written_and_drawn(
     for name in ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup"):
         assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    assert [path.name for path in tmp_path.iterdir()] == ["scaling"]
-    assert f"2 workers: {two['rollout_decisions_per_s']:,.0f} decisions/s in rollouts" in progress
     # After the warm one both sizes did the very same iterations, with as many workers each.
     alone, both = ([step for step in steps[1:] if step["workers"] == n] for n in (1, 2))
-    assert len(alone) == len(both) >= 2
-    assert len(steps) == 1 + len(alone) + len(both)
+    assert len(alone) == len(both) == (len(steps) - 1) / 2 >= 2
     for name in ("iteration", "decisions", "learnt_from", "return_mean", "kl"):
         assert [step[name] for step in alone] == pytest.approx([step[name] for step in both])
-    mean = sum(step["seconds"] for step in alone) / len(alone)
+    mean = fmean(step["seconds"] for step in alone)
     assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
 
 
 @pytest.mark.parametrize("reaches", [0, 2])
 def test_interrupted_scaling_leaves_its_points(
-    reaches: int, capfd: Captured, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    reaches: int, capfd: Captured, monkeypatch: Patch, tmp_path: Path
 ) -> None:
     from loadmaster.platform.bench import scaling
 
@@ -200,23 +156,66 @@ def test_interrupted_scaling_leaves_its_points(
 
     monkeypatch.setattr(scaling, "measure_scaling", stopped)
     folder = tmp_path / "results" / "scaling"
-    assert main(["bench", "scaling", "--workers", "1,2,4", "--output", str(folder)]) == 130
-    if not reaches:
-        assert list(tmp_path.iterdir()) == []
-        return
-    assert list(pd.read_csv(folder / "scaling.csv")["workers"]) == [1, 2]
-    assert sorted(path.name for path in folder.iterdir()) == ["scaling.csv", "scaling.png"]
-    progress = capfd.readouterr().err
-    assert "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s" in progress
+    progress = Cli(capfd)(f"bench scaling --workers 1,2,4 --output {folder}", 130).err
+    files = sorted(path.name for path in tmp_path.rglob("*.*"))
+    assert files == ["scaling.csv", "scaling.png"][:reaches]
+    line = "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s"
+    assert (line in progress) == bool(reaches)
+    assert not reaches or list(pd.read_csv(folder / files[0])["workers"]) == [1, 2]
 
 
 def test_every_worker_gets_the_same_amount() -> None:
     from loadmaster.platform.bench import scaling
 
     config = tiny_training()
-    for workers in (1, 3):
-        batches = scaling.batches(config, workers)
-        first, second = next(batches), next(batches)
-        each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
-        assert len(first) == len(second) == workers * each
-        assert not {own.sequence for own in first} & {own.sequence for own in second}
+    batches = scaling.batches(config, 3)
+    first, second = next(batches), next(batches)
+    each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
+    assert len(first) == len(second) == 3 * each
+    assert not {own.sequence for own in first} & {own.sequence for own in second}
+
+
+def test_generated_jobs_have_another_name(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(simulators, "RUNS", 2)
+    monkeypatch.setattr(simulators, "RECORDED", 60)
+    monkeypatch.setattr(simulators, "MANY", 300)
+    figures = [*simulators.three_nodes(False, print), *simulators.many_jobs(False, print)]
+    policies = ("fifo-first-fit", "sjf-first-fit", "fifo-load-balance", "sjf-load-balance")
+    assert [figure.name for figure in figures] == [
+        "gpu_scheduling/pai-like-3x8/cpu_s",
+        *(f"gpu_scheduling/pai-like-3x8/{policy}/cpu_s" for policy in policies),
+        *(f"gpu_scheduling/pai-like-300-jobs/{rule}/cpu_s" for rule in ("fifo", "sjf")),
+    ]
+    assert all(figure.value > 0 and figure.peer is None for figure in figures)
+    assert figures[0].value == max(figure.value for figure in figures[1:5])
+
+
+@needs_traces
+def test_recorded_jobs_have_a_peer(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(simulators, "RUNS", 9)
+    measured = (*simulators.three_nodes(True, print), *simulators.many_jobs(True, print))
+    figures = {figure.name: figure for figure in measured}
+    small = figures["gpu_scheduling/pai-3x8/cpu_s"]
+    assert small.peer == 9.0
+    assert (small.ratio or 0) > 2000
+    for ordering in ("fifo", "sjf"):
+        assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
+
+
+def test_vector_speed(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(simulators, "MEASURED_S", 0.1)
+    figure = simulators.vector_speed(2)
+    assert figure.name == "gpu_scheduling/vector-2/steps_per_s"
+    assert figure.value > 1000
+
+
+def test_repeated_jobs() -> None:
+    settings = simulators.same_rules(simulators.ONE_NODE, jobs=50)
+    own = build_episode(settings, 0).jobs
+    many = simulators.repeated(own, 2500, 1000)
+    assert many.job_id.tolist() == list(range(2500))
+    assert [many.arrival_s[place] for place in (0, 999, 1000, 2499)] == [0, 0, 60, 120]
+    assert set(many.duration_s) <= set(own.duration_s)
+    pairs = set(zip(own.duration_s, own.gpu, strict=True))
+    assert set(zip(many.duration_s, many.gpu, strict=True)) <= pairs
+    assert len(np.unique(many.duration_s)) > 10

@@ -1,54 +1,166 @@
-"""`loadmaster serve`: the lines it prints, and the checks of --try."""
+"""`loadmaster serve`, `decide` and `state`: settings, output, and one-line errors."""
 
 from __future__ import annotations
 
+import io
+import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.cli import decide
 from loadmaster.platform.cli import serve as command
 from loadmaster.platform.ray import serve_session, serve_settings, session
+from loadmaster.platform.training.yaml_with_lines import LARGEST
+from loadmaster.serving import system as registry
 from loadmaster.serving.settings import ServeSettings
-from tests.platform.cli.one_line import Cli
+from loadmaster.serving.system import State
+from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.serving import toy
-from tests.serving.client.fake_service import DECISION, answer, fake_service
-
-Captured = pytest.CaptureFixture[str]
+from tests.serving.client.fake_service import DECISION, answer, fake_service, unused_url
 
 TOKEN = "0123456789abcdef-secret"
 
 
-def toy_systems(tmp_path: Path) -> dict[str, Any]:
-    bundle = str(toy.make_bundle(tmp_path / "bundle"))
-    return {"toy": {"endpoint": toy.REFERENCE, "bundle": bundle}}
+@pytest.fixture
+def one(tmp_path: Path) -> dict[str, Any]:
+    return {"endpoint": toy.REFERENCE, "bundle": str(toy.make_bundle(tmp_path / "bundle"))}
 
 
-def toy_settings(tmp_path: Path, **settings: Any) -> ServeSettings:
-    return build_settings(ServeSettings, {"systems": toy_systems(tmp_path), **settings})
+@pytest.fixture
+def systems(one: dict[str, Any]) -> dict[str, Any]:
+    return {"systems": {"toy": one}}
 
 
-@pytest.mark.parametrize(("mode", "warns"), [(0o600, False), (0o604, True)])
-def test_token_file_open_to_others_is_warned_of(
-    tmp_path: Path, capsys: Captured, mode: int, warns: bool
+def written(folder: Path, content: Any) -> Path:
+    text = yaml.safe_dump(content) if isinstance(content, dict) else content
+    file = folder / "serve.yaml"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+def arguments(
+    file: Path, bundles: tuple[str, ...] = (), assignments: tuple[str, ...] = (), **given: Any
+) -> dict[str, Any]:
+    return serve_settings.serve_arguments(file, bundles, assignments, given)
+
+
+def test_file_may_be_one_for_serve_deploy(tmp_path: Path, one: dict[str, Any]) -> None:
+    content = {"systems": {"toy": {**one, "deadline_ms": 50.0}}, "port": 9000}
+    assert arguments(written(tmp_path, content)) == content
+    applications = [{"name": "other"}, {"name": "loadmaster", "args": content}]
+    assert arguments(written(tmp_path, {"applications": applications})) == content
+
+
+def test_later_sources_win(tmp_path: Path, one: dict[str, Any]) -> None:
+    file = written(tmp_path, {"systems": {"toy": one}, "port": 9000, "host": "127.0.0.2"})
+    other = toy.make_bundle(tmp_path / "other", "other")
+    assigned = ("systems.toy.deadline_ms=70", "port=9001", "limits.burst=7")
+    found = arguments(file, (f"toy={other}",), assigned, port=9002, host=None)
+    assert found["systems"]["toy"] == {**one, "bundle": str(other), "deadline_ms": 70.0}
+    assert (found["port"], found["host"], found["limits"]) == (9002, "127.0.0.2", {"burst": 7})
+
+
+def test_folders_are_made_absolute(here: Path, one: dict[str, Any]) -> None:
+    """A replica has another working folder."""
+    file = written(here, {"systems": {"toy": {**one, "bundle": "./bundle"}}})
+    found = arguments(file, folder=Path("kept"), tokens=Path("tokens"))
+    assert found["systems"]["toy"]["bundle"] == str(here / "bundle")
+    assert (found["folder"], found["tokens"]) == (str(here / "kept"), str(here / "tokens"))
+
+
+@pytest.mark.parametrize("content", ["", "{}", "systems:\n", "systems:\n  decima:\n"])
+def test_missing_settings_have_defaults(tmp_path: Path, content: str) -> None:
+    assert arguments(written(tmp_path, content))["systems"]["decima"] == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("x: 1\n  y: 2\n", "serve.yaml:2: "),
+        (b"port: caf\xe9\n", "not UTF-8"),
+        (b"\xff\xfe\x00", "YAML"),
+        (b" " * (LARGEST + 1), "at most"),
+        ("!!python/object/apply:os.system [echo]", "keys and values"),
+        ("systems: [toy]", "systems"),
+        ("systems: {toy: 5}", "systems.toy"),
+        ("systems: {decimal: {}}", "did you mean 'decima'?"),
+        ("systems: {x: {endpoint: 'no.such:THING'}}", "cannot be loaded"),
+        ("systems: {x: {endpoint: 'json:loads'}}", "is no Endpoint"),
+        ("1: 2", "setting"),
+        ("prot: 80", "did you mean 'port'?"),
+        ("port: 99999999999", "setting port"),
+        ("limits: {rate_per_s: .nan}", "limits.rate_per_s"),
+    ],
+)
+def test_malformed_file_is_refused(tmp_path: Path, content: str | bytes, expected: str) -> None:
+    with pytest.raises(InputError) as fault:
+        arguments(written(tmp_path, content))
+    assert expected in str(fault.value)
+    assert "\n" not in str(fault.value)
+
+
+def test_unreadable_file_is_refused(tmp_path: Path) -> None:
+    for file in (tmp_path / "nowhere", tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=r"No such file|no plain file"):
+            arguments(file)
+
+
+def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> None:
+    file = written(tmp_path, systems)
+    found = arguments(file, (), ("systems.toy.rule=follow",))
+    assert found["systems"]["toy"]["rule"] == "follow"
+    with pytest.raises(InputError, match="expected one of: hold, follow"):
+        arguments(file, (), ("systems.toy.rule=folow",))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        *((given, "SYSTEM=FOLDER_OR_NAME") for given in ("toy", "toy=", "=x", "")),
+        ("toy=decima-sream", "did you mean 'decima-stream'?"),
+        ("toy=/nowhere", "no policy bundle"),
+        ("toy=" + "x" * 300, "cannot read"),
+        ("toy=decima-stream", "expected one of toy"),
+        ("decima=BUNDLE", "expected one of decima"),
+        ("toy=DAMAGED", "is damaged"),
+    ],
+)
+def test_wrong_bundle_is_refused(given: str, expected: str, tmp_path: Path, systems: Any) -> None:
+    file = written(tmp_path, systems)
+    damaged = toy.make_bundle(tmp_path / "damaged")
+    (damaged / "weights.safetensors").write_bytes(b"damaged")
+    given = given.replace("BUNDLE", f"{tmp_path}/bundle").replace("DAMAGED", str(damaged))
+    with pytest.raises(InputError, match=re.escape(expected)):
+        arguments(file, (given,))
+
+
+def test_bundle_without_a_mapping_of_systems_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="mapping of systems"):
+        arguments(written(tmp_path, "systems: [toy]"), ("toy=x",))
+
+
+@pytest.mark.parametrize(("mode", "warns"), [(None, False), (0o600, False), (0o604, True)])
+def test_token_file_missing_or_open_to_others_is_mentioned(
+    mode: int | None, warns: bool, systems: dict[str, Any], tmp_path: Path, capsys: Captured
 ) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"read {TOKEN}\n")
-    tokens.chmod(mode)
-    command.print_endpoints(toy_settings(tmp_path, tokens=tokens))
+    (tokens := tmp_path / "tokens").write_text(f"read {TOKEN}\n")
+    tokens.chmod(mode or 0o600)
+    given = {} if mode is None else {"tokens": tokens}
+    command.print_endpoints(build_settings(ServeSettings, {**systems, **given}))
     shown = capsys.readouterr()
     assert "toy: bundle, within 250 ms, else hold" in shown.out
-    assert "No tokens are set" not in shown.out
+    assert ("No tokens are set" in shown.out) == (mode is None)
     assert shown.err.count("\n") == int(warns)
     assert ("is readable by all users" in shown.err) == warns
     assert TOKEN not in shown.out + shown.err
-
-
-def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
-    command.print_endpoints(toy_settings(tmp_path))
-    assert "No tokens are set" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -61,17 +173,11 @@ def test_missing_tokens_are_mentioned(tmp_path: Path, capsys: Captured) -> None:
     ],
 )
 def test_try_reports_decisions_not_of_the_policy(
-    change: dict[str, Any],
-    status: int,
-    words: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    change: Any, status: int, words: list[str], systems: Any, monkeypatch: Patch
 ) -> None:
-    settings = toy_settings(tmp_path)
-    content = {**DECISION, **change}
-    with fake_service(answer({"load": 1}), answer(content, status)) as service:
+    with fake_service(answer({"load": 1}), answer({**DECISION, **change}, status)) as service:
         monkeypatch.setattr(serve_session, "base_url", lambda settings: service.url)
-        faults = command.try_systems(settings)
+        faults = command.try_systems(build_settings(ServeSettings, systems))
     assert len(faults) == bool(words)
     assert all(fault.startswith("toy ") for fault in faults)
     assert [word for word in words if word not in faults[0]] == []
@@ -79,11 +185,10 @@ def test_try_reports_decisions_not_of_the_policy(
 
 @pytest.mark.parametrize(("faults", "code"), [([], 0), (["toy was late", "das failed"], 1)])
 def test_try_exits_with_1_and_one_line(
-    faults: list[str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cli: Cli
+    faults: list[str], code: int, monkeypatch: Patch, systems: Any, cli: Cli
 ) -> None:
-    arguments = {"systems": toy_systems(tmp_path)}
     replaced: dict[Any, Any] = {
-        serve_settings: {"serve_arguments": arguments},
+        serve_settings: {"serve_arguments": systems},
         serve_session: dict.fromkeys(("terminable", "until_stopped", "serving"), nullcontext())
         | {"check_reachability": None, "set_serve_env": None, "wait_until_ready": True},
         session: {"set_ray_env": None, "ray_session": nullcontext()},
@@ -95,3 +200,138 @@ def test_try_exits_with_1_and_one_line(
     shown = cli("serve --try", code)
     assert shown.out.endswith("stopped\n")
     assert shown.err == (f"error: {'; '.join(faults)}\n" if faults else "")
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: Patch) -> None:
+    monkeypatch.delenv("LOADMASTER_TOKEN", raising=False)
+
+
+@pytest.fixture
+def state_file(tmp_path: Path) -> str:
+    file = tmp_path / "state.json"
+    file.write_text('{"version": 1, "jobs": []}')
+    return str(file)
+
+
+def test_decision_is_printed_in_lines(state_file: str, cli: Cli) -> None:
+    with fake_service() as service:
+        shown = cli(f"decide decima {state_file} --url {service.url}").out
+        sent = service.seen[0].json
+    assert (sent["mode"], sent["state"]) == ("active", {"version": 1, "jobs": []})
+    assert shown.splitlines() == [
+        'decision  {"stage": 3, "limit": 8}',
+        "source    policy, decima-stream 0123456789ab, 1.2 ms",
+        "reason    stage 3 of job 17 is next on its critical path",
+        "guard     bounds: job 17 from 12 to 8",
+        "stage     job 17, stage 3  score 1.5  probability 75.0%",
+        "stage     job 4, stage 0   score 0.5 ± 0.25",
+    ]
+
+
+def test_shadow_decision_is_printed(state_file: str, cli: Cli) -> None:
+    in_shadow = {"decision": {"stage": 1}, "agrees": False, "policy": {"name": "decima-new"}}
+    content = {**DECISION, "source": "fallback", "cause": "shadow", "shadow": in_shadow}
+    with fake_service(answer(content)) as service:
+        shown = cli(f"decide decima {state_file} --shadow --url {service.url}").out
+        assert service.seen[0].json["mode"] == "shadow"
+    assert "fallback, decima-stream 0123456789ab (shadow)" in shown
+    assert 'shadow    decima-new would decide {"stage": 1}' in shown
+
+
+def test_json_is_the_whole_response(monkeypatch: Patch, cli: Cli) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"version": 1}')))
+    newer = {**DECISION, "carbon_g": 3}
+    with fake_service(answer(newer)) as service:
+        assert cli.json(f"decide decima - --url {service.url}") == newer
+        assert service.seen[0].json["state"] == {"version": 1}
+
+
+def test_control_characters_are_removed(state_file: str, cli: Cli) -> None:
+    reason = {"summary": "\x1b[2Jgone\r", "choices": {"\x1b[1m": [{"name": "\x07bell"}]}}
+    with fake_service(answer({**DECISION, "reason": reason})) as service:
+        shown = cli(f"decide decima {state_file} --url {service.url}").out
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "gone" in shown
+
+
+def test_token_is_read_from_a_file(state_file: str, tmp_path: Path, cli: Cli) -> None:
+    (file := tmp_path / "token").write_text("s3cret\n")
+    command = f"decide decima {state_file} --token-file {file} --url"
+    with fake_service(answer({"error": "this token is not known"}, 401)) as service:
+        line = cli.error(f"{command} {service.url}", 1)
+        assert service.seen[0].headers["authorization"] == "Bearer s3cret"
+    assert "this token is not known" in line
+    assert "s3cret" not in line
+    for content in (b"", b"two words", b"\xff\xfe", b"x" * 10_000):
+        file.write_bytes(content)
+        assert "token" in cli.error(f"{command} {unused_url()}")
+
+
+def test_invalid_state_names_the_field(state_file: str, cli: Cli) -> None:
+    content = {"error": "must be at least 1", "field": "state.jobs[0].tasks"}
+    with fake_service(answer(content, 422)) as service:
+        line = cli.error(f"decide decima {state_file} --url {service.url}")
+    assert line == "error: state.jobs[0].tasks: must be at least 1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"{not json", "is not JSON"),
+        (b"\xff\x00\xff", "is not JSON"),
+        (b'{"x": NaN}', "NaN is no number"),
+        (b"[" * 100_000, "is not JSON"),
+        (b"[1, 2]", "holds no JSON object"),
+        (b" " * 1001, "1,000 bytes"),
+    ],
+)
+def test_file_without_a_state_is_bad_input(
+    content: bytes, words: str, state_file: str, cli: Cli, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(decide, "MOST_BYTES", 1000 if content[:1] == b" " else 2**20)
+    Path(state_file).write_bytes(content)
+    line = cli.error(f"decide decima {state_file} --url {unused_url()}")
+    assert words in line
+    assert state_file in line
+
+
+def test_unreachable_service_exits_with_1(state_file: str, cli: Cli) -> None:
+    line = cli.error(f"decide decima {state_file} --url {unused_url()}", 1)
+    assert "cannot reach http://127.0.0.1:" in line
+
+
+BAD_INPUT = {
+    "decide decima .": "Is a directory",
+    "decide decima missing.json": "missing.json",
+    "decide decima state.json --url 127.0.0.1": "url",
+    "decide decima state.json --deadline 0": "deadline",
+    "state decima --name larg": "'large'",
+    "state decima -o .": "cannot write",
+}
+
+
+@pytest.mark.usefixtures("endpoint", "state_file")
+@pytest.mark.parametrize("line", BAD_INPUT)
+def test_bad_input_is_one_line(line: str, here: Path, cli: Cli) -> None:
+    assert BAD_INPUT[line] in cli.error(line)
+    assert [path.name for path in here.iterdir()] == ["state.json"]
+
+
+class FakeState(State):
+    jobs: int
+
+
+@pytest.fixture
+def endpoint(monkeypatch: Patch) -> None:
+    examples = {"small": FakeState(jobs=2), "large": FakeState(jobs=200)}
+    found = {"decima": SimpleNamespace(state=FakeState, examples=lambda: examples)}
+    monkeypatch.setattr(registry, "find_endpoint", found.__getitem__)
+
+
+def test_example_states_are_printed(endpoint: None, tmp_path: Path, cli: Cli) -> None:
+    assert json.loads(cli("state decima").out) == {"version": 1, "jobs": 2}
+    file = tmp_path / "state.json"
+    assert cli(f"state decima --name large -o {file}").out == ""
+    assert json.loads(file.read_text()) == {"version": 1, "jobs": 200}
+    assert set(json.loads(cli("state decima --schema").out)["properties"]) == {"version", "jobs"}

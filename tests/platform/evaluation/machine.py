@@ -7,19 +7,16 @@ the order.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings, build_settings
-from loadmaster.platform.evaluation.adapters import (
-    EnvironmentAdapter,
-    EvaluationSetup,
-    run_episodes,
-)
+from loadmaster.platform.evaluation import adapters
+from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup
 from loadmaster.platform.evaluation.comparison import Comparison, compare
 
 
@@ -28,8 +25,7 @@ class MachineSettings(Settings):
     jobs: int = 8
 
 
-@dataclass(frozen=True)
-class MachineEpisode:
+class MachineEpisode(NamedTuple):
     work_s: NDArray[np.float64]  # (jobs,)
     completion_s: NDArray[np.float64]  # (jobs,)
 
@@ -56,16 +52,12 @@ METRICS = (
 
 
 def machine_jobs(episode: MachineEpisode) -> Mapping[str, NDArray[Any]]:
-    jobs = len(episode.work_s)
+    work, completion = episode
     return {
-        "job": np.arange(jobs),
-        "arrival_s": np.zeros(jobs),
-        "completion_s": episode.completion_s,
-        "jct_s": episode.completion_s,
-        "work_s": episode.work_s,
-        "slowdown": episode.completion_s / episode.work_s,
-        "end_s": np.full(jobs, episode.completion_s.max()),
-    }
+        "job": np.arange(len(work)), "arrival_s": np.zeros(len(work)), "completion_s": completion,
+        "jct_s": completion, "work_s": work, "slowdown": completion / work,
+        "end_s": np.full(len(work), completion.max()),
+    }  # fmt: skip
 
 
 def prepare(settings: MachineSettings) -> EvaluationSetup:
@@ -111,5 +103,5 @@ def many_variants(count: int) -> EnvironmentAdapter:
 
 def compared(*policies: str, seeds: int = 20, adapter: EnvironmentAdapter = MACHINE) -> Comparison:
     setup = adapter.prepare(MachineSettings())
-    episodes = run_episodes(setup, {}, policies, range(seeds), 2)
+    episodes = adapters.run_episodes(setup, {}, policies, range(seeds), 2)
     return compare(adapter, setup, range(seeds), episodes)

@@ -1,11 +1,13 @@
-"""The choice of policies, the runs of their episodes, and the comparison."""
+"""Policies and episodes of an evaluation, their comparison, and its statistics."""
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import warnings
 from dataclasses import replace
+from statistics import NormalDist
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,19 +16,11 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation import adapters
+from loadmaster.platform.evaluation import adapters, comparison
+from loadmaster.platform.evaluation.comparison import paired_difference, resampled_means, summarise
 from loadmaster.platform.evaluation.files import as_json
-from tests.platform.evaluation.machine import (
-    MACHINE,
-    MachineEpisode,
-    MachineSettings,
-    compared,
-    machine_episode,
-    many_variants,
-    prepare,
-    varied,
-    with_oracles,
-)
+from tests.platform.evaluation import machine
+from tests.platform.evaluation.machine import MACHINE, compared, machine_episode
 
 
 @pytest.mark.parametrize(
@@ -40,47 +34,36 @@ from tests.platform.evaluation.machine import (
         ([], "shortest, shortest", ("shortest",)),
     ],
 )
-def test_policies_are_chosen(
-    policies: list[str], against: str | None, chosen: tuple[str, ...]
-) -> None:
+def test_policies_are_chosen(policies: list[str], against: str | None, chosen: Any) -> None:
     assert adapters.choose_policies(MACHINE, policies, against) == chosen
-
-
-def test_optimum_is_no_baseline() -> None:
-    with pytest.raises(InputError, match="optimal"):
-        adapters.choose_policies(MACHINE, [], "optimal")
 
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_results_do_not_depend_on_threads(workers: int) -> None:
     class Network:
-        def run(self, settings: MachineSettings, seed: int, bank: object) -> MachineEpisode:
+        def run(self, settings: machine.MachineSettings, seed: int, bank: object) -> Any:
             return machine_episode("learned", seed, settings.jobs)
 
     bundles: Any = {"learned": SimpleNamespace(policy=Network())}
-    setup, seeds, policies = (
-        prepare(MachineSettings()),
-        range(5, 12),
-        (*MACHINE.baselines, "learned"),
-    )
+    setup = machine.prepare(machine.MachineSettings())
+    seeds, policies = (5, 6, 7), (*MACHINE.baselines, "learned")
     episodes = adapters.run_episodes(setup, bundles, policies, seeds, workers)
     for policy in policies:
-        for place, seed in enumerate(seeds):
-            expected = machine_episode(policy, seed).completion_s
-            assert np.array_equal(episodes[policy][place].completion_s, expected)
+        expected = [machine_episode(policy, seed).completion_s for seed in seeds]
+        assert np.array_equal([each.completion_s for each in episodes[policy]], expected)
 
 
 def test_episodes_run_in_parallel() -> None:
     both_inside = threading.Barrier(2, timeout=10)
     warmed_up: list[int] = []
 
-    def wait_for_the_other(policy: str, seed: int) -> MachineEpisode:
+    def wait_for_the_other(policy: str, seed: int) -> machine.MachineEpisode:
         if warmed_up:
             both_inside.wait()
         warmed_up.append(seed)
         return machine_episode(policy, seed)
 
-    setup = replace(prepare(MachineSettings()), run=wait_for_the_other)
+    setup = replace(machine.prepare(machine.MachineSettings()), run=wait_for_the_other)
     ticks: list[int] = []
     adapters.run_episodes(setup, {}, ["arrival"], range(5), 2, lambda: ticks.append(1))
     assert len(ticks) == 5
@@ -89,11 +72,11 @@ def test_episodes_run_in_parallel() -> None:
 def test_first_error_stops_the_run() -> None:
     started: list[int] = []
 
-    def fail(policy: str, seed: int) -> MachineEpisode:
+    def fail(policy: str, seed: int) -> machine.MachineEpisode:
         started.append(seed)
         raise InputError("too large")
 
-    setup = replace(prepare(MachineSettings()), run=fail)
+    setup = replace(machine.prepare(machine.MachineSettings()), run=fail)
     with pytest.raises(InputError, match="too large"):
         adapters.run_episodes(setup, {}, ["arrival"], range(1000), 2)
     assert len(started) == 1
@@ -124,8 +107,7 @@ def test_comparison_by_hand() -> None:
     gaps = np.subtract(costs["longest"], costs["shortest"])
     assert difference.mean == pytest.approx(gaps.mean())
     assert difference.percent == pytest.approx(100 * gaps.mean() / np.mean(costs["shortest"]))
-    assert difference.interval.low < gaps.mean() < difference.interval.high
-    assert difference.interval.excludes_zero
+    assert 0 < difference.interval.low < gaps.mean() < difference.interval.high
     assert "shortest" not in result.differences
 
 
@@ -141,13 +123,11 @@ def test_gap_to_the_optimum() -> None:
 
 def test_higher_can_be_better() -> None:
     reward = Metric("reward", "reward", "", lambda e: -float(e.completion_s.mean()), "higher")
-
-    result = compared("arrival", "longest", "shortest", adapter=varied(metrics=(reward,)))
+    result = compared("arrival", "longest", "shortest", adapter=machine.varied(metrics=(reward,)))
     assert result.policies == ("shortest", "arrival", "longest")
     assert result.best_baseline == "shortest"
     # Rewards are negative here: a smaller reward is a difference below zero, in percent as well.
-    assert result.differences["longest"].mean < 0
-    assert result.differences["longest"].percent < 0
+    assert max(result.differences["longest"].mean, result.differences["longest"].percent) < 0
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -158,7 +138,7 @@ def test_one_seed_has_no_interval() -> None:
 
 
 def test_charts_show_the_best_of_each_family() -> None:
-    adapter = many_variants(30)
+    adapter = machine.many_variants(30)
     result = compared(*adapter.baselines, adapter=adapter, seeds=2)
     assert result.representatives == ("shortest-1", "arrival-0", "longest-2")
     few = compared(*adapter.baselines[:6], adapter=adapter, seeds=2)
@@ -166,7 +146,7 @@ def test_charts_show_the_best_of_each_family() -> None:
 
 
 def test_oracle_is_never_the_best_baseline() -> None:
-    oracle = with_oracles("shortest")
+    oracle = machine.with_oracles("shortest")
     result = compared("arrival", "longest", "shortest", "learned", adapter=oracle)
     assert result.policies[0] == "shortest"
     assert result.best_baseline == "arrival"
@@ -174,3 +154,83 @@ def test_oracle_is_never_the_best_baseline() -> None:
     assert as_json(result, [])["oracles"] == ["shortest"]
     alone = compared("shortest", adapter=oracle)
     assert (alone.best_baseline, alone.differences) == (None, {})
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([100.0, 1, 3, 4, 5, 6, 2, -50], 3.5),  # two of eight go each side: (2 + 3 + 4 + 5) / 4
+        ([1.0, 2, 3, 10, 900], 5.0),  # a quarter is 1.25, rounded down to one: (2 + 3 + 10) / 3
+        ([1.0, 2, 9], 4.0),
+        ([7.0], 7.0),
+    ],
+)
+def test_interquartile_mean_by_hand(values: list[float], mean: float) -> None:
+    assert comparison.interquartile_mean(np.array(values)) == mean
+
+
+@pytest.mark.parametrize("seeds", [8, 20])
+def test_interval_covers_the_true_mean_95_times_in_100(seeds: int) -> None:
+    samples = np.random.default_rng(seeds).normal(10.0, 3.0, (500, seeds))
+    intervals = [summarise(sample).interval for sample in samples]
+    held = np.mean([interval.low <= 10.0 <= interval.high for interval in intervals])
+    assert held == pytest.approx(0.95, abs=0.02)  # the standard error is one point
+
+
+def test_interval_of_skewed_values_is_asymmetric() -> None:
+    summary = summarise(np.random.default_rng(3).lognormal(0.0, 1.2, 40))
+    assert summary.interval.high - summary.mean > summary.mean - summary.interval.low
+
+
+def test_pairing_tightens_the_interval_of_correlated_results() -> None:
+    generator = np.random.default_rng(5)
+    hardness = generator.normal(100, 30, 20)  # of the job sequence, for every policy
+    ours = hardness + 5 + generator.normal(0, 2, 20)
+    theirs = hardness + generator.normal(0, 2, 20)
+    paired = paired_difference(ours, theirs)
+    unpaired = summarise(ours).interval
+    assert paired.mean == pytest.approx(float(np.mean(ours - theirs)))
+    assert (paired.interval.excludes_zero, paired.percent_interval.excludes_zero) == (True, True)
+    width = paired.interval.high - paired.interval.low
+    assert width < 0.15 * (unpaired.high - unpaired.low)
+    assert paired.percent == pytest.approx(100 * (ours.mean() / theirs.mean() - 1))
+    assert paired.percent_interval.low < paired.percent < paired.percent_interval.high
+    back = paired_difference(theirs, ours)
+    assert (back.mean, back.interval.high) == pytest.approx((-paired.mean, -paired.interval.low))
+
+
+def test_equal_policies_include_zero() -> None:
+    same, noise = np.random.default_rng(6).normal(50, 5, (2, 30))
+    assert not paired_difference(same + noise - noise.mean(), same).interval.excludes_zero
+    nothing = paired_difference(same, same)
+    assert (nothing.mean, nothing.interval.low, nothing.interval.high) == (0.0, 0.0, 0.0)
+    assert not nothing.interval.excludes_zero
+
+
+def test_nan_values_are_left_out() -> None:
+    whole = np.random.default_rng(9).normal(20, 2, 15)
+    summary = summarise(np.append(whole, np.nan))
+    assert summary.mean == pytest.approx(whole.mean())
+    assert summary.interval.low < whole.mean() < summary.interval.high
+    assert np.isnan(summarise(np.full(3, np.nan)).mean)
+    difference = paired_difference(np.append(whole, np.nan), np.append(whole - 1, 5.0))
+    assert difference.mean == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 5, 20])
+def test_interval_cuts_the_tails_where_students_t_does(seeds: int) -> None:
+    """Hesterberg's expanded percentiles: tail = Phi(-sqrt(n / (n - 1)) t)."""
+    values = np.random.default_rng(seeds).normal(0, 1, seeds)
+    t = {2: 12.706, 3: 4.303, 5: 2.776, 20: 2.093}[seeds]
+    tail = NormalDist().cdf(-math.sqrt(seeds / (seeds - 1)) * t)
+    low, high = np.quantile(resampled_means(values), [tail, 1 - tail])
+    interval = summarise(values).interval
+    assert [interval.low, interval.high] == pytest.approx([low, high], abs=1e-3)
+
+
+def test_memory_is_bounded_with_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "CELLS_MAX", 150_000)
+    values = np.arange(101.0)  # no other test has as many
+    means = resampled_means(values)
+    assert len(means) == 150_000 // 101
+    assert means.mean() == pytest.approx(values.mean(), rel=0.01)

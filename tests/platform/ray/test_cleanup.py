@@ -12,12 +12,7 @@ import pytest
 
 from loadmaster.platform.ray.cleanup import reraise_sigint
 
-
-@pytest.mark.parametrize(
-    ("code", "out", "err", "logged"),
-    [
-        (
-            """
+BOTH_STREAMS = """
 print("before")
 with ray_output_in(Path("ray.log")) as ours:
     print("by Python")
@@ -27,39 +22,31 @@ with ray_output_in(Path("ray.log")) as ours:
     os.system("echo by a child")
     print("to the user", file=ours, flush=True)
 print("after")
-""",
-            "before\nafter\n",
-            "to the user\n",
-            {"by Python", "by a child", "in logs", "natively", "natively, an error"},
-        ),
-        (
-            """
+"""
+FAULT = """
 with ray_output_in(Path("ray.log")):
     os.write(2, b"natively\\n")
     raise ValueError("ours")
-""",
-            "",
-            "ValueError: ours\n",
-            {"natively"},
-        ),
-        (
-            """
+"""
+NO_FILE = """
 try:
     with ray_output_in(Path("none/ray.log")):
         print("never")
 except FileNotFoundError:
     os.write(1, b"still here\\n")
-""",
-            "still here\n",
-            "",
-            set(),
-        ),
+"""
+LOGGED = {"by Python", "by a child", "in logs", "natively", "natively, an error"}
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "err", "logged"),
+    [
+        (BOTH_STREAMS, "before\nafter\n", "to the user\n", LOGGED),
+        (FAULT, "", "ValueError: ours\n", {"natively"}),
+        (NO_FILE, "still here\n", "", set()),
     ],
-    ids=["both streams", "a fault", "no file"],
 )
-def test_output_of_ray_is_in_the_file(
-    code: str, out: str, err: str, logged: set[str], tmp_path: Path
-) -> None:
+def test_output_is_logged(code: str, out: str, err: str, logged: set[str], tmp_path: Path) -> None:
     """In a process of its own: pytest has redirected the streams of this one."""
     (tmp_path / "ray.log").write_text("of a run that is resumed\n")
     imports = "import os, sys\nfrom pathlib import Path\n"
@@ -72,19 +59,14 @@ def test_output_of_ray_is_in_the_file(
     assert (first, set(lines)) == ("of a run that is resumed", logged)
 
 
-@pytest.mark.parametrize("swallowed", [True, False])
-def test_interrupt_is_raised_even_if_swallowed(swallowed: bool) -> None:
+def test_swallowed_interrupt_is_raised_and_the_handler_restored() -> None:
     before, done = signal.getsignal(signal.SIGINT), []
     with pytest.raises(KeyboardInterrupt), reraise_sigint():  # noqa: PT012 (the end raises)
-        with contextlib.suppress(*[KeyboardInterrupt] * swallowed):
+        with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         done.append("the rest of the start")
-    assert bool(done) is swallowed
+    assert done
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_handler_is_restored_without_an_interrupt() -> None:
-    before = signal.getsignal(signal.SIGINT)
     with reraise_sigint():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before

@@ -21,7 +21,7 @@ class Hill(Settings):
     start: float = 10.0
     pause_s: float = 0.0  # an iteration
     crash_at: int | None = None  # iteration in which the process exits, once
-    folder: Path | None = None  # for the mark that it has
+    folder: Path = Path()  # for the mark that it has
     forbidden: bool = False
     name: str = "gentle"
     gait: Literal["walk", "run"] = "run"
@@ -58,7 +58,8 @@ class ExampleTrainer:
     def step(self) -> dict[str, float]:
         time.sleep(self.config.environment.pause_s)
         self.iteration += 1
-        self._crash_once()
+        if self.config.environment.crash_at == self.iteration:
+            self._crash_once()
         self.x -= 2 * self.config.training.learning_rate.last * self.x
         figures = {"iteration": float(self.iteration), "return_mean": -(self.x**2)}
         if self.iteration % self.config.validation.every == 0:
@@ -66,12 +67,10 @@ class ExampleTrainer:
         return figures
 
     def _crash_once(self) -> None:
-        hill = self.config.environment
-        if hill.crash_at == self.iteration and hill.folder:
-            mark = hill.folder / "crashed"
-            if not mark.exists():
-                mark.touch()
-                os._exit(1)
+        mark = self.config.environment.folder / "crashed"
+        if not mark.exists():
+            mark.touch()
+            os._exit(1)
 
     def save(self, folder: Path) -> None:
         folder.mkdir()
@@ -91,9 +90,4 @@ def check(config: ExampleTraining) -> None:
 
 RECIPE = SimpleNamespace(system="example", config_class=ExampleTraining, check=check)
 TRAINER = f"{__name__}:ExampleTrainer"
-EXAMPLE = System(
-    name="example",
-    environment="dag_scheduling",
-    summary="Walks down a hill.",
-    package=__name__,
-)
+EXAMPLE = System("example", "dag_scheduling", "Walks down a hill.", package=__name__)

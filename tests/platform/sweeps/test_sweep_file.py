@@ -1,31 +1,36 @@
-"""Sweep files: their settings, and errors that name file, line and key."""
+"""Sweep files, errors that name file, line and key; and one trial without Ray."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ray.train._internal.session import _TrainingResult
+from ray.tune import Checkpoint
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.sweeps.file import load_sweep
+from loadmaster.platform.sweeps.settings import Sweep
+from loadmaster.platform.sweeps.trial import Trial
+from tests.platform.sweeps.example_system import TRAINER
 
+LoadSweep = Callable[..., Sweep]
 SPACE = "space: {training.clip: {uniform: [0.1, 0.3]}}\n"  # line 4 of the file
 HEADER = re.compile(
     r"# Purpose: .+\n(?:#  .+\n)*# Command: (loadmaster tune \S+).*\n# Cost:    .+\n"
 )
 
 
-def shipped(root: Path) -> list[Path]:
-    return sorted((root / "tune_configs").rglob("*.yaml"))
-
-
 def test_shipped_sweeps_are_valid(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
-    assert {"asha.yaml", "tiny.yaml"} <= {path.name for path in shipped(root)}
-    for path in shipped(root):
+    shipped = sorted((root / "tune_configs").rglob("*.yaml"))
+    assert {"asha.yaml", "tiny.yaml"} <= {path.name for path in shipped}
+    for path in shipped:
         sweep = load_sweep(path)
         header = HEADER.match(path.read_text())
         assert header, f"{path}: expected a header with purpose, command and cost"
@@ -42,16 +47,11 @@ def test_examples_in_docs_are_valid(page: str, root: Path, tmp_path: Path) -> No
     assert load_sweep(tmp_path / "example.yaml").space.dimensions
 
 
-def test_sweep_with_all_settings(sweep_file: Callable[[str], Path]) -> None:
-    sweep = load_sweep(
-        sweep_file("""
-base:
-  training: {epochs: 2}
-  training.minibatches: 2
+def test_sweep_with_all_settings(load: LoadSweep) -> None:
+    sweep = load("""
+base: {training.epochs: 2}
 space:
-  training:
-    learning_rate.last: {loguniform: [1e-5, 1e-1]}
-    gradient_clip: 0.7
+  training: {learning_rate.last: {loguniform: [1e-5, 1e-1]}, gradient_clip: 0.7}
   rollouts.per_sequence: {quniform: [2, 6, 2]}
   rollouts.keep: {quniform: [0.2, 1.0, 0.2]}
   rollouts.sequences: {randint: [1, 3]}
@@ -64,7 +64,6 @@ searcher: {random: {seed: 3}}
 resources: {cpus_per_trial: 3, concurrent: 2}
 stop: {iterations: 30, minutes: 2.5, validation_below: 1}
 """)
-    )
     assert (sweep.name, sweep.iterations, sweep.settings.trials) == ("example-hill", 30, 7)
     assert sweep.needs == {"CPU": 3, "GPU": 0}
     drawn = {
@@ -82,14 +81,12 @@ stop: {iterations: 30, minutes: 2.5, validation_below: 1}
     assert (config.training.epochs, config.training.gradient_clip) == (2, 0.7)
 
 
-def test_choice_of_several_settings_of_a_group(sweep_file: Callable[[str], Path]) -> None:
-    path = sweep_file(
-        "base: {rollouts.workers: 0}\n"
-        "space:\n"
-        "  rollouts: {choice: [{sequences: 8, per_sequence: 2}, {sequences: 2}]}\n"
+def test_choice_of_several_settings_of_a_group(load: LoadSweep) -> None:
+    groups = "{choice: [{sequences: 8, per_sequence: 2}, {sequences: 2}]}"
+    space = load(
+        f"base: {{rollouts.workers: 0}}\nspace:\n  rollouts: {groups}\n"
         "  rollouts.keep: {uniform: [0.5, 1]}\n"
-    )
-    space = load_sweep(path).space
+    ).space
     assert {dimension.name for dimension in space.dimensions} == {"rollouts", "rollouts.keep"}
     for drawn, expected in zip(space.dimensions[0].arguments, [(8, 2), (2, 4)], strict=True):
         found = space.config({"rollouts": drawn, "rollouts.keep": 0.7}).rollouts
@@ -98,146 +95,107 @@ def test_choice_of_several_settings_of_a_group(sweep_file: Callable[[str], Path]
 
 
 @pytest.mark.parametrize("word", ["none", "fifo", "null"])
-def test_scheduler_none(word: str, sweep_file: Callable[[str], Path]) -> None:
-    scheduler = load_sweep(sweep_file(f"{SPACE}scheduler: {word}")).settings.scheduler
+def test_scheduler_none(word: str, load: LoadSweep) -> None:
+    scheduler = load(f"{SPACE}scheduler: {word}").settings.scheduler
     assert scheduler.asha is scheduler.pbt is None
 
 
-def test_drawn_values_are_clipped_and_rounded(sweep_file: Callable[[str], Path]) -> None:
-    space = load_sweep(sweep_file("space: {training.clip: {uniform: [0.123456, 0.99999]}}")).space
+def test_drawn_values_are_clipped_and_rounded(load: LoadSweep) -> None:
+    space = load("space: {training.clip: {uniform: [0.123456, 0.99999]}}").space
     settled = [space.settle({"training.clip": drawn}) for drawn in (0.1, 0.123456, 0.5555555, 2.0)]
     assert [value["training.clip"] for value in settled] == [0.1235, 0.1235, 0.5556, 0.99999]
 
 
-def test_assignments_override_the_file(sweep_file: Callable[[str], Path]) -> None:
-    path = sweep_file(
+def test_assignments_override_the_file(load: LoadSweep) -> None:
+    sweep = load(
         "base: {training.epochs: 2}\n"
-        "space: {training.clip: {uniform: [0.1, 0.3]}, training.minibatches: {randint: [1, 4]}}\n"
+        "space: {training.clip: {uniform: [0.1, 0.3]}, training.minibatches: {randint: [1, 4]}}\n",
+        ["training.epochs=5", "training.minibatches=2"],
+        trials=3,
     )
-    sweep = load_sweep(path, ["training.epochs=5", "training.minibatches=2"], trials=3)
     assert [dimension.name for dimension in sweep.space.dimensions] == ["training.clip"]
     config = sweep.space.config({"training.clip": 0.2})
     assert (config.training.epochs, config.training.minibatches) == (5, 2)
     assert sweep.settings.trials == 3
 
 
+BASE = SPACE + "base:\n  "
+ASHA, PBT = "scheduler:\n  asha: ", "scheduler: {pbt: {every_iterations: 10}}"
 # fmt: off
-FAULTS = {  # the rest of a file; line, key and key word of the error
-    "unknown key": (SPACE + "trails: 3", 5, "trails", "did you mean 'trials'"),
-    "unknown key within": (SPACE + "stop:\n  iteration: 3",
-        6, "stop.iteration", "did you mean 'iterations'"),
-    "missing key": ("trials: 3", 1, "space", "missing"),
-    "wrong type": (SPACE + "trials: many", 5, "trials", "valid integer"),
-    "empty purpose": (SPACE, 3, "purpose", "one line"),
-    "unknown system": (SPACE, 2, "system", "did you mean 'example'"),
-    "two schedulers": (
-        SPACE + "scheduler:\n  asha: {grace_iterations: 9}\n  pbt: {every_iterations: 9}",
-        5, "scheduler", "asha and pbt; expected one",
-    ),
-    "unknown scheduler": (SPACE + "scheduler: {asher: {}}", 5, "scheduler.asher", "'asha'"),
-    "unknown searcher": (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
-    "scheduler without its own": (SPACE + "scheduler:\n  asha: {}",
-        6, "scheduler.asha.grace_iterations", "missing"),
-    "unknown setting": ("space:\n  training:\n    lr: {uniform: [1, 2]}",
-        6, "training.lr", "expected one of: "),
-    "unknown setting of the system": (SPACE + "base:\n  environment:\n\n    strat: 3",
-        8, "environment.strat", "did you mean 'start'"),
-    "value out of range": (SPACE + "base:\n  rollouts.keep: 1.5", 6, "rollouts.keep", "less than"),
-    "unsound together": (SPACE + "base:\n  environment.gait: walk\n  environment.speed: 3",
-        6, "environment.gait", "walk"),
-    "unknown to the system alone": (SPACE + "base:\n  environment:\n    name: steep",
-        6, "base.environment", "unknown hill 'steep'"),
-    "drawn, unknown to the system alone": ("space:\n  environment.name: {choice: [gentle, steep]}",
-        5, "environment.name", "may become steep: unknown hill"),
-    "misspelt distribution": ("space:\n  training.clip: {loguniforn: [1, 2]}",
-        5, "training.clip", "did you mean 'loguniform'"),
-    "two distributions": ("space:\n  training.clip: {uniform: [1, 2], choice: [3]}",
-        5, "training.clip", "expected a value, or one of"),
-    "distribution of a group": ("space:\n  training.learning_rate: {uniform: [1, 2]}",
-        5, "training.learning_rate", "is a group of settings"),
-    "distribution in base": (SPACE + "base:\n  training.epochs: {randint: [1, 2]}",
-        6, "training.epochs", "under space"),
-    "no list": ("space:\n  training.clip: {uniform: 3}", 5, "training.clip", "takes a list"),
-    "no choices": ("space:\n  training.clip: {choice: []}", 5, "training.clip", "takes a list"),
-    "one end": ("space:\n  training.clip: {uniform: [3]}", 5, "training.clip", "takes [a, b]"),
-    "no numbers": ("space:\n  training.clip: {uniform: [low, 1]}",
-        5, "training.clip", "takes numbers"),
-    "endless": ("space:\n  training.clip: {uniform: [1, .inf]}", 5, "training.clip", "numbers"),
-    "empty range": ("space:\n  training.clip: {uniform: [3, 1]}", 5, "training.clip", "is empty"),
-    "log of nothing": ("space:\n  training.clip: {loguniform: [0, 1]}",
-        5, "training.clip", "more than 0"),
-    "broken whole numbers": ("space:\n  training.epochs: {randint: [1, 2.5]}",
-        5, "training.epochs", "whole numbers"),
-    "steps that miss the end": ("space:\n  rollouts.keep: {quniform: [0.2, 1, 0.3]}",
-        5, "rollouts.keep", "multiples"),
-    "end of a range": ("space:\n  training.clip: {uniform: [0, 1]}",
-        5, "training.clip", "may become 0: Input should be greater than 0"),
-    "middle of a range": ("space:\n  training.epochs: {uniform: [1, 4]}",
-        5, "training.epochs", "randint or choice"),
-    "unsound with another": (
-        "space:\n  environment.gait: {choice: [run, walk]}\n  environment.speed: {randint: [1, 3]}",
-        6, "environment.speed", "while environment.gait is walk",
-    ),
-    "nothing to search": ("space: {training.epochs: 3}", 4, "space", "nothing to search"),
-    "set and searched": (SPACE + "base:\n  training: {clip: 0.2}",
-        4, "training.clip", "is set as well"),
-    "group searched and member set": (
-        "base:\n  training.entropy.last: 0.1\nspace:\n  training.entropy: {choice: [{last: 1}]}",
-        7, "training.entropy", "training.entropy.last is set as well",
-    ),
-    "duplicate setting": (SPACE + "base:\n  training.epochs: 3\n  training:\n    epochs: 4",
-        8, "base.training.epochs", "given twice, first on line 6"),
-    "ends before the first validation": (SPACE + "stop: {iterations: 5}",
-        5, "stop.iterations", "before the first validation"),
-    "end unjudged": (SPACE + "stop: {iterations: 25}", 5, "stop.iterations", "no multiple"),
-    "rung before the first validation": (SPACE + "scheduler:\n  asha:\n    grace_iterations: 5",
-        7, "scheduler.asha.grace_iterations", "expected 10"),
-    "rung after the end": (
-        SPACE + "scheduler: {asha: {grace_iterations: 20, max_iterations: 40}}\n"
-        "stop: {iterations: 30}",
-        5, "scheduler.asha.max_iterations", "beyond stop.iterations",
-    ),
-    "networks that cannot be copied": (
-        "space:\n  network.size: {randint: [1, 9]}\nscheduler: {pbt: {every_iterations: 10}}",
-        5, "network.size", "pbt copies weights",
-    ),
-    "pbt with a searcher": (SPACE + "scheduler: {pbt: {every_iterations: 10}}\nsearcher: optuna",
-        6, "searcher", "pbt draws by itself"),
-    "too few processors": (SPACE + "resources: {cpus_per_trial: 2}",
-        5, "resources.cpus_per_trial", "too few for a learner and 2 rollout workers"),
-    "too few processors for one of the choices": (
-        "space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
-        5, "resources.cpus_per_trial", "5 rollout workers",
-    ),
-    "unused GPU": (SPACE + "resources: {gpus_per_trial: 1}",
-        5, "resources.gpus_per_trial", "resources.gpus in base"),
-}
+FAULTS = [  # a file; line, key and a word of the error
+    (SPACE + "stop:\n  iteration: 3", 6, "stop.iteration", "did you mean 'iterations'"),
+    ("trials: 3", 1, "space", "missing"),
+    (SPACE + "trials: many", 5, "trials", "valid integer"),
+    ('system: example\npurpose: "  "\n' + SPACE, 2, "purpose", "one line"),
+    ("purpose: x\nsystem: exampel\n" + SPACE, 2, "system", "did you mean 'example'"),
+    (SPACE + ASHA + "{grace_iterations: 9}\n  pbt: {every_iterations: 9}",
+     5, "scheduler", "asha and pbt; expected one"),
+    (SPACE + "searcher: optima", 5, "searcher", "valid dictionary"),
+    (SPACE + ASHA + "{}", 6, "scheduler.asha.grace_iterations", "missing"),
+    ("space:\n  training:\n    lr: {uniform: [1, 2]}", 6, "training.lr", "expected one of: "),
+    (BASE + "environment:\n\n    strat: 3", 8, "environment.strat", "mean 'start'"),
+    (BASE + "rollouts.keep: 1.5", 6, "rollouts.keep", "less than"),
+    (BASE + "environment.gait: walk\n  environment.speed: 3", 6, "environment.gait", "walk"),
+    (BASE + "environment:\n    name: steep", 6, "base.environment", "unknown hill"),
+    ("space:\n  environment.name: {choice: [gentle, steep]}", 5, "environment.name", "steep: unk"),
+    ("space:\n  training.learning_rate: {uniform: [1, 2]}", 5, "training.learning_rate", "group"),
+    (BASE + "training.epochs: {randint: [1, 2]}", 6, "training.epochs", "under space"),
+    ("space:\n  training.epochs: {randint: [1, 2.5]}", 5, "training.epochs", "whole numbers"),
+    ("space:\n  rollouts.keep: {quniform: [0.2, 1, 0.3]}", 5, "rollouts.keep", "multiples"),
+    ("space:\n  training.epochs: {uniform: [1, 4]}", 5, "training.epochs", "randint or choice"),
+    ("space:\n  environment.gait: {choice: [run, walk]}\n  environment.speed: {randint: [1, 3]}",
+     6, "environment.speed", "while environment.gait is walk"),
+    ("space: {training.epochs: 3}", 4, "space", "nothing to search"),
+    (BASE + "training: {clip: 0.2}", 4, "training.clip", "is set as well"),
+    ("base:\n  training.entropy.last: 0.1\nspace:\n  training.entropy: {choice: [{last: 1}]}",
+     7, "training.entropy", "training.entropy.last is set as well"),
+    (BASE + "training.epochs: 3\n  training:\n    epochs: 4", 8, "base.training.epochs", "line 6"),
+    (SPACE + "stop: {iterations: 5}", 5, "stop.iterations", "before the first validation"),
+    (SPACE + "stop: {iterations: 25}", 5, "stop.iterations", "no multiple"),
+    (SPACE + ASHA + "\n    grace_iterations: 5", 7, "scheduler.asha.grace_iterations", "10"),
+    (SPACE + ASHA + "{grace_iterations: 20, max_iterations: 40}\nstop: {iterations: 30}",
+     6, "scheduler.asha.max_iterations", "beyond stop.iterations"),
+    ("space:\n  network.size: {randint: [1, 9]}\n" + PBT, 5, "network.size", "copies weights"),
+    (SPACE + PBT + "\nsearcher: optuna", 6, "searcher", "pbt draws by itself"),
+    (SPACE + "resources: {cpus_per_trial: 2}", 5, "resources.cpus_per_trial", "2 rollout workers"),
+    ("space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
+     5, "resources.cpus_per_trial", "5 rollout workers"),
+    (SPACE + "resources: {gpus_per_trial: 1}", 5, "resources.gpus_per_trial", "gpus in base"),
+]
 # fmt: on
+DISTRIBUTIONS = {  # of one setting
+    "{loguniforn: [1, 2]}": "did you mean 'loguniform'",
+    "{uniform: [1, 2], choice: [3]}": "expected a value, or one of",
+    "{uniform: 3}": "takes a list",
+    "{choice: []}": "takes a list",
+    "{uniform: [3]}": "takes [a, b]",
+    "{uniform: [low, 1]}": "takes numbers",
+    "{uniform: [3, 1]}": "is empty",
+    "{loguniform: [0, 1]}": "more than 0",
+    "{uniform: [0, 1]}": "may become 0: Input should be greater than 0",
+}
+FAULTS += [
+    (f"space:\n  training.clip: {drawn}", 5, "training.clip", message)
+    for drawn, message in DISTRIBUTIONS.items()
+]
 
 
-@pytest.mark.parametrize("name", FAULTS)
-def test_errors_name_file_line_and_key(name: str, sweep_file: Callable[[str], Path]) -> None:
-    rest, line, key, message = FAULTS[name]
-    path = sweep_file(rest)
-    if name == "empty purpose":
-        path.write_text(path.read_text().replace("Walk down", '"  "'))
-    if name == "unknown system":
-        path.write_text(path.read_text().replace("example", "exampel"))
+@pytest.mark.parametrize(("text", "line", "key", "message"), FAULTS)
+def test_errors_name_file_line_and_key(
+    text: str, line: int, key: str, message: str, load: LoadSweep, tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as caught:
-        load_sweep(path)
+        load(text)
     complaint = str(caught.value)
     assert "\n" not in complaint
-    assert complaint.startswith(f"{path}:{line}: {key}: "), complaint
+    assert complaint.startswith(f"{tmp_path}/hill.yaml:{line}: {key}: "), complaint
     assert message in complaint, complaint
 
 
-def test_optuna_not_installed(
-    sweep_file: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = sweep_file(SPACE + "searcher: {optuna: {seed: 4}}")
+def test_optuna_not_installed(load: LoadSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"hill.yaml:5: searcher: .* 'loadmaster\[optuna\]'"):
-        load_sweep(path)
+        load(SPACE + "searcher: {optuna: {seed: 4}}")
 
 
 @pytest.mark.parametrize(
@@ -248,9 +206,78 @@ def test_optuna_not_installed(
         ("training.clip={uniform: [1, 2]}", "--set training.clip: "),
     ],
 )
-def test_invalid_assignments(
-    assignment: str, message: str, sweep_file: Callable[[str], Path]
-) -> None:
-    path = sweep_file("space: {training.minibatches: {randint: [1, 3]}}")
+def test_invalid_assignments(assignment: str, message: str, load: LoadSweep) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
-        load_sweep(path, [assignment])
+        load("space: {training.minibatches: {randint: [1, 3]}}", [assignment])
+
+
+RATE = "training.learning_rate.last"
+CHOICE = f"space: {{{RATE}: {{choice: [0.1, 0.2, 300]}}}}\n"
+MakeTrial = Callable[..., Any]
+
+
+@pytest.fixture
+def make_trial(load: LoadSweep) -> MakeTrial:
+    """Makes a trial of a sweep file, at a learning rate."""
+
+    def make(rest: str, rate: float = 0.1) -> Any:
+        class Local(Trial):
+            def setup(self, config: dict[str, Any]) -> None:
+                super().setup(config, load(CHOICE + rest), TRAINER)
+
+        return Local({RATE: rate})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("metric", "iterations"), [("", [4, 8, 12]), ("metric: return_mean\nmode: max", [1, 2, 3])]
+)
+def test_reports_come_with_the_metric(metric: str, iterations: Any, make_trial: MakeTrial) -> None:
+    running = make_trial(f"base: {{validation.every: 4}}\n{metric}")
+    assert [running.step()["iteration"] for _ in range(3)] == iterations
+
+
+def test_unknown_metric_is_an_error(make_trial: MakeTrial) -> None:
+    with pytest.raises(InputError, match=r"'retrun_mean'.* return_mean"):
+        make_trial("metric: retrun_mean").step()
+
+
+def test_divergence_reports_the_worst_value(make_trial: MakeTrial) -> None:
+    report = make_trial("base: {validation.every: 5}", rate=300).step()
+    assert (report["validation"], report["done"]) == (math.inf, True)
+
+
+def test_reset_config_starts_another_trial(make_trial: MakeTrial) -> None:
+    running = make_trial("base: {validation.every: 1}")
+    running.step()
+    assert running.reset_config({RATE: 0.2})
+    assert running.step()["validation"] == pytest.approx(10 * (1 - 2 * 0.2))
+
+
+def test_restore_falls_back_to_the_oldest_checkpoint(make_trial: MakeTrial, tmp_path: Path) -> None:
+    running = make_trial("base: {validation.every: 1}")
+    for number in (7, 8, 9):
+        running.step()
+        (tmp_path / f"checkpoint_{number:06d}").mkdir()
+        running.save_checkpoint(str(tmp_path / f"checkpoint_{number:06d}"))
+    for on_record, expected in ((8, 3), (9, 4), (5, 2)):
+        path = tmp_path / f"checkpoint_{on_record:06d}"
+        back = make_trial("base: {validation.every: 1}")
+        back.restore(_TrainingResult(checkpoint=Checkpoint(str(path)), metrics={}))
+        assert back.step()["iteration"] == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "resources", "expected"),
+    [
+        ("0", "", [{"CPU": 1}]),
+        ("2", "", [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}]),
+        ("1", "cpus_per_trial: 2.5", [{"CPU": 1.5}, {"CPU": 1}]),
+        ("0, resources.gpus: 1", "gpus_per_trial: 0.5", [{"CPU": 1, "GPU": 0.5}]),
+        ("0, resources.gpus: 2", "", [{"CPU": 1, "GPU": 2}]),
+    ],
+)
+def test_reserved_resources(workers: str, resources: str, expected: Any, load: LoadSweep) -> None:
+    base = f"base: {{rollouts.workers: {workers}}}\nresources: {{{resources}}}"
+    assert load(CHOICE + base).bundles({RATE: 0.1}) == expected

@@ -2,41 +2,40 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
 import re
 import signal
-import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import typer
 from rich.console import Console
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.cli.main import main
-from loadmaster.platform.cli.tune import print_outcome
+from loadmaster.platform.cli import tune
 from loadmaster.platform.sweeps import run
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
-from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, trial_table
-from loadmaster.platform.sweeps.run import StopConditions, TrialMonitor, scheduler_of
+from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, best_of, trial_table
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
+from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.platform.sweeps.example_system import TRAINER, ExampleTraining
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_session")]
 
 SweepFile = Callable[[str], Path]
-Capture = pytest.CaptureFixture[str]
+LoadSweep = Callable[[str], Sweep]
 
+OVER = {"finished", "stopped"}
 RATE = "training.learning_rate.last"
 QUICK = "base: {validation.every: 2, rollouts.workers: 0}\n"
 ASHA = f"""{QUICK}
@@ -59,92 +58,83 @@ def start(path: Path) -> tuple[Sweep, Outcome]:
 
 
 @pytest.fixture
-def by_example(monkeypatch: pytest.MonkeyPatch, example: None) -> None:
+def by_example(monkeypatch: Patch, example: None) -> None:
     """The command line trains the example system with its own trainer."""
     monkeypatch.setattr(run, "run_sweep", partial(run.run_sweep, trainer_at=TRAINER))
 
 
 def test_asha_stops_some_and_finds_the_best(
-    sweep_file: SweepFile, by_example: None, capfd: Capture
+    sweep_file: SweepFile, by_example: None, capfd: Captured
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "out"
-    options = ["--trials", "5", "--set", "environment.start=20", "--output", str(out)]
-    assert main(["tune", str(path), *options, "--json"]) == 0
-    shown, printed = capfd.readouterr()
+    options = f"--trials 5 --set environment.start=20 --output {out} --json"
+    shown, printed = Cli(capfd)(f"tune {path} {options}")
     found = json.loads(shown)  # Tune printed nothing
     assert (found["system"], found["folder"], found["interrupted"]) == ("example", str(out), False)
     trials, best = found["trials"], found["best"]
-    assert [trial["name"] for trial in trials] == [f"trial-{n:03d}" for n in range(1, 6)]
-    assert {trial["state"] for trial in trials} == {"finished", "stopped"}
+    names = [trial["name"] for trial in trials]
+    assert names == [f"trial-{n:03d}" for n in range(1, 6)]
+    assert {trial["state"] for trial in trials} == OVER
     # x shrinks by 1 - 2 rate an iteration: the nearer the rate is to a half, the better.
     rate = best["parameters"][RATE]
     assert rate == max(trial["parameters"][RATE] for trial in trials)
     assert best["value"] == pytest.approx(20 * (1 - 2 * rate) ** 8)
     assert (best["iterations"], best["state"]) == (8, "finished")
     assert f"{best['name']}: started with {RATE}={rate:.4g}\n" in printed
-    assert f"{best['name']}: finished\n" in printed
     assert all(line.startswith("trial-") for line in printed.splitlines())
     assert (out / "ray.log").exists()  # the output of Ray
 
-    with (out / "trials.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert [row["trial"] for row in rows] == [trial["name"] for trial in trials]
-    row = next(row for row in rows if row["trial"] == best["name"])
-    assert float(row[RATE]) == rate
-    assert float(row["validation"]) == pytest.approx(best["value"], rel=1e-5)
-    assert (row["state"], row["iterations"]) == ("finished", "8")
+    table = pd.read_csv(out / "trials.csv", index_col="trial")
+    assert list(table.index) == names
+    row = table.loc[best["name"]]
+    assert (row[RATE], row["state"], row["iterations"]) == (rate, "finished", 8)
+    assert row["validation"] == pytest.approx(best["value"], rel=1e-5)
     manifest = json.loads((out / "sweep.json").read_text())
-    assert {"command", "revision", "machine", "versions", "set", "trials"} <= set(manifest)
+    assert {"revision", "machine", "versions", "set", "trials"} <= set(manifest)
     assert f"# Found:   {manifest['command']}\n" in (out / "best.yaml").read_text()
     config = build_settings(ExampleTraining, read_config(out / "best.yaml"))
     assert config == load_sweep(path, ["environment.start=20"]).space.config({RATE: rate})
 
-    assert main(["tune", "--resume", str(out)]) == 0  # finished: reported again, nothing trained
-    shown = capfd.readouterr().out
+    shown = Cli(capfd)(f"tune --resume {out}").out  # finished: reported again, nothing trained
     assert f"Best: {best['name']}, validation {best['value']:.5g}" in shown
     assert f"loadmaster train example --config {out / 'best.yaml'}" in shown
 
 
 def test_interrupted_sweep_resumes(
-    sweep_file: SweepFile, by_example: None, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    sweep_file: SweepFile, by_example: None, capfd: Captured, monkeypatch: Patch
 ) -> None:
-    pressed, handler = threading.Event(), signal.getsignal(signal.SIGINT)
-    update = TrialDisplay.update
+    update, handler = TrialDisplay.update, signal.getsignal(signal.SIGINT)
 
     def update_and_press(display: TrialDisplay, records: Sequence[Record]) -> None:
         """Ctrl-C, once, when two trials have reported."""
         update(display, records)
-        if not pressed.is_set() and sum(record.iterations > 0 for record in records) >= 2:
-            pressed.set()
+        if sum(record.iterations > 0 for record in records) >= 2:
+            monkeypatch.setattr(TrialDisplay, "update", update)
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(TrialDisplay, "update", update_and_press)
     path = sweep_file(ASHA.replace("rollouts", "environment.pause_s: 0.02, rollouts"))
     out = path.parent / "out"
-    assert main(["tune", str(path), "--output", str(out), "--json"]) == 130
-    shown, printed = capfd.readouterr()
+    shown, printed = Cli(capfd)(f"tune {path} --output {out} --json", 130)
     before = {trial["name"]: trial for trial in json.loads(shown)["trials"]}
     assert "stopping; Ctrl-C again to leave at once\n" in printed
     assert f"go on with: loadmaster tune --resume {out}\n" in printed
     assert {"running", "waiting"} & {trial["state"] for trial in before.values()}
     assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
 
-    assert main(["tune", "--resume", str(out), "--json"]) == 0
-    found = json.loads(capfd.readouterr().out)
+    found = Cli(capfd).json(f"tune --resume {out}")
     after = {trial["name"]: trial for trial in found["trials"]}
-    assert len(after) == 6
-    assert {trial["state"] for trial in after.values()} == {"finished", "stopped"}
+    assert [trial["state"] in OVER for trial in after.values()] == [True] * 6
     for name, trial in before.items():
         assert after[name]["parameters"] == trial["parameters"]
-        if trial["state"] in ("finished", "stopped"):
-            assert after[name] == trial  # no trial ran twice
+        assert trial["state"] not in OVER or after[name] == trial  # no trial ran twice
     assert found["best"]["iterations"] == 8
 
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_interrupt_removes_a_sweep_without_state(
-    begun: bool, sweep_file: SweepFile, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    begun: bool, sweep_file: SweepFile, cli: Cli, monkeypatch: Patch
 ) -> None:
     path = sweep_file(ASHA)
     out = path.parent / "new" / "folder" / "out"
@@ -156,38 +146,34 @@ def test_interrupt_removes_a_sweep_without_state(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run, "run_sweep", stop)
-    assert main(["tune", str(path), "--output", str(out)]) == 130
     advice = f"go on with: loadmaster tune --resume {out}\n" if begun else ""
-    assert capsys.readouterr().err == f"{advice}interrupted\n"
+    assert cli(f"tune {path} --output {out}", 130).err == f"{advice}interrupted\n"
     assert out.exists() == begun
     assert begun or list(path.parent.iterdir()) == [path]
 
 
 def test_unexpected_error_names_the_log(
-    sweep_file: SweepFile, monkeypatch: pytest.MonkeyPatch
+    sweep_file: SweepFile, monkeypatch: Patch, here: Path, cli: Cli
 ) -> None:
-    path = sweep_file(ASHA)
     monkeypatch.setattr(run, "run_sweep", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError) as fault:
-        main(["tune", str(path), "--output", str(path.parent / "out")])
-    assert fault.value.__notes__ == [f"Ray's output is in {path.parent / 'out' / 'ray.log'}"]
+        cli(f"tune {sweep_file(ASHA)} --output out")
+    assert fault.value.__notes__ == ["Ray's output is in out/ray.log"]
 
 
-def test_asha_rungs_survive_a_resume(sweep_file: SweepFile) -> None:
-    sweep = load_sweep(sweep_file(ASHA))
-    first, second = scheduler_of(sweep), scheduler_of(sweep)
+def test_asha_rungs_survive_a_resume(load: LoadSweep) -> None:
+    sweep = load(ASHA)
+    first, second = run.scheduler_of(sweep), run.scheduler_of(sweep)
     early, late = SimpleNamespace(trial_id="early"), SimpleNamespace(trial_id="late")
     for scheduler in (first, second):
         scheduler.set_search_properties("validation", "min")
     first.on_trial_add(None, early)
     reached = {"iteration": 2, "validation": 1.0}
     assert first.on_trial_result(None, early, reached) == "CONTINUE"
-    state = TrialMonitor(sweep, first, silent(sweep)).get_state()
-    assert state is not None
-    TrialMonitor(sweep, second, silent(sweep)).set_state(state)
+    state = run.TrialMonitor(sweep, first, silent(sweep)).get_state()
+    run.TrialMonitor(sweep, second, silent(sweep)).set_state(state or {})
     second.on_trial_add(None, late)
-    worse = {"iteration": 2, "validation": 5.0}
-    assert second.on_trial_result(None, late, worse) == "STOP"
+    assert second.on_trial_result(None, late, {**reached, "validation": 5.0}) == "STOP"
 
 
 def test_trials_that_crash_fail_or_diverge(sweep_file: SweepFile, tmp_path: Path) -> None:
@@ -204,16 +190,14 @@ searcher: {{random: {{seed: 1}}}}  # which draws one of each kind
 stop: {{iterations: 5}}
 """)
     sweep, outcome = start(path)
-    failed, diverged, finished = (
-        next(record for record in outcome.records if record.state == state)
-        for state in ("failed", "diverged", "finished")
-    )
+    by_state = {record.state: record for record in outcome.records}
+    failed, diverged, finished = (by_state[s] for s in ("failed", "diverged", "finished"))
     assert (tmp_path / "crashed").exists()  # a process died, and its trial continued in another
     assert failed.parameters["environment.forbidden"] is True
     assert failed.fault == "this hill is closed; expected another"
     assert diverged.parameters[RATE] == 300
     assert diverged.iterations < 5
-    assert outcome.best(sweep) is finished
+    assert best_of(outcome.records, sweep) is finished
     assert finished.value == pytest.approx(10 * (1 - 2 * finished.parameters[RATE]) ** 5)
 
 
@@ -229,8 +213,8 @@ stop: {iterations: 12}
 """)
     _, outcome = start(path)
     # The slow one alone would still be at 10: it went on from a copy of the other.
-    assert all(record.value is not None and record.value < 5 for record in outcome.records)
-    assert all(record.iterations == 12 for record in outcome.records)
+    assert [(record.value or 10) < 5 for record in outcome.records] == [True, True]
+    assert [record.iterations for record in outcome.records] == [12, 12]
 
 
 @pytest.mark.filterwarnings("ignore:Choices for a categorical distribution")
@@ -256,10 +240,9 @@ stop: {{iterations: 2}}
         assert config.training.epochs in (1, 2, 3)
 
 
-def test_stop_conditions(sweep_file: SweepFile) -> None:
+def test_stop_conditions(load: LoadSweep) -> None:
     space = "space: {training.clip: {uniform: [1, 2]}}\n"
-    sweep = load_sweep(sweep_file(f"{space}stop: {{iterations: 20, validation_below: 3}}"))
-    limits = StopConditions(sweep)
+    limits = run.StopConditions(load(f"{space}stop: {{iterations: 20, validation_below: 3}}"))
     assert not limits("a", {"iteration": 19, "validation": 3.0})
     assert limits("a", {"iteration": 20, "validation": 4.0})
     assert not limits.stop_all()
@@ -271,29 +254,26 @@ def record(name: str, state: str, value: float | None = None, fault: str = "") -
     return Record(name, {RATE: 0.1}, 4, value, state, 1.0, fault)
 
 
-def test_outcome_without_a_finite_value(sweep_file: SweepFile, capsys: Capture) -> None:
-    sweep = load_sweep(sweep_file(ASHA))
+def test_outcome_without_a_finite_value(load: LoadSweep, capsys: Captured) -> None:
     failed = record("trial-001", "failed", fault="this hill is closed; expected another")
     diverged = record("trial-002", "diverged", math.inf)
     with pytest.raises(typer.Exit) as left:
-        print_outcome(sweep, Outcome((failed, diverged), False), Path("out"), as_json=True)
+        tune.print_outcome(load(ASHA), Outcome((failed, diverged), False), Path(), as_json=True)
     assert left.value.exit_code == 1
     shown, printed = capsys.readouterr()
     assert [trial["value"] for trial in json.loads(shown)["trials"]] == [None, None]
     assert "trial-001: this hill is closed" in printed
 
 
-def test_small_terminal_shows_running_and_best_trials(sweep_file: SweepFile) -> None:
-    sweep = load_sweep(sweep_file(ASHA))
+def test_small_terminal_shows_running_and_best_trials(load: LoadSweep) -> None:
+    sweep, file = load(ASHA), StringIO()
     records = [record(f"trial-{n:03d}", "stopped", float(n)) for n in range(9, 0, -1)]
     records += [record("trial-010", "running"), record("trial-011", "waiting")]
-    console = Console(file=StringIO(), width=80, force_terminal=True, height=8)
-    display = TrialDisplay(sweep, console)
+    display = TrialDisplay(sweep, Console(file=file, width=80, force_terminal=True, height=8))
     with display.live:
         display.update(records)
         display.print("[all] stopping")
-    assert isinstance(console.file, StringIO)
-    shown = console.file.getvalue()
+    shown = file.getvalue()
     assert "[all] stopping" in shown
     assert "[dim]" not in shown  # the table below it is as it was
     assert re.findall(r"trial-(\d+)", shown)[-3:] == ["002", "001", "010"]
@@ -301,61 +281,45 @@ def test_small_terminal_shows_running_and_best_trials(sweep_file: SweepFile) -> 
     assert trial_table(sweep, records).row_count == 11
 
 
-def test_check_runs_nothing(sweep_file: SweepFile, capsys: Capture) -> None:
+def test_check_runs_nothing(sweep_file: SweepFile, cli: Cli) -> None:
     path = sweep_file(ASHA)
-    assert main(["tune", str(path), "--check", "--output", str(path.parent / "out")]) == 0
-    assert "example-hill is sound: 6 trials of up to 8" in capsys.readouterr().out
-    assert main(["tune", str(path), "--check", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["searched"] == ["training.learning_rate.last"]
+    shown = cli(f"tune {path} --check --output {path.parent / 'out'}").out
+    assert "example-hill is sound: 6 trials of up to 8" in shown
+    assert cli.json(f"tune {path} --check")["searched"] == [RATE]
     assert list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "words"),
     [
-        ([], "expected FILE, or --resume"),
-        (["none.yaml"], "none.yaml: No such file"),
-        (["hill.yaml", "--trials", "0"], "--trials is 0"),
-        (["hill.yaml", "--output", "."], "exists already"),
-        (["--resume", "."], "is not a sweep"),
-        (["--resume", "damaged"], "sweep.json is damaged"),
-        (["hill.yaml", "--resume", "."], "goes on as it was started"),
-        (["bad.yaml"], "bad.yaml:2: space: "),
-        (["greedy.yaml", "--output", "a/b"], "a trial takes 1 GPUs and there are 0"),
-        (["hill.yaml", "--output", "hill.yaml/out"], "cannot write to --output 'hill.yaml/out'"),
+        ("", "expected FILE, or --resume"),
+        ("none.yaml", "none.yaml: No such file"),
+        ("hill.yaml --trials 0", "--trials is 0"),
+        ("hill.yaml --output .", "exists already"),
+        ("--resume .", "is not a sweep"),
+        ("--resume damaged", "sweep.json is damaged"),
+        ("hill.yaml --resume .", "goes on as it was started"),
+        ("bad.yaml", "bad.yaml:2: space: "),
+        ("greedy.yaml --output a/b", "a trial takes 1 GPUs and there are 0"),
+        ("hill.yaml --output hill.yaml/out", "cannot write to --output 'hill.yaml/out'"),
     ],
 )
-def test_bad_input(
-    arguments: list[str],
-    message: str,
-    sweep_file: SweepFile,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Capture,
-) -> None:
+def test_bad_input(arguments: str, words: str, sweep_file: SweepFile, here: Path, cli: Cli) -> None:
     path = sweep_file(ASHA)
-    monkeypatch.chdir(path.parent)
     Path("bad.yaml").write_text("{system: example, purpose: x,\nspace: 3}")
     Path("greedy.yaml").write_text(path.read_text().replace("{val", "{resources.gpus: 1, val"))
     Path("damaged").mkdir()
     Path("damaged/sweep.json").write_text("{}")
-    before = sorted(path.parent.rglob("*"))
-    assert main(["tune", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines()[-1].startswith("error: ")
-    assert message in err, err
-    assert sorted(path.parent.rglob("*")) == before
+    before = sorted(here.rglob("*"))
+    assert words in cli.error(f"tune {arguments}")
+    assert sorted(here.rglob("*")) == before
 
 
-def test_tiny_sweep_of_decima(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_tiny_sweep_of_decima(root: Path, tmp_path: Path, monkeypatch: Patch, cli: Cli) -> None:
     """A shipped sweep, with real training and checkpoints."""
     monkeypatch.chdir(root)
     out = tmp_path / "tiny"
-    assert main(["tune", "tune_configs/decima/tiny.yaml", "--output", str(out), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = cli.json(f"tune tune_configs/decima/tiny.yaml --output {out}")
     trials, best = found["trials"], found["best"]
     assert [trial["fault"] for trial in trials] == [""] * 4
     assert best["value"] == min(trial["value"] for trial in trials) > 0
