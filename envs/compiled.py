@@ -6,8 +6,6 @@ sources with compiled code: `envs`, `models`, `platform/rl` and `platform/system
 the sources does not count, so a job on a cluster finds what an earlier job compiled.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

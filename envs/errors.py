@@ -1,7 +1,5 @@
 """The error for invalid user input, and wording of messages."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 

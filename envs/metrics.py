@@ -1,7 +1,5 @@
 """Metrics of episodes; each environment lists its own, the primary one first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal

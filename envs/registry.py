@@ -5,8 +5,6 @@ group `loadmaster.systems` that refers to a `System`. Everything else is found b
 (`PARTS`), so listing systems and environments imports none of their modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module

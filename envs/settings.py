@@ -1,7 +1,5 @@
 """Typed settings: closed records, one-line errors, and parsing of `a.b=c` overrides."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args
 

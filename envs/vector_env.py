@@ -1,7 +1,5 @@
 """Base of vector environments: seeds, automatic resets, rewards and observations."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -4,8 +4,6 @@ No file is a pickle, so loading a bundle runs no code from it. A bundle that is 
 program or of a newer format is refused before any of it is used.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The model card of a bundle, in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -7,8 +7,6 @@ allocates, which `envs.compiled.compiled` rules out. Measured on one core with 9
 28 microseconds against 16 for 16 rows, 286 against 137 for 50 and 7,000 against 5,600 for 256.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

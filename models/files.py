@@ -1,7 +1,5 @@
 """Atomic writes: files and folders that appear complete under their name, or not at all."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -5,8 +5,6 @@ environments share a worker and on the minibatch. Here they depend on the row's 
 position, in torch for batches and in compiled code for single rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

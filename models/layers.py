@@ -5,8 +5,6 @@ each layer is a few long loops that vectorise. Padding columns hold arbitrary va
 column reads.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

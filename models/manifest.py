@@ -3,8 +3,6 @@
 Imports no torch, so that lists of bundles are quick; `bundle.py` reads the weights.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -4,8 +4,6 @@ Each system has one policy class, in `models/<system>/policy.py`. Evaluation, re
 decision service use the same one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,7 +19,7 @@ class Option(NamedTuple):
     uncertainty: float | None = None  # standard deviation of the score, if the policy has one
     probability: float | None = None  # of being chosen, if the policy is stochastic
     chosen: bool = False
-    details: Mapping[str, str] = {}  # further columns of a table: heading -> value
+    details: Mapping[str, str | float] = {}  # further columns of a table: heading -> value
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@
 `loadmaster.serving.app:build` and whose `args` are the settings (`serving/settings.py`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

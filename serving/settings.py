@@ -1,7 +1,5 @@
 """Settings of the decision service: `serve.yaml`, also usable by `serve deploy`."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ monitor, console and clients need no change. Systems that are not built in are g
 "module:object".
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import product

@@ -1,7 +1,5 @@
 """Headless Chromium, driven over its debugging pipe without further packages."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

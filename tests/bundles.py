@@ -1,7 +1,5 @@
 """Bundles and run folders of untrained networks for tests."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

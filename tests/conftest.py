@@ -1,7 +1,5 @@
 """Fixtures of all tests, and their order."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """Tests against published traces, which the project does not ship."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

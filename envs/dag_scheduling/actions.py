@@ -1,7 +1,5 @@
 """Actions: (stage row, parallelism limit), resolved to executors committed to a stage."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

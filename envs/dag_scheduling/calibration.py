@@ -5,8 +5,6 @@ calibration file holds one entry per workload, kind of arrivals and load; an epi
 nearest entry.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Apart from `jobs`, so that lists of workloads do not import numba.
 """
 
-from __future__ import annotations
-
 from loadmaster.envs.compiled import Ints, compiled, njit_inline
 from loadmaster.envs.dag_scheduling.profiles import JobTemplates
 

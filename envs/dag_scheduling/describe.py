@@ -1,7 +1,5 @@
 """Short descriptions of an episode's settings, for titles."""
 
-from __future__ import annotations
-
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 
 

@@ -1,7 +1,5 @@
 """Gymnasium environment of DAG scheduling."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import gymnasium

@@ -1,7 +1,5 @@
 """Episodes under a policy given by name."""
 
-from __future__ import annotations
-
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
 from loadmaster.envs.dag_scheduling.exact_search import optimal_result

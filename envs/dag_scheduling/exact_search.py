@@ -5,8 +5,6 @@ gets. A branch is cut when a lower bound on its cost reaches the best schedule s
 result is exact. Small clusters with a handful of tasks take seconds; larger ones are refused.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import Ints, compiled, njit_inline, njit_internal

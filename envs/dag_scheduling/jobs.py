@@ -4,8 +4,6 @@ A workload describes its jobs as `Job` and `Stage` records; `build_workload` che
 them out as `JobTemplates`. Episodes refer to templates by number.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of a DAG scheduling episode."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

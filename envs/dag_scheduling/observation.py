@@ -4,8 +4,6 @@ Heuristics, networks and the decision service all use `observe`. Rows are sorted
 arrival, then by stage; finished stages and finished jobs have no row.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

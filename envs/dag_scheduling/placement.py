@@ -1,7 +1,5 @@
 """Transitions of executors: start a task, move to a job, idle in a pool; their event queue."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import Ints, njit_inline, njit_internal, splitmix64

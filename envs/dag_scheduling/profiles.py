@@ -4,8 +4,6 @@ Profiles have gaps: small stages were never measured with many executors, later 
 a fresh one. The pool chooses, once, the list that serves in each gap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

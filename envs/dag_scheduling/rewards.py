@@ -5,8 +5,6 @@ sum of job completion times. Objective "makespan": the cost is the time passed. 
 minus the cost (s) since the previous step.
 """
 
-from __future__ import annotations
-
 from loadmaster.envs.compiled import Ints, njit_internal
 from loadmaster.envs.dag_scheduling.state import ACTIVE, JOB_MS, NOW
 

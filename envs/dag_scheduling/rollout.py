@@ -1,7 +1,5 @@
 """Episodes under a heuristic: arrivals, the initial state, the compiled loop and its result."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

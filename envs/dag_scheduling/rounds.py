@@ -1,7 +1,5 @@
 """Decision rounds: commit a source's executors to stages, then execute the commitments."""
 
-from __future__ import annotations
-
 from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import placement
 from loadmaster.envs.dag_scheduling import state as cols

@@ -6,8 +6,6 @@ has run out of tasks, a job's idle executors, or the common pool. A round places
 the source, one (stage, amount) at a time (rounds.py).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_inline, splitmix64

@@ -5,8 +5,6 @@ service decides as the simulator does. Events, random keys and single executors 
 snapshot: such a state can be observed and acted on, but not advanced.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

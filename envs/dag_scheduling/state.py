@@ -5,8 +5,6 @@ a slot; its stages hold the rows `slot * stride ... slot * stride + stages - 1`.
 when jobs finish, so memory follows the jobs in the system, not the jobs of the episode.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Vector environment: many DAG scheduling clusters stepped in one compiled call."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Apply the agents' actions: priorities and affinities."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

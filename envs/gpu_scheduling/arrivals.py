@@ -1,7 +1,5 @@
 """Draw the jobs of an episode and their arrival times."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

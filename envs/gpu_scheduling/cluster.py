@@ -1,7 +1,5 @@
 """Machine tables for compiled code, built from the settings."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ the agents place jobs once more. Between decisions the costs in the reward accum
 also keeps what the observation needs beyond the simulator: past speeds, and run times by user.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Descriptions of settings for titles and reports."""
 
-from __future__ import annotations
-
 from loadmaster.envs.errors import counted
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
 

@@ -1,7 +1,5 @@
 """PettingZoo environment of GPU scheduling."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Episodes: draw them from a seed, and run heuristics on them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Run an episode decision by decision."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -3,8 +3,6 @@
 Features are of order one; quantities that span orders of magnitude are logarithmic.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

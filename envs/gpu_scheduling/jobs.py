@@ -1,7 +1,5 @@
 """Jobs of an episode as arrays for compiled code, and their sources."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Metrics of a GPU scheduling episode."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

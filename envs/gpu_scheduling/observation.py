@@ -4,8 +4,6 @@ Jobs are in order of arrival: pending ones and, when reconsidering, running ones
 pending than there are rows, the earliest are shown. `features.py` defines the columns.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

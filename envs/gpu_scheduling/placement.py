@@ -8,8 +8,6 @@ are kept per shape and updated as machines change: shapes are far fewer than job
 ending job changes a few machines only.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -5,8 +5,6 @@ pending jobs change only by `rekey`. Between groups the scores of their first jo
 change whenever a job starts.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@
 under FIFO with first-fit. "published" is the paper's reward, given when jobs are placed.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import NamedTuple
 

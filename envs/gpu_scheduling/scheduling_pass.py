@@ -6,8 +6,6 @@ stopped. An external policy lists the pending jobs (`list_pending`), sets their 
 `PlacementPreferences`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -5,8 +5,6 @@ follows (`scheduling_pass.py`). Speeds are updated after the pass: if the speed 
 its progress is saved and its end predicted again. No random number is drawn twice.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal

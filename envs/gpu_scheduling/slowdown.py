@@ -1,7 +1,5 @@
 """Speed of a job on its machines: GPU type, co-location, network and runtime noise."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import njit_internal, splitmix64

@@ -4,8 +4,6 @@ Time 0 is the present; earlier times are negative. Runtime noise is unknown exce
 measured speeds.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ All state is in these arrays, so copying them copies the simulation. A job owns 
 allocation rows as machines it could be spread over. The rows of one machine form a linked list.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

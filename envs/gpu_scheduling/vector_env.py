@@ -4,8 +4,6 @@ The tables of all episodes are batched. Episodes differ in their numbers of jobs
 and users; the batched tables are as large as the largest, and each episode uses a slice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 

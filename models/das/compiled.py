@@ -6,8 +6,6 @@ remains the one that is trained. Clusters whose machines are grouped into cells 
 see `is_supported`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ A call from Python costs more than the arithmetic of a small decision, since eve
 unboxed. So an event is one call, which also extracts the scores that an explanation shows.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The ordering agent of ordering.py as compiled code, for one observation at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

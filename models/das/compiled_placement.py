@@ -1,7 +1,5 @@
 """The placement agent of placement.py as compiled code, for one job at a time."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

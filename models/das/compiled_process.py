@@ -6,8 +6,6 @@ numbers behind it, up to a determinant. So only one triangular matrix is inverte
 eigenvector is written out (models/eigensolver.py).
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

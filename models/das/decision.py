@@ -1,7 +1,5 @@
 """A cluster in the environment's tables, and the decision read off them. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

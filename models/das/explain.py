@@ -1,7 +1,5 @@
 """Explanations of DAS's decisions: ranked jobs and machines, and which job is stopped for which."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple

@@ -5,8 +5,6 @@ machines, and full machines before empty ones. The layers beside the skip paths 
 weights in their heads. The normal distributions of both agents are here too.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """RLlib modules of DAS's agents and their critic, for platform/rl/mappo.py."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -13,8 +13,6 @@ A batch of B observations is a mapping of
   history_t     (B, T) float32      s since that decision
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """The ordering agent: a normal distribution of every job's priority."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """The placement agent: a distribution of the affinity of every startable job to every machine."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -6,8 +6,6 @@ from their mean, which are independent. With C cells of M machines it costs O(C^
 is exact if there are at most C kinds of machines.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

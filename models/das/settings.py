@@ -3,8 +3,6 @@
 Imports neither torch nor numba, since lists of bundles use it.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal, Self
 

@@ -4,8 +4,6 @@ For one small graph a forward pass in torch costs the launch of about a hundred 
 compiled, only the arithmetic is left. Weights are copied from a `DecimaNetwork`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Explanation of a decision: the stages and limits with the highest scores, and probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -139,7 +137,7 @@ def explain(decision: Decision, stage_name: StageNames, summary: str) -> Explana
         "stage": [
             Option(
                 stage_name(stage.row), stage.score, None, stage.probability, place == 0,
-                {"tasks left": f"{stage.tasks_left:,}", "s a task": f"{stage.mean_s:.2f}"},
+                {"tasks left": stage.tasks_left, "s a task": stage.mean_s},
             )
             for place, stage in enumerate(decision.stages)
         ]

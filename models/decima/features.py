@@ -10,8 +10,6 @@ many of the free ones could run the stage, and which share of the cluster never 
 The compiled network computes the same inputs in `compiled.read_inputs`.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Decima's network as an RLlib module: from observations to actions and their probability."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

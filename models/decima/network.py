@@ -1,7 +1,5 @@
 """The network: embeddings of stages, jobs and the cluster, then scores of stages and limits."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise

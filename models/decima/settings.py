@@ -3,8 +3,6 @@
 Lists of bundles import this module, so it needs neither torch nor numba.
 """
 
-from __future__ import annotations
-
 import math
 
 from pydantic import PositiveInt

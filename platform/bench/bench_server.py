@@ -1,7 +1,5 @@
 """A decision service for benchmarks: its own Ray, port and folder."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping

@@ -4,8 +4,6 @@ The path length is regressed from task durations alone, which needs messages ove
 maximum over children. Deeper DAGs than those of the training show whether the rule was learned.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 

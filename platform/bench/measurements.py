@@ -1,7 +1,5 @@
 """Measured figures, and the ways to take them: in a fresh process, or interleaved on one thread."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -5,8 +5,6 @@ through its handle, the usual structure of an application on Serve: the cost the
 if gateway and workers did not communicate through a socket of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

@@ -5,8 +5,6 @@ amount of work, so twice the workers run twice the sequences. Whole iterations: 
 of `loadmaster train`, the same for every number of workers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

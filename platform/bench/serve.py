@@ -4,8 +4,6 @@ The service and the no-ops run on one Serve and are loaded in turn, so load on t
 all alike. Differences and ratios are taken within a round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product

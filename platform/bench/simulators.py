@@ -9,8 +9,6 @@ fit; `same_rules` configures Loadmaster's simulator alike, which then gives the 
 times to the printed digit.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

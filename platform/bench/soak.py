@@ -3,8 +3,6 @@
 All systems are loaded at once, each at its share of half its peak, in an open loop.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

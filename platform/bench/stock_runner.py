@@ -1,7 +1,5 @@
 """RLlib's own environment runners, for comparison."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`loadmaster calibrate`: tune the parameters of heuristics."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`loadmaster decide` and `loadmaster state`: one decision of a service, and example states."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import sys

@@ -4,8 +4,6 @@ A command's module is imported when it is called, so that `--help` is quick. Bad
 one line on stderr and an exit code: 0 done, 1 a check failed, 2 bad input, 130 interrupted.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys

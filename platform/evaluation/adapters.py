@@ -1,7 +1,5 @@
 """The interface between evaluation and an environment; the policies and seeds that run in it."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

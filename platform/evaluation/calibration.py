@@ -4,8 +4,6 @@ Every candidate runs on a quarter of the job sequences, the best quarter of the 
 The seeds start at FIRST_SEED; those of an evaluation start at 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Style of all charts, and the charts of a comparison as PNG, without a display or global state."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ sequences are therefore resampled together, and the difficulty of a sequence can
 difference. The draws come from a fixed seed: the same results give the same interval.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

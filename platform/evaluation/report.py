@@ -1,7 +1,5 @@
 """The comparison as text: a table that fits the terminal, sentences, notes and explanations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
@@ -304,7 +302,8 @@ def _option_table(heading: str, options: Sequence[Option], others: int) -> Table
     for column in (*columns, "probability"):
         table.add_column(column, justify="right", no_wrap=True)
     for option in options:
-        cells = [*(option.details[column] for column in columns), _probability(option.probability)]
+        details = (option.details[column] for column in columns)
+        cells = [*map(_cell, details), _probability(option.probability)]
         mark, style = (">", "bold") if option.chosen else ("", "")
         table.add_row(mark, Text(option.name), *cells, style=style)
     if others:
@@ -316,3 +315,9 @@ def _option_table(heading: str, options: Sequence[Option], others: int) -> Table
 
 def _probability(probability: float | None) -> str:
     return "" if probability is None else f"{probability:.1%}"
+
+
+def _cell(value: str | float) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"

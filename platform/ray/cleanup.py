@@ -1,7 +1,5 @@
 """Output, interrupts and clean-up of commands that run on Ray."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -4,8 +4,6 @@
 are refused without a reason. `ray start` lets all ports be chosen.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

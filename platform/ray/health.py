@@ -1,7 +1,5 @@
 """Checks of `loadmaster doctor`: the state of each part, and the remedy if it is wrong."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """Start, wait for and stop the decision service on Ray Serve."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

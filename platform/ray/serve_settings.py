@@ -1,7 +1,5 @@
 """Settings of `loadmaster serve`: file, then `--set`, then options; later ones win."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

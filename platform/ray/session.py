@@ -1,7 +1,5 @@
 """Connections to Ray: a local one that ends with the command, or a running cluster."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import shutil

@@ -1,7 +1,5 @@
 """Replay of a decision log: decide logged states again and compare the decisions."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The replay page: one HTML file with data, style and script inside, which needs no network."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

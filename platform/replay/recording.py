@@ -1,7 +1,5 @@
 """Check what is to be replayed, and run the episodes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ decision is the mean return-to-go of the other rollouts of its group at the same
 ICLR 2019). It depends on input and time but not on the action, so the gradient stays unbiased.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Learning from groups of rollouts that share their input, on RLlib's workers and learners."""
 
-from __future__ import annotations
-
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ noise. A change of weights changes all decisions, so its effect does not shrink 
 length. Only few weights can be searched: train by gradient first, then refine the last layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any

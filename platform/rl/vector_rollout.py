@@ -1,7 +1,5 @@
 """A rollout engine for any vector environment: one forward pass for all its environments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce

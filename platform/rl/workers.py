@@ -1,7 +1,5 @@
 """RLlib's workers: env runners make rollouts, learners update the policy from them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Reads a sweep file and checks all of it before anything runs."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path

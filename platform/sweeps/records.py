@@ -1,7 +1,5 @@
 """Records of a sweep's trials, the files they are written to, and their display."""
 
-from __future__ import annotations
-
 import csv
 import math
 import time

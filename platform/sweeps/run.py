@@ -1,7 +1,5 @@
 """Runs a sweep with Ray Tune, from its folder to its best configuration."""
 
-from __future__ import annotations
-
 import math
 import os
 import signal

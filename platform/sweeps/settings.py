@@ -1,7 +1,5 @@
 """Settings of a sweep file, apart from those of the system."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self

@@ -8,8 +8,6 @@ training.method: {choice: [ppo, reinforce]}      one of these, of any type
 training.epochs: 3                               fixed
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """One trial of a sweep: a training run that Tune may stop, save, copy and resume."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Learned policies at work: running episodes, explaining decisions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Settings of a training run, and what training needs from a system."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Learning curves as pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import cycle, product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Progress of a run on the console: a live panel on a terminal, occasional lines elsewhere."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

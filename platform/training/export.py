@@ -1,7 +1,5 @@
 """Export of a run's policy as a bundle, with results of evaluations."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

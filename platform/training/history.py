@@ -1,7 +1,5 @@
 """A run's validations, read from its files, and labels of its metric."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A run can be stopped or killed at any time and resumed from its last checkpoint.
 """
 
-from __future__ import annotations
-
 import math
 import shutil
 import signal

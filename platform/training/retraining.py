@@ -6,8 +6,6 @@ FOLDER/request.json    the request; the same request continues where it was stop
        verdict.json    its comparison with the serving policy; written last
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Trackers of a run's metrics: CSV and TensorBoard, and MLflow on request."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One RLlib algorithm, driven an iteration at a time, and the policy it starts from."""
 
-from __future__ import annotations
-
 import fnmatch
 import logging
 import os

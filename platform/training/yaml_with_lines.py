@@ -1,7 +1,5 @@
 """YAML files read with the line of every key, so that an error names file, line and key."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from pathlib import Path

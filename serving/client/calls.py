@@ -1,7 +1,5 @@
 """The calls of the service's API: each is a request and the decoder of its response."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

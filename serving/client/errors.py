@@ -1,7 +1,5 @@
 """Errors of a call; the text of each is one line."""
 
-from __future__ import annotations
-
 MAX_MESSAGE = 500  # characters: it goes into logs, whatever a proxy responded
 
 

@@ -4,8 +4,6 @@ The blocking client, the asyncio client and the load generator share this code. 
 microseconds with it, and 751 with httpx.
 """
 
-from __future__ import annotations
-
 import os
 import ssl
 from collections.abc import Generator, Mapping

@@ -3,8 +3,6 @@
 Times are ISO 8601 in UTC, as the service writes them.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass

@@ -1,7 +1,5 @@
 """Retries within one deadline."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The Content-Security-Policy allows no other script and no connection but to the service itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from importlib.resources import files
 from string import Template

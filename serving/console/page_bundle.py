@@ -1,7 +1,5 @@
 """Bundle ES modules into one inline script for pages that load nothing over the network."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

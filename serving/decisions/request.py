@@ -5,8 +5,6 @@ worker validates them and replies. Validation is strict: "5", true and 5.0 are n
 name given twice in an object the last one counts.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Decisions of one system: worker, fallback, guard and shadow, and the views of them over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

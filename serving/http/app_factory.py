@@ -1,7 +1,5 @@
 """Build the gateway: from settings and workers to an ASGI application."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -6,8 +6,6 @@ so tokens are rotated without a restart. An address with too many failed attempt
 must every token that is new at that address; a token that was valid there before need not.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import logging

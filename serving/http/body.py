@@ -4,8 +4,6 @@ Finding what is wrong with a body can cost far more than sending it: a hundred t
 a number belongs, for example. So the number of values in a body is bounded as well.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ with another body is another request: it is decided, and the id refers to it fro
 client that counts from 1 again after a restart still gets decisions.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 from collections import OrderedDict

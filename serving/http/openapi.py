@@ -4,8 +4,6 @@ The routes are generic over systems and validate nothing, so FastAPI cannot docu
 same paths are declared once per system as FastAPI routes, for the document only.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from html import escape

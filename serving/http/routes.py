@@ -4,8 +4,6 @@ Bodies are read as bytes and passed on unchanged, so the routes validate nothing
 `openapi.py` declares their schemas.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager

@@ -1,7 +1,5 @@
 """Schemas of responses and of admin requests, for OpenAPI and for tests."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field

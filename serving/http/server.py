@@ -4,8 +4,6 @@ Serve's own proxy takes ten milliseconds a request. Its HAProxy takes one, but l
 interface. This listener is the fastest of the three and listens on the configured address only.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

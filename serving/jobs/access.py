@@ -1,7 +1,5 @@
 """Address and token of a cluster's dashboard, whose API accepts jobs."""
 
-from __future__ import annotations
-
 import os
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Client of a Ray cluster's jobs: runs `loadmaster` commands with this installation's code."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime
 import logging

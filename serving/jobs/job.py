@@ -1,7 +1,5 @@
 """A job: its id, entrypoint, environment and state. Nothing here calls Ray."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import shlex

@@ -5,8 +5,6 @@ hide the standard library's module of that name, and Ray would fail. The wheel r
 libraries: pip, which Ray runs for it on every node, would install them a second time.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -5,8 +5,6 @@ or the folder cannot be written, rows stay in the queue and `fault` has the reas
 do not get here, so no token can be logged.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 import time

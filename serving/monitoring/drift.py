@@ -9,8 +9,6 @@ the library `river` misses changes in streams of small scale. Two things differ 
   until no cut is left. So one change is reported once, and the window's mean is that after it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple

@@ -1,7 +1,5 @@
 """Counts of the last hour by interval, and latency histograms, in bounded memory."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator

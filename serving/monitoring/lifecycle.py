@@ -23,8 +23,6 @@ The thresholds are measured on the rules, see `measure_thresholds`. Differences 
   decides. Without rewards the policy is retrained if `on_input_drift` is "retrain", and goes on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

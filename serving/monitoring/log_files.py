@@ -1,7 +1,5 @@
 """Parquet files of the decision log, each written atomically, and their reader."""
 
-from __future__ import annotations
-
 import os
 import re
 import warnings

@@ -4,8 +4,6 @@ A call takes about 4 microseconds. Ray exports the values every ten seconds with
 name, and drops gauges that are not set again. Nothing is recorded while Ray is not running.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

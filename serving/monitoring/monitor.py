@@ -4,8 +4,6 @@ Memory is bounded, and times are passed in. The recorder adds decisions and feed
 `recommendation` after either, and saves `record()` for the next start.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Records the decisions and feedback of a system: monitor, lifecycle, log and metrics."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

@@ -5,8 +5,6 @@ the same sequences, it goes into the shadow slot, and after enough decisions the
 into the serving slot. Blocking calls run in a thread.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -3,8 +3,6 @@
 `loadmaster retrain` writes it to a file, and the service reads that.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -3,8 +3,6 @@
 A bundle gets a slot only after the worker has loaded it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace

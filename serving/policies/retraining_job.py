@@ -4,8 +4,6 @@ A system has one job at a time, with a pause after each that grows with failures
 in. `record()` has the whole state, so that a restarted service finds its job again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shlex

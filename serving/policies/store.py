@@ -4,8 +4,6 @@ Bundles are copied into folders named after their version, so that a serving ver
 on the folder it was exported to.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -1,7 +1,5 @@
 """A system's deployment: runs the policy, and the rule where the policy fails."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

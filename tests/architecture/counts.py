@@ -1,7 +1,5 @@
 """Print the size of a checkout: `python -m tests.architecture.counts [FOLDER]`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

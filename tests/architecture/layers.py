@@ -4,8 +4,6 @@ Writes docs/images/layers.svg. A package is a row with a box per subfolder; an a
 imports from one package to another, with the number of importing modules.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from html import escape

@@ -1,7 +1,5 @@
 """Parsed sources of the four packages, and what the architecture tests read in them."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Declared dependencies: what the packages import, and what the client needs."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

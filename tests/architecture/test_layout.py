@@ -1,7 +1,5 @@
 """Folders of systems hold the fixed file names; modules have a readable size."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

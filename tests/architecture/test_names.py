@@ -1,7 +1,5 @@
 """Names and docstrings use the field's words: no identifier or first line from the banned lists."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """docs/architecture.md lists the files that three operations really enter."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The folder `platform/` must never hide the standard library's module of that name."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import os

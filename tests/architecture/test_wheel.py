@@ -1,7 +1,5 @@
 """The wheel holds the four folders, whole, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

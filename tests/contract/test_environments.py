@@ -3,8 +3,6 @@
 Multi-agent environments are wrapped in `JointAgent`, so the same tests apply.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """The parsed files of docker/."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

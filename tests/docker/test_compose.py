@@ -1,7 +1,5 @@
 """The compose file: ports, users, limits, secrets, and existence of all files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The Grafana dashboard and the docs cover exactly the existing metrics."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Dockerfile: base images, users, health checks, contents. No engine is needed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """install.sh in a clean virtual environment, and start.sh with fake commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

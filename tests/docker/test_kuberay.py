@@ -1,7 +1,5 @@
 """The KubeRay manifests: kinds, versions, security settings, Serve configuration."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A simulated cluster whose scheduler calls the decision service."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

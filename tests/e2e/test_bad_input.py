@@ -1,7 +1,5 @@
 """Bad input of commands: one line that names the fault, exit code 2, nothing written."""
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Train, export and evaluate DAS by commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """docs/das.md matches the code: its settings are the defaults, its configurations are valid."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A shift of the load: drift, fallback to the rule, retraining job and promotion."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Jobs on a real cluster, started with `ray start --head`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

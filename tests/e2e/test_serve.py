@@ -1,7 +1,5 @@
 """`loadmaster serve` in a process: start, decisions, SIGTERM, and Ctrl-C while it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -3,8 +3,6 @@
 Most of a short run is startup on one core, so independent commands run in parallel.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import os

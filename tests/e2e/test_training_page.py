@@ -1,7 +1,5 @@
 """docs/training.md matches the code: settings, options, and a system of another package."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The registry of environments, their settings, and the cache of compiled functions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The folder of traces, and reading of bounded CSV files with declared columns."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """MAPPO: two agents learn to open vaults together from a centralised critic."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

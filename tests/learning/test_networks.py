@@ -1,7 +1,5 @@
 """DAS learns to place jobs on the faster machine; the encoder of DAGs learns critical paths."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -6,8 +6,6 @@ on the marks of both agents and on no action, is far larger than the pay, and is
 from both marks together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Bundles: bitwise round trip, atomic writes, and refusal of everything damaged or foreign."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

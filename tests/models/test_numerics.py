@@ -1,7 +1,5 @@
 """Compiled numerics against numpy and torch: eigenvalues, keyed random numbers, dense layers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

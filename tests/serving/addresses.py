@@ -1,7 +1,5 @@
 """Network addresses of this machine."""
 
-from __future__ import annotations
-
 import ipaddress
 import socket
 

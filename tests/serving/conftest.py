@@ -1,7 +1,5 @@
 """Services for tests: in this process, of the toy system or of all systems; or on Ray Serve."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator

@@ -1,7 +1,5 @@
 """A service on Ray Serve, its client and processes, and a steady load on it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """Settings of the service."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A toy system: the number of replicas follows the load. Its bundles can misbehave."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

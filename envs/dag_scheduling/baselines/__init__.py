@@ -1,7 +1,5 @@
 """Baseline heuristics by name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 Rule = tuple[int, float, float, bool]  # rule, alpha, threshold, release, for compiled code

@@ -1,7 +1,5 @@
 """The heuristics' decision rules, compiled."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64

@@ -1,7 +1,5 @@
 """Registry of workloads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from loadmaster.envs.dag_scheduling.jobs import Workload

@@ -6,8 +6,6 @@ the stage's tasks. The trace has one start and one end time a task, so each inst
 takes that whole time, on any executor.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import lru_cache

@@ -5,8 +5,6 @@ npy files, so they need an unpickler; this one resolves no class or function for
 names that array pickles use map to stand-ins that keep the numbers.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import pickle

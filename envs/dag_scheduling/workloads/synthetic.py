@@ -8,8 +8,6 @@ most. An executor's first task in a stage pays for set-up, its first in the job 
 constants were fitted to the published statistics, with which docs/workloads.md compares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple

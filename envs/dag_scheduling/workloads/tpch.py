@@ -5,8 +5,6 @@ task_duration_<query>.npy (by stage: first_wave, rest_wave and fresh_durations, 
 durations in ms by the number of executors the job ran on).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -12,8 +12,6 @@ for each gigabyte of the database: estimates, set so that shuffles take about as
 published measurements.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import NamedTuple

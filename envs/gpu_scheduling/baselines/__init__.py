@@ -1,7 +1,5 @@
 """Heuristic baselines by name: an ordering rule combined with a placement rule, and MOSA."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # Ordering rules. GIVEN: by keys that the caller wrote into the state.

@@ -7,8 +7,6 @@ the Boltzmann probability of its loss; the plan with the least product of both e
 The number of moves is bounded, and random numbers are hashed, so decisions are reproducible.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Workloads of GPU scheduling by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from loadmaster.envs.gpu_scheduling.jobs import Workload

@@ -6,8 +6,6 @@ cluster: an instance to the largest machine, a gang to a quarter of the cluster,
 holds half of it for a day would dominate an episode.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from functools import lru_cache, partial

@@ -4,8 +4,6 @@ A `TraceFormat` describes one trace: its file, its columns, and how rows become 
 GPU are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial

@@ -4,8 +4,6 @@ Rollouts are timed by turns (platform/bench/measurements.py). The heads' weights
 first training step: zero weights would let compiled code skip the layers.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A learned policy's episode, decision by decision, for the replay page and picture."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, NamedTuple

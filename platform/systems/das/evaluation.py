@@ -1,7 +1,5 @@
 """Evaluation in GPU scheduling: the environment's adapter, and DAS's bundles in episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

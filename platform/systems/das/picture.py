@@ -1,7 +1,5 @@
 """A few successive decisions of a learned policy as a figure."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import IO, Any
 

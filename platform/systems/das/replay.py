@@ -1,7 +1,5 @@
 """The replay of GPU scheduling: machines over time, and decisions of a learned policy."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import IO, Any, NamedTuple

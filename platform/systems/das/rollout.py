@@ -4,8 +4,6 @@ The loop is several times as fast. Networks that it does not support (models/das
 run in torch, with one forward pass for both agents of all environments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple

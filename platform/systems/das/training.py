@@ -1,7 +1,5 @@
 """Training of DAS: settings, algorithm and baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -3,8 +3,6 @@
 Untrained weights take the same time as trained ones.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Evaluation in DAG scheduling: the environment's adapter, and Decima's bundles in episodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple

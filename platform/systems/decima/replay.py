@@ -1,7 +1,5 @@
 """Replay of DAG scheduling: a Gantt chart of executors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

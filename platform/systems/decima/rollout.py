@@ -1,7 +1,5 @@
 """Episodes and rollouts under Decima's network: simulator and network in one compiled loop."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

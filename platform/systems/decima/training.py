@@ -1,7 +1,5 @@
 """Decima's training recipe: settings, algorithm, baselines."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Example states, and the conversion of simulated episodes to states."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import MappingProxyType

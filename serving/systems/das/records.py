@@ -1,7 +1,5 @@
 """Records in states of DAS's endpoint: machines, jobs, users and earlier speeds."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

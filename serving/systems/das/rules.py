@@ -1,7 +1,5 @@
 """Heuristics of the environment as policies of the service."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 from loadmaster.envs.errors import unknown_name

@@ -1,7 +1,5 @@
 """Conversion between states and the environment's tables, so that both are decided by one code."""
 
-from __future__ import annotations
-
 from itertools import chain, repeat
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Example states: one by hand, generated ones of busy clusters, and those of the simulator."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Mapping
 from functools import cache

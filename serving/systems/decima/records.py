@@ -4,8 +4,6 @@ Fields hold only what the operator of a Spark-like cluster can know. Defaults ke
 by hand short.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Decision rounds on states of the service, by the network or by a heuristic."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

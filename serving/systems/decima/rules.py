@@ -1,7 +1,5 @@
 """Heuristics that decide on states where the network cannot."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 
 import numpy as np

@@ -3,8 +3,6 @@
 A state that is not consistent is refused by a ValidationError that names the field.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter

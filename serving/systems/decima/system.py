@@ -1,7 +1,5 @@
 """Decima's endpoint of the decision service."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -179,7 +177,7 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
 def executors_held(snapshot: ClusterSnapshot) -> NDArray[np.int64]:
     """(J,) executors of each job, moving and promised ones included, without those to place."""
     moving = job_sums(snapshot.stages, snapshot.bank.first_stage)[MOVING]
-    held = snapshot.members + moving + snapshot.committed_in
+    held: NDArray[np.int64] = snapshot.members + moving + snapshot.committed_in
     if snapshot.source_job != state_cols.NONE:
         held[snapshot.source_job] -= snapshot.left.sum()
     return held

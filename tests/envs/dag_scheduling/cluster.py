@@ -1,7 +1,5 @@
 """Test helpers: tiny workloads, and a cluster driven one decision at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

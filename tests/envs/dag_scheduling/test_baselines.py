@@ -1,7 +1,5 @@
 """Rules on hand-made observations; the exact optimum, by hand and by enumeration."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -3,8 +3,6 @@
 Moving to a job takes 2 s unless a test sets otherwise, and executors begin outside any job.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Invariants of schedules, states and observations, on built-in workloads and random DAGs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hypothesis.strategies as st

@@ -3,8 +3,6 @@
 tests/contract compares the two step by step; tests/envs/test_registry.py has refused settings.
 """
 
-from __future__ import annotations
-
 import gymnasium
 import numpy as np
 import pytest

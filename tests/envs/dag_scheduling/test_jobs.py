@@ -1,7 +1,5 @@
 """Jobs: lists of task durations and draws from them, refused jobs, arrivals and horizons."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

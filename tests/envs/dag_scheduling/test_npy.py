@@ -1,7 +1,5 @@
 """The npy reader: round trips, refusal of code and of damaged files."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@ The published figures are means over 80 seeds, measured with Decima's public cod
 first job, then 200 more at 25 s, on 50 executors.
 """
 
-from __future__ import annotations
-
 import heapq
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor

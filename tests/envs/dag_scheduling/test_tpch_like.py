@@ -1,7 +1,5 @@
 """tpch-like against the statistics of the published profiles."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from numpy.typing import NDArray

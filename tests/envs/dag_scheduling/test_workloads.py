@@ -1,7 +1,5 @@
 """The toy workload, and the import of TPC-H profiles and of the Alibaba 2018 batch trace."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path

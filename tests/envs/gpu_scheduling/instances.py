@@ -1,7 +1,5 @@
 """Small episodes for tests, drawn or written by hand, and policies that decide as the agents do."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any

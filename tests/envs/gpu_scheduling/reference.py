@@ -4,8 +4,6 @@
 PAI simulator, with gangs, and the rule "consolidate".
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 from typing import Any

@@ -1,7 +1,5 @@
 """Machine tables built from the settings; jobs of an episode and their arrival times."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Schedules, their metrics and preemption worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

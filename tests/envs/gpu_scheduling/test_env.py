@@ -1,7 +1,5 @@
 """The environment: decisions, observations, actions and rewards."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

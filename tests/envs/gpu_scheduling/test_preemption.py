@@ -1,7 +1,5 @@
 """Decisions of the agents, with and without preemption: rules, accounting, and termination."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -4,8 +4,6 @@ The figures of the simulator published with Alibaba's PAI trace are those it pri
 sample of 3,046 jobs; it has no interference and skips blocked jobs.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

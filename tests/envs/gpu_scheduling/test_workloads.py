@@ -1,7 +1,5 @@
 """Workloads: the generator compared with published statistics, and public traces."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from pathlib import Path

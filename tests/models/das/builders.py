@@ -1,7 +1,5 @@
 """Small inputs of the random-walk process and of the whole network, and the dense process."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -1,7 +1,5 @@
 """The compiled agents against the network in torch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The random-walk process against its dense form: exact, over cells, and the observed history."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

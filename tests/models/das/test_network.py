@@ -1,7 +1,5 @@
 """Both agents and their critic: dependencies, densities and gradients in the four variants."""
 
-from __future__ import annotations
-
 import math
 import time
 

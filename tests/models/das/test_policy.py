@@ -1,7 +1,5 @@
 """DasPolicy in episodes: compiled against torch, and explanations of its decisions."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DecimaModule alone, and in RLlib's own sampling loop."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

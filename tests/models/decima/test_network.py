@@ -1,7 +1,5 @@
 """Decima's network: invariances, masks, gradients, and parity with the compiled form."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

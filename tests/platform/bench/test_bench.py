@@ -1,7 +1,5 @@
 """The benchmark command: its shape, and that its figures are measured, not remembered."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import fmean
 from typing import Any

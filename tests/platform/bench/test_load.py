@@ -1,7 +1,5 @@
 """The load generator: counts and waits; a soak: failures, memory that grows, the files."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools

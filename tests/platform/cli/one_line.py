@@ -1,7 +1,5 @@
 """Run commands in this process and check what they print."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

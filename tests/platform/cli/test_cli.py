@@ -1,7 +1,5 @@
 """The command line: quick help, one-line errors, exit codes, `list` and `doctor`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """`loadmaster submit` and `loadmaster jobs`, against a fake dashboard."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`loadmaster retrain`: the files it writes, its comparison, and resuming."""
 
-from __future__ import annotations
-
 import json
 import math
 import shlex

@@ -1,7 +1,5 @@
 """`loadmaster serve`, `decide` and `state`: settings, output, and one-line errors."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

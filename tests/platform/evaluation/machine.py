@@ -4,8 +4,6 @@ Shortest-first is optimal in mean completion time (Smith's rule); the makespan d
 the order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple

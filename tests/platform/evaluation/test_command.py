@@ -1,7 +1,5 @@
 """`loadmaster evaluate`: its output, tables and charts, the report; and `calibrate`."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Policies and episodes of an evaluation, their comparison, and its statistics."""
 
-from __future__ import annotations
-
 import json
 import math
 import threading

@@ -1,7 +1,5 @@
 """Ray's output goes to a file, and Ctrl-C while Ray starts is not lost."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

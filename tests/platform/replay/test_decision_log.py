@@ -1,7 +1,5 @@
 """`loadmaster replay --log`: logged decisions made again by the same or another version."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

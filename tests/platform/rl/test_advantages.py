@@ -1,7 +1,5 @@
 """Baselines, advantages and critic targets: by hand, unbiased, and with less variance."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

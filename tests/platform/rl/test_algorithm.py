@@ -1,7 +1,5 @@
 """Learning from groups that share an input, by gradient and by evolution, in a toy environment."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Sequence
 from functools import partial

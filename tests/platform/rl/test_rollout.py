@@ -1,7 +1,5 @@
 """Batches of ragged columns, and rollouts of vector environments."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures: the system `example`, and sweep files of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

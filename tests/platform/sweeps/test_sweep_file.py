@@ -1,7 +1,5 @@
 """Sweep files, errors that name file, line and key; and one trial without Ray."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re

@@ -1,7 +1,5 @@
 """Sweeps on Ray: schedulers, failures, Ctrl-C, and files."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

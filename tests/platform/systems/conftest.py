@@ -1,7 +1,5 @@
 """A working folder, pretrained policies and commands, for tests of learned policies."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Learned policies: their lookup, and the commands evaluate, replay, export and list."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Training settings: YAML files, partly given groups, and what a resumed run may change."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

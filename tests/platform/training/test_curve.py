@@ -1,7 +1,5 @@
 """Validations of runs, read from their files, learning curves, and `loadmaster curve`."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

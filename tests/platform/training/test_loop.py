@@ -1,7 +1,5 @@
 """The training loop with a fake trainer, and its progress on the console."""
 
-from __future__ import annotations
-
 import io
 import signal
 from collections.abc import Callable

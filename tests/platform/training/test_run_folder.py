@@ -1,7 +1,5 @@
 """A run's files: created, opened, rewound to a checkpoint; provenance; trackers."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -1,7 +1,5 @@
 """A fixture that makes either client, and a clock that only advances while sleeping."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterator

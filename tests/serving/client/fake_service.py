@@ -1,7 +1,5 @@
 """A fake service on a raw socket with scripted behaviour: normal, late, truncated or silent."""
 
-from __future__ import annotations
-
 import json
 import socket
 import socketserver

@@ -1,7 +1,5 @@
 """Both clients against a fake service: requests, retries, errors, local fallback, tokens."""
 
-from __future__ import annotations
-
 import json
 import logging
 import time

@@ -1,7 +1,5 @@
 """Threads, forks, tasks and event loops that share a client; TLS; import without other packages."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

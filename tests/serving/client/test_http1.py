@@ -1,7 +1,5 @@
 """The response parser: any split of the input, every framing, malformed input."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

@@ -1,7 +1,5 @@
 """Decoding JSON into dataclasses: unknown fields are ignored, known ones are checked."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

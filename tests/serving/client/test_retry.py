@@ -1,7 +1,5 @@
 """Which failures are retried, after which pauses, and within which deadline."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

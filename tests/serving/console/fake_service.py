@@ -1,7 +1,5 @@
 """The gateway over HTTP with simulated systems: decisions and history without policies or Ray."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import deque

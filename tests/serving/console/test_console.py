@@ -1,7 +1,5 @@
 """The console in Chromium, over simulated systems, and once over the real gateway."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The page of the console without a browser: document, headers, and the bundler of its modules."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

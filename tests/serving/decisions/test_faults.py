@@ -1,7 +1,5 @@
 """Faults of policies, processes and the disk: every request gets a decision in time."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

@@ -1,7 +1,5 @@
 """Guard: bounds, steps, totals, stabilisation, flapping."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

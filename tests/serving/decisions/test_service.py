@@ -1,7 +1,5 @@
 """The service over HTTP, with a worker in the same process."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Short forms of `bench serve` and `bench soak` on a service on Ray Serve."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Access control: tokens, scopes and rates, alone and over all routes; secrecy of tokens."""
 
-from __future__ import annotations
-
 import hmac
 import logging
 import os

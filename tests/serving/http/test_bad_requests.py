@@ -1,7 +1,5 @@
 """Bad requests and bundles: refused quickly, in one line with the field, and nothing changes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Generated requests: Schemathesis over the OpenAPI document, and mutations of valid states."""
 
-from __future__ import annotations
-
 import copy
 import os
 from collections import Counter

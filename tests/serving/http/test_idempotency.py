@@ -1,7 +1,5 @@
 """A request repeated under the same id gets the same response."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any

@@ -1,7 +1,5 @@
 """The OpenAPI document and its page: valid, complete, and true to the routes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The HTTP listener on real sockets: addresses, ports, limits, refused bodies."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

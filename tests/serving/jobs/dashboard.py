@@ -1,7 +1,5 @@
 """A fake dashboard with the part of Ray's job API that the clients use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

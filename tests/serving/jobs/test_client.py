@@ -1,7 +1,5 @@
 """The client of a cluster's jobs, against a fake dashboard."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A job: its id, entrypoint, environment and state."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import re

@@ -1,7 +1,5 @@
 """The wheel for a cluster: complete, without requirements, cached; and its errors."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """ADWIN: agreement with an exact window, false positive rate, delay, bounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The decision log: round trip, limits, faults of the disk, foreign and damaged files."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

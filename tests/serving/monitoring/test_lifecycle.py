@@ -1,7 +1,5 @@
 """AWARE's Algorithm 1: its transitions, thresholds and invariants."""
 
-from __future__ import annotations
-
 import math
 from statistics import stdev
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of the service: names, labels and values, also as Ray's page exports them."""
 
-from __future__ import annotations
-
 import time
 import urllib.request
 from pathlib import Path

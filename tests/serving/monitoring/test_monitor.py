@@ -1,7 +1,5 @@
 """The monitor: counts, drifts, recommendations, persistence and cost."""
 
-from __future__ import annotations
-
 import json
 import random
 import time

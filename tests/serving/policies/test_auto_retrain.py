@@ -1,7 +1,5 @@
 """Automatic retraining of a service, with a fake cluster."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

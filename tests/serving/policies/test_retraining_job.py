@@ -1,7 +1,5 @@
 """Retraining jobs: their command, polling, pauses, faults and persistence."""
 
-from __future__ import annotations
-
 import json
 import os
 from itertools import pairwise

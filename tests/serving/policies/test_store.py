@@ -1,7 +1,5 @@
 """Store and StateWriter: copies of bundles, the record, faults, writes beside the event loop."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

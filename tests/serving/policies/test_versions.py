@@ -1,7 +1,5 @@
 """Policy slots: routing, promotion, rollback and their record."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

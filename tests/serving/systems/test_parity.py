@@ -1,7 +1,5 @@
 """Train/serve parity: decisions on states sent as JSON equal those of the simulated episode."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Iterator

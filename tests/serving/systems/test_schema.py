@@ -1,7 +1,5 @@
 """Validation of states: errors name the wrong field, the same for JSON and for mappings."""
 
-from __future__ import annotations
-
 import copy
 import json
 from typing import Any

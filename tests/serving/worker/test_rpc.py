@@ -1,7 +1,5 @@
 """RPC between gateway and worker: frames, faults, lost connections, and the circuit breaker."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """`loadmaster bench rollouts das`, with a tiny network on toy jobs."""
 
-from __future__ import annotations
-
 import pytest
 
 from loadmaster.models.das.compiled import weights_of

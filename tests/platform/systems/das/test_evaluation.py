@@ -1,7 +1,5 @@
 """`loadmaster evaluate gpu_scheduling`, and bundles of DAS in it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

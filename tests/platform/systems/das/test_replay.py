@@ -1,7 +1,5 @@
 """The replay of GPU scheduling: bars, decision trace, page, picture and command."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """DAS's compiled loop against the vector engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

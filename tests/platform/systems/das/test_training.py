@@ -1,7 +1,5 @@
 """DAS's training on Ray: variants, critics, workers, resumed runs."""
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded episodes on a crowded cluster, of an untrained policy that preempts and of baselines."""
 
-from __future__ import annotations
-
 from functools import cache
 
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings

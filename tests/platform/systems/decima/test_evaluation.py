@@ -1,7 +1,5 @@
 """`loadmaster evaluate dag_scheduling`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """The replay page as text, and its command; tests/e2e opens it in a browser."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import hashlib

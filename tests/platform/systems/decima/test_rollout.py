@@ -1,7 +1,5 @@
 """Compiled episodes equal those of the environment, and explained decisions those of both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training on Ray: the same curve with any number of workers, after kills and resumes."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Sequence

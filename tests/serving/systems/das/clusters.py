@@ -1,7 +1,5 @@
 """States for tests: records by hand, and random ones for property tests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """States in the environment's tables: observations equal those of the simulated episode."""
 
-from __future__ import annotations
-
 from itertools import islice
 from typing import Any
 

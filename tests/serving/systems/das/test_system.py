@@ -1,7 +1,5 @@
 """DAS's endpoint: decisions and explanations of bundles and rules, and the checks of decisions."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

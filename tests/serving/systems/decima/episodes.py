@@ -1,7 +1,5 @@
 """Episodes of the simulator as rounds of states, with the decisions taken there."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 

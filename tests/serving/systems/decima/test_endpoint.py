@@ -1,7 +1,5 @@
 """Decima's endpoint: observations, legal decisions, explanations, features."""
 
-from __future__ import annotations
-
 import math
 from itertools import chain, islice
 from pathlib import Path
