@@ -21,11 +21,11 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
-ORDER = ("architecture", "docker", "", "serving", "e2e")  # of folders; "": all others
+ORDER = ("architecture", "docker", "e2e", "", "serving")  # of folders; "": all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder: first what is fast and needs no compilation, services last."""
+    """Sort by folder. Tests of commands wait much, also at the end, so others run beside them."""
     items.sort(key=lambda item: ORDER.index(_folder(item)))
 
 
