@@ -5,7 +5,7 @@ monitors and replaces the workers, and carries the calls while there is no socke
 where gateway and worker run on different machines.
 
 A lone call is written at once. While BATCHES writes are unanswered, further calls wait and share
-the next one; replies to calls of one write share a write too. @@FIGURE@@
+the next one; replies to calls of one write share a write too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ACCEPT_S = 10.0  # how long a worker waits for the gateway to connect
 RECONNECT_S = 1.0
 RECEIVE_BYTES = 1 << 18
 BATCHES = 2  # unanswered writes: one is decided on while replies of the other become responses
-FLUSH_S = 0.01  # how long a reply may wait for those of the next calls
+FLUSH_S = 0.02  # how long a reply may wait for those of the next calls
 _HEADER = struct.Struct("!IBI")  # bytes that follow, kind, number of the call
 _CALL = struct.Struct("!dHH")  # deadline, bytes of version and folder
 
@@ -91,7 +91,7 @@ def take_frames(received: bytearray) -> Iterator[tuple[int, int, bytes]]:
         end = _HEADER.size + length
         if len(received) < end:
             return
-        body = bytes(received[_HEADER.size : end])
+        body = bytes(memoryview(received)[_HEADER.size : end])
         del received[:end]
         yield kind, number, body
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import json
 import math
 import os
 import threading
@@ -34,8 +33,6 @@ from loadmaster.serving.system import Endpoint, Policy, find_endpoint
 from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
 
 HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces the replica
-
-_STRICT_JSON = json.JSONEncoder(allow_nan=False)  # raises ValueError for NaN and infinity
 
 
 class SystemWorker:
@@ -198,14 +195,21 @@ class PolicyRunner:
         decision: dict[str, Any] = proposal.decision.model_dump(mode="json")
         # A network with NaN weights still has an argmax; its scores show them.
         options = (one for many in proposal.explanation.choices.values() for one in many)
-        try:
-            _STRICT_JSON.encode([decision, [one.score for one in options]])
-        except ValueError:
-            raise NotFiniteError("the decision or its scores hold NaN or infinity") from None
+        if not _is_finite(decision) or not all(math.isfinite(one.score) for one in options):
+            raise NotFiniteError("the decision or its scores hold NaN or infinity")
         fault = self.endpoint.validate_decision(state, proposal.decision)
         if fault is not None:
             raise IllegalError(fault)
         return decision
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether JSON data holds neither NaN nor infinity; a third of the time of encoding it."""
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _cause_of(fault: Exception) -> str:
