@@ -74,19 +74,30 @@ async def test_calls_wait_and_share_a_write_while_two_are_unanswered() -> None:
         def write(self, data: bytes) -> None:
             writes.append([number for _, number, _ in rpc.take_frames(bytearray(data))])
 
+    def call(number: int) -> list[asyncio.Future[bytes]]:
+        return [asyncio.ensure_future(client.call(rpc.DECIDE, call_of())) for _ in range(number)]
+
+    async def reply(*numbers: int) -> None:
+        client.data_received(b"".join(rpc.frame(rpc.DONE, number, b"") for number in numbers))
+        await asyncio.sleep(0.01)
+
     client = rpc.RpcClient()
     client.connection_made(Transport())  # type: ignore[arg-type]
-    calls = [asyncio.ensure_future(client.call(rpc.DECIDE, call_of())) for _ in range(6)]
-    await asyncio.sleep(0)
-    assert writes == [[0], [1]]
-    calls[3].cancel()
-    await asyncio.sleep(0)
-    client.data_received(rpc.frame(rpc.DONE, 0, b""))
-    assert writes[2:] == [[2, 4, 5]]
-    calls.append(asyncio.ensure_future(client.call(rpc.DECIDE, call_of())))
-    client.data_received(b"".join(rpc.frame(rpc.DONE, number, b"") for number in (2, 1, 4)))
-    await asyncio.sleep(0)
-    assert writes[3:] == [[6]]
+    calls = call(2)
+    await asyncio.sleep(0.01)
+    calls += call(1)
+    await asyncio.sleep(0.01)
+    assert writes == [[0, 1], [2]]
+    calls += call(3)
+    await asyncio.sleep(0.01)
+    calls[4].cancel()
+    await reply(0)
+    assert writes[2:] == []
+    await reply(1)
+    assert writes[2:] == [[3, 5]]
+    await reply(2, 3, 5)
+    done = await asyncio.gather(*calls, return_exceptions=True)
+    assert [isinstance(one, bytes) for one in done] == [True] * 4 + [False, True]
 
 
 @pytest.mark.anyio
