@@ -30,13 +30,13 @@ check: lint typecheck  ## lint, types and the fast tests: about two minutes once
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
-	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead das & $(PY) -P .ci/compile-ahead decima;) \
-		$(PY) -m pytest $(IN_TWO) $(PYTEST_ARGS)
+	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead das & $(PY) -P .ci/compile-ahead decima; wait)
+	@$(PY) -m pytest $(IN_TWO) $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(PY) -m coverage run -m pytest -q $(PYTEST_ARGS)
+	@$(PY) -m coverage run -m pytest -q $(IN_TWO) $(PYTEST_ARGS)
 	@$(PY) -m coverage combine -q && $(PY) -m coverage report --sort=cover | tail -n 40
 
 lint: setup  ## ruff: faults and formatting

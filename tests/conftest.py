@@ -25,11 +25,8 @@ ORDER = ("architecture", "docker", "e2e", "", "serving")  # of folders; "": all 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder. Tests of commands wait much, also at the end, so others run beside them.
-
-    Those of DAS come late: `make test` is still compiling its functions.
-    """
-    items.sort(key=lambda item: (ORDER.index(_folder(item)), "das" in item.path.stem))
+    """Sort by folder. Tests of commands wait much, also at the end, so others run beside them."""
+    items.sort(key=lambda item: ORDER.index(_folder(item)))
 
 
 def _folder(item: pytest.Item) -> str:
