@@ -9,10 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
-from pydantic_core import SchemaValidator, core_schema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic_core import SchemaValidator, core_schema, from_json
 from pydantic_core import to_json as encode_json
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
@@ -62,11 +62,10 @@ class PolicyRef(TypedDict):
 # Replies of a worker.
 
 
-class Decided(BaseModel):
+class Decided(NamedTuple):
     """A decision of the policy, or of the rule if the policy failed or was not called. The gateway
     replaces it by what the guard makes of it."""
 
-    kind: Literal["decided"] = "decided"
     decision: dict[str, Any]
     reason: dict[str, Any]
     source: str
@@ -79,12 +78,26 @@ class Decided(BaseModel):
     guarded: tuple[str, ...] = ()  # kinds of the same changes
 
 
-class Invalid(BaseModel):
+class Invalid(NamedTuple):
     """A request that does not fit the schema."""
 
-    kind: Literal["invalid"] = "invalid"
     line: str
     field: str | None
+
+
+def encode_reply(reply: Decided | Invalid) -> bytes:
+    """Encode as a JSON array. With pydantic models instead of tuples, encoding and decoding take 16
+    microseconds longer (Decima, small state), one part in fifty of a decision."""
+    return encode_json((isinstance(reply, Decided), *reply), inf_nan_mode="constants")
+
+
+def decode_reply(raw: bytes) -> Decided | Invalid:
+    """Decode what `encode_reply` made; both ends are of one version."""
+    is_decided, *values = from_json(raw)
+    if not is_decided:
+        return Invalid(*values)
+    decided = Decided(*values)
+    return decided._replace(quantities=tuple(Quantity(*one) for one in decided.quantities))
 
 
 class Proposed(BaseModel):
@@ -99,11 +112,6 @@ class Loaded(BaseModel):
     """Why a bundle cannot be used; None: the worker has loaded it."""
 
     refused: str | None
-
-
-DECIDE_REPLY: TypeAdapter[Decided | Invalid] = TypeAdapter(
-    Annotated[Decided | Invalid, Field(discriminator="kind")]
-)
 
 
 # Schemas of requests.

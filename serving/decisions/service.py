@@ -12,7 +12,6 @@ from typing import Any
 
 from loadmaster.serving.decisions.guard import Guard
 from loadmaster.serving.decisions.request import (
-    DECIDE_REPLY,
     DOWN,
     FALLBACK,
     OPEN,
@@ -23,6 +22,7 @@ from loadmaster.serving.decisions.request import (
     Proposed,
     RequestError,
     RequestOptions,
+    decode_reply,
     feedback_model,
     iso,
     line_of,
@@ -73,7 +73,7 @@ class DecisionPipeline:
             async with asyncio.timeout(within_s):
                 deadline = time.monotonic() + within_s
                 reply = await self._worker.decide(version, folder, raw, deadline)
-            decided = DECIDE_REPLY.validate_json(reply)
+            decided = decode_reply(reply)
         except TimeoutError:
             self.breaker.failed(time.monotonic())
             return self.decide_here(raw, routing, TIMEOUT, f"no reply within {within_s:.3f} s")
@@ -92,20 +92,19 @@ class DecisionPipeline:
 
     def _guarded(self, raw: bytes, routing: Routing, decided: Decided) -> Decided:
         """Apply the guard. If its result cannot be carried out, nothing changes at all."""
-        allowed, decided.guard, decided.guarded = self._guard.apply(
-            decided.quantities, time.monotonic()
-        )
+        allowed, guard, guarded = self._guard.apply(decided.quantities, time.monotonic())
+        decision, cause = decided.decision, decided.cause
         if allowed:
             endpoint, state = self.runner.endpoint, self.runner.state(raw)
-            proposed = endpoint.decision.model_validate(decided.decision)
+            proposed = endpoint.decision.model_validate(decision)
             kept = endpoint.constrain(state, proposed, allowed)
             if endpoint.validate_decision(state, kept) is not None:
                 unchanged = {one.name: one.current for one in decided.quantities}
                 kept = endpoint.constrain(state, proposed, unchanged)
-            decided.decision = kept.model_dump(mode="json")
+            decision = kept.model_dump(mode="json")
         if decided.source == FALLBACK and routing.cause:
-            decided.cause = routing.cause  # the routing chose the rule: no policy failed
-        return decided
+            cause = routing.cause  # the routing chose the rule: no policy failed
+        return decided._replace(decision=decision, cause=cause, guard=guard, guarded=guarded)
 
 
 class DecisionService:

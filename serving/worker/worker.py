@@ -24,6 +24,7 @@ from loadmaster.serving.decisions.request import (
     PolicyRef,
     Proposed,
     RequestError,
+    encode_reply,
     line_of,
     read,
     request_model,
@@ -99,7 +100,7 @@ class SystemWorker:
             try:
                 if self._busy_since > call.deadline:
                     raise TimeoutError("the gateway no longer waits for this call")
-                return to_json(self._active.decide(call.request, call.version, call.folder))
+                return encode_reply(self._active.decide(call.request, call.version, call.folder))
             finally:
                 self._busy_since = None
 

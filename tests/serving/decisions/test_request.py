@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from loadmaster.serving.decisions import request
 from loadmaster.serving.decisions.request import RequestError, RequestOptions, parse_options, read
 from loadmaster.serving.monitoring.recorder import state_text
-from loadmaster.serving.system import Record
+from loadmaster.serving.system import Quantity, Record
 from tests.serving import toy
 
 REQUEST: Any = request.request_model(toy.ENDPOINT)
@@ -185,3 +186,18 @@ def test_large_requests_are_read_like_small_ones() -> None:
     wrong, misspelt = {"values": [*values, "x", "y"]}, {"valeus": values}
     assert refused(lambda: read(Many, request.to_json(wrong))).field == f"values[{len(values)}]"
     assert refused(lambda: read(Many, request.to_json(misspelt))).field == "valeus"
+
+
+def test_replies_of_a_worker_are_decoded_as_they_were_encoded() -> None:
+    decided = request.Decided(
+        decision={"replicas": 3},
+        reason={"summary": "a load of 42", "choices": {}},
+        source="policy",
+        cause=None,
+        detail="",
+        policy={"name": "toy", "version": "1"},
+        quantities=(Quantity("replicas", 2.0, 3.0),),
+        features={"load": math.inf},
+    )
+    for reply in (decided, request.Invalid("load: is missing", "load")):
+        assert request.decode_reply(request.encode_reply(reply)) == reply
