@@ -6,8 +6,8 @@ where gateway and worker run on different machines.
 
 Calls that are made in one turn of the event loop share a write. While BATCHES writes are
 unanswered, further calls wait for the next one. Replies to calls of one write share a write too.
-With 16 connections this limit saves a tenth of the CPU time of a decision (Decima, small state, both
-processes; 2.30 against 2.56 ms in turn on two slow cores).
+With 16 connections this limit saves a tenth of the CPU time of a decision (Decima, small state,
+both processes; 2.30 against 2.56 ms in turn on two slow cores).
 """
 
 from __future__ import annotations
