@@ -30,7 +30,7 @@ check: lint typecheck  ## lint, types and the fast tests: about two minutes once
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
-	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead das & $(PY) -P .ci/compile-ahead decima; wait)
+	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
 	@$(PY) -m pytest $(IN_TWO) $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling.actions import (
     AGENTS,
     ORDERING,
@@ -21,7 +20,11 @@ from loadmaster.envs.gpu_scheduling.actions import (
     check_action,
 )
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import DecisionState, new_decision_state
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    DecisionState,
+    advance_to_decision,
+    new_decision_state,
+)
 from loadmaster.envs.gpu_scheduling.env import Action, GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
@@ -97,7 +100,7 @@ def _step_batch(
             legal[i] = apply_action(
                 state, cluster, jobs, decision, terms, priorities[i], affinities[i]
             )
-        status[i] = decisions.advance_to_decision(state, cluster, jobs, decision)
+        status[i] = advance_to_decision(state, cluster, jobs, decision)
         observe(state, cluster, jobs, decision, view)
 
 

@@ -19,7 +19,19 @@ from .responses import (
 )
 
 __all__ = [
-    "Accepted", "AsyncClient", "Choice", "Client", "DeadlineExceeded", "Decision", "History",
-    "LoggedDecision", "PolicyName", "Reason", "ServiceError", "Shadow", "Status", "Systems",
+    "Accepted",
+    "AsyncClient",
+    "Choice",
+    "Client",
+    "DeadlineExceeded",
+    "Decision",
+    "History",
+    "LoggedDecision",
+    "PolicyName",
+    "Reason",
+    "ServiceError",
+    "Shadow",
+    "Status",
+    "Systems",
     "Unreachable",
-]  # fmt: skip
+]

@@ -4,11 +4,9 @@ import asyncio
 import datetime
 import logging
 import os
-import re
 import secrets
 import shlex
 import time
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -213,14 +211,19 @@ class Jobs:
         return InputError(f"the cluster at {self.address} {what}; {expected}")
 
 
-def _reason(fault: OSError) -> str:
-    """The operating system's text in the errors that requests and Ray raise from it."""
+def _reason(fault: BaseException) -> str:
+    """The text of the operating system's error inside the errors of libraries."""
     import requests
 
     if isinstance(fault, requests.exceptions.Timeout):
         return "timeout"
-    found = re.search(r"\[Errno -?\d+\] ([\w ]+)", "".join(traceback.format_exception(fault)))
-    return found[1] if found else "the connection broke"
+    inner: BaseException | None = fault
+    while inner is not None:
+        for part in (inner, *inner.args):
+            if isinstance(part, OSError) and part.strerror:
+                return part.strerror
+        inner = inner.__cause__ or inner.__context__
+    return "the connection broke"
 
 
 @contextmanager

@@ -20,9 +20,12 @@ LOG_HEADER = re.compile(r"last available logs \(truncated to [\d,]+ chars\):\n")
 
 Status = Literal["queued", "running", "succeeded", "failed", "stopped"]
 STATUS: Mapping[str, Status] = {  # Ray's status -> ours
-    "PENDING": "queued", "RUNNING": "running", "SUCCEEDED": "succeeded", "FAILED": "failed",
+    "PENDING": "queued",
+    "RUNNING": "running",
+    "SUCCEEDED": "succeeded",
+    "FAILED": "failed",
     "STOPPED": "stopped",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

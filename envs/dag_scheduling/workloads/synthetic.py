@@ -16,8 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling.jobs import Job, Stage, Workload, build_workload, equal_tasks
-from loadmaster.envs.dag_scheduling.workloads import tpch_plans
-from loadmaster.envs.dag_scheduling.workloads.tpch_plans import TABLES, PlanStage, stage_memory
+from loadmaster.envs.dag_scheduling.workloads.tpch_plans import (
+    TABLES,
+    PlanStage,
+    query_plans,
+    stage_memory,
+)
 
 SIZES_GB = (2, 5, 10, 20, 50, 80, 100)
 _SEED = 2019  # fixes all jobs
@@ -122,7 +126,7 @@ def toy() -> Workload:
 def tpch_like() -> Workload:
     """Generate the 154 jobs."""
     random = np.random.default_rng(_SEED)
-    plans = tpch_plans.query_plans()
+    plans = query_plans()
     stages = [stage for plan in plans for stage in plan]
     costs = draw_costs(stages, random)
     jobs = []

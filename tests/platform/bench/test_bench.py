@@ -195,7 +195,7 @@ def test_recorded_jobs_have_a_peer(monkeypatch: Patch) -> None:
     figures = {figure.name: figure for figure in measured}
     small = figures["gpu_scheduling/pai-3x8/cpu_s"]
     assert small.peer == 9.0
-    assert (small.ratio or 0) > 500  # about 3,000; the machine may be busy
+    assert (small.ratio or 0) > 2000
     for ordering in ("fifo", "sjf"):
         assert figures[f"gpu_scheduling/20000-jobs/{ordering}/cpu_s"].value < 0.5
 
