@@ -81,6 +81,7 @@ def service(tmp_path: Path) -> Iterator[Client]:
         finally:
             if running.poll() is None:
                 os.kill(running.pid, signal.SIGKILL)
+            client.close()
             log.close()
             print((tmp_path / "serve.log").read_text()[-2000:])
 

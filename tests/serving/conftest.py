@@ -135,6 +135,6 @@ def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         "port": port,
         "folder": str(service.folder),
     }
-    with serving(arguments):
+    with service.admin, serving(arguments):
         assert wait_until_ready(build_settings(ServeSettings, arguments), threading.Event())
         yield service

@@ -106,7 +106,7 @@ def test_error_leaves_no_files(tmp_path: Path, before: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "default::pytest.PytestUnraisableExceptionWarning")
 def test_charts_of_degenerate_results(tmp_path: Path) -> None:
     """One job, seed and policy; and jobs that the horizon cut off, including all of one policy."""
 

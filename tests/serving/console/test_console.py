@@ -353,4 +353,5 @@ def test_operator_of_a_real_service(
     assert "shadow" in console.wait_for(text_of("action-error"))
     assert browser.evaluate("localStorage.getItem('loadmaster.token')") is None
     assert all("token" not in url for url in browser.requests())
+    client.close()
     server.stop()
