@@ -25,6 +25,7 @@ from loadmaster.models.keyed_random import draw_normal
 from loadmaster.models.layers import Array32
 
 ORDER, PLACE = 0, 1  # random streams of the agents, and their places in `log_prob`
+MEANS, SAMPLES = np.False_, np.True_  # argument `sample`; Python's literals compile a variant each
 _MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
 
 
@@ -214,7 +215,7 @@ def affinity_std(
         compiled_placement.score_pairs(view, row, weights.placement, work.placement)
         if weights.has_process:
             kinds = outputs[KINDS:]
-            posterior(kinds, view.rack, work.standard, False, weights.process, work.process)
+            posterior(kinds, view.rack, work.standard, MEANS, weights.process, work.process)
         work.scored_row[0] = row
     if weights.has_process:
         compiled_process.posterior_std(machines, work.process, scratch, out)

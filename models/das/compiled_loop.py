@@ -25,7 +25,7 @@ from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.observation import Observation, observe, observe_if_decision
 from loadmaster.envs.gpu_scheduling.rewards import Terms
 from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, SimState
-from loadmaster.models.das.compiled import Weights, Workspace, affinity_std, decide
+from loadmaster.models.das.compiled import MEANS, Weights, Workspace, affinity_std, decide
 from loadmaster.models.eigensolver import Array64
 from loadmaster.models.layers import Array32, top_k
 
@@ -86,7 +86,7 @@ def run_event(
     while observe_if_decision(state, cluster, jobs, decision_state, view):
         if phase not in (EVENT, decision_state.counts[PHASE]):
             return True
-        decide(view, weights, work, False, np.int64(0))
+        decide(view, weights, work, MEANS, np.int64(0))
         if score_options(view, decision_state, work.priority, work.affinity, scores):
             _score_uncertainty(view, weights, work, scores)
         if not apply_action(
@@ -193,6 +193,6 @@ def run_greedy(
         if status != DECIDE:
             return status
         observe(state, cluster, jobs, decision_state, view)
-        decide(view, weights, work, False, np.int64(0))
+        decide(view, weights, work, MEANS, np.int64(0))
         apply_action(state, cluster, jobs, decision_state, terms, work.priority, work.affinity)
         decisions[0] += 1

@@ -132,7 +132,8 @@ def run_sampled(
             return status
         observe(state, cluster, jobs, decision_state, view)
         step = used[STEPS]
-        kernels.decide(view, weights, work, True, np.int64(splitmix64(action_seed, step)))
+        key = np.int64(splitmix64(action_seed, step))
+        kernels.decide(view, weights, work, kernels.SAMPLES, key)
         facts = buffer.facts[step]
         facts[TIME_S] = state.times[NOW]
         facts[ORDER_LOG_PROB] = work.log_prob[kernels.ORDER]
