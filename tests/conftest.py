@@ -21,15 +21,18 @@ from tests.browser import Browser, chromium
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
-ORDER = ("architecture", "docker", "e2e", "", "serving")  # of folders; "": all others
+LIVE = "live"  # group of the files that use the service on Ray Serve
+ORDER = ("architecture", "docker", "e2e", LIVE, "")  # of folders and groups; "": all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort by folder. Tests of commands wait much, also at the end, so others run beside them."""
-    items.sort(key=lambda item: ORDER.index(_folder(item)))
+    """The longest groups first, so that both processes end at about the same time."""
+    items.sort(key=lambda item: ORDER.index(_group(item)))
 
 
-def _folder(item: pytest.Item) -> str:
+def _group(item: pytest.Item) -> str:
+    if _uses_live_service(str(item.path)):
+        return LIVE
     return next((part for part in item.path.parts if part in ORDER), "")
 
 
@@ -39,7 +42,7 @@ class ByFile(LoadScopeScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
-        return "live" if _uses_live_service(file) else file
+        return LIVE if _uses_live_service(file) else file
 
 
 @cache

@@ -5,10 +5,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from loadmaster.envs.errors import unknown_name
@@ -32,6 +33,15 @@ class Figure:
         if self.peer is None or not self.value:
             return None
         return self.value / self.peer if self.higher_is_better else self.peer / self.value
+
+
+def latency(
+    name: str, spent_ms: Sequence[float], peer: float | None = None, peer_name: str = ""
+) -> Iterator[Figure]:
+    """Median and 99th percentile of durations; the peer's is compared with the median."""
+    for percent, beside in ((50, (peer, peer_name)), (99, (None, ""))):
+        value = float(np.percentile(spent_ms, percent))
+        yield Figure(f"{name}/p{percent}_ms", value, "ms", *beside, higher_is_better=False)
 
 
 _FIRST_EPISODE = """

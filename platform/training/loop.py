@@ -17,7 +17,13 @@ from rich.console import Console
 
 from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import save_bundle
-from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in, reraise_sigint
+from loadmaster.platform.ray.cleanup import (
+    RAY_LOG,
+    cleanup_on_exit,
+    handled,
+    ray_output_in,
+    reraise_sigint,
+)
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.display import Progress, display
@@ -196,9 +202,5 @@ def _stop_requests(progress: Progress) -> Iterator[None]:
             raise KeyboardInterrupt
         progress.stopping = True
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(stop, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

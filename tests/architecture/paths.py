@@ -8,6 +8,7 @@ compiled by numba, do not count. docs/architecture.md lists the same files.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -99,6 +100,7 @@ def evaluate_path() -> list[str]:
 
 def training_path() -> list[str]:
     """Files of platform/ and models/ that one training iteration of Decima enters."""
+    importlib.import_module("loadmaster.platform.training.loop")  # faster without the trace
     trace = FileTrace(("platform", "models"), within="Trainer.step")
     with tempfile.TemporaryDirectory() as folder, trace.installed():
         given = [part for name, v in TINY_TRAINING.items() for part in ("--set", f"{name}={v}")]

@@ -35,7 +35,13 @@ from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.ordering import OrderingAgent
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
-from loadmaster.platform.bench.measurements import PER_S, Figure, measure_interleaved, one_thread
+from loadmaster.platform.bench.measurements import (
+    PER_S,
+    Figure,
+    latency,
+    measure_interleaved,
+    one_thread,
+)
 from loadmaster.platform.bench.stock_runner import Stock
 from loadmaster.platform.rl.rollout import RolloutEngine, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
@@ -197,9 +203,7 @@ def single_decisions(size: BenchSize, cluster: Cluster) -> Iterator[Figure]:
             runner.decide(work.priority, work.affinity)
         if len(spent) == size.decisions:
             break
-    for percentile in (50, 99):
-        name, value = f"das/decision/{cluster}/p{percentile}_ms", np.percentile(spent, percentile)
-        yield Figure(name, float(value), "ms", higher_is_better=False)
+    yield from latency(f"das/decision/{cluster}", spent)
 
 
 def many_machines(size: BenchSize, jobs: int) -> Figure:

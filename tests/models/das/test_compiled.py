@@ -194,7 +194,7 @@ def compiled_posterior(
     view: Observation, kinds: Any, standard: Any, weights: Any, work: Any
 ) -> float:
     compiled_process.load_history(view, weights, work)
-    return compiled_process.posterior(kinds, view.rack, standard, True, weights, work)
+    return compiled_process.posterior(kinds, view.rack, standard, kernels.SAMPLES, weights, work)
 
 
 @pytest.mark.parametrize("machines", [1, 2, 8, 40])

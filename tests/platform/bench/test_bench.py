@@ -15,6 +15,7 @@ from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.traces import needs_traces
 
 STOCK = ("stock_runner/envs-1/", "stock_runner/envs-3/")
+PARTS = ("cpu_", "", "rollout_", "update_")  # of the time of training
 
 
 def test_json_has_the_stable_keys(cli: Cli, monkeypatch: Patch) -> None:
@@ -88,7 +89,7 @@ def test_rollouts_are_compared_with_the_stock_runner(cli: Cli, monkeypatch: Patc
         *(f"rollout/{way}decisions_per_s" for way in names),
         *("rollout/stock_runner_decisions_per_s", "rollout/times_stock_runner"),
         *("decision/100-stages/p50_ms", "decision/100-stages/p99_ms"),
-        *(f"training/{part}seconds_per_1000_decisions" for part in ("", "rollout_", "update_")),
+        *(f"training/{part}seconds_per_1000_decisions" for part in PARTS),
     ]
     assert all(value > 0 for value in found.values())
     stock = found["rollout/stock_runner_decisions_per_s"]

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import subprocess
 import sys
 import timeit
@@ -108,47 +109,42 @@ def test_exit_code_of_the_process() -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
 
 
-def run_without_extras(folder: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as if the packages of `train` and `serve` were not installed."""
+TOY = "--workload toy --set jobs=3 --set executors=2"
+WITHOUT_EXTRAS = {  # commands, and the extra each needs
+    "list": None,
+    f"evaluate decima --against fair --seeds 1 {TOY}": None,
+    f"replay decima {TOY}": None,
+    f"calibrate dag_scheduling --seeds 1 --output kept.json {TOY}": None,
+    "state decima": None,
+    "state das": None,
+    "export run bundle": None,
+    "train decima": "train",
+    "retrain decima --from decima-batch --output out": "train",
+    "submit -- list": "train",
+    "serve --port 8799": "serve",
+}
+
+
+@pytest.mark.slow
+def test_commands_without_ray_run_or_name_the_extra(tmp_path: Path) -> None:
+    """One after the other in a process without the packages of `train` and `serve`."""
+    make_run(tmp_path / "run", "best")
     code = (
         f"import sys\nsys.modules.update(dict.fromkeys({[*main.OPTIONAL_PACKAGES]!r}))\n"
-        "from loadmaster.platform.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        "from loadmaster.platform.cli.main import main\n"
+        "for line in sys.argv[1:]:\n"
+        "    print(main(line.split()), file=sys.stderr)"
     )
-    return run([sys.executable, "-c", code, *line.split()], cwd=folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("line", "extra"),
-    [
-        ("train decima", "train"),
-        ("retrain decima --from decima-batch --output out", "train"),
-        ("submit -- list", "train"),
-        ("serve --port 8799", "serve"),
-    ],
-)
-def test_command_without_ray_names_the_extra(line: str, extra: str, tmp_path: Path) -> None:
-    done = run_without_extras(tmp_path, line)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"error: `loadmaster {line.split()[0]}` needs ")
-    assert done.stderr.endswith(f"; expected pip install 'loadmaster[{extra}]'\n")
-
-
-@pytest.mark.slow
-def test_commands_that_need_no_ray(tmp_path: Path) -> None:
-    make_run(tmp_path / "run", "best")
-    toy = "--workload toy --set jobs=3 --set executors=2"
-    for line in (
-        "list",
-        f"evaluate decima --against fair --seeds 1 {toy}",
-        f"replay decima {toy}",
-        f"calibrate dag_scheduling --seeds 1 --output kept.json {toy}",
-        "state decima",
-        "state das",
-        "export run bundle",
-    ):
-        done = run_without_extras(tmp_path, line)
-        assert done.returncode == 0, done.stderr
+    done = run([sys.executable, "-c", code, *WITHOUT_EXTRAS], cwd=tmp_path)
+    expected = []
+    for line, extra in WITHOUT_EXTRAS.items():
+        if extra is not None:
+            expected.append(f"error: `loadmaster {line.split()[0]}` needs .*'loadmaster.{extra}.'")
+        expected.append("0" if extra is None else "2")
+    shown = [line for line in done.stderr.splitlines() if line.isdigit() or "error" in line]
+    assert len(shown) == len(expected), done.stderr
+    for found, pattern in zip(shown, expected, strict=True):
+        assert re.fullmatch(pattern, found)
 
 
 def test_list_names_everything(cli: Cli) -> None:
