@@ -15,7 +15,7 @@ from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.observation import Observation
 from loadmaster.models.das import compiled_ordering, compiled_placement, compiled_process
 from loadmaster.models.das.compiled_placement import KINDS, PRIOR, SPREAD
-from loadmaster.models.das.compiled_process import posterior
+from loadmaster.models.das.compiled_process import Flag, posterior
 from loadmaster.models.das.gaussian_process import RandomWalkProcess
 from loadmaster.models.das.heuristic_init import LOG_TAU, MAX_LOG_STD, MIN_LOG_STD
 from loadmaster.models.das.network import DasNetwork
@@ -25,7 +25,7 @@ from loadmaster.models.keyed_random import draw_normal
 from loadmaster.models.layers import Array32
 
 ORDER, PLACE = 0, 1  # random streams of the agents, and their places in `log_prob`
-MEANS, SAMPLES = np.False_, np.True_  # argument `sample`; Python's literals compile a variant each
+MEANS, SAMPLES = np.False_, np.True_  # as `sample`; Python's literals would compile a variant each
 _MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
 
 
@@ -81,7 +81,7 @@ def workspace_for(settings: DasSettings, queue: int, machines: int, past: int) -
 
 @compiled
 def decide(
-    view: Observation, weights: Weights, work: Workspace, sample: bool, key: int | np.int64
+    view: Observation, weights: Weights, work: Workspace, sample: Flag, key: int | np.int64
 ) -> None:
     """Write priorities, affinities and log-probabilities into the workspace.
 
@@ -101,7 +101,7 @@ def decide(
 
 @njit_inline
 def _set_priorities(
-    view: Observation, count: int, work: Workspace, sample: bool, key: int | np.int64
+    view: Observation, count: int, work: Workspace, sample: Flag, key: int | np.int64
 ) -> None:
     """Priorities without effect are 0 and have no part in the log-probability."""
     mean, log_std, standard = work.ordering.mean, work.ordering.log_std, work.standard
@@ -123,7 +123,7 @@ def _set_affinities(
     count: int,
     weights: Weights,
     work: Workspace,
-    sample: bool,
+    sample: Flag,
     key: int | np.int64,
 ) -> None:
     """Affinities of jobs that fit nowhere are 0 and have no part in the log-probability."""
@@ -152,7 +152,7 @@ def _set_affinities(
 
 @njit_inline
 def _process_affinity(
-    view: Observation, weights: Weights, work: Workspace, sample: bool, affinity: Array32
+    view: Observation, weights: Weights, work: Workspace, sample: Flag, affinity: Array32
 ) -> float:
     """gaussian_process.ProcessAffinities; returns the log-probability."""
     outputs, machines = work.placement.outputs, len(affinity)
@@ -178,7 +178,7 @@ def _log_amplitude(spread: Array32, machines: int) -> float:
 
 
 @njit_inline
-def _independent_affinity(work: Workspace, sample: bool, affinity: Array32) -> float:
+def _independent_affinity(work: Workspace, sample: Flag, affinity: Array32) -> float:
     """gaussian_process.IndependentAffinities; returns the log-probability."""
     outputs, log_prob = work.placement.outputs, 0.0
     for machine in range(len(affinity)):

@@ -29,6 +29,8 @@ from loadmaster.models.eigensolver import (
 )
 from loadmaster.models.layers import Array32
 
+Flag = bool | np.bool_
+
 
 class ProcessWeights(NamedTuple):
     """Settings and learned parameters of `RandomWalkProcess`."""
@@ -136,7 +138,7 @@ def posterior(
     kinds: Array32,
     rack: NDArray[np.int64],
     standard: Array32,
-    sample: bool,
+    sample: Flag,
     weights: ProcessWeights,
     work: ProcessWorkspace,
 ) -> float:
@@ -224,7 +226,7 @@ def _load_ties(
 
 
 @njit_inline
-def _kernel_root(work: ProcessWorkspace, sample: bool) -> float:
+def _kernel_root(work: ProcessWorkspace, sample: Flag) -> float:
     """Write the root of K, scaled to a diagonal of 1; return the log of its determinant."""
     half_log, ties, root = 0.0, work.ties, work.root
     factorise(ties)
@@ -270,7 +272,7 @@ def _kalman_filter(
     work: ProcessWorkspace,
     observed: Array64,
     result: Array64,
-    sample: bool,
+    sample: Flag,
 ) -> float:
     """Mean and draw along each eigenvector; returns half the log-determinant."""
     half_log, noise, columns = 0.0, weights.noise, observed.shape[1] - 1

@@ -97,10 +97,10 @@ def training_speed(config: DecimaTraining, iterations: int) -> Iterator[Figure]:
     for name in ("seconds", "rollout_seconds", "update_seconds"):
         spent[name] = sum(step[name] for step in steps)
     for name, seconds in spent.items():
-        peer = (PEER_TRAINING_S, PEER) if name == "cpu_seconds" else (None, "")
+        peer, peer_name = (PEER_TRAINING_S, PEER) if name == "cpu_seconds" else (None, "")
         per_1000 = 1000 * seconds / decisions
         figure = f"decima/training/{name}_per_1000_decisions"
-        yield Figure(figure, per_1000, "s", *peer, higher_is_better=False)
+        yield Figure(figure, per_1000, "s", peer, peer_name, higher_is_better=False)
 
 
 def cpu_seconds() -> float:
