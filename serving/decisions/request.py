@@ -52,6 +52,9 @@ class RequestOptions(NamedTuple):
     request_id: str | None = None
 
 
+STATE_ONLY = RequestOptions()  # of a request that certainly has no field but the state
+
+
 class PolicyRef(TypedDict):
     """The policy or rule that decided."""
 
@@ -78,6 +81,9 @@ class Decided(NamedTuple):
     guarded: tuple[str, ...] = ()  # kinds of the same changes
 
 
+QUANTITIES = Decided._fields.index("quantities")
+
+
 class Invalid(NamedTuple):
     """A request that does not fit the schema."""
 
@@ -100,8 +106,8 @@ def decode_reply(raw: bytes) -> Decided | Invalid:
     is_decided, *values = from_json(raw)
     if not is_decided:
         return Invalid(*values)
-    decided = Decided(*values)
-    return decided._replace(quantities=tuple(Quantity(*one) for one in decided.quantities))
+    values[QUANTITIES] = tuple(map(Quantity._make, values[QUANTITIES]))
+    return Decided(*values)
 
 
 class Proposed(BaseModel):
@@ -166,19 +172,11 @@ def feedback_model(endpoint: Endpoint[Any, Any, Any]) -> type[Record]:
 # Validation.
 
 
-def has_only_state(raw: bytes) -> bool:
-    """Whether a request, if valid, certainly has no field but the state.
-
-    Names may be written with escapes; then the answer is False.
-    """
-    return b"\\" not in raw and not any(name in raw for name in OPTION_NAMES)
-
-
 def parse_options(raw: bytes) -> RequestOptions:
     """Read the options of a request. Raises RequestError for a wrong option only; the worker
     reports anything else that is wrong."""
-    if has_only_state(raw):
-        return RequestOptions()
+    if b"\\" not in raw and not any(name in raw for name in OPTION_NAMES):
+        return STATE_ONLY  # with escapes, names may be written in other ways
     try:
         options = _Options.model_validate_json(raw, strict=True)
     except ValidationError as fault:

@@ -8,9 +8,9 @@ from pydantic_core import from_json
 from loadmaster.serving.decisions.guard import KINDS
 from loadmaster.serving.decisions.request import (
     POLICY,
+    STATE_ONLY,
     Decided,
     RequestOptions,
-    has_only_state,
     iso,
     to_json,
 )
@@ -41,6 +41,7 @@ class DecisionRecorder:
         self._retrainer, self._state_writer = retrainer, state_writer
         self.monitor = Monitor(settings)
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
+        self._decisions: Counter[str] = Counter()  # by source, since the last report
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
 
@@ -81,7 +82,7 @@ class DecisionRecorder:
             shadow_fault=shadow is not None and shadow["fault"] is not None,
         )
         metrics.record("loadmaster_decision_latency_ms", latency_ms, self.system)
-        metrics.record("loadmaster_decisions_total", 1, self.system, source)
+        self._decisions[source] += 1
         if cause is not None:
             metrics.record("loadmaster_fallbacks_total", 1, self.system, cause)
         for kind in decided.guarded:
@@ -100,7 +101,7 @@ class DecisionRecorder:
             cause=cause,
             policy=decided.policy["name"],
             version=decided.policy["version"],
-            state=state_text(raw),
+            state=state_text(raw, options),
             decision=to_json(response["decision"]).decode(),
             shadow=None if shadow is None else to_json(shadow).decode(),
             reason=to_json(response["reason"]).decode(),
@@ -138,7 +139,10 @@ class DecisionRecorder:
         self._set_state(LifecycleState.SERVING, why, now)
 
     def report(self, *, paused: bool) -> None:
-        """Set the gauges. Called every few seconds."""
+        """Set the gauges and count the decisions. Called every few seconds."""
+        for source, count in self._decisions.items():
+            metrics.record("loadmaster_decisions_total", count, self.system, source)
+        self._decisions.clear()
         self._report_state()
         metrics.record("loadmaster_paused", float(paused), self.system)
         status = self.monitor.status()
@@ -184,8 +188,8 @@ class DecisionRecorder:
         self._log.close()
 
 
-def state_text(raw: bytes) -> str:
+def state_text(raw: bytes, options: RequestOptions) -> str:
     """The state of a valid request: the bytes as received if there is nothing else in it."""
-    if has_only_state(raw) and raw.count(b'"state"') == 1:
+    if options is STATE_ONLY and raw.count(b'"state"') == 1:
         return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
     return to_json(from_json(raw)["state"]).decode()

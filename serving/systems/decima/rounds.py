@@ -50,16 +50,19 @@ class ObservationBuffers:
     def fit(self, state: DecimaState) -> tuple[Observation, NDArray[np.int64]]:
         """Tables that are large enough for the state."""
         bank, view = state.snapshot.bank, self._view
-        have = (len(view.stages), len(view.jobs), len(view.edges))
-        need = (len(bank.tasks), len(state.jobs), len(bank.child))
-        if any(more > size for size, more in zip(have, need, strict=True)):
-            sizes = (
-                size if more <= size else max(more, 2 * size)
-                for size, more in zip(have, need, strict=True)
+        stages, jobs, edges = len(bank.tasks), len(state.jobs), len(bank.child)
+        if stages > len(view.stages) or jobs > len(view.jobs) or edges > len(view.edges):
+            self._view = blank_observation(
+                _grown(len(view.stages), stages),
+                _grown(len(view.jobs), jobs),
+                _grown(len(view.edges), edges),
             )
-            self._view = blank_observation(*sizes)
             self._rows = np.zeros(len(self._view.stages), np.int64)
         return self._view, self._rows
+
+
+def _grown(size: int, needed: int) -> int:
+    return size if needed <= size else max(needed, 2 * size)
 
 
 class Round:

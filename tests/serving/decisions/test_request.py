@@ -50,7 +50,7 @@ def test_parse_options_refuses_wrong_options(field: str, value: str) -> None:
 def test_names_may_be_escaped(name: str) -> None:
     raw = f'{{"{name}": "shadow", "state": {json.dumps(STATE)}}}'.encode()
     assert parse_options(raw).mode == read(REQUEST, raw).mode == "shadow"
-    assert json.loads(state_text(raw)) == STATE
+    assert json.loads(state_text(raw, parse_options(raw))) == STATE
 
 
 def test_the_last_of_repeated_names_counts() -> None:
@@ -59,9 +59,9 @@ def test_the_last_of_repeated_names_counts() -> None:
     found = read(REQUEST, raw)
     assert (found.state.load, found.state.replicas, found.mode) == (3, 2, "active")
     assert parse_options(raw).mode == "active"
-    assert json.loads(state_text(raw)) == {"load": 3, "replicas": 2}
+    assert json.loads(state_text(raw, parse_options(raw))) == {"load": 3, "replicas": 2}
     twice = b'{"state": {"load": 1, "replicas": 1}, "state": {"load": 2, "replicas": 2}}'
-    assert json.loads(state_text(twice)) == {"load": 2, "replicas": 2}
+    assert json.loads(state_text(twice, parse_options(twice))) == {"load": 2, "replicas": 2}
 
 
 names = st.text(max_size=12) | st.sampled_from(['"mode"', '"state"', "\\", '":', '{"state":1}'])
@@ -87,7 +87,7 @@ def test_options_and_logged_state_are_those_that_were_sent(
         found = read(REQUEST, raw)
     except RequestError:
         return
-    assert json.loads(state_text(raw)) == state
+    assert json.loads(state_text(raw, parse_options(raw))) == state
     assert parse_options(raw) == (found.mode, found.deadline_ms, found.request_id)
 
 
