@@ -1,7 +1,8 @@
 # Every target installs what it needs: see .ci/set-up. `make` alone lists the targets.
 PY := .venv/bin/python
 FOLDERS := envs models serving platform tests
-IN_TWO := -n 2 --no-loadscope-reorder  # processes; tests/conftest.py distributes the files
+PROCESSES ?= 3  # of tests, for two cores: many tests wait. tests/conftest.py distributes the files
+IN_PARALLEL = -n $(strip $(PROCESSES)) --no-loadscope-reorder
 
 .PHONY: help setup demo check test coverage lint typecheck format client clean
 .NOTPARALLEL:
@@ -26,17 +27,17 @@ demo: setup  ## evaluate a trained policy, replay it, train another from scratch
 	@echo "demo: the learning curve is results/demo-run/curve.png"
 
 check: lint typecheck  ## lint, types and the fast tests: about two minutes once compiled
-	@$(PY) -m pytest -q -m "not slow" $(IN_TWO) $(PYTEST_ARGS)
+	@$(PY) -m pytest -q -m "not slow" $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
 	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
-	@$(PY) -m pytest $(IN_TWO) $(PYTEST_ARGS)
+	@$(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(PY) -m coverage run -m pytest -q $(IN_TWO) $(PYTEST_ARGS)
+	@$(PY) -m coverage run -m pytest -q $(IN_PARALLEL) $(PYTEST_ARGS)
 	@$(PY) -m coverage combine -q && $(PY) -m coverage report --sort=cover | tail -n 40
 
 lint: setup  ## ruff: faults and formatting

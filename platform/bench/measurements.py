@@ -39,9 +39,9 @@ def latency(
     name: str, spent_ms: Sequence[float], peer: float | None = None, peer_name: str = ""
 ) -> Iterator[Figure]:
     """Median and 99th percentile of durations; the peer's is compared with the median."""
-    for percent, beside in ((50, (peer, peer_name)), (99, (None, ""))):
-        value = float(np.percentile(spent_ms, percent))
-        yield Figure(f"{name}/p{percent}_ms", value, "ms", *beside, higher_is_better=False)
+    median, high = np.percentile(spent_ms, (50, 99)).tolist()
+    yield Figure(f"{name}/p50_ms", median, "ms", peer, peer_name, higher_is_better=False)
+    yield Figure(f"{name}/p99_ms", high, "ms", higher_is_better=False)
 
 
 _FIRST_EPISODE = """
