@@ -1,8 +1,8 @@
 # Every target installs what it needs: see .ci/set-up. `make` alone lists the targets.
 PY := .venv/bin/python
 FOLDERS := envs models serving platform tests
-PROCESSES ?= 3  # of tests, for two cores: many tests wait. tests/conftest.py distributes the files
-IN_PARALLEL = -n $(strip $(PROCESSES)) --no-loadscope-reorder
+PROCESSES ?= 2
+IN_PARALLEL = -n $(PROCESSES) --no-loadscope-reorder  # tests/conftest.py distributes the files
 
 .PHONY: help setup demo check test coverage lint typecheck format client clean
 .NOTPARALLEL:

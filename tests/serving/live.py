@@ -101,7 +101,8 @@ def processes(title: str) -> list[psutil.Process]:
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+    """A port that nothing listens on, at any address: Ray listens on that of the node."""
+    with socket.create_server(("", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
 
