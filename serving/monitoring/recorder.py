@@ -41,7 +41,6 @@ class DecisionRecorder:
         self._retrainer, self._state_writer = retrainer, state_writer
         self.monitor = Monitor(settings)
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
-        self._decisions: Counter[str] = Counter()  # by source, since the last report
         self._guarded: Counter[str] = Counter()
         self._dropped = 0
 
@@ -82,7 +81,7 @@ class DecisionRecorder:
             shadow_fault=shadow is not None and shadow["fault"] is not None,
         )
         metrics.record("loadmaster_decision_latency_ms", latency_ms, self.system)
-        self._decisions[source] += 1
+        metrics.record("loadmaster_decisions_total", 1, self.system, source)
         if cause is not None:
             metrics.record("loadmaster_fallbacks_total", 1, self.system, cause)
         for kind in decided.guarded:
@@ -139,10 +138,7 @@ class DecisionRecorder:
         self._set_state(LifecycleState.SERVING, why, now)
 
     def report(self, *, paused: bool) -> None:
-        """Set the gauges and count the decisions. Called every few seconds."""
-        for source, count in self._decisions.items():
-            metrics.record("loadmaster_decisions_total", count, self.system, source)
-        self._decisions.clear()
+        """Set the gauges. Called every few seconds."""
         self._report_state()
         metrics.record("loadmaster_paused", float(paused), self.system)
         status = self.monitor.status()

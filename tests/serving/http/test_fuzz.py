@@ -21,7 +21,7 @@ from urllib3 import HTTPResponse
 from tests.serving.conftest import ALL, SYSTEMS, LocalService
 
 # Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
-EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "1500"))
+EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
 # Shares of it, 1 for other operations. States of real systems take long to generate and are nearly
 # always refused; mutations of valid ones are tested below.
 SHARES = {"decide": 2, "feedback": 6, "promote": 4, "decisions": 4, "toy/decide": 24}

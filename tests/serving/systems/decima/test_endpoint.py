@@ -25,6 +25,7 @@ from loadmaster.serving.systems.decima.records import ROUND_MAX
 from loadmaster.serving.systems.decima.rounds import ServedPolicy
 from loadmaster.serving.systems.decima.schema import Assignment, DecimaDecision, DecimaState
 from loadmaster.serving.systems.decima.system import ENDPOINT
+from loadmaster.serving.worker.worker import PolicyRunner
 from tests.bundles import make_bundle
 from tests.serving.systems.decima.episodes import EPISODES, by_rule, rounds
 
@@ -182,6 +183,12 @@ def test_overflow_of_the_network_raises() -> None:
             weights.fill_(1e30)
     with pytest.raises(FloatingPointError, match="not finite"):
         ServedPolicy(DecimaPolicy(network)).decide(SMALL)
+
+
+def test_ids_may_contain_the_names_of_numbers_that_are_not_finite() -> None:
+    state = one_job(5, 2, {"id": "Infinity", "tasks": 2}, id="NaN")
+    decided = PolicyRunner(ENDPOINT, ENDPOINT.rules[0]).decide_by_rule(state)
+    assert decided.decision["assignments"][0]["job"] == "NaN"
 
 
 def test_decisions_do_not_depend_on_earlier_states() -> None:
