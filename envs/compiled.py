@@ -76,6 +76,11 @@ def njit_inline(function: Function) -> Function:
     return _compile(function, inline="always")
 
 
+def njit_reduction(function: Function) -> Function:
+    """Let the compiler reorder floating-point sums, without which it cannot vectorise them."""
+    return _compile(function, no_cpython_wrapper=True, fastmath={"reassoc", "contract"})
+
+
 def _compile(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR = str(cache_folder())

@@ -63,13 +63,18 @@ class Scratch(NamedTuple):
     limit_scores: Array32  # (E,)
 
 
-def weights_of(network: DecimaNetwork) -> Weights:
-    """Copy the network's weights for `decide`."""
+def perceptrons_of(network: DecimaNetwork) -> tuple[nn.Sequential | None, ...]:
+    """The perceptrons in the order of PREPARE, MESSAGE, ..; None for a part the network lacks."""
     encoder = network.encoder
-    perceptrons: tuple[nn.Sequential | None, ...] = (
+    return (
         encoder.prepare, encoder.message, encoder.update, network.summarise_stage,
         network.summarise_job, network.score_stage, network.score_limit,
     )  # fmt: skip
+
+
+def weights_of(network: DecimaNetwork) -> Weights:
+    """Copy the network's weights for `decide`."""
+    perceptrons = perceptrons_of(network)
     bias = np.zeros((len(perceptrons), LAYERS_MAX, _widest(network)), np.float32)
     matrix = np.zeros((*bias.shape, _widest(network)), np.float32)
     shape = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 2), np.int64)
@@ -154,24 +159,40 @@ def order_stages(view: Observation, scratch: Scratch) -> None:
 @njit_inline
 def read_inputs(view: Observation, scratch: Scratch) -> None:
     """Compute the inputs of features.py."""
+    read_jobs(view, scratch.job_inputs, 0)
+    read_stages(view, scratch.column, scratch.job_inputs, 0, scratch.inputs)
+
+
+@njit_internal
+def read_jobs(view: Observation, inputs: Array32, first: int) -> None:
+    """Write the inputs of all jobs, in columns from `first` on."""
     free = view.cluster[obs_cols.FREE_EXECUTORS] * _EXECUTOR
     log_jobs = np.log1p(view.cluster[obs_cols.JOBS]) * _LOG_COUNT
     for job in range(int(view.cluster[obs_cols.JOBS])):
-        own = view.jobs[job, obs_cols.IS_SOURCE] == 1
-        scratch.job_inputs[0, job] = view.jobs[job, obs_cols.EXECUTORS] * _EXECUTOR
-        scratch.job_inputs[1, job] = _SOURCE if own else _NOT_SOURCE
-        scratch.job_inputs[2, job] = free
+        column, own = first + job, view.jobs[job, obs_cols.IS_SOURCE] == 1
+        inputs[0, column] = view.jobs[job, obs_cols.EXECUTORS] * _EXECUTOR
+        inputs[1, column] = _SOURCE if own else _NOT_SOURCE
+        inputs[2, column] = free
         work = view.jobs[job, obs_cols.WORK_LEFT_S]
-        scratch.job_inputs[3, job] = np.log1p(work) * _LOG_S
-        scratch.job_inputs[4, job] = np.log1p(view.jobs[job, obs_cols.EXECUTORS]) * _LOG_COUNT
-        scratch.job_inputs[5, job] = log_jobs
-        scratch.job_inputs[6, job] = work * _JOB_WORK
-    inputs = scratch.inputs
-    for column in range(int(view.cluster[obs_cols.STAGES])):
-        row = scratch.row[column]
-        stage = view.stages[row]
+        inputs[3, column] = np.log1p(work) * _LOG_S
+        inputs[4, column] = np.log1p(view.jobs[job, obs_cols.EXECUTORS]) * _LOG_COUNT
+        inputs[5, column] = log_jobs
+        inputs[6, column] = work * _JOB_WORK
+
+
+@njit_internal
+def read_stages(
+    view: Observation,
+    columns: NDArray[np.int64],
+    job_inputs: Array32,
+    first_job: int,
+    inputs: Array32,
+) -> None:
+    """Write the inputs of all stages into their `columns`; `first_job` is the jobs' offset."""
+    for row in range(int(view.cluster[obs_cols.STAGES])):
+        column, stage = columns[row], view.stages[row]
         for shared in range(features.SHARED):
-            inputs[shared, column] = scratch.job_inputs[shared, view.stage_job[row]]
+            inputs[shared, column] = job_inputs[shared, first_job + view.stage_job[row]]
         inputs[6, column] = stage[obs_cols.UNSTARTED] * stage[obs_cols.MEAN_S] * _WORK
         inputs[7, column] = stage[obs_cols.UNSTARTED] * _TASK
         inputs[8, column] = stage[obs_cols.MEAN_S] * _DURATION
@@ -282,11 +303,11 @@ def linear_stage_terms(weights: Weights, inputs: Array32, count: int, out: Array
 
 
 @njit_internal
-def linear_limit_slope(weights: Weights, scratch: Scratch, job: int, which: int) -> np.float32:
+def linear_limit_slope(weights: Weights, job_inputs: Array32, job: int, which: int) -> np.float32:
     """Weighted sum of features.limit_terms, divided by the limit's own input `which`."""
     slope = np.float32(weights.linear_limit[which, 0])
     for i in range(features.JOB_INPUTS):
-        slope += weights.linear_limit[which, 1 + i] * scratch.job_inputs[i, job]
+        slope += weights.linear_limit[which, 1 + i] * job_inputs[i, job]
     return slope
 
 
@@ -305,8 +326,8 @@ def score_limits(
         layer[0, features.JOB_INPUTS + 2 * width, column] = level / np.float32(total)
         layer[0, features.JOB_INPUTS + 2 * width + 1, column] = np.log1p(level) * _LOG_COUNT
     out = perceptron(weights, SCORE_LIMIT, layer, count)
-    by_share = linear_limit_slope(weights, scratch, job, 0)
-    by_log = linear_limit_slope(weights, scratch, job, 1)
+    by_share = linear_limit_slope(weights, scratch.job_inputs, job, 0)
+    by_log = linear_limit_slope(weights, scratch.job_inputs, job, 1)
     for column in range(count):
         level = np.float32(lowest + column)
         linear = by_share * (level / np.float32(total)) + by_log * (np.log1p(level) * _LOG_COUNT)

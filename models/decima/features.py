@@ -76,11 +76,11 @@ def pack(observation: dict[str, Tensor]) -> StageBatch:
     row_job = _gather(observation["stage_job"], row_observation, row_place)
     row_job = row_job + first_job[row_observation]
     jobs = _gather(observation["jobs"], job_observation, job_place)
-    job_inputs = _job_inputs(jobs, cluster.index_select(0, job_observation))
+    job_inputs = job_inputs_of(jobs, cluster.index_select(0, job_observation))
     stages = _gather(observation["stages"], row_observation, row_place)
     total = cluster[row_observation, obs_cols.TOTAL_EXECUTORS]
     return StageBatch(
-        inputs=_stage_inputs(stages, job_inputs.index_select(0, row_job), total),
+        inputs=stage_inputs_of(stages, job_inputs.index_select(0, row_job), total),
         height=height[order],
         schedulable=_gather(observation["schedulable"], row_observation, row_place) > 0,
         row_job=row_job,
@@ -117,7 +117,7 @@ def _gather(table: Tensor, observation: Tensor, row: Tensor) -> Tensor:
     return table.flatten(0, 1).index_select(0, observation * table.shape[1] + row)
 
 
-def _job_inputs(job: Tensor, cluster: Tensor) -> Tensor:
+def job_inputs_of(job: Tensor, cluster: Tensor) -> Tensor:
     held, work = job[:, obs_cols.EXECUTORS], job[:, obs_cols.WORK_LEFT_S]
     inputs = [
         held * PER_EXECUTOR,
@@ -148,7 +148,7 @@ def limit_terms(of_level: Tensor, job_inputs: Tensor) -> Tensor:
     return (of_level[:, :, None] * job[:, None, :]).flatten(1)
 
 
-def _stage_inputs(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
+def stage_inputs_of(stage: Tensor, job: Tensor, total: Tensor) -> Tensor:
     unstarted = stage[:, obs_cols.UNSTARTED]
     duration = stage[:, obs_cols.MEAN_S]
     own = [

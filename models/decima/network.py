@@ -96,12 +96,13 @@ class DagEncoder(nn.Module):
         self.message = mlp(width, hidden, width, width) if settings.graph else None  # f
         self.update = mlp(width, hidden, width, width) if settings.graph else None  # g
 
-    def forward(self, batch: StageBatch) -> Tensor:
+    def forward(self, batch: StageBatch, schedule: MessageSchedule | None = None) -> Tensor:
         """(R, width)"""
         own: Tensor = self.prepare(batch.inputs)
         if self.message is None or self.update is None:
             return own
-        schedule = message_schedule(batch.height, batch.parent, batch.child)
+        if schedule is None:
+            schedule = message_schedule(batch.height, batch.parent, batch.child)
         embedded: list[Tensor] = []
         messages: list[Tensor] = []
         for rows, edges in zip(torch.split(own, schedule.rows), schedule.edges, strict=True):
@@ -133,9 +134,11 @@ class DecimaNetwork(nn.Module):
         self.tilt_stage = _zeros(STAGE_TERMS)
         self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
 
-    def embed(self, batch: StageBatch, observations: int) -> Embeddings:
+    def embed(
+        self, batch: StageBatch, observations: int, schedule: MessageSchedule | None = None
+    ) -> Embeddings:
         """A job is the sum of its stages, the cluster the sum of its jobs."""
-        stage = self.encoder(batch)
+        stage = self.encoder(batch, schedule)
         width = self.encoder.width
         stages = self.summarise_stage(torch.cat([batch.inputs, stage], dim=1))
         job = stages.new_zeros(len(batch.job_inputs), width).index_add(0, batch.row_job, stages)
@@ -147,17 +150,24 @@ class DecimaNetwork(nn.Module):
         """(B, stages): a score for every row of the observation, ILLEGAL where not schedulable."""
         legal = batch.schedulable.nonzero().squeeze(1)
         owner = batch.row_observation.index_select(0, legal)
-        parts = [
-            batch.inputs.index_select(0, legal),
-            embedded.stage.index_select(0, legal),
-            embedded.job.index_select(0, batch.row_job.index_select(0, legal)),
-            embedded.cluster.index_select(0, owner),
-        ]
-        scored: Tensor = self.score_stage(torch.cat(parts, dim=1)).squeeze(1)
-        scored = scored + self.tilt_stage(stage_terms(parts[0])).squeeze(1)
+        scored = self.score_rows(batch, embedded, legal, owner)
         place = owner * stages + batch.row_place.index_select(0, legal)
         scores = scored.new_full((len(embedded.cluster) * stages,), ILLEGAL)
         return scores.index_copy(0, place, scored).view(-1, stages)
+
+    def score_rows(
+        self, batch: StageBatch, embedded: Embeddings, rows: Tensor, owner: Tensor
+    ) -> Tensor:
+        """(rows,) scores of these stages; `owner` is the observation of each."""
+        parts = [
+            batch.inputs.index_select(0, rows),
+            embedded.stage.index_select(0, rows),
+            embedded.job.index_select(0, batch.row_job.index_select(0, rows)),
+            embedded.cluster.index_select(0, owner),
+        ]
+        scored: Tensor = self.score_stage(torch.cat(parts, dim=1))
+        linear: Tensor = self.tilt_stage(stage_terms(parts[0]))
+        return (scored + linear).squeeze(1)
 
     def limit_scores(
         self,
@@ -184,15 +194,31 @@ class DecimaNetwork(nn.Module):
         owner = torch.repeat_interleave(each, useful)
         within = torch.arange(len(owner), device=owner.device) - (useful.cumsum(0) - useful)[owner]
         level = lowest[owner] + within  # (L,) of all observations, end to end
-        job = batch.first_job + place
+        scored = self.score_levels(batch, embedded, batch.first_job + place, total, owner, level)
+        return scores.index_put((owner, level - 1), scored)
+
+    def score_levels(
+        self,
+        batch: StageBatch,
+        embedded: Embeddings,
+        job: Tensor,
+        total: Tensor,
+        owner: Tensor,
+        level: Tensor,
+    ) -> Tensor:
+        """(L,) scores of limits; `owner` is the observation of each, `job` (B,) its job."""
+        assert self.score_limit is not None
+        assert self.tilt_limit is not None
         known = torch.cat(
             [batch.job_inputs[job], embedded.job.index_select(0, job), embedded.cluster], dim=1
         )
         of_level = limit_inputs(level, total[owner])
-        scored = self.score_limit(torch.cat([known.index_select(0, owner), of_level], dim=1))
+        scored: Tensor = self.score_limit(
+            torch.cat([known.index_select(0, owner), of_level], dim=1)
+        )
         own_job = batch.job_inputs.index_select(0, job.index_select(0, owner))
-        scored = scored + self.tilt_limit(limit_terms(of_level, own_job))
-        return scores.index_put((owner, level - 1), scored.squeeze(1))
+        linear: Tensor = self.tilt_limit(limit_terms(of_level, own_job))
+        return (scored + linear).squeeze(1)
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
         """Stage scores (B, N), and the inputs and embeddings that `limit_scores` takes."""

@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
+
 Floats = NDArray[np.float64]
 
 
@@ -178,11 +180,17 @@ def explained_variance(values: Sequence[Floats], targets: Sequence[Floats]) -> f
 
 def _decayed_sum(values: Floats, decay: Floats) -> Floats:
     """(T,) total[t] = values[t] + decay[t] * total[t + 1]."""
-    total, following = np.zeros(len(values)), 0.0
+    total = np.zeros(len(values))
+    _sum_backwards(values, decay, total)
+    return total
+
+
+@compiled  # in Python it took a quarter of the time of all advantages
+def _sum_backwards(values: Floats, decay: Floats, total: Floats) -> None:
+    following = 0.0
     for step in range(len(values) - 1, -1, -1):
         following = values[step] + decay[step] * following
         total[step] = following
-    return total
 
 
 def _elapsed_s(rollout: Rollout) -> Floats:

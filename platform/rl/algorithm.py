@@ -1,5 +1,6 @@
 """Learning from groups of rollouts that share their input, on RLlib's workers and learners."""
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,32 +24,30 @@ from loadmaster.platform.rl.advantages import (
     with_differential_rewards,
 )
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
+from loadmaster.platform.rl.learner import InputDrivenLearner
+from loadmaster.platform.rl.learner_team import (
+    LearnersLost,
+    LearnerTeam,
+    ProcessTeam,
+    WorkerTeam,
+)
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
-    Recording,
     RolloutEngine,
     RolloutSpec,
-    batches_with,
+    Sample,
     normalised,
     summary_metrics,
 )
-from loadmaster.platform.rl.workers import EngineRunner, InputDrivenLearner, Task
-from loadmaster.platform.training.config import Learning, Rollouts, Schedule, TrainingConfig
+from loadmaster.platform.rl.workers import EngineRunner, Task, wait_for_workers
+from loadmaster.platform.training.config import Learning, Rollouts, TrainingConfig
 
 ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
 RATE_DECAY = 0.9  # of the running mean reward per second
 FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others validate
-TRIES = 5  # to get any result while workers are being replaced
+TRIES = 5  # to get a result from workers of which some die meanwhile
 
 Weights = Mapping[str, NDArray[Any]]
-
-
-def value_at(schedule: Schedule, iteration: int) -> float:
-    """A schedule's value in iteration 0, 1, .."""
-    if iteration >= schedule.iterations:
-        return schedule.last
-    change = (schedule.last - schedule.first) * iteration / schedule.iterations
-    return schedule.first + change
 
 
 class InputDrivenConfig(AlgorithmConfig):
@@ -63,7 +62,7 @@ class InputDrivenConfig(AlgorithmConfig):
         # A worker that dies is replaced; the iteration continues with the others' results.
         self.restart_failed_env_runners = True
         self.ignore_env_runner_failures = False
-        self.env_runner_health_probe_timeout_s = 10.0
+        self.env_runner_health_probe_timeout_s = 0.5  # of every iteration without all workers
         self.env_runner_restore_timeout_s = 60.0
         self.max_requests_in_flight_per_env_runner = 4
         self.create_local_env_runner = True
@@ -93,9 +92,13 @@ class InputDrivenConfig(AlgorithmConfig):
         learning = config.training
         self.environment(observation_space=spaces[0], action_space=spaces[1])
         self.env_runners(num_env_runners=config.rollouts.workers)
-        self.learners(num_learners=0, num_gpus_per_learner=min(1, config.resources.gpus))
-        clip = learning.gradient_clip
-        self.training(lr=learning.learning_rate.first, grad_clip=clip, grad_clip_by="global_norm")
+        resources = config.resources
+        self.learners(
+            num_learners=resources.learners,
+            num_cpus_per_learner=1,
+            num_gpus_per_learner=1 if resources.gpus else 0,
+        )
+        self.training(lr=learning.learning_rate.first)
         self.rl_module(rl_module_spec=module)
         self.debugging(seed=config.seed, log_level="ERROR")
         return self.input_driven(engine=engine, groups=config.rollouts, learning=learning)
@@ -123,6 +126,11 @@ class InputDriven(Algorithm):
         self.search: WeightSearch | None = None  # where the method is evolution
         self.averaged: Weights | None = None  # running mean of the weights
         super().setup(config)
+        self.team: LearnerTeam = (
+            WorkerTeam(self.env_runner_group, self.learner_group)
+            if self.learner_group.is_local
+            else ProcessTeam(self.learner_group)
+        )
 
     def _setup_logdir(self) -> None:
         """Use a temporary folder where Tune gives none; RLlib would use the home folder."""
@@ -137,6 +145,22 @@ class InputDriven(Algorithm):
         return InputDrivenConfig()
 
     def training_step(self) -> None:
+        """One iteration; one in which a learner dies is repeated with the workers that are left."""
+        before = {name: copy.copy(getattr(self, name)) for name in self.saved}
+        for _ in range(TRIES):
+            try:
+                metrics = self._iterate()
+                break
+            except LearnersLost:
+                self.restore_env_runners(self.env_runner_group)
+                for name, value in before.items():
+                    setattr(self, name, copy.copy(value))
+        else:
+            raise RuntimeError(f"learners died in each of {TRIES} tries")
+        for name, value in metrics.items():
+            self.metrics.log_value((ROLLOUTS, name), value, window=1)
+
+    def _iterate(self) -> dict[str, float]:
         began = time.perf_counter()
         if self.config.learning.method == "evolution":
             metrics, rolled_out = self._evolve(), time.perf_counter()
@@ -144,39 +168,47 @@ class InputDriven(Algorithm):
             groups = self.roll_out(self._draw_specs())
             rolled_out = time.perf_counter()
             self._learn(groups)
-            metrics = summary_metrics([recording for group in groups for recording in group])
+            metrics = summary_metrics([sample for group in groups for sample in group])
         self._average_weights()
         metrics["workers"] = float(self.env_runner_group.num_healthy_remote_env_runners())
         metrics["rollout_seconds"] = rolled_out - began
         metrics["update_seconds"] = time.perf_counter() - rolled_out
-        for name, value in metrics.items():
-            self.metrics.log_value((ROLLOUTS, name), value, window=1)
+        return metrics
 
-    def _learn(self, groups: Sequence[Sequence[Recording]]) -> None:
+    def _learn(self, groups: Sequence[Sequence[Sample]]) -> None:
         """Update the policy once from groups that share their input."""
         learning = self.config.learning
         # REINFORCE is valid only for the policy that acted: one step.
-        once = learning.method == "reinforce"
+        once, began = learning.method == "reinforce", time.perf_counter()
+        advantages = self.advantages(groups)
+        seconds = time.perf_counter() - began
+        self.metrics.log_value((ROLLOUTS, "advantage_seconds"), seconds, window=1)
         self._update(
-            [recording for group in groups for recording in group],
-            {Columns.ADVANTAGES: self.advantages(groups)},
-            num_epochs=1 if once else learning.epochs,
+            [sample for group in groups for sample in group],
+            {Columns.ADVANTAGES: advantages},
+            epochs=1 if once else learning.epochs,
             minibatches=1 if once else learning.minibatches,
-            learning_rate=value_at(learning.learning_rate, self.iteration),
-            entropy_weight=value_at(learning.entropy, self.iteration),
+            learning_rate=learning.learning_rate.at(self.iteration),
+            entropy_weight=learning.entropy.at(self.iteration),
         )
 
     def _update(
-        self, recordings: Sequence[Recording], columns: Mapping[str, Any], **settings: Any
+        self,
+        samples: Sequence[Sample],
+        columns: Mapping[str, NDArray[np.float32]],
+        module_id: str = DEFAULT_MODULE_ID,
+        **settings: Any,
     ) -> None:
-        """Update the learners on the recordings with more columns, and log their results."""
-        settings["shuffle_seed"] = self._seed_of(1)
-        batches = batches_with(recordings, columns, max(1, self.config.num_learners))
-        if self.learner_group.is_local:
-            results = self.learner_group.update(batch=batches[0], **settings)
-        else:
-            results = self.learner_group.update(batches=batches, **settings)
-        self.metrics.aggregate(results, key=LEARNER_RESULTS)
+        """Update the learners on the samples with more columns, and log their metrics."""
+        ends = np.cumsum([len(sample.kept) for sample in samples])[:-1]
+        parts = {name: np.split(column, ends) for name, column in columns.items()}
+        more = [
+            {name: part[place] for name, part in parts.items()} for place in range(len(samples))
+        ]
+        seed = self._seed_of(1)
+        found = self.team.learn(samples, more, module_id=module_id, seed=seed, **settings)
+        for name, value in found.items():
+            self.metrics.log_value((LEARNER_RESULTS, module_id, name), value, window=1)
 
     def _average_weights(self) -> None:
         """Update the running mean of the weights (Polyak and Juditsky, 1992).
@@ -240,21 +272,21 @@ class InputDriven(Algorithm):
         groups, horizon, rng = self.config.groups, self.config.learning.horizon, self._rng()
         sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
         action_seeds = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
-        horizon_s = value_at(horizon, self.iteration) if horizon else None
+        horizon_s = horizon.at(self.iteration) if horizon else None
         return [
             RolloutSpec(int(sequence), int(action_seed), groups.keep, horizon_s)
             for sequence, own in zip(sequences, action_seeds, strict=True)
             for action_seed in own
         ]
 
-    def roll_out(self, assignments: Sequence[RolloutSpec]) -> list[list[Recording]]:
-        """Groups of two or more recordings of one sequence.
+    def roll_out(self, assignments: Sequence[RolloutSpec]) -> list[list[Sample]]:
+        """Groups of two or more samples of one sequence.
 
         What a dying worker did not return is left out; a baseline needs two.
         """
         for _ in range(TRIES):
             made = self._run_on_workers("sample", assignments, self.module_weights())
-            by_sequence: dict[int, list[Recording]] = {}
+            by_sequence: dict[int, list[Sample]] = {}
             for spec in assignments:  # the order does not depend on which worker was first
                 if spec in made:
                     by_sequence.setdefault(spec.sequence, []).append(made[spec])
@@ -269,18 +301,20 @@ class InputDriven(Algorithm):
         group = self.env_runner_group
         if not group.num_remote_env_runners():
             return dict(group.local_env_runner.run_task(task, weights, work))
-        workers = group.healthy_env_runner_ids()
-        if not workers:
-            self.restore_env_runners(group)
-            workers = group.healthy_env_runner_ids()
+        workers = wait_for_workers(group, self.restore_env_runners)
         busy = workers[: len(work)]
         shared = ray.put(weights)
         # RLlib passes each worker its own arguments only to methods called by name.
         answers = group.foreach_env_runner(
             "run_task",
             kwargs=[
-                {"task": task, "weights": shared, "work": list(work[place :: len(workers)])}
-                for place in range(len(busy))
+                {
+                    "task": task,
+                    "weights": shared,
+                    "work": list(work[place :: len(workers)]),
+                    "worker": worker,
+                }
+                for place, worker in enumerate(busy)
             ],
             remote_worker_ids=busy,
             local_env_runner=False,
@@ -307,8 +341,9 @@ class InputDriven(Algorithm):
         """Replace the learner's weights; workers get them with their next request."""
         module = {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: dict(weights)}}
         self.learner_group.set_state({COMPONENT_LEARNER: module})
+        self.team.forget()
 
-    def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+    def advantages(self, groups: Sequence[Sequence[Sample]]) -> NDArray[np.float32]:
         """(kept decisions,) with mean 0 and standard deviation 1."""
         learning = self.config.learning
         rollouts = self._differential([[each.rollout for each in group] for group in groups])
@@ -352,5 +387,6 @@ class InputDriven(Algorithm):
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
+        self.team.forget()
         for name in self.saved:
             setattr(self, name, state.get(name, getattr(self, name)))

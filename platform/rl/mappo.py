@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -27,6 +27,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from torch import Tensor
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
+from loadmaster.models.ragged import concatenated, rows_of
 from loadmaster.platform.rl.advantages import (
     Decay,
     Floats,
@@ -38,71 +39,75 @@ from loadmaster.platform.rl.advantages import (
     segments_of,
 )
 from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
-from loadmaster.platform.rl.rollout import (
-    Recording,
-    batches_with,
-    concatenated,
-    normalised,
-    on_device,
-    rows_of,
-    taken,
-)
-from loadmaster.platform.rl.workers import InputDrivenLearner
+from loadmaster.platform.rl.learner import InputDrivenLearner, keys_of_rows
+from loadmaster.platform.rl.rollout import Recording, Sample, columns_of, normalised
 
 CRITIC = "critic"  # id of its module, beside the policy's
+Values = NDArray[np.float32]
 EVALUATED_ROWS = 2048  # per forward pass of the critic: a whole batch may not fit a device
 
 
 class MappoLearner(InputDrivenLearner):
     """One update trains either the policy or the critic, selected by `module_id`.
 
-    The critic is a module of its own, with its own optimiser, learning rate and gradient clipping;
-    rollout workers and bundles do not hold it.
+    The critic is a module of its own, with its own optimiser and learning rate; rollout workers
+    hold it only to learn, bundles not at all.
     """
 
-    def compute_loss_for_module(
-        self, *, module_id: str, config: Any, batch: Any, fwd_out: dict[str, Tensor]
-    ) -> Tensor:
+    def _loss(
+        self, module_id: str, batch: Mapping[str, Any], output: Mapping[str, Tensor], entropy: float
+    ) -> tuple[Tensor, Tensor]:
         if module_id != CRITIC:
-            return super().compute_loss_for_module(
-                module_id=module_id, config=config, batch=batch, fwd_out=fwd_out
-            )
-        error: Tensor = fwd_out[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]
+            return super()._loss(module_id, batch, output, entropy)
+        error: Tensor = output[Columns.VF_PREDS] - batch[Columns.VALUE_TARGETS]
         loss = error.square().mean()
-        self._record("loss", loss)
-        return loss
-
-    def postprocess_gradients_for_module(
-        self, *, module_id: str, config: Any = None, module_gradients_dict: Any
-    ) -> Any:
-        """Skip the module that is not updated; RLlib would log a gradient of 0 for it."""
-        if not module_gradients_dict:
-            return {}
-        return super().postprocess_gradients_for_module(
-            module_id=module_id, config=config, module_gradients_dict=module_gradients_dict
-        )
+        nothing = torch.zeros_like(loss)
+        return loss, torch.stack([loss, nothing, nothing]).detach()
 
     @torch.no_grad()
     def critic_values(
-        self, columns: Any, seed: int
-    ) -> tuple[NDArray[np.float32] | None, NDArray[np.float32]]:
-        """Normalised values of every row, (K,): of the recorded actions, and of the state.
+        self, recordings: Sequence[Recording], keys: Sequence[int], seed: int
+    ) -> list[tuple[Values, Values]]:
+        """Normalised values of each recording: (K,) of its actions, (K + 1,) of its states.
 
-        For V both are the same. For Q the first is None without actions, and the second is the
-        mean over actions sampled by `seed`.
+        The last is the value of the final state of a truncated episode, else nan. For V both are
+        the same. For Q the value of a state is the mean over actions sampled by `seed`.
         """
-        tensors, count = on_device(columns, self.device), rows_of(columns)
+        if not recordings:
+            return []
+        ends = np.cumsum([len(recording.kept) for recording in recordings])[:-1]
+        columns = columns_of(recordings, [{}] * len(recordings))
+        row_keys = keys_of_rows(recordings, keys)
+        predicted, state_value = self._evaluate(columns, splitmix64(row_keys, seed))
+        assert predicted is not None
+        final = np.full(len(recordings), np.nan, np.float32)
+        truncated = [place for place, own in enumerate(recordings) if own.last is not None]
+        if truncated:
+            last = concatenated([{Columns.OBS: recordings[place].last} for place in truncated])
+            of_last = splitmix64(torch.tensor([keys[place] for place in truncated]), seed)
+            final[truncated] = self._evaluate(last, of_last)[1]
+        return [
+            (own, np.append(values, after))
+            for own, values, after in zip(
+                np.split(predicted, ends), np.split(state_value, ends), final, strict=True
+            )
+        ]
+
+    def _evaluate(self, columns: Any, row_keys: Tensor) -> tuple[Values | None, Values]:
+        """(rows,) values of the recorded actions, if there are any, and of the states."""
+        batches, count = self._minibatches(CRITIC, columns), rows_of(columns)
         of_actions = self.config.learning.critic.kind == "q"
-        torch.manual_seed(seed)  # for modules that sample by torch's generator
+        if count:  # for modules that sample by torch's generator
+            torch.manual_seed(int(row_keys[0]))
         predicted: list[Tensor] = []
         state_value: list[Tensor] = []
         for first in range(0, count, EVALUATED_ROWS):
             rows = torch.arange(first, min(first + EVALUATED_ROWS, count))
-            batch = taken(tensors, rows, self.device)
+            batch = batches.select(rows)
             if Columns.ACTIONS in batch or not of_actions:
                 predicted.append(self._value(batch))
             if of_actions:
-                rng_key = splitmix64(rows.to(self.device), seed)
+                rng_key = row_keys[rows].to(self.device)
                 state_value.append(self._mean_value(batch, rng_key))
         known = torch.cat(predicted).cpu().numpy() if predicted else None
         return known, torch.cat(state_value or predicted).cpu().numpy()
@@ -163,31 +168,31 @@ class Mappo(InputDriven):
     def get_default_config(cls) -> MappoConfig:
         return MappoConfig()
 
-    def advantages(self, groups: Sequence[Sequence[Recording]]) -> NDArray[np.float32]:
+    def advantages(self, groups: Sequence[Sequence[Sample]]) -> NDArray[np.float32]:
         learning, critic = self.config.learning, self.config.learning.critic
         if critic.kind == "none":
             return super().advantages(groups)
-        recordings = [recording for group in groups for recording in group]
-        (rollouts,) = self._differential([[recording.rollout for recording in recordings]])
+        samples = [sample for group in groups for sample in group]
+        (rollouts,) = self._differential([[sample.rollout for sample in samples]])
         decay = Decay(
             critic.gamma, learning.discount_per_s, critic.gae_lambda, learning.credit_horizon_s
         )
-        predicted, state_value = self.critic_values(recordings)
+        predicted, state_value = self.critic_values(samples)
         errors = [
             gae(segments_of(rollout, own.kept, decay), values, following)
             for rollout, own, values, following in zip(
-                rollouts, recordings, predicted, state_value, strict=True
+                rollouts, samples, predicted, state_value, strict=True
             )
         ]
         targets = [values + error for values, error in zip(predicted, errors, strict=True)]
         explained = explained_variance(predicted, targets)
         self.metrics.log_value((ROLLOUTS, "critic_explains"), explained, window=1)
-        self._fit(recordings, np.concatenate(targets))
+        self._fit(samples, np.concatenate(targets))
         if critic.shared_input:
             errors = self._compared_with_group(groups, rollouts, predicted)
         elif critic.kind == "q":
             # Recorded actions against sampled ones, by the critic that was just fitted.
-            predicted, state_value = self.critic_values(recordings)
+            predicted, state_value = self.critic_values(samples)
             errors = [own - mean[:-1] for own, mean in zip(predicted, state_value, strict=True)]
         remaining = iter(errors)
         return normalised(
@@ -197,7 +202,7 @@ class Mappo(InputDriven):
 
     def _compared_with_group(
         self,
-        groups: Sequence[Sequence[Recording]],
+        groups: Sequence[Sequence[Sample]],
         rollouts: Sequence[Rollout],
         predicted: Sequence[Floats],
     ) -> list[Floats]:
@@ -211,42 +216,26 @@ class Mappo(InputDriven):
         found = iter(bootstrapped_advantages(with_values, learning.discount_per_s, horizon_s))
         return [next(found)[own.kept] for group in groups for own in group]
 
-    def critic_values(self, recordings: Sequence[Recording]) -> tuple[list[Floats], list[Floats]]:
-        """Per recording: (K,) values of its decisions, (K + 1,) of its states and what follows."""
-        ends = np.cumsum([len(recording.kept) for recording in recordings])[:-1]
-        (columns,) = batches_with(recordings, {}, 1)
-        predicted, state_value = self._evaluate_critic(columns)
-        assert predicted is not None
-        truncated = [place for place, own in enumerate(recordings) if own.last is not None]
-        after = np.zeros(len(recordings))
-        if truncated:
-            final: list[Any] = [{Columns.OBS: recordings[place].last} for place in truncated]
-            after[truncated] = self._evaluate_critic(concatenated(final))[1]
-        with_end = [
-            np.append(values, follows)
-            for values, follows in zip(np.split(state_value, ends), after, strict=True)
-        ]
-        return np.split(predicted, ends), with_end
-
-    def _evaluate_critic(self, columns: dict[str, Any]) -> tuple[Floats | None, Floats]:
-        """Values in the environment's units, from one learner: all have the same weights."""
-        seed = self._seed_of(2)
-        answers = self.learner_group.foreach_learner(
-            lambda learner: learner.critic_values(columns, seed), remote_actor_ids=[0]
-        )
-        predicted, state_value = next(iter(answers)).get()
+    def critic_values(self, samples: Sequence[Sample]) -> tuple[list[Floats], list[Floats]]:
+        """Per sample: (K,) values of its decisions, (K + 1,) of its states and what follows."""
+        found = self.team.call("critic_values", samples, seed=self._seed_of(2))
         real = self.normalizer.denormalize
-        return None if predicted is None else real(predicted), real(state_value)
+        state_value = []
+        for sample, (_, values) in zip(samples, found, strict=True):
+            state_value.append(real(values))
+            if not sample.truncated:
+                state_value[-1][-1] = 0.0
+        return [real(predicted) for predicted, _ in found], state_value
 
-    def _fit(self, recordings: Sequence[Recording], targets: Floats) -> None:
+    def _fit(self, samples: Sequence[Sample], targets: Floats) -> None:
         """Train the critic on targets from the parameters it had."""
         critic = self.config.learning.critic
         self.normalizer.update(targets)
         self._update(
-            recordings,
+            samples,
             {Columns.VALUE_TARGETS: self.normalizer.normalize(targets)},
             module_id=CRITIC,
-            num_epochs=critic.epochs,
+            epochs=critic.epochs,
             minibatches=critic.minibatches,
             learning_rate=critic.learning_rate,
         )

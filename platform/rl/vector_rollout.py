@@ -12,16 +12,12 @@ from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
+from loadmaster.models.ragged import Ragged, Tree, leaves, rows_of, tree_map
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
-    Ragged,
     Recording,
     RolloutSpec,
-    Tree,
-    leaves,
-    rows_of,
-    tree_map,
 )
 
 INITIAL_STEPS = 64  # of a RolloutBuffer

@@ -1,45 +1,62 @@
-"""RLlib's workers: env runners make rollouts, learners update the policy from them."""
+"""RLlib's rollout workers, which also learn from what they recorded."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 import ray
-import torch
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.rllib.core.columns import Columns
-from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.env import INPUT_ENV_SINGLE_SPACES, INPUT_ENV_SPACES
 from ray.rllib.env.env_runner import EnvRunner
-from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils.checkpoints import Checkpointable
-from torch import Tensor
 
-from loadmaster.models.policy import ENTROPY
+from loadmaster.platform.rl.learner import STATE, InputDrivenLearner
+from loadmaster.platform.rl.peers import PeerError, Peers, Rendezvous
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
     Recording,
     RolloutEngine,
     RolloutSpec,
-    on_device,
-    rows_of,
-    taken,
+    Sample,
 )
 
 Task = Literal["sample", "evaluate", "compare"]
+REPLACE_S = 600.0  # until one of the workers is back, if all died: a new machine takes minutes
+PAUSE_S = 0.2
+
+
+def wait_for_workers(
+    group: Any, restore: Callable[[Any], Any], limit_s: float = REPLACE_S
+) -> list[int]:
+    """Numbers of the healthy workers of RLlib's group; where all died, wait for the first.
+
+    Ray starts them again as soon as a node has room. `restore` finds out which are back.
+    """
+    end = time.monotonic() + limit_s
+    while not (found := list(group.healthy_env_runner_ids())):
+        if time.monotonic() >= end:
+            raise RuntimeError(f"no rollout worker was back within {limit_s:.0f} s")
+        restore(group)
+        time.sleep(PAUSE_S)
+    return found
 
 
 class EngineRunner(EnvRunner, Checkpointable):
-    """Runs whole rollouts in the engine that the algorithm's config builds.
+    """Runs whole rollouts in the engine that the algorithm's config builds, and learns from them.
 
     Everything around sampling stays RLlib's: its group restarts workers that die, and its
     checkpoints hold their state. Weights come with every request, so a worker that was just
-    restarted or restored never acts on others.
+    restarted or restored never acts on others. Recordings of the last request stay in the worker
+    for its learner; where learners have processes of their own, Ray's object store passes them on.
     """
 
     def __init__(self, *, config: Any, **settings: Any) -> None:
         super().__init__(config=config, **settings)
+        self._recordings: dict[RolloutSpec, Recording] = {}
+        self._rendezvous: Rendezvous | None = None
+        self._number = 0
+        self.team = 0  # number of the group of learners that this one is in; 0: none
         self.make_module()
 
     @cached_property
@@ -52,8 +69,14 @@ class EngineRunner(EnvRunner, Checkpointable):
         spec = self.config.get_rl_module_spec(spaces=self.get_spaces(), inference_only=True)
         self.module = spec.build()
 
-    def run_task(self, task: Task, weights: Any, work: Sequence[Any]) -> list[tuple[Any, Any]]:
-        """Run a task on each item of `work`; pairs of item and result."""
+    def run_task(
+        self, task: Task, weights: Any, work: Sequence[Any], worker: int = 0
+    ) -> list[tuple[Any, Any]]:
+        """Run a task on each item of `work`; pairs of item and result.
+
+        `worker` is the number by which the driver knows this one.
+        """
+        self._number = worker
         tasks: dict[Task, Callable[[Any, Sequence[Any]], list[Any]]] = {
             "sample": self.sample,
             "evaluate": self.evaluate,
@@ -61,9 +84,25 @@ class EngineRunner(EnvRunner, Checkpointable):
         }
         return list(zip(work, tasks[task](weights, work), strict=True))
 
-    def sample(self, weights: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
+    def sample(self, weights: Any, specs: Sequence[RolloutSpec]) -> list[Sample]:
         self.module.set_state(weights)
-        return self.engine.roll_out(self.module, assignments)
+        self._recordings = {}  # before the next are made, to need the memory once
+        made = self.engine.roll_out(self.module, specs)
+        passed_on = self.config.num_learners > 0
+        if not passed_on:
+            self._recordings = dict(zip(specs, made, strict=True))
+        return [
+            Sample(
+                spec=spec,
+                worker=self._number,
+                kept=one.kept,
+                rollout=one.rollout,
+                figures=one.figures,
+                truncated=one.last is not None,
+                data=ray.put(one) if passed_on else None,
+            )
+            for spec, one in zip(specs, made, strict=True)
+        ]
 
     def evaluate(self, weights: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         """Score the greedy policy."""
@@ -80,6 +119,59 @@ class EngineRunner(EnvRunner, Checkpointable):
             scores = self.evaluate(candidates[candidate], seeds)
             found.update(zip([(candidate, seed) for seed in seeds], scores, strict=True))
         return [found[trial] for trial in trials]
+
+    # Learning.
+
+    @cached_property
+    def learner(self) -> InputDrivenLearner:
+        """Built on first use; its state comes with `join`."""
+        built: InputDrivenLearner = self.config.build_learner(spaces=self.get_spaces())
+        return built
+
+    def open_rendezvous(self) -> tuple[str, int]:
+        """Start the store by which a group of learners is formed; its address."""
+        self._rendezvous = Rendezvous()
+        return self._rendezvous.address
+
+    def join(
+        self, team: int, state: Any, rank: int, size: int, address: tuple[str, int] | None
+    ) -> bool:
+        """Join a group of learners with the driver's state; False if a member does not connect."""
+        self.team, self.learner.peers = 0, None  # closes the connections of the last group
+        self.learner.set_state(state)
+        try:
+            if address is not None:
+                self.learner.peers = Peers(address, rank, size)
+        except PeerError:
+            return False
+        self.team = team
+        return True
+
+    def learn(
+        self, team: int, specs: Sequence[RolloutSpec], **arguments: Any
+    ) -> tuple[dict[str, float], Any] | None:
+        """Learn from own recordings with the team: metrics and, of the first member, the state.
+
+        None if this worker or another was replaced meanwhile.
+        """
+        if team != self.team:
+            return None
+        try:
+            metrics = self.call_learner("learn", specs, **arguments)
+        except PeerError:
+            self.team, self.learner.peers = 0, None  # so that the others notice at once
+            return None
+        peers = self.learner.peers
+        first = peers is None or peers.rank == 0
+        return metrics, self.learner.get_state(components=STATE) if first else None
+
+    def call_learner(self, method: str, specs: Sequence[RolloutSpec], **arguments: Any) -> Any:
+        """Call a learner's method with own recordings."""
+        recordings = [self._recordings[spec] for spec in specs]
+        keys = [spec.action_seed for spec in specs]
+        return getattr(self.learner, method)(recordings, keys=keys, **arguments)
+
+    # RLlib.
 
     def get_spaces(self) -> dict[str, Any]:
         pair = (self.config.observation_space, self.config.action_space)
@@ -110,96 +202,3 @@ class EngineRunner(EnvRunner, Checkpointable):
 
     def assert_healthy(self) -> None:
         assert self.module is not None
-
-
-class InputDrivenLearner(TorchLearner):
-    """Policy gradient with advantages that were computed before the update: REINFORCE and PPO.
-
-    A module's training pass returns either the log-probability and entropy of the batch's actions,
-    or parameters of its distribution, as usual in RLlib. A module that decides for several agents
-    returns both per agent: (B, agents).
-    """
-
-    def _create_iterator_if_necessary(
-        self,
-        *,
-        training_data: Any,
-        module_id: str = DEFAULT_MODULE_ID,
-        num_epochs: int = 1,
-        minibatches: int = 1,
-        learning_rate: float | None = None,
-        entropy_weight: float = 0.0,
-        shuffle_seed: int = 0,
-        **_: Any,
-    ) -> Iterator[MultiAgentBatch]:
-        self._module_id, self._entropy_weight = module_id, entropy_weight
-        if learning_rate is not None:
-            for _name, optimizer in self.get_optimizers_for_module(module_id):
-                self._set_optimizer_lr(optimizer, learning_rate)
-        self._minibatch_metrics: dict[str, list[Tensor]] = {}
-        return self._minibatches(training_data.batch, num_epochs, minibatches, shuffle_seed)
-
-    def _minibatches(
-        self, columns: Any, epochs: int, minibatches: int, seed: int
-    ) -> Iterator[MultiAgentBatch]:
-        """Every decision once an epoch, in an order given by the seed."""
-        tensors = on_device(columns, self.device)
-        count = rows_of(columns)
-        shuffle = torch.Generator().manual_seed(seed)
-        learning = self.config.learning
-        kl_limit = learning.stop_at_kl if learning.method == "ppo" else math.inf
-        for _ in range(epochs):
-            order = torch.randperm(count, generator=shuffle)
-            for rows in order.tensor_split(min(minibatches, count)):
-                batch = SampleBatch(taken(tensors, rows, self.device))
-                yield MultiAgentBatch({self._module_id: batch}, env_steps=len(rows))
-            kl = self._minibatch_metrics.get("kl")  # a critic has none
-            if kl and float(kl[-1]) > kl_limit:
-                return
-
-    def compute_loss_for_module(
-        self, *, module_id: str, config: Any, batch: Any, fwd_out: dict[str, Tensor]
-    ) -> Tensor:
-        log_probability, entropy = self._log_probability(module_id, batch, fwd_out)
-        advantage = batch[Columns.ADVANTAGES]
-        if log_probability.dim() == 2:  # each agent has its own ratio; the advantage is shared
-            advantage = advantage.unsqueeze(1)
-        log_ratio = log_probability - batch[Columns.ACTION_LOGP]
-        ratio = log_ratio.exp()
-        if self.config.learning.method == "ppo":
-            clip = self.config.learning.clip
-            bounded = ratio.clamp(1 - clip, 1 + clip)
-            # PPO (Schulman et al. 2017), eq. 7, for each agent (Yu et al. 2022, MAPPO).
-            gain = torch.min(ratio * advantage, bounded * advantage).mean(0).sum()
-        else:
-            # REINFORCE: grad log pi(a|s) * advantage.
-            gain = (log_probability * advantage).mean(0).sum()
-        total_entropy = entropy.mean(0).sum()
-        kl = (ratio - 1 - log_ratio).mean(0)  # Schulman's estimator, never below 0
-        self._record("entropy", total_entropy)
-        self._record("kl", kl.max())  # of the agent that moved furthest
-        loss: Tensor = -gain - self._entropy_weight * total_entropy
-        return loss
-
-    def _log_probability(
-        self, module_id: str, batch: Any, fwd_out: dict[str, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probability of the batch's actions, and entropy."""
-        if Columns.ACTION_LOGP in fwd_out:
-            return fwd_out[Columns.ACTION_LOGP], fwd_out[ENTROPY]
-        kind = self.module[module_id].unwrapped().get_train_action_dist_cls()
-        distribution = kind.from_logits(fwd_out[Columns.ACTION_DIST_INPUTS])
-        return distribution.logp(batch[Columns.ACTIONS]), distribution.entropy()
-
-    def _record(self, name: str, value: Tensor) -> None:
-        self._minibatch_metrics.setdefault(name, []).append(value.detach())
-
-    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
-        super().after_gradient_based_update(timesteps=timesteps)
-        for name, values in self._minibatch_metrics.items():
-            mean = float(torch.stack(values).mean())
-            self.metrics.log_value((self._module_id, name), mean, window=1)
-
-    @classmethod
-    def rl_module_required_apis(cls) -> list[type]:
-        return []

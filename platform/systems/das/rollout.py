@@ -33,12 +33,12 @@ from loadmaster.models.das import compiled as kernels
 from loadmaster.models.das.compiled import Weights, Workspace
 from loadmaster.models.das.compiled_loop import run_episode
 from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.ragged import Ragged
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (
     FULL,
     CompiledBuffer,
     EpisodeScore,
-    Ragged,
     Recording,
     RolloutEngine,
     RolloutSpec,

@@ -21,12 +21,12 @@ from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.ragged import Ragged
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (
     FULL,
     CompiledBuffer,
     EpisodeScore,
-    Ragged,
     Recording,
     RolloutSpec,
     copy_rows,

@@ -5,6 +5,8 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import torch
+from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
@@ -14,11 +16,12 @@ from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
+from loadmaster.models.decima.gradient import DecisionMinibatches, log_probability_and_entropy
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
-from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
 from loadmaster.platform.systems.decima.rollout import DecimaEngine, episode_cost
 from loadmaster.platform.training.config import (
     Learning,
@@ -87,11 +90,16 @@ def check(config: DecimaTraining) -> None:
 
 
 def compile_loops(config: DecimaTraining) -> None:
-    """Compile the two loops of a worker on the smallest episode."""
+    """Compile the loops of a worker, and its training pass, on the smallest episode."""
     engine = DecimaEngine(DagSchedulingSettings(workload="toy", jobs=1, executors=2))
-    module = SimpleNamespace(network=DecimaNetwork(config.network))
-    engine.roll_out(module, [RolloutSpec(sequence=0, action_seed=0)])
+    network = DecimaNetwork(config.network)
+    module = SimpleNamespace(network=network)
+    recordings = engine.roll_out(module, [RolloutSpec(sequence=0, action_seed=0)])
     engine.judge(module, [0])
+    batches = DecisionMinibatches(columns_of(recordings, [{}]), network)
+    selected = batches.select(torch.arange(1))[Columns.OBS]
+    log_probability, entropy = log_probability_and_entropy(network, selected)
+    (log_probability + entropy).sum().backward()  # type: ignore[no-untyped-call]
 
 
 RECIPE = Recipe(

@@ -9,9 +9,10 @@ from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.models.decima.module import DecimaModule
+from loadmaster.models.ragged import on_device, taken
 from loadmaster.platform.rl import advantages
 from loadmaster.platform.rl.advantages import Decay, Rollout, gae, returns_to_go, segments_of
-from loadmaster.platform.rl.rollout import Recording, RolloutSpec, on_device, taken
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
 from tests.models.decima.test_module import module_of
 

@@ -16,7 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDrivenConfig, value_at
+from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDrivenConfig
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.rollout import EpisodeScore, RolloutSpec
 from loadmaster.platform.rl.vector_rollout import VectorEngine
@@ -94,9 +94,9 @@ def excess(costs: list[float]) -> float:
 
 def test_schedule_is_linear_then_constant() -> None:
     falling = Schedule(first=1.0, last=0.2, iterations=4)
-    found = [value_at(falling, i) for i in range(7)]
+    found = [falling.at(i) for i in range(7)]
     assert found == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2])
-    assert value_at(Schedule(first=5, last=2), 0) == 2
+    assert Schedule(first=5, last=2).at(0) == 2
 
 
 def test_vector_engine_records_whole_episodes() -> None:

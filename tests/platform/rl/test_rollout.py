@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
 from loadmaster.models.keyed_random import RNG_KEY, standard_normal
+from loadmaster.models.ragged import Ragged, concatenated, leaves, on_device, taken, tree_map
 from loadmaster.platform.rl import rollout
-from loadmaster.platform.rl.rollout import Ragged, Recording, RolloutSpec, on_device, taken
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 
 QUEUE, MACHINES = 6, 2
@@ -27,7 +28,7 @@ def ragged(rows: list[list[int]], spare: int = 0) -> Ragged:
 def test_trees_of_columns_are_concatenated_branch_by_branch() -> None:
     first = {"obs": {"r": ragged([[1]]), "d": np.array([[7.0]])}, "a": np.array([0])}
     second = {"obs": {"r": ragged([[2, 3]]), "d": np.array([[8.0]])}, "a": np.array([1])}
-    both = on_device(rollout.concatenated([first, second]), "cpu")
+    both = on_device(concatenated([first, second]), "cpu")
     rows = taken(both, torch.tensor([1, 0]), "cpu")
     assert rows["obs"]["r"].tolist() == [[2, 3], [1, 0]]
     assert rows["obs"]["d"].tolist() == [[8], [7]]
@@ -132,8 +133,8 @@ def assert_same(one: Any, other: Any, atol: float = 0.0) -> None:
         assert left.dtype == right.dtype
         np.testing.assert_allclose(left, right, rtol=0, atol=atol)
 
-    rollout.tree_map(compare, one, other)
-    assert len(list(rollout.leaves(one))) == len(list(rollout.leaves(other)))
+    tree_map(compare, one, other)
+    assert len(list(leaves(one))) == len(list(leaves(other)))
 
 
 def assert_same_recording(one: Recording, other: Recording) -> None:

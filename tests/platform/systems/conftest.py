@@ -1,16 +1,12 @@
 """A working folder, pretrained policies and commands, for tests of learned policies."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from loadmaster.models import manifest as manifests
 from loadmaster.platform.evaluation import charts
 from tests.bundles import make_bundle
-from tests.platform.cli.one_line import Cli
 
 
 @pytest.fixture(autouse=True)
@@ -41,23 +37,3 @@ def pretrained(here: Path) -> Path:
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(charts, "draw_all", lambda *_: None)
-
-
-@pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    return Cli(capsys)
-
-
-@pytest.fixture
-def start(ray_session: None) -> Iterator[Callable[..., Any]]:
-    """Build a trainer, which is stopped after the test."""
-    from loadmaster.platform.training.trainer import Trainer
-
-    with ExitStack() as stack:
-
-        def build(*arguments: Any, **options: Any) -> Any:
-            trainer = Trainer(*arguments, **options)
-            stack.callback(trainer.stop)
-            return trainer
-
-        yield build

@@ -15,7 +15,8 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.das.network import Actions
-from loadmaster.platform.rl.rollout import RolloutSpec, batches_with, on_device, rows_of, taken
+from loadmaster.models.ragged import on_device, rows_of, taken
+from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
 from loadmaster.platform.systems.das.training import RECIPE, DasTraining, baselines, check
 from loadmaster.platform.training.trainer import starting_weights
 from tests.bundles import make_bundle
@@ -87,9 +88,9 @@ def test_weights_that_the_network_lacks_are_rejected(tmp_path: Path) -> None:
 def test_learner_log_probs_equal_rollout(start: Start) -> None:
     """With queues of different lengths, which the learner pads."""
     algorithm = start(RECIPE, tiny(environment={"jobs": 30})).algorithm
-    runner, weights = algorithm.env_runner_group.local_env_runner, algorithm.module_weights()
-    recordings = runner.sample(weights, [RolloutSpec(seed, seed) for seed in range(3)])
-    (columns,) = batches_with(recordings, {}, 1)
+    runner = algorithm.env_runner_group.local_env_runner
+    recordings = runner.engine.roll_out(runner.module, [RolloutSpec(n, n) for n in range(3)])
+    columns = columns_of(recordings, [{}] * len(recordings))
     queued = columns[Columns.OBS]["job_mask"].counts
     assert queued.min() < queued.max()
     batch = taken(on_device(columns, "cpu"), torch.arange(rows_of(columns)), "cpu")

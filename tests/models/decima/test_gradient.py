@@ -1,0 +1,79 @@
+"""Compiled and packed training passes: the same outputs and gradients as the network in torch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ray.rllib.core.columns import Columns
+
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.models.decima import training_block
+from loadmaster.models.decima.device_batch import DeviceMinibatches
+from loadmaster.models.decima.gradient import DecisionMinibatches
+from loadmaster.models.decima.module import DecimaModule
+from loadmaster.models.policy import ENTROPY
+from loadmaster.models.ragged import Minibatches, PaddedMinibatches
+from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
+from loadmaster.platform.systems.decima.rollout import DecimaEngine
+from tests.models.decima.test_module import module_of
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = DagSchedulingSettings(workload="toy", jobs=6, executors=5)
+
+
+def recorded(module: DecimaModule) -> dict[str, Any]:
+    """Columns of two rollouts; their decisions differ in stages, jobs, edges and levels."""
+    recordings = DecimaEngine(SETTINGS).roll_out(module, [RolloutSpec(seed, 7) for seed in (1, 2)])
+    return columns_of(recordings, [{}] * len(recordings))
+
+
+def outputs_and_gradient(
+    module: DecimaModule, batches: Minibatches, rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(2, rows) log-probabilities and entropies; the gradient of a weighted sum of them."""
+    module.zero_grad()
+    output = module.forward_train(batches.select(rows))
+    found = torch.stack([output[Columns.ACTION_LOGP], output[ENTROPY]])
+    weights = torch.sin(torch.arange(found.numel(), dtype=torch.float32)).view_as(found)
+    (found * weights).sum().backward()
+    parts = [
+        torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for weight in module.parameters()
+    ]
+    return found.detach(), torch.cat([part.flatten() for part in parts])
+
+
+@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}, {"width": 5}])
+def test_unpadded_passes_equal_the_network_in_torch(network: dict[str, Any]) -> None:
+    module = module_of(SETTINGS.total_executors, **network)
+    columns = recorded(module)
+    rows = torch.from_numpy(np.random.default_rng(0).permutation(len(columns[Columns.ACTIONS])))
+    expected = outputs_and_gradient(module, PaddedMinibatches(columns, "cpu"), rows)
+    np.testing.assert_allclose(
+        expected[0][0], columns[Columns.ACTION_LOGP][rows], atol=1e-5, err_msg="recorded"
+    )
+    compiled = DecisionMinibatches(columns, module.network)
+    for batches in (compiled, DeviceMinibatches(columns, "cpu")):
+        for own, other in zip(outputs_and_gradient(module, batches, rows), expected, strict=True):
+            torch.testing.assert_close(own, other, rtol=1e-4, atol=2e-5)
+    some = rows[:3]  # the same buffers, with values of the last pass in them
+    own, other = (outputs_and_gradient(module, each, some) for each in (compiled, compiled))
+    torch.testing.assert_close(own, other)
+    torch.testing.assert_close(own[0], expected[0][:, :3], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("columns_of_a_block", [1, 40, 4096])
+def test_result_does_not_depend_on_the_size_of_blocks(
+    columns_of_a_block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of one decision, of a few, and of as many as a block may hold."""
+    module = module_of(SETTINGS.total_executors)
+    columns = recorded(module)
+    rows = torch.arange(len(columns[Columns.ACTIONS])).repeat(2)
+    assert len(rows) > training_block.BLOCK_DECISIONS
+    expected = outputs_and_gradient(module, DecisionMinibatches(columns, module.network), rows)
+    monkeypatch.setattr(training_block, "TARGET_COLUMNS", columns_of_a_block)
+    found = outputs_and_gradient(module, DecisionMinibatches(columns, module.network), rows)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
