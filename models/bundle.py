@@ -22,10 +22,8 @@ from loadmaster.models import manifest as manifests
 from loadmaster.models.card import model_card
 from loadmaster.models.files import atomic_folder, atomic_write
 from loadmaster.models.manifest import MANIFEST_FILE, Manifest, as_json, read_bounded
-
-WEIGHTS = "weights.safetensors"
-CARD = "README.md"
-LARGEST = 256 << 20  # bytes of weights that are read
+from loadmaster.models.remote_bundle import CARD, LARGEST, WEIGHTS, put_bundle
+from loadmaster.models.storage import Location, Place
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +48,7 @@ def build_network(system: str, settings: Mapping[str, Any]) -> nn.Module:
 
 
 def save_bundle(
-    folder: Path,
+    folder: Place,
     *,
     name: str,
     system: str,
@@ -60,7 +58,7 @@ def save_bundle(
     results: Mapping[str, Any] | None = None,
     replace: bool = False,
 ) -> None:
-    """Write a bundle atomically; `replace` allows an older one in its place."""
+    """Write a bundle atomically; `replace` allows an older one in its place, on local disks."""
     manifests.check_name(name)
     stored = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
     settings = as_json(network)
@@ -83,6 +81,9 @@ def save_bundle(
         WEIGHTS: content,
         CARD: model_card(manifest, trained_on).encode(),
     }
+    if isinstance(folder, Location):
+        put_bundle(folder, files)
+        return
     if folder.exists() or folder.is_symlink():
         if not replace:
             raise InputError(f"{folder} exists already; expected a folder that does not")

@@ -11,17 +11,24 @@ from typing import IO, TextIO
 from loadmaster.envs.errors import InputError
 
 PICTURES = ("png", "svg", "pdf")
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # modes: no access for other users
+
+
+def private_opener(name: str, flags: int) -> int:
+    """`opener` of `open`: a new file can be accessed by this user only."""
+    return os.open(name, flags, PRIVATE_FILE)
 
 
 @contextmanager
-def atomic_write(path: Path, *, sync: bool = False) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, *, sync: bool = False, private: bool = False) -> Iterator[IO[bytes]]:
     """A file beside `path` that takes its name at the end, or is removed on an exception.
 
     `sync` flushes it to disk first, so that a power cut leaves the old file or the new one.
+    `private` denies other users access to it.
     """
     scratch = _scratch(path)
     try:
-        with scratch.open("wb") as file:
+        with open(scratch, "wb", opener=private_opener if private else None) as file:
             yield file
             if sync:
                 file.flush()
@@ -62,17 +69,17 @@ def atomic_text_file(path: Path) -> Iterator[TextIO]:
 
 
 @contextmanager
-def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(folder: Path, *, replace: bool = False, private: bool = False) -> Iterator[Path]:
     """A folder beside `folder` that takes its name at the end, or is removed on an exception.
 
     Missing parents are created. `replace` allows an older folder of that name, which stays until
-    the new one is complete.
+    the new one is complete. `private` denies other users access to it.
     """
     scratch, old = _scratch(folder), _scratch(folder).with_suffix(".old")
     created = missing_folders(folder.parent)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        scratch.mkdir()
+        scratch.mkdir(PRIVATE_FOLDER if private else 0o777)
         yield scratch
         if replace and folder.exists():
             folder.rename(old)
@@ -84,6 +91,18 @@ def atomic_folder(folder: Path, *, replace: bool = False) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
         if not folder.exists():
             remove_empty_folders(created)
+
+
+def private_folder(folder: Path) -> None:
+    """Create a folder and its parents for this user only; an existing one is closed to others.
+
+    Only its owner can do that: a folder of another user stays as it is.
+    """
+    for place in (*reversed(missing_folders(folder)), folder):
+        place.mkdir(PRIVATE_FOLDER, exist_ok=True)
+    facts = folder.stat()
+    if facts.st_mode & 0o077 and facts.st_uid == os.geteuid():
+        folder.chmod(PRIVATE_FOLDER)
 
 
 def missing_folders(folder: Path) -> list[Path]:

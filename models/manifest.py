@@ -17,6 +17,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import SettingsType, build_settings
+from loadmaster.models.storage import Place
 
 FORMAT = 1
 KIND = "loadmaster-policy"
@@ -68,15 +69,18 @@ def read_manifest(folder: Path) -> Manifest:
             if not folder.is_dir():
                 what = "is not a folder" if folder.exists() else "does not exist"
             raise InputError(f"{folder} {what}; expected a policy bundle")
-        text = read_bounded(file, LARGEST).decode()
-        record = json.loads(text, parse_constant=_number, parse_float=_number)
-    except InputError:
-        raise
+        return parse_manifest(read_bounded(file, LARGEST), folder)
     except OSError as fault:
         raise InputError(f"cannot read {folder}: {fault.strerror}") from None
+
+
+def parse_manifest(content: bytes, folder: Place) -> Manifest:
+    """Check the content of a bundle's manifest; `folder` is the bundle, for errors."""
+    try:
+        record = json.loads(content.decode(), parse_constant=_number, parse_float=_number)
     except (ValueError, RecursionError) as fault:
-        raise InputError(f"{file} is damaged; expected JSON: {fault}") from None
-    return _checked(record, file)
+        raise InputError(f"{folder / MANIFEST_FILE} is damaged; expected JSON: {fault}") from None
+    return _checked(record, folder)
 
 
 def read_bounded(file: Path, most: int) -> bytes:
@@ -123,18 +127,21 @@ def visible(text: str, most: int = 200) -> str:
     return "".join(c if c.isprintable() else "?" for c in text[:most])
 
 
-def _checked(record: Any, file: Path) -> Manifest:
+def _checked(record: Any, folder: Place) -> Manifest:
+    file = folder / MANIFEST_FILE
     if not isinstance(record, dict) or record.get("kind") != KIND:
         hint = ""
-        if any((file.parent / which / MANIFEST_FILE).is_file() for which in ("best", "last")):
-            hint = f"; this run has {file.parent}/best and {file.parent}/last"
+        if isinstance(folder, Path) and any(
+            (folder / which / MANIFEST_FILE).is_file() for which in ("best", "last")
+        ):
+            hint = f"; this run has {folder}/best and {folder}/last"
         raise InputError(f"{file} describes no loadmaster policy; expected a policy bundle{hint}")
     form, writer = record.get("format"), record.get("loadmaster")
     if type(form) is not int or form < 1 or not isinstance(writer, str):
         raise InputError(f"{file} is damaged; expected a format number and loadmaster's version")
     if form > FORMAT:
         raise InputError(
-            f"{file.parent} was written by loadmaster {visible(writer)} in bundle format {form}; "
+            f"{folder} was written by loadmaster {visible(writer)} in bundle format {form}; "
             f"this is loadmaster {version('loadmaster')}, which reads format {FORMAT}: upgrade it"
         )
     for key, kind in {**SECTIONS, "weights": dict}.items():

@@ -134,12 +134,12 @@ def choose_learned(
 def _check_belongs(bundle: BundleRef, environment: str, system: System | None) -> None:
     if system is not None and bundle.system.name != system.name:
         raise InputError(
-            f"{bundle.folder} is a policy of the system {bundle.system.name!r}; "
+            f"{bundle.source} is a policy of the system {bundle.system.name!r}; "
             f"expected one of {system.name!r}"
         )
     if bundle.system.environment != environment:
         raise InputError(
-            f"{bundle.folder} decides in {bundle.system.environment!r}; "
+            f"{bundle.source} decides in {bundle.system.environment!r}; "
             f"expected a policy for {environment!r}"
         )
 
@@ -154,7 +154,7 @@ def _distinct(name: str, taken: Iterable[str]) -> str:
 def learned_notes(learned: Learned) -> tuple[str, ...]:
     """One line per learned policy: its origin and what it was trained on."""
     return tuple(
-        f"{name}: {'pretrained' if _is_pretrained(bundle) else f'from {bundle.folder}'}, "
+        f"{name}: {'pretrained' if _is_pretrained(bundle) else f'from {bundle.source}'}, "
         f"trained on {bundle.trained_on}"
         for name, bundle in learned.items()
     )
@@ -166,7 +166,7 @@ def learned_records(learned: Learned) -> dict[str, dict[str, Any]]:
         name: {
             "system": bundle.system.name,
             "bundle": bundle.manifest.name,
-            "folder": bundle.folder.name if _is_pretrained(bundle) else str(bundle.folder),
+            "folder": bundle.folder.name if _is_pretrained(bundle) else bundle.source,
             "sha256": bundle.manifest.sha256,
             "trained_on": bundle.trained_on,
         }

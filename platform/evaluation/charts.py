@@ -1,6 +1,6 @@
 """Style of all charts, and the charts of a comparison as PNG, without a display or global state."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,28 @@ def plain_log(axis: Axis, labels: int) -> None:
         axis.set_major_locator(LogLocator(subs=(1, 2, 5) if 3 * decades <= labels else (1,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axis.set_minor_locator(NullLocator())
+
+
+def draw_speedup(
+    axes: Axes, sizes: Sequence[int], speedups: Sequence[float], label: str, title: str
+) -> None:
+    """Times as fast by the number of workers, or of what `label` names, beside the ideal."""
+    ideal = [each / sizes[0] for each in (0, sizes[-1])]
+    axes.plot((0, sizes[-1]), ideal, color=QUIET, linestyle=(0, (4, 3)), label="ideal")
+    axes.plot(sizes, speedups, color=LEARNED_COLOUR, linewidth=2.2, marker="o", label="measured")
+    for size, speedup in list(zip(sizes, speedups, strict=True))[1:]:
+        axes.annotate(
+            f"{speedup:.1f}x",
+            (size, speedup),
+            xytext=(7, -9),
+            color=LEARNED_COLOUR,
+            path_effects=[HALO],
+            **LABEL_STYLE,
+        )
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set(xlabel=label, ylabel="times as fast", xticks=sizes)
+    axes.set(xlim=(0, sizes[-1] * 1.12), ylim=(0, None))
+    axes.legend(loc="upper left")
 
 
 def draw_all(comparison: Comparison, jobs: pd.DataFrame | None, folder: Path) -> None:

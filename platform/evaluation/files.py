@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_folder, missing_folders, remove_empty_folders
+from loadmaster.models.storage import check_local
 from loadmaster.platform.evaluation.adapters import Episodes, learned_records
 from loadmaster.platform.evaluation.comparison import (
     Comparison,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # slow to import, and needed by the tables only
 
 def check_writable(folder: Path) -> None:
     """Refuse an --output that cannot be written, before the work starts; leave nothing there."""
+    check_local(folder, "--output")
     made = missing_folders(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """The replay page: one HTML file with data, style and script inside, which needs no network."""
 
 import html
-import json
 import math
 from collections.abc import Sequence
 from importlib.resources import files
@@ -10,7 +9,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.replay import adapters
-from loadmaster.serving.console.page_bundle import bundle_modules, csp_hash
+from loadmaster.serving.console.page_bundle import bundle_modules, offline_page
 
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which browsers still paint smoothly
 
@@ -33,24 +32,25 @@ def build_page(
     modules = files("loadmaster.platform.replay").joinpath("script")
     script = bundle_modules(modules, f"{environment}/main.js")
     style = _asset("page.css") + _asset(f"parts/{environment}/style.css")
-    data = json.dumps(
-        _page_data(adapter, results, job_names), separators=(",", ":"), allow_nan=False
-    )
-    return Template(_asset("page.html")).substitute(
-        title=html.escape(title),
-        security=_security_policy(style, script),
-        headline=adapters.summary_line(
-            results, True, unit, [adapter.summary_suffix(result) for result in results]
-        ),
-        note=html.escape(adapters.unfinished_note(results, unit)),
+    content = Template(_asset("page.html")).substitute(
         counted=adapter.counted,
         counted_title=adapter.counted.capitalize(),
         panel=_asset(f"parts/{environment}/panel.html"),
         sections="".join(_asset(f"parts/{environment}/{name}.html") for name in adapter.sections),
         legend=_asset(f"parts/{environment}/legend.html"),
-        style=style,
-        script=script,
-        data=data.replace("<", "\\u003c"),  # a job called </script> must not end the script
+    )
+    return offline_page(
+        content,
+        style,
+        script,
+        "replay-data",
+        _page_data(adapter, results, job_names),
+        title=html.escape(title),
+        subtitle=html.escape(title),
+        headline=adapters.summary_line(
+            results, True, unit, [adapter.summary_suffix(result) for result in results]
+        ),
+        note=html.escape(adapters.unfinished_note(results, unit)),
     )
 
 
@@ -87,11 +87,3 @@ def _page_data(
 def none_for_nan(value: float) -> float | None:
     """Replace nan, which JSON cannot hold."""
     return None if math.isnan(value) else value
-
-
-def _security_policy(style: str, script: str) -> str:
-    """Content-Security-Policy: no network, and no script or style but the given ones."""
-    return (
-        f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )

@@ -16,10 +16,12 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmaster.models.files import atomic_text_file
+from loadmaster.models.storage import Place
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.space import in_words
 
 BEST, TRIALS = "best.yaml", "trials.csv"
+HUNG = "hung: "  # before the reason in Tune's error file
 STATES = {"PENDING": "waiting", "PAUSED": "waiting", "RUNNING": "running", "ERROR": "failed"}
 
 
@@ -31,13 +33,18 @@ class Record:
     parameters: Mapping[str, Any]  # drawn values, by setting
     iterations: int
     value: float | None  # best value of the metric; None before the first report
-    state: str  # waiting, running, finished, stopped (early), diverged, failed
+    state: str  # waiting, running, finished, stopped (early), diverged, failed, hung
     seconds: float
-    fault: str = ""  # why it failed
+    fault: str = ""  # why it failed, or since when it hung
 
     @property
     def over(self) -> bool:
         return self.state not in ("waiting", "running")
+
+    @property
+    def settings(self) -> str:
+        """The drawn values as assignments."""
+        return ", ".join(f"{name}={in_words(value)}" for name, value in self.parameters.items())
 
 
 class Outcome(NamedTuple):
@@ -63,6 +70,9 @@ def record_of(trial: Any, sweep: Sweep) -> Record:
         state = "finished" if iterations >= sweep.iterations else "stopped"
         if sweep.metric in last and not math.isfinite(last[sweep.metric]):
             state = "diverged"
+    fault = _fault(trial) if state == "failed" else ""
+    if fault.startswith(HUNG):
+        state, fault = "hung", fault.removeprefix(HUNG)
     return Record(
         name=Path(trial.path).name,
         parameters=sweep.space.settle(trial.config),
@@ -70,7 +80,7 @@ def record_of(trial: Any, sweep: Sweep) -> Record:
         value=None if value is None else float(value),
         state=state,
         seconds=float(last.get("time_total_s", 0.0)),
-        fault=_fault(trial) if state == "failed" else "",
+        fault=fault,
     )
 
 
@@ -79,7 +89,8 @@ def _fault(trial: Any) -> str:
     file = Path(trial.error_file or "")
     trace = file.read_text(encoding="utf-8") if file.is_file() else str(trial.get_error() or "")
     last = (trace.strip() or "no trace").splitlines()[-1].strip()
-    return last.removeprefix("loadmaster.envs.errors.InputError: ")
+    # Ray appends advice to the line on a process that died.
+    return last.removeprefix("loadmaster.envs.errors.InputError: ").partition(" Some common ")[0]
 
 
 def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
@@ -87,30 +98,43 @@ def write_trials(records: Sequence[Record], sweep: Sweep, folder: Path) -> None:
     names = [dimension.name for dimension in sweep.space.dimensions]
     with atomic_text_file(folder / TRIALS) as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["trial", *names, "iterations", sweep.metric, "state", "seconds"])
+        table.writerow(["trial", *names, "iterations", sweep.metric, "state", "seconds", "fault"])
         for record in records:
             parameters = [in_words(record.parameters[name]) for name in names]
             value = "" if record.value is None else f"{record.value:.6g}"
-            ending = [record.iterations, value, record.state, f"{record.seconds:.1f}"]
+            ending = [record.iterations, value, record.state, f"{record.seconds:.1f}", record.fault]
             table.writerow([record.name, *parameters, *ending])
 
 
-def write_best(best: Record, outcome: Outcome, sweep: Sweep, folder: Path, command: str) -> None:
-    """Write best.yaml, a configuration that `loadmaster train` takes."""
-    path = folder / BEST
+def write_best(
+    best: Record,
+    outcome: Outcome,
+    sweep: Sweep,
+    folder: Path,
+    command: str,
+    place: Place | None = None,
+) -> None:
+    """Write best.yaml, a configuration that `loadmaster train` takes; `place`: where it will be."""
+    command_line = f"loadmaster train {sweep.settings.system} --config {(place or folder) / BEST}"
     reported = sum(record.value is not None for record in outcome.records)
     config = sweep.space.config(best.parameters).model_dump(mode="json", exclude_unset=True)
-    with atomic_text_file(path) as file:
+    with atomic_text_file(folder / BEST) as file:
         file.write(
             f"# Purpose: {sweep.settings.purpose}: the best of {reported} trials, {best.name}\n"
             f"# Reached: {sweep.metric} {best.value:.6g} within {best.iterations} iterations\n"
             f"# Found:   {command}\n"
-            f"# Command: loadmaster train {sweep.settings.system} --config {path}\n\n"
+            f"# Command: {command_line}\n\n"
         )
         yaml.safe_dump(config, file, sort_keys=False)
 
 
-COLOURS = {"running": "cyan", "finished": "green", "failed": "red", "diverged": "red"}
+COLOURS = {
+    "running": "cyan",
+    "finished": "green",
+    "failed": "red",
+    "hung": "red",
+    "diverged": "red",
+}
 PERIOD_S = 0.25  # between updates of the live table
 
 
@@ -143,7 +167,7 @@ class TrialDisplay:
 def trial_table(sweep: Sweep, records: Sequence[Record], max_rows: int | None = None) -> Table:
     """The trials as a table; at most `max_rows` rows, running ones and the best of the others."""
     names = [dimension.name for dimension in sweep.space.dimensions]
-    table = Table("trial", *_short(names), "iteration", sweep.metric, "state", box=None)
+    table = Table("trial", *short_names(names), "iteration", sweep.metric, "state", box=None)
     for column in table.columns[1:-1]:
         column.justify = "right"
     best = best_of(records, sweep)
@@ -176,7 +200,7 @@ def _rank(sweep: Sweep, record: Record) -> tuple[bool, float]:
     return (record.value is None, sign * (record.value or 0.0))
 
 
-def _short(names: Sequence[str]) -> list[str]:
+def short_names(names: Sequence[str]) -> list[str]:
     """Names without their outermost group, if they stay distinct."""
     short = [name.split(".", 1)[-1] for name in names]
     return short if len(set(short)) == len(short) else list(names)
@@ -188,8 +212,7 @@ def _line(record: Record, before: Record | None, metric: str) -> str | None:
     if record.state == "waiting" or (record.iterations, record.state) == shown:
         return None
     if record.state == "running" and record.iterations == 0:
-        parameters = ", ".join(f"{name}={in_words(v)}" for name, v in record.parameters.items())
-        return f"{record.name}: started with {parameters}"
+        return f"{record.name}: started with {record.settings}"
     parts = []
     if record.iterations != shown[0]:
         parts.append(f"iteration {record.iterations}")

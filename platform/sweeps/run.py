@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import count
@@ -12,7 +13,12 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
 from ray.tune.search import BasicVariantGenerator
 from rich.console import Console
 
@@ -20,8 +26,9 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import RAY_LOG, cleanup_on_exit, ray_output_in
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.sweeps import records
-from loadmaster.platform.sweeps.folder import SweepFolder
+from loadmaster.platform.sweeps.folder import TUNE, SweepFolder
 from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay
+from loadmaster.platform.sweeps.report import write_report
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.trial import TRAINER, Trial
 
@@ -36,7 +43,7 @@ ENVIRONMENT = {  # what Tune reads from environment variables only
 def launch(sweep: Sweep, folder: SweepFolder, resumed: bool, address: str | None) -> Outcome:
     """Start Ray and the display, and run the sweep. Progress goes to stderr."""
     with ExitStack() as stack:
-        advice = f"go on with: loadmaster tune --resume {folder.path}"
+        advice = f"go on with: loadmaster tune --resume {folder.place}"
         stack.enter_context(
             cleanup_on_exit(folder, resumed, lambda: print(advice, file=sys.stderr))
         )
@@ -67,12 +74,16 @@ def run_sweep(
     minutes = sweep.settings.stop.minutes
     numbers = count(folder.trials_made + 1)
     os.environ.update(ENVIRONMENT)
-    with _signals_restored():
+
+    def write_trials() -> None:
+        records.write_trials(monitor.records, sweep, folder.path)
+
+    with _signals_restored(), folder.storage_checked(write_trials):
         # Not tune.Tuner: a restored one unpickles the display and clock of the earlier session.
-        tune.run(
+        analysis = tune.run(
             trainable,
-            name=folder.tune.name,
-            storage_path=str(folder.tune.parent.resolve()),
+            name=TUNE,
+            **folder.tune_storage,
             resume_config=tune.ResumeConfig() if folder.begun else None,
             config={dimension.name: dimension.domain() for dimension in sweep.space.dimensions},
             num_samples=sweep.settings.trials,
@@ -94,9 +105,11 @@ def run_sweep(
             verbose=0,
         )
     outcome = Outcome(tuple(monitor.records), monitor.interrupted)
-    records.write_trials(outcome.records, sweep, folder.path)
+    write_trials()
     if best := records.best_of(outcome.records, sweep):
-        records.write_best(best, outcome, sweep, folder.path, folder.command)
+        records.write_best(best, outcome, sweep, folder.path, folder.command, folder.place)
+    write_report(folder, sweep, outcome.records, analysis)
+    folder.publish()
     return outcome
 
 
@@ -126,12 +139,15 @@ class StopConditions(tune.Stopper):
 
 
 class TrialMonitor(tune.Callback):
-    """Updates the display with the trials' records, and notices Ctrl-C."""
+    """Updates the display with the trials' records, ends hung trials, and notices Ctrl-C."""
 
     def __init__(self, sweep: Sweep, scheduler: Any, display: TrialDisplay) -> None:
         self.sweep, self.scheduler, self.display = sweep, scheduler, display
         self.records: list[Record] = []
         self.interrupted = False
+        self.stall_s = 60 * (sweep.settings.stop.stall_minutes or math.inf)
+        self.reported_at: dict[str, float] = {}  # by trial, while it runs
+        self.hung: set[str] = set()
 
     def setup(self, **info: Any) -> None:
         """Wrap the SIGINT handler that Tune has just installed."""
@@ -144,8 +160,36 @@ class TrialMonitor(tune.Callback):
 
         signal.signal(signal.SIGINT, interrupt)
 
+    def on_trial_start(self, trial: Any, **info: Any) -> None:
+        self.reported_at[trial.trial_id] = time.monotonic()
+
+    on_trial_restore = on_trial_save = on_trial_result = on_trial_start
+
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        for trial in trials:
+            if trial.status == "RUNNING" and trial.trial_id not in self.hung:
+                self._end_if_hung(trial)
         self._update(trials)
+
+    def _end_if_hung(self, trial: Any) -> None:
+        """Kill the process of a trial without a report for too long; it is not retried.
+
+        Its rollout workers end with it. Tune notices as with a crash.
+        """
+        actor = trial.temporary_state.ray_actor
+        silent_s = time.monotonic() - self.reported_at.get(trial.trial_id, math.inf)
+        if actor is not None and silent_s > self.stall_s:
+            self.hung.add(trial.trial_id)
+            trial.max_failures = 0
+            ray.kill(actor)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Write the reason to the error file, where `record_of` finds it, also after a resume."""
+        if trial.trial_id in self.hung:
+            reached = int((trial.last_result or {}).get("iteration", 0))
+            limit = f"{self.stall_s / 60:g} minutes (stop.stall_minutes)"
+            with Path(trial.error_file).open("a", encoding="utf-8") as file:
+                file.write(f"{records.HUNG}no report for {limit}, after iteration {reached}\n")
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
         if not self.interrupted:  # Tune marks all trials as terminated
@@ -165,17 +209,47 @@ class TrialMonitor(tune.Callback):
         vars(self.scheduler).update(state)
 
 
+class SavesEndedTrials(TrialScheduler):
+    """Has Tune save its state after the step in which a trial has ended.
+
+    Tune 2.60 saves it every ten seconds; if it is killed before, `--resume` would run the trial
+    again. Of a trial whose process died it may even keep the state from before:
+    TuneController._schedule_trial_stop returns before it marks the trial.
+    """
+
+    def on_trial_complete(self, tune_controller: Any, trial: Any, result: Any) -> None:
+        super().on_trial_complete(tune_controller, trial, result)
+        tune_controller._checkpoint_manager._should_force_sync_up = True
+
+    def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
+        super().on_trial_error(tune_controller, trial)
+        tune_controller._mark_trial_to_checkpoint(trial)
+        tune_controller._checkpoint_manager._should_force_sync_up = True
+
+
+class Asha(SavesEndedTrials, ASHAScheduler):
+    pass
+
+
+class Pbt(SavesEndedTrials, PopulationBasedTraining):
+    pass
+
+
+class Fifo(SavesEndedTrials, FIFOScheduler):
+    pass
+
+
 def scheduler_of(sweep: Sweep) -> Any:
     asha, pbt = sweep.settings.scheduler.asha, sweep.settings.scheduler.pbt
     if asha:
-        return ASHAScheduler(
+        return Asha(
             time_attr="iteration",
             max_t=asha.max_iterations or sweep.iterations,
             grace_period=asha.grace_iterations,
             reduction_factor=asha.reduction,
         )
     if pbt:
-        return PopulationBasedTraining(
+        return Pbt(
             time_attr="iteration",
             perturbation_interval=pbt.every_iterations,
             quantile_fraction=pbt.quantile,
@@ -187,7 +261,7 @@ def scheduler_of(sweep: Sweep) -> Any:
             custom_explore_fn=sweep.space.settle,  # back into the range, where it was left
             log_config=False,
         )
-    return FIFOScheduler()
+    return Fifo()
 
 
 def _searcher_of(sweep: Sweep) -> Any:

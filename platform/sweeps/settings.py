@@ -91,6 +91,8 @@ class Stop(Settings):
     iterations: PositiveInt | None = None  # of a trial
     minutes: PositiveFloat | None = None  # of the sweep, per session
     validation_below: float | None = None  # end the sweep once a trial is below
+    # Without a report a trial is ended as hung; None: never. The first report includes compilation.
+    stall_minutes: PositiveFloat | None = 60.0
 
 
 class SweepSettings(Settings):

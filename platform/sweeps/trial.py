@@ -2,10 +2,10 @@
 
 import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 from ray import tune
 
 from loadmaster.envs.errors import InputError
@@ -19,25 +19,33 @@ class Trial(tune.Trainable):
     """Runs a Trainer from one validation to the next, and reports each.
 
     Schedulers and searchers need the metric in every report, and only validations have it.
+    The trainer is built with the first step or checkpoint, not in `setup`: Tune counts a trial as
+    running from then on, and only a running trial can be ended as hung.
     """
 
     def setup(self, config: dict[str, Any], sweep: Sweep, trainer_at: str = TRAINER) -> None:
         """`trainer_at`: "module:class", imported here, where the trial runs."""
-        self.sweep, self.trainer_class = sweep, resolve(trainer_at)
-        self._build(config)
+        self.sweep, self.trainer_class, self.drawn = sweep, resolve(trainer_at), config
+        self.built: Any = None  # the trainer
+        self.outdated = False  # whether it is that of an earlier trial in this process
 
-    def _build(self, drawn: Mapping[str, Any]) -> None:
-        self.settings = self.sweep.space.config(drawn)
-        self.trainer = self.trainer_class(self.sweep.system.load("training"), self.settings)
-        # By default the learner uses all cores, which other trials share.
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(max(1, int(self.sweep.bundles(drawn)[0]["CPU"])))
+    @property
+    def trainer(self) -> Any:
+        if self.built is None or self.outdated:
+            self.cleanup()
+            self.settings = self.sweep.space.config(self.drawn)
+            recipe = self.sweep.system.load("training")
+            self.built, self.outdated = self.trainer_class(recipe, self.settings), False
+            # By default the learner uses all cores, which other trials share.
+            if torch := sys.modules.get("torch"):
+                torch.set_num_threads(max(1, int(self.sweep.bundles(self.drawn)[0]["CPU"])))
+        return self.built
 
     def step(self) -> dict[str, Any]:
         metric = self.sweep.metric
-        figures: dict[str, Any] = {}
+        trainer, figures = self.trainer, {}
         for _ in range(self.settings.validation.every):
-            figures = self.trainer.step()
+            figures = trainer.step()
             if metric in figures:
                 break
         else:
@@ -57,9 +65,9 @@ class Trial(tune.Trainable):
 
         After a kill, or when a trial copies another, the one on record may have been replaced.
         """
-        on_record = Path(saved.checkpoint.path)
-        if not on_record.exists() and (left := sorted(on_record.parent.glob("checkpoint_*"))):
-            saved.checkpoint = tune.Checkpoint.from_directory(str(left[0]))
+        storage, on_record = saved.checkpoint.filesystem, saved.checkpoint.path
+        if not _exists(storage, on_record) and (left := _checkpoints(storage, on_record)):
+            saved.checkpoint = tune.Checkpoint(left[0], storage)
         super().restore(saved)
 
     def load_checkpoint(self, checkpoint_dir: str) -> None:
@@ -67,9 +75,21 @@ class Trial(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Reuse the process, which has everything imported and compiled, for a new trial."""
-        self.trainer.stop()
-        self._build(new_config)
+        self.drawn, self.outdated = new_config, True
         return True
 
     def cleanup(self) -> None:
-        self.trainer.stop()
+        if self.built is not None:
+            self.built.stop()
+            self.built = None
+
+
+def _exists(storage: pyarrow.fs.FileSystem, path: str) -> bool:
+    return bool(storage.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
+
+
+def _checkpoints(storage: pyarrow.fs.FileSystem, path: str) -> list[str]:
+    """The checkpoints of the trial whose checkpoint `path` was, oldest first."""
+    trial = pyarrow.fs.FileSelector(path.rpartition("/")[0], allow_not_found=True)
+    found = (each for each in storage.get_file_info(trial) if not each.is_file)
+    return sorted(each.path for each in found if each.base_name.startswith("checkpoint_"))

@@ -1,9 +1,9 @@
-"""References to policy bundles: the name of a pretrained one, a bundle's folder, or a run's."""
+"""References to policy bundles: a pretrained one's name, or path or URL of a bundle or a run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,9 @@ from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.registry import System, find_system
 from loadmaster.models import manifest as manifests
 from loadmaster.models.manifest import MANIFEST_FILE, Manifest, pretrained_policies, visible
+from loadmaster.models.remote_bundle import fetch_bundle
+from loadmaster.models.storage import Location, Place, is_remote, parse_place
+from loadmaster.platform.training.mirror import PUBLISHED, read_run_manifest
 
 if TYPE_CHECKING:
     from loadmaster.models.bundle import Bundle
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 RUN_FILE = "config.yaml"  # in every run folder
 KEPT = ("best", "last")  # bundles of a run, the best first
+ATTEMPTS = 3  # to read a bundle that a running training replaces
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class BundleRef:
     folder: Path
     manifest: Manifest
     system: System
+    source: str  # the folder, or the URL that it is a copy of
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -52,13 +57,13 @@ def find_policy(spec: str, known: Iterable[str] = ()) -> BundleRef:
     A pretrained bundle's name comes first; `./NAME` is always a folder. The error about an unknown
     name suggests the nearest pretrained or `known` one.
     """
-    found = _open(resolve_folder(spec, known))
+    found = _open(resolve_folder(spec, known), spec if is_remote(spec) else None)
     _ = found.bundle  # refuses damaged weights before any work
     return found
 
 
 def is_bundle_or_run(spec: str) -> bool:
-    """Whether `spec` is a pretrained bundle's name or a path."""
+    """Whether `spec` is a pretrained bundle's name, a path or a URL."""
     return spec in pretrained_policies() or os.sep in spec or Path(spec).exists()
 
 
@@ -87,8 +92,10 @@ def best_pretrained(system: System, settings: Any) -> BundleRef:
     return min(bundles, key=lambda found: distance(found.manifest, settings))
 
 
-def bundle_of_run(run: Path, which: str | None = None) -> Path:
+def bundle_of_run(run: Place, which: str | None = None) -> Path:
     """The folder of a run's bundle: `which`, or best before last."""
+    if isinstance(run, Location):
+        return _fetch_of_run(run, KEPT if which is None else (which,))
     if not (run / RUN_FILE).is_file():
         what = "is not a run" if run.exists() else "does not exist"
         raise InputError(f"{run} {what}; expected a folder that `loadmaster train` made")
@@ -105,7 +112,9 @@ def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
     """The folder of a bundle, given its name, folder or run."""
     if spec in pretrained_policies():
         return manifests.pretrained_folder() / spec
-    path = Path(spec)
+    path = parse_place(spec)
+    if isinstance(path, Location):
+        return _fetch(path)
     if not path.exists() and os.sep not in spec:
         fault = unknown_name("policy", spec, (*known, *pretrained_policies()))
         hint = "" if "did you mean" in str(fault) else ", or the folder of a bundle or run"
@@ -115,7 +124,41 @@ def resolve_folder(spec: str, known: Iterable[str] = ()) -> Path:
     return path
 
 
-def _open(folder: Path) -> BundleRef:
+def _fetch(location: Location) -> Path:
+    """A local copy of the bundle at a URL, or of the best one of the run there."""
+    entries = location.entries()
+    if RUN_FILE in entries:
+        return _fetch_of_run(location, KEPT)
+    if location.name in KEPT and entries and MANIFEST_FILE not in entries:
+        return _fetch_of_run(location.parent, (location.name,))
+    return fetch_bundle(location)
+
+
+def _fetch_of_run(run: Location, wanted: Sequence[str]) -> Path:
+    """A local copy of the first of these bundles that a run at a URL has.
+
+    A running training may replace it meanwhile; then its manifest names another one.
+    """
+    for attempt in range(ATTEMPTS):
+        record = read_run_manifest(run)
+        if record is None:
+            raise InputError(f"{run} is not a run; expected one that `loadmaster train` made")
+        published = record.get(PUBLISHED, {name: name for name in run.entries()})
+        name = next((name for name in wanted if name in published), None)
+        if name is None:
+            raise InputError(
+                f"the run {run} has no {wanted[0]} policy yet; expected one, which the first "
+                "validation makes"
+            )
+        try:
+            return fetch_bundle(run / published[name])
+        except InputError:
+            if attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _open(folder: Path, source: str | None = None) -> BundleRef:
     manifest = manifests.read_manifest(folder)
     try:
         system = find_system(manifest.system)
@@ -123,4 +166,4 @@ def _open(folder: Path) -> BundleRef:
         raise InputError(f"{folder} cannot be used here: {fault}") from None
     if not system.has("load_policy"):
         raise InputError(f"{folder} cannot be used here: system {system.name!r} runs no bundles")
-    return BundleRef(folder, manifest, system)
+    return BundleRef(folder, manifest, system, source or str(folder))

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,6 +17,7 @@ from pydantic import (
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
+from loadmaster.models.storage import Place
 
 # Settings that a resumed run may change. With other validation sequences its curve would break in
 # two; its network and its task define the run, and so does the policy it started from.
@@ -31,6 +31,12 @@ class Schedule(Settings):
     first: NonNegativeFloat
     last: NonNegativeFloat
     iterations: NonNegativeInt = 0  # length of the ramp; 0: `last` from the start
+
+    def at(self, iteration: int) -> float:
+        """The number in iteration 0, 1, .."""
+        if iteration >= self.iterations:
+            return self.last
+        return self.first + (self.last - self.first) * iteration / self.iterations
 
 
 class Rollouts(Settings):
@@ -115,7 +121,26 @@ class CheckpointConfig(Settings):
 
 
 class Resources(Settings):
-    gpus: NonNegativeInt = 0  # for the learner
+    """Processes that learn, in addition to the rollout workers."""
+
+    learners: NonNegativeInt = 0  # 0: the rollout workers learn from what they recorded
+    gpus: NonNegativeInt = 0  # one for each learner; sets `learners` where that is 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_learner_per_gpu(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("gpus") and not values.get("learners"):
+            return {**values, "learners": values["gpus"]}
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.gpus not in (0, self.learners):
+            raise ValueError(
+                f"gpus is {self.gpus} and learners {self.learners}; expected a GPU for each "
+                "learner, or none"
+            )
+        return self
 
 
 class TrainingConfig(Settings):
@@ -179,7 +204,7 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Path) -> None:
+def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Place) -> None:
     """Raise InputError for a changed setting that a resumed run must keep."""
     old, new = flattened(before.model_dump(mode="json")), flattened(after.model_dump(mode="json"))
     for name in new | old:

@@ -7,13 +7,14 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import read_bounded
+from loadmaster.models.storage import Place
 from loadmaster.platform.systems.bundle_ref import BundleRef, bundle_of_run, find_policy
 
 LARGEST_SUMMARY = 16 << 20  # bytes
 
 
 def export_bundle(
-    run: Path, target: Path, which: str, name: str | None, evaluations: Sequence[Path]
+    run: Place, target: Place, which: str, name: str | None, evaluations: Sequence[Path]
 ) -> BundleRef:
     """Check and copy a run's bundle; its default name is that of the new folder."""
     from loadmaster.models.bundle import save_bundle
@@ -26,14 +27,18 @@ def export_bundle(
         results["evaluations"] = [*(known if isinstance(known, list) else []), *added]
     save_bundle(
         target,
-        name=target.absolute().name if name is None else name,
+        name=_absolute(target).name if name is None else name,
         system=source.system,
         network=source.network,
         weights=source.weights,
         trained=source.trained,
         results=results,
     )
-    return find_policy(str(target.absolute()))
+    return find_policy(str(_absolute(target)))
+
+
+def _absolute(place: Place) -> Place:
+    return place.absolute() if isinstance(place, Path) else place
 
 
 def evaluation_entry(file: Path, sha256: str) -> dict[str, Any]:

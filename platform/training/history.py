@@ -5,9 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.storage import Location, Place, is_remote, parse_place
 from loadmaster.platform.training.run_folder import CONFIG, MANIFEST, METRICS, RunFolder
 
 Effort = Literal["iterations", "decisions", "minutes"]  # x axis of a learning curve
@@ -45,7 +47,7 @@ class History:
     """Validations of a run so far."""
 
     name: str
-    folder: Path
+    folder: Place
     metric: str | None  # None: not in the manifest yet
     iterations: int
     points: tuple[Point, ...]
@@ -62,16 +64,25 @@ class History:
         return min(finite, key=lambda point: point.validation)
 
 
-def read_history(folder: Path, name: str | None = None) -> History:
+def read_history(folder: Place, name: str | None = None) -> History:
     """Read a finished or running run; manifest.json and metrics.csv are enough."""
-    if not (folder / MANIFEST).is_file() or not (
-        (folder / METRICS).is_file() or (folder / CONFIG).is_file()  # no row was written yet
+    if isinstance(folder, Location):
+        with TemporaryDirectory() as scratch:
+            folder.download(Path(scratch), folder.entries() & {MANIFEST, METRICS, CONFIG})
+            return _read_history(Path(scratch), folder, name or folder.name)
+    return _read_history(folder, folder, name or folder.resolve().name)
+
+
+def _read_history(copy: Path, folder: Place, name: str) -> History:
+    """Read the files in `copy`; `folder` is the run's, for the errors."""
+    if not (copy / MANIFEST).is_file() or not (
+        (copy / METRICS).is_file() or (copy / CONFIG).is_file()  # no row was written yet
     ):
         raise InputError(
             f"{str(folder)!r} is not a run; expected a folder that `loadmaster train` made, "
             f"with {MANIFEST} and {METRICS}"
         )
-    run = RunFolder(folder)
+    run = RunFolder(copy)
     manifest = run.manifest
     try:
         rows = run.rows()
@@ -79,7 +90,7 @@ def read_history(folder: Path, name: str | None = None) -> History:
         raise InputError(f"{folder / METRICS} is not text; the run is damaged") from None
     metric = manifest.get("metric")
     history = History(
-        name=name or folder.resolve().name,
+        name=name,
         folder=folder,
         metric=None if metric is None else str(metric),
         iterations=int(rows[-1]["iteration"]) if rows else 0,
@@ -100,7 +111,7 @@ def _points(rows: Iterable[Mapping[str, float]]) -> Iterator[Point]:
             yield Point(row["iteration"], decisions, seconds / 60, row["validation"])
 
 
-def _best_baseline(manifest: Mapping[str, Any], folder: Path) -> tuple[str, float] | None:
+def _best_baseline(manifest: Mapping[str, Any], folder: Place) -> tuple[str, float] | None:
     try:
         known = [(name, float(value)) for name, value in manifest.get("baselines", {}).items()]
     except (AttributeError, TypeError, ValueError):
@@ -114,7 +125,7 @@ def _best_baseline(manifest: Mapping[str, Any], folder: Path) -> tuple[str, floa
 def read_histories(given: Sequence[str]) -> list[History]:
     """Read runs given as RUN or NAME=RUN; folders with equal names are named by their paths."""
     named = [_name_and_folder(text) for text in given]
-    by_folder = [name or folder.resolve().name for name, folder in named]
+    by_folder = [name or _name(folder) for name, folder in named]
     alike = Counter(by_folder)
     names = [
         short if name or alike[short] == 1 else str(folder)
@@ -128,13 +139,18 @@ def read_histories(given: Sequence[str]) -> list[History]:
     return [read_history(folder, name) for name, (_, folder) in zip(names, named, strict=True)]
 
 
-def _name_and_folder(text: str) -> tuple[str | None, Path]:
+def _name(folder: Place) -> str:
+    return folder.resolve().name if isinstance(folder, Path) else folder.name
+
+
+def _name_and_folder(text: str) -> tuple[str | None, Place]:
     name, equals, folder = text.partition("=")
-    if not equals or Path(text).exists():  # a folder's name may contain '='
-        return None, Path(text)
+    # The name of a folder and the query of a URL may contain '='.
+    if not equals or is_remote(text) or Path(text).exists():
+        return None, parse_place(text)
     if not name or not folder:
         raise InputError(f"{text!r} names no run; expected RUN or NAME=RUN")
-    return name, Path(folder)
+    return name, parse_place(folder)
 
 
 def common_metric(histories: Sequence[History]) -> str:

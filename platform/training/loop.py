@@ -1,6 +1,7 @@
 """A training run: Ray and the trainer are started, iterations run, and everything is saved.
 
-A run can be stopped or killed at any time and resumed from its last checkpoint.
+A run can be stopped or killed at any time and resumed from its last checkpoint. A run at a URL is
+published there with every validation and every checkpoint.
 """
 
 import math
@@ -15,6 +16,7 @@ from typing import Any
 import ray
 from rich.console import Console
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import save_bundle
 from loadmaster.platform.ray.cleanup import (
@@ -48,16 +50,25 @@ def launch(
 ) -> Outcome:
     """Start Ray, trainer, trackers and display, and train. Progress goes to stderr."""
     checkpoint = folder.latest_checkpoint() if resumed else None
-    workers = config.rollouts.workers
+    workers, resources = config.rollouts.workers, config.resources
     with ExitStack() as stack:
-        advice = f"Stopped at once. Go on: loadmaster train --resume {folder.path}"
+        advice = f"Stopped at once. Go on: loadmaster train --resume {folder.place}"
         stack.enter_context(cleanup_on_exit(folder, resumed, lambda: print(advice)))
         stderr = stack.enter_context(ray_output_in(folder.path / RAY_LOG))
         console = Console(file=stderr, highlight=False, markup=False)
         with console.status("starting Ray" if address is None else f"joining {address}"):
-            stack.enter_context(ray_session(address, workers + 1))
-        if (cpus := ray.cluster_resources().get("CPU", 0)) < workers:
-            console.print(f"{workers} workers need a CPU each, the cluster has {cpus:.0f}: waiting")
+            stack.enter_context(ray_session(address, workers + resources.learners + 1))
+        cluster = ray.cluster_resources()
+        if (gpus := cluster.get("GPU", 0)) < resources.gpus:
+            raise InputError(
+                f"resources.gpus is {resources.gpus}; expected at most {gpus:.0f}, as many as the "
+                "cluster has"
+            )
+        if (cpus := cluster.get("CPU", 0)) < (needed := workers + resources.learners):
+            console.print(
+                f"{needed} workers and learners need a CPU each, the cluster has {cpus:.0f}: "
+                "waiting"
+            )
         with (
             reraise_sigint(),
             console.status(f"compiling (first time only), starting {workers} rollout workers"),
@@ -71,7 +82,7 @@ def launch(
         trackers = trackers_for(folder, config, after, mlflow, console.print)
         for tracker in trackers:
             stack.callback(tracker.close)
-        title = f"training {recipe.system} in {folder.path}"
+        title = f"training {recipe.system} in {folder.place}"
         show = stack.enter_context(display(console, title))
         return run(trainer, folder, trackers, show)
 
@@ -103,6 +114,7 @@ def run(
             log({"iteration": float(trainer.iteration), "validation": trainer.validate()})
             save_policy(trainer, folder, progress)
             checkpoint(trainer, folder)
+        folder.publish()
         saved, done = trainer.iteration, over()
         while not done and not progress.stopping:
             figures = trainer.step()
@@ -115,6 +127,8 @@ def run(
             if trainer.iteration % config.checkpoints.every == 0:
                 checkpoint(trainer, folder)
                 saved = trainer.iteration
+            if "validation" in figures or saved == trainer.iteration:
+                folder.publish()
         interrupted = progress.stopping and not done
         if saved < trainer.iteration:
             checkpoint(trainer, folder)
@@ -128,6 +142,7 @@ def run(
         decisions=trainer.decisions,
         best={"iteration": iteration, "validation": validation},
     )
+    folder.publish()
     return Outcome(progress, interrupted)
 
 

@@ -23,6 +23,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,15 +33,21 @@ import yaml
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.files import atomic_text_file, missing_folders, remove_empty_folders
+from loadmaster.models.storage import Location, Place
 from loadmaster.platform.training.config import TrainingConfig
-from loadmaster.platform.training.yaml_with_lines import read_document
+from loadmaster.platform.training.mirror import RunMirror
+from loadmaster.platform.training.yaml_with_lines import LARGEST, parse_document, read_document
 
 CONFIG, MANIFEST, METRICS = "config.yaml", "manifest.json", "metrics.csv"
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_config(place: Place) -> dict[str, Any]:
     """Values of a YAML file of settings."""
-    return read_document(path).values
+    if isinstance(place, Path):
+        return read_document(place).values
+    if (content := place.read(LARGEST)) is None:
+        raise InputError(f"{place} does not exist; expected a YAML file")
+    return parse_document(content.decode("utf-8", "replace"), str(place)).values
 
 
 def provenance() -> dict[str, Any]:
@@ -82,14 +89,24 @@ def revision() -> str | None:
 
 
 class RunFolder:
-    """A run's files."""
+    """A run's files; those of a run at a URL are a local copy, which `publish` writes there."""
 
-    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, path: Path, made: Sequence[Path] = (), mirror: RunMirror | None = None
+    ) -> None:
         """`made`: parent folders that were created for it, the innermost first."""
-        self.path, self._made = path, list(made)
+        self.path, self._made, self._mirror = path, list(made), mirror
+
+    @property
+    def place(self) -> Place:
+        """The path or URL that the user gave."""
+        return self.path if self._mirror is None else self._mirror.location
 
     @classmethod
-    def create(cls, path: Path, config: TrainingConfig, manifest: Mapping[str, Any]) -> RunFolder:
+    def create(cls, place: Place, config: TrainingConfig, manifest: Mapping[str, Any]) -> RunFolder:
+        if isinstance(place, Location):
+            return cls._create_at(place, config, manifest)
+        path = place
         if path.exists():
             raise InputError(
                 f"{str(path)!r} exists already; expected a new folder, or --resume {path}"
@@ -106,14 +123,51 @@ class RunFolder:
         run._write_manifest(manifest)
         return run
 
+    @classmethod
+    def _create_at(
+        cls, location: Location, config: TrainingConfig, manifest: Mapping[str, Any]
+    ) -> RunFolder:
+        """A run at a URL, where only the configuration of a killed start may be."""
+        if location.entries() - {CONFIG}:
+            raise InputError(
+                f"{str(location)!r} exists already; expected a new folder, or --resume {location}"
+            )
+        mirror = RunMirror(location, MANIFEST)
+        run = cls(mirror.folder, mirror=mirror)
+        (run.path / "checkpoints").mkdir()
+        run._write_config(config)
+        run._write_manifest(manifest)
+        mirror.publish_first()
+        return run
+
+    def publish(self) -> None:
+        """Make what was written so far visible at the run's URL, if it has one."""
+        if self._mirror is not None:
+            self._mirror.publish()
+
+    def released(self) -> AbstractContextManager[None]:
+        """Publish at the end and remove the local copy of a run at a URL."""
+        return nullcontext() if self._mirror is None else self._mirror.released()
+
     def discard(self) -> None:
         """Remove a run that failed or was stopped before its first validation."""
-        if not self.rows():
+        if self._mirror is not None and not self.rows():
+            self._mirror.discard()
+        elif not self.rows():
             shutil.rmtree(self.path, ignore_errors=True)
             remove_empty_folders(self._made)
 
     @classmethod
-    def open(cls, path: Path) -> RunFolder:
+    def open(cls, place: Place) -> RunFolder:
+        if isinstance(place, Location):
+            mirror = RunMirror(place, MANIFEST)
+            try:
+                mirror.fetch()
+            except InputError:
+                mirror.remove_local()
+                raise
+            return cls(mirror.folder, mirror=mirror)
+        path = place
         if not (path / MANIFEST).is_file() or not (path / CONFIG).is_file():
             raise InputError(
                 f"{str(path)!r} is not a run; expected a folder that `loadmaster train` made, "

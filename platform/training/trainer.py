@@ -18,11 +18,7 @@ from loadmaster.platform.rl.algorithm import InputDriven
 from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 
-LEARNER_METRICS = {  # our name, RLlib's
-    "entropy": "entropy",
-    "kl": "kl",
-    "gradient_norm": "gradients_default_optimizer_global_norm",
-}
+LEARNER_METRICS = ("entropy", "kl", "gradient_norm", "gradient_seconds", "exchange_seconds")
 NETWORK = "network."  # prefix, in a module, of the weights that a bundle holds
 
 
@@ -63,7 +59,7 @@ class Trainer:
             "seconds": seconds,
             "decisions_in_all": float(self.decisions),
             "decisions_per_s": rolled["decisions"] / seconds,
-            **{name: float(learnt[key]) for name, key in LEARNER_METRICS.items() if key in learnt},
+            **{name: float(learnt[name]) for name in LEARNER_METRICS if name in learnt},
             **{name: float(value) for name, value in rolled.items()},
         }
         if self.iteration % self.config.validation.every == 0:

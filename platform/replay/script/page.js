@@ -4,9 +4,10 @@ import { paintCounts, paintMarks, paintRuler } from "./charts.js";
 import { readReplay, widestGap } from "./data.js";
 import { byId, element, showTooltip } from "./dom.js";
 import { timeText } from "./format.js";
-import { createJobTable, createSelection } from "./jobs.js";
+import { createJobTable } from "./jobs.js";
 import { css, readTheme } from "./palette.js";
 import { addControls, addPlotEvents, createPlayer } from "./player.js";
+import { createSelection } from "./table.js";
 import { createView, secondsToX, showWindow } from "./view.js";
 
 // The arguments are what differs between environments:
@@ -32,7 +33,7 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
   let frame = 0; // of the pending repaint
 
   const panels = replay.policies.map(createPanel);
-  const selection = createSelection(showSelected);
+  const selection = createSelection("jobs", "job", showSelected);
   const jobRows = createJobTable(replay, jobs, selection);
   const player = createPlayer(replay.end, showTime);
   const decisions = createDecisionPanel(replay, player, selection);

@@ -23,6 +23,7 @@ class Hill(Settings):
     crash_at: int | None = None  # iteration in which the process exits, once
     folder: Path = Path()  # for the mark that it has
     forbidden: bool = False
+    failure: Literal["none", "exit", "hang", "hang at once"] = "none"  # in the third iteration
     name: str = "gentle"
     gait: Literal["walk", "run"] = "run"
     speed: PositiveInt = 1
@@ -51,6 +52,8 @@ class ExampleTrainer:
         assert recipe is RECIPE
         if config.environment.forbidden:
             raise InputError("this hill is closed; expected another")
+        if config.environment.failure == "hang at once":
+            time.sleep(3600)
         self.config = config
         self.iteration = 0
         self.x = config.environment.start
@@ -60,6 +63,8 @@ class ExampleTrainer:
         self.iteration += 1
         if self.config.environment.crash_at == self.iteration:
             self._crash_once()
+        if self.iteration == 3:
+            self._fail()
         self.x -= 2 * self.config.training.learning_rate.last * self.x
         figures = {"iteration": float(self.iteration), "return_mean": -(self.x**2)}
         if self.iteration % self.config.validation.every == 0:
@@ -71,6 +76,12 @@ class ExampleTrainer:
         if not mark.exists():
             mark.touch()
             os._exit(1)
+
+    def _fail(self) -> None:
+        if self.config.environment.failure == "exit":
+            os._exit(1)
+        if self.config.environment.failure == "hang":
+            time.sleep(3600)
 
     def save(self, folder: Path) -> None:
         folder.mkdir()

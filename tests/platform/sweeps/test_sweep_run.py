@@ -10,6 +10,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -53,6 +54,13 @@ def start(path: Path) -> tuple[Sweep, Outcome]:
     sweep = load_sweep(path)
     folder = SweepFolder.create(path.parent / "out", sweep, {"command": "loadmaster tune hill"})
     return sweep, run.run_sweep(sweep, folder, silent(sweep), TRAINER)
+
+
+def report_data(folder: Path) -> Any:
+    """The data in a sweep's report."""
+    page = (folder / "report.html").read_text()
+    (data,) = re.findall(r'<script id="sweep-data" type="application/json">(.*?)</script>', page)
+    return json.loads(data)
 
 
 @pytest.fixture
@@ -120,6 +128,14 @@ def test_interrupted_sweep_resumes(
     assert f"go on with: loadmaster tune --resume {out}\n" in printed
     assert {"running", "waiting"} & {trial["state"] for trial in before.values()}
     assert signal.getsignal(signal.SIGINT) is handler, "Tune's handler was left behind"
+
+    def states() -> dict[str, str]:
+        return {trial["name"]: trial["state"] for trial in report_data(out)["trials"]}
+
+    assert states() == {name: trial["state"] for name, trial in before.items()}
+    assert Cli(capfd).json(f"tune --report {out}") == {"report": str(out / "report.html")}
+    for name, state in states().items():  # Tune's state has no running trials
+        assert state == before[name]["state"] or state in ("unfinished", "waiting")
 
     found = Cli(capfd).json(f"tune --resume {out}")
     after = {trial["name"]: trial for trial in found["trials"]}
@@ -199,6 +215,54 @@ stop: {{iterations: 5}}
     assert finished.value == pytest.approx(10 * (1 - 2 * finished.parameters[RATE]) ** 5)
 
 
+STALLED = "no report for 0.08 minutes (stop.stall_minutes), after iteration"
+FAILURES = {  # state, iterations, and the end of the reason
+    "none": ("finished", 5, ""),
+    "exit": ("failed", 2, "End of file."),
+    "hang": ("hung", 2, f"{STALLED} 2"),
+    "hang at once": ("hung", 0, f"{STALLED} 0"),
+}
+FAULTY = """
+base: {validation.every: 1, rollouts.workers: 0}
+space: {environment.failure: {choice: [none, exit, hang, hang at once]}}
+trials: 4
+searcher: {random: {seed: 31}}  # which draws each, and first those that hang
+stop: {iterations: 5, stall_minutes: 0.08}
+"""
+
+
+def test_command_names_trials_that_crash_or_hang(
+    sweep_file: SweepFile, by_example: None, capfd: Captured
+) -> None:
+    path = sweep_file(FAULTY)
+    out = path.parent / "out"
+    shown, printed = Cli(capfd)(f"tune {path} --output {out} --json", tune.TRIALS_FAILED)
+    found = json.loads(shown[shown.index('{\n  "sweep"') :])  # Ray of the tests prints before it
+    trials = {trial["parameters"]["environment.failure"]: trial for trial in found["trials"]}
+    for failure, (state, iterations, reason) in FAILURES.items():
+        trial = trials[failure]
+        assert (trial["state"], trial["iterations"]) == (state, iterations)
+        assert trial["fault"].endswith(reason)
+        named = f"{trial['name']}: {state}: {trial['fault']}; with environment.failure={failure}\n"
+        assert (named in printed) == (failure != "none")
+    assert found["best"]["name"] == trials["none"]["name"]
+    table = pd.read_csv(out / "trials.csv", index_col="trial", keep_default_na=False)
+    assert {name: row["fault"] for name, row in table.iterrows()} == {
+        trial["name"]: trial["fault"] for trial in trials.values()
+    }
+    written = report_data(out)
+    assert found["report"] == str(out / "report.html")
+    Cli(capfd)(f"tune --resume {out}", tune.TRIALS_FAILED)  # nothing runs again
+    resumed = report_data(out)
+    Cli(capfd)(f"tune --report {out}")
+    for pages in zip(
+        *(page["trials"] for page in (written, resumed, report_data(out))), strict=True
+    ):
+        assert pages[0] == pages[1] == pages[2]
+    assert [trial["fault"] for trial in written["trials"]] == list(table["fault"])
+    assert [len(trial["curve"]) for trial in written["trials"]] == list(table["iterations"])
+
+
 def test_pbt_copies_the_best_trial(sweep_file: SweepFile) -> None:
     path = sweep_file("""
 base: {validation.every: 1, rollouts.workers: 0}
@@ -260,7 +324,7 @@ def test_outcome_without_a_finite_value(load: LoadSweep, capsys: Captured) -> No
     assert left.value.exit_code == 1
     shown, printed = capsys.readouterr()
     assert [trial["value"] for trial in json.loads(shown)["trials"]] == [None, None]
-    assert "trial-001: this hill is closed" in printed
+    assert "trial-001: failed: this hill is closed" in printed
 
 
 def test_small_terminal_shows_running_and_best_trials(load: LoadSweep) -> None:
@@ -297,6 +361,8 @@ def test_check_runs_nothing(sweep_file: SweepFile, cli: Cli) -> None:
         ("--resume .", "is not a sweep"),
         ("--resume damaged", "sweep.json is damaged"),
         ("hill.yaml --resume .", "goes on as it was started"),
+        ("hill.yaml --report .", "--report only reads a sweep"),
+        ("--report .", "--report '.' is not a sweep"),
         ("bad.yaml", "bad.yaml:2: space: "),
         ("greedy.yaml --output a/b", "a trial takes 1 GPUs and there are 0"),
         ("hill.yaml --output hill.yaml/out", "cannot write to --output 'hill.yaml/out'"),
