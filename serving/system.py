@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.errors import InputError
@@ -28,7 +28,19 @@ class Record(BaseModel):
 class State(Record):
     """Input of a decision. Incompatible changes get a new version number."""
 
+    # Whether the records inside may be structs when a request is read (`decisions/struct_reader`).
+    # They have the same fields and no methods, and are read in a fraction of the time.
+    as_structs: ClassVar[bool] = False
+
     version: int = Field(default=1, ge=1, le=1, json_schema_extra={"const": 1})
+
+    def check(self) -> None:
+        """Raise a `field_error` if fields contradict each other."""
+
+    @model_validator(mode="after")
+    def run_check(self) -> Self:
+        self.check()
+        return self
 
 
 StateType = TypeVar("StateType", bound=State)

@@ -45,48 +45,61 @@ def _get(record: type[T], target: str) -> Call[T]:
     return Call(Request("GET", target), partial(decode, record))
 
 
-def systems() -> Call[responses.Systems]:
-    """Describe the service and its systems."""
-    return _get(responses.Systems, "/v1/systems")
+def systems(*, tenant: str | None = None) -> Call[responses.Systems]:
+    """Describe the service and its systems, as they are for a tenant."""
+    return _get(responses.Systems, f"/v1/systems{_query(tenant=tenant)}")
 
 
 def decide(
-    system: str, state: Payload, mode: Mode, deadline_ms: float | None, request_id: str
+    system: str,
+    state: Payload,
+    mode: Mode,
+    deadline_ms: float | None,
+    request_id: str,
+    tenant: str | None = None,
 ) -> Call[Decision]:
     """Idempotent: the service recognises a repeated request by its id."""
     options: dict[str, Any] = {"mode": mode, "request_id": request_id}
     if deadline_ms is not None:
         options["deadline_ms"] = deadline_ms
+    if tenant is not None:
+        options["tenant"] = tenant
     # The state comes first: of duplicate fields the last counts, so given bytes cannot set mode.
     body = b'{"state":%b,%b' % (_json(state, "state"), _json(options, "request")[1:])
     return Call(Request("POST", _path(system, "decide"), body), partial(decode, Decision))
 
 
-def feedback(system: str, outcome: Payload, id: str | None = None) -> Call[responses.Accepted]:
+def feedback(
+    system: str, outcome: Payload, id: str | None = None, *, tenant: str | None = None
+) -> Call[responses.Accepted]:
     """Report the outcome of the decision `id`, or of the latest ones.
 
     Not idempotent: a repeated outcome would count twice.
     """
-    start = b"{" if id is None else b'{"id":%b,' % json.dumps(id).encode()
-    body = b'%b"outcome":%b}' % (start, _json(outcome, "outcome"))
+    given = {name: value for name, value in (("id", id), ("tenant", tenant)) if value is not None}
+    # The outcome comes first: of duplicate fields the last counts.
+    rest = b"," + _json(given, "request")[1:] if given else b"}"
+    body = b'{"outcome":%b%b' % (_json(outcome, "outcome"), rest)
     request = Request("POST", _path(system, "feedback"), body, idempotent=False)
     return Call(request, partial(decode, responses.Accepted))
 
 
-def status(system: str) -> Call[Status]:
-    """Return lifecycle, policies, counts, rewards and drift of a system."""
-    return _get(Status, _path(system, "status"))
+def status(system: str, *, tenant: str | None = None) -> Call[Status]:
+    """Return lifecycle, policies, counts, rewards and drift of a system, for a tenant."""
+    return _get(Status, _path(system, "status", tenant=tenant))
 
 
-def decisions(system: str, limit: int = 50) -> Call[tuple[responses.LoggedDecision, ...]]:
-    """Return the latest decisions, newest first."""
-    call = _get(responses.LoggedDecisions, _path(system, "decisions", limit=limit))
+def decisions(
+    system: str, limit: int = 50, *, tenant: str | None = None
+) -> Call[tuple[responses.LoggedDecision, ...]]:
+    """Return the latest decisions for a tenant, newest first."""
+    call = _get(responses.LoggedDecisions, _path(system, "decisions", limit=limit, tenant=tenant))
     return Call(call.request, lambda data: call.decode(data).decisions)
 
 
-def history(system: str) -> Call[responses.History]:
+def history(system: str, *, tenant: str | None = None) -> Call[responses.History]:
     """Return counts and latencies by interval, oldest first."""
-    return _get(responses.History, _path(system, "history"))
+    return _get(responses.History, _path(system, "history", tenant=tenant))
 
 
 def example(system: str, name: str = "small") -> Call[Mapping[str, Any]]:
@@ -94,13 +107,16 @@ def example(system: str, name: str = "small") -> Call[Mapping[str, Any]]:
     return Call(Request("GET", _path(system, "example", name=name)), _object)
 
 
-def pause(system: str, reason: str | None = None) -> Call[Status]:
-    """Let the rule decide until `resume`. This and the calls below need an admin token."""
-    return _admin("pause", system, reason=reason)
+def pause(system: str, reason: str | None = None, *, tenant: str | None = None) -> Call[Status]:
+    """Let the rule decide until `resume`, for a tenant or for all.
+
+    This and the calls below need an admin token.
+    """
+    return _admin("pause", system, reason=reason, tenant=tenant)
 
 
-def resume(system: str, reason: str | None = None) -> Call[Status]:
-    return _admin("resume", system, reason=reason)
+def resume(system: str, reason: str | None = None, *, tenant: str | None = None) -> Call[Status]:
+    return _admin("resume", system, reason=reason, tenant=tenant)
 
 
 def promote(
@@ -121,9 +137,13 @@ def _admin(verb: str, system: str, **content: str | None) -> Call[Status]:
     return Call(request, partial(decode, Status))
 
 
-def _path(system: str, verb: str, **query: str | int) -> str:
-    suffix = f"?{urlencode(query)}" if query else ""
-    return f"/v1/{quote(system, safe='')}/{verb}{suffix}"
+def _path(system: str, verb: str, **query: str | int | None) -> str:
+    return f"/v1/{quote(system, safe='')}/{verb}{_query(**query)}"
+
+
+def _query(**values: str | int | None) -> str:
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
 
 
 def _json(value: Payload, field: str) -> bytes:

@@ -45,6 +45,7 @@ class BaseClient(ABC):
     fallback    fallback(system, state) decides if the service does not; source is then "local"
     tls         TLS context, if not the default one
     max_answer  limit of a response body, bytes
+    tenant      cluster or application that the calls belong to; pause and resume are for it too
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class BaseClient(ABC):
         fallback: Fallback | None = None,
         tls: ssl.SSLContext | None = None,
         max_answer: int = MAX_BODY,
+        tenant: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] | None = None,
         rng: random.Random | None = None,
@@ -67,7 +69,7 @@ class BaseClient(ABC):
             raise ValueError(f"retries is {retries}; expected 0 or more")
         self._address = parse_address(url, token, tls)
         self._deadline_s, self._retries = deadline_s, retries
-        self._fallback, self._max_body = fallback, max_answer
+        self._fallback, self._max_body, self._tenant = fallback, max_answer, tenant
         self._clock, self._sleep = clock, sleep
         self._pool = ConnectionPool(self._owner)
         self._outages: dict[str, str] = {}  # cause by system that is decided locally
@@ -87,11 +89,18 @@ class BaseClient(ABC):
     async def _pause(self, seconds: float) -> None: ...
 
     async def _decide(
-        self, system: str, state: Payload, mode: Mode, deadline_ms: float | None
+        self,
+        system: str,
+        state: Payload,
+        mode: Mode,
+        deadline_ms: float | None,
+        tenant: str | None,
     ) -> Decision:
         start, request_id = self._clock(), f"{self._rng.getrandbits(96):024x}"
         try:
-            decision = await self._send(calls.decide(system, state, mode, deadline_ms, request_id))
+            decision = await self._send(
+                calls.decide(system, state, mode, deadline_ms, request_id, tenant or self._tenant)
+            )
         except ServiceError as fault:
             if self._fallback is None:
                 raise
@@ -142,10 +151,18 @@ class BaseClient(ABC):
         return response
 
 
+def _with_tenant(client: BaseClient, build: Callable[..., Any], options: Any) -> Any:
+    """The options of a call; the client's tenant, if it has one and the call takes it."""
+    default = client._tenant
+    if default is None or "tenant" not in (build.__kwdefaults__ or ()):
+        return options
+    return {"tenant": default, **options}
+
+
 def _method(build: Callable[P, Call[T]]) -> Callable[Concatenate[Client, P], T]:
     @functools.wraps(build)
     def method(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
-        return self.ask(build(*args, **options))
+        return self.ask(build(*args, **_with_tenant(self, build, options)))
 
     return method
 
@@ -165,14 +182,21 @@ class Client(BaseClient):
     promote, rollback = _method(calls.promote), _method(calls.rollback)
 
     def decide(
-        self, system: str, state: Payload, mode: Mode = "active", deadline_ms: float | None = None
+        self,
+        system: str,
+        state: Payload,
+        mode: Mode = "active",
+        deadline_ms: float | None = None,
+        *,
+        tenant: str | None = None,
     ) -> Decision:
         """Decide in `state`: a mapping, a pydantic model or JSON as bytes.
 
         In mode "shadow" the service's rule decides, and `.shadow` has the policy's decision.
         `deadline_ms` bounds the policy within the service, `deadline_s` the whole call.
+        `tenant`: the cluster or application to decide for, if not the client's.
         """
-        return _run(self._decide(system, state, mode, deadline_ms))
+        return _run(self._decide(system, state, mode, deadline_ms, tenant))
 
     def ask(self, call: Call[T]) -> T:
         """Send a call, with retries, and decode its response."""
@@ -210,7 +234,7 @@ def _coroutine(
 ) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
     @functools.wraps(build)
     async def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> T:
-        return await self.ask(build(*args, **options))
+        return await self.ask(build(*args, **_with_tenant(self, build, options)))
 
     return method
 
@@ -230,9 +254,15 @@ class AsyncClient(BaseClient):
     promote, rollback = _coroutine(calls.promote), _coroutine(calls.rollback)
 
     async def decide(
-        self, system: str, state: Payload, mode: Mode = "active", deadline_ms: float | None = None
+        self,
+        system: str,
+        state: Payload,
+        mode: Mode = "active",
+        deadline_ms: float | None = None,
+        *,
+        tenant: str | None = None,
     ) -> Decision:
-        return await self._decide(system, state, mode, deadline_ms)
+        return await self._decide(system, state, mode, deadline_ms, tenant)
 
     async def ask(self, call: Call[T]) -> T:
         return await self._send(call)

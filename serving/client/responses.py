@@ -59,6 +59,7 @@ class Decision:
     policy: PolicyName
     guard: tuple[str, ...] = ()  # descriptions of what the guard changed
     shadow: Shadow | None = None
+    tenant: str = "default"
     latency_ms: float
 
 
@@ -87,6 +88,7 @@ class Service:
     started_at: str
     uptime_s: float
     tokens: bool  # whether they are required
+    tenants: tuple[str, ...] | None = None  # that the token is limited to
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class Status:
     retraining: Mapping[str, Any] | None = None
     log: Mapping[str, Any] = field(default_factory=dict)
     breaker: str = ""
+    tenant: str = "default"
+    tenants: Mapping[str, Any] = field(default_factory=dict)  # number by state, most active ones
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Bundle ES modules into one inline script for pages that load nothing over the network."""
+"""Pages in one file that load nothing over the network: ES modules are bundled, all is inline."""
 
 import base64
 import hashlib
@@ -6,8 +6,10 @@ import json
 import posixpath
 import re
 from graphlib import CycleError, TopologicalSorter
+from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import NamedTuple
+from string import Template
+from typing import Any, NamedTuple
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "(\.[^"]*)";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const) (\w+))", re.MULTILINE)
@@ -75,6 +77,38 @@ def _read_module(root: Traversable, path: str) -> _Module:
     if len(set(exports)) < len(exports):
         raise ValueError(f"{path} exports a name twice: {', '.join(sorted(exports))}")
     return _Module(body, frozenset(exports), imports)
+
+
+def offline_page(
+    content: str, style: str, script: str, data_id: str, data: Any, **head: str
+) -> str:
+    """Build a page with a head of `title`, `subtitle`, `headline` and `note`, and then `content`.
+
+    These are HTML. The script finds `data` as JSON in the element with the id `data_id`.
+    """
+    frame = files("loadmaster.serving.console").joinpath("offline.html")
+    return Template(frame.read_text(encoding="utf-8")).substitute(
+        head,
+        content=content,
+        security=_offline_policy(style, script),
+        style=style,
+        script=script,
+        data_id=data_id,
+        data=_inline_json(data),
+    )
+
+
+def _offline_policy(style: str, script: str) -> str:
+    """Content-Security-Policy of a file: no network, no script or style but the given ones."""
+    return (
+        f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}; "
+        "img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _inline_json(data: Any) -> str:
+    """JSON inside a script element, which a string such as </script> does not end."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def csp_hash(text: str) -> str:

@@ -6,10 +6,9 @@ order: bounds, step from the current value, total, stabilisation, changes of dir
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
@@ -47,50 +46,118 @@ class GuardResult(NamedTuple):
     allowed: dict[str, float]  # only quantities that may not be as proposed
     messages: tuple[str, ...]  # one for each change
     kinds: tuple[str, ...]  # of the same changes
+    proposed: dict[str, float]  # values of all quantities before stabilisation
+    values: dict[str, float]  # of all quantities
 
 
-@dataclass
+@dataclass(slots=True)
 class QuantityHistory:
-    """Recent proposals and changes of direction of one quantity."""
+    """Recent proposals and changes of direction of one quantity. An empty deque takes 600 bytes."""
 
-    proposed: deque[tuple[float, float]] = field(default_factory=deque)  # time, value: falling
-    turns: deque[float] = field(default_factory=deque)  # times of changes of direction
+    proposed: list[tuple[float, float]] = field(default_factory=list)  # time, value: falling
+    turns: list[float] = field(default_factory=list)  # times of changes of direction
     direction: int = 0
+
+    def record(self, clock_offset_s: float) -> list[Any]:
+        """For JSON, with times shifted by `clock_offset_s`; may be called by another thread."""
+        proposed = [(at + clock_offset_s, value) for at, value in tuple(self.proposed)]
+        return [proposed, [at + clock_offset_s for at in tuple(self.turns)], self.direction]
+
+
+def restore_history(record: Any, clock_offset_s: float, now_s: float) -> QuantityHistory:
+    """Restore from `record()`; times in the future, after a clock was set back, become `now_s`.
+
+    A damaged record raises ValueError, TypeError or OverflowError.
+    """
+    proposed, turns, direction = record
+    return QuantityHistory(
+        [(min(float(at) - clock_offset_s, now_s), float(value)) for at, value in proposed],
+        [min(float(at) - clock_offset_s, now_s) for at in turns],
+        int(direction),
+    )
 
 
 class Guard:
-    """Applies the limits and keeps the history they need. Times are of a monotonic clock."""
+    """Applies the limits and keeps the history they need. Times are of a monotonic clock.
 
-    def __init__(self, settings: GuardSettings) -> None:
-        self.settings = settings
-        self._histories: dict[str, QuantityHistory] = {}  # the least recently used first
+    `apply` changes nothing; `commit` records a result that was returned to be carried out.
+    """
+
+    def __init__(
+        self,
+        settings: GuardSettings,
+        changed: Callable[[str, QuantityHistory], None] | None = None,
+    ) -> None:
+        """`changed` is called with every history that `commit` has changed."""
+        self.settings, self._changed = settings, changed
+        limits = (settings.minimum, settings.maximum, settings.step, settings.total)
+        self._has_limits = any(limit is not None for limit in limits)
+        self.histories: dict[str, QuantityHistory] = {}  # the least recently changed first
 
     def apply(self, quantities: Sequence[Quantity], now_s: float) -> GuardResult:
-        """Limit the quantities of a decision. The result counts as carried out."""
-        values: dict[str, float] = {}
+        """Limit the quantities of a decision."""
+        values = {one.name: one.proposed for one in quantities}
         messages: list[str] = []
         kinds: list[str] = []
 
-        def change(quantity: Quantity, before: float, after: float, kind: str) -> float:
+        def change(name: str, before: float, after: float, kind: str) -> float:
             if after != before:
-                messages.append(f"{kind}: {quantity.name} from {before:g} to {after:g}")
+                messages.append(f"{kind}: {name} from {before:g} to {after:g}")
                 kinds.append(kind)
             return after
 
+        if self._has_limits:
+            for one in quantities:
+                value = change(one.name, one.proposed, self._bounded(one.proposed), BOUNDS)
+                values[one.name] = change(one.name, value, self._stepped(one.current, value), STEP)
+            for one, value in self._within_total(quantities, values):
+                values[one.name] = change(one.name, values[one.name], value, TOTAL)
+        proposed = values
         for one in quantities:
-            value = change(one, one.proposed, self._bounded(one.proposed), BOUNDS)
-            values[one.name] = change(one, value, self._stepped(one.current, value), STEP)
-        for one, value in self._within_total(quantities, values):
-            values[one.name] = change(one, values[one.name], value, TOTAL)
+            if (history := self.histories.get(one.name)) is None:
+                continue
+            value = values[one.name]
+            stable = self._stabilised(history, one, value, now_s)
+            kept = self._held(history, one, stable, now_s)
+            if kept != value:
+                change(one.name, value, stable, STABILISATION)
+                change(one.name, stable, kept, FLAP)
+                values = dict(values) if values is proposed else values
+                values[one.name] = kept
+        allowed = (
+            {one.name: values[one.name] for one in quantities if values[one.name] != one.proposed}
+            if kinds
+            else {}
+        )
+        return GuardResult(allowed, tuple(messages), tuple(kinds), proposed, values)
+
+    def commit(self, quantities: Sequence[Quantity], result: GuardResult, now_s: float) -> None:
+        """Record the result of `apply` at the same time: it counts as carried out."""
+        window = self.settings.stabilisation_s
         for one in quantities:
-            history, value = self._history(one.name), values[one.name]
-            value = change(one, value, self._stabilise(history, one, value, now_s), STABILISATION)
-            value = change(one, value, self._limit_flapping(history, one, value, now_s), FLAP)
-            values[one.name] = value
-        allowed = {
-            one.name: values[one.name] for one in quantities if values[one.name] != one.proposed
-        }
-        return GuardResult(allowed, tuple(messages), tuple(kinds))
+            value = result.values[one.name]
+            direction = (value > one.current) - (value < one.current)
+            history = self.histories.get(one.name)
+            turned = direction != 0 and (history is None or direction != history.direction)
+            if not turned and window == 0:
+                continue
+            if history is None:
+                history = QuantityHistory()
+            if window > 0:
+                proposed, value = history.proposed, result.proposed[one.name]
+                while proposed and proposed[0][0] <= now_s - window:
+                    del proposed[0]
+                while proposed and proposed[-1][1] <= value:  # only falling values matter
+                    proposed.pop()
+                proposed.append((now_s, value))
+            if turned:
+                turns = history.turns
+                while turns and turns[0] <= now_s - self.settings.flap_window_s:
+                    del turns[0]
+                if history.direction != 0:
+                    turns.append(now_s)
+                history.direction = direction
+            self._store(one.name, history)
 
     def _bounded(self, value: float) -> float:
         low, high = self.settings.minimum, self.settings.maximum
@@ -121,7 +188,7 @@ class Guard:
                 excess -= min(rise, excess)
         return reduced
 
-    def _stabilise(
+    def _stabilised(
         self, history: QuantityHistory, one: Quantity, value: float, now_s: float
     ) -> float:
         """Delay a fall: not below the highest value in the window, which never causes a rise.
@@ -129,40 +196,28 @@ class Guard:
         Horizontal autoscalers do the same. For a job that runs or does not, it is the least time
         that it runs before it is stopped.
         """
-        window = self.settings.stabilisation_s
-        if window == 0:
-            return value
-        while history.proposed and history.proposed[0][0] <= now_s - window:
-            history.proposed.popleft()
-        highest = history.proposed[0][1] if history.proposed else value
-        while history.proposed and history.proposed[-1][1] <= value:  # only falling values matter
-            history.proposed.pop()
-        history.proposed.append((now_s, value))
         if value >= one.current:
             return value
+        oldest = now_s - self.settings.stabilisation_s
+        # Values fall, so the first one in the window is the highest.
+        highest = next((past for at, past in history.proposed if at > oldest), value)
         return max(value, min(highest, one.current))
 
-    def _limit_flapping(
-        self, history: QuantityHistory, one: Quantity, value: float, now_s: float
-    ) -> float:
+    def _held(self, history: QuantityHistory, one: Quantity, value: float, now_s: float) -> float:
         """Hold a quantity that has changed direction too often in the window."""
         direction = (value > one.current) - (value < one.current)
-        if direction == 0:
+        flaps = self.settings.flaps
+        if flaps is None or direction in (0, history.direction) or history.direction == 0:
             return value
-        while history.turns and history.turns[0] <= now_s - self.settings.flap_window_s:
-            history.turns.popleft()
-        turns = history.direction != 0 and direction != history.direction
-        if turns and self.settings.flaps is not None and len(history.turns) >= self.settings.flaps:
-            return one.current
-        if turns:
-            history.turns.append(now_s)
-        history.direction = direction
-        return value
+        oldest = now_s - self.settings.flap_window_s
+        recent = sum(at > oldest for at in history.turns)
+        return one.current if recent >= flaps else value
 
-    def _history(self, name: str) -> QuantityHistory:
-        """Of the quantity, which becomes the most recently used."""
-        history = self._histories.pop(name, None) or QuantityHistory()
-        self._histories[name] = history
-        if len(self._histories) > MAX_QUANTITIES:
-            del self._histories[next(iter(self._histories))]
-        return history
+    def _store(self, name: str, history: QuantityHistory) -> None:
+        """The quantity becomes the most recently changed."""
+        self.histories.pop(name, None)
+        self.histories[name] = history
+        if len(self.histories) > MAX_QUANTITIES:
+            del self.histories[next(iter(self.histories))]
+        if self._changed is not None:
+            self._changed(name, history)

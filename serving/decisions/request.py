@@ -1,22 +1,24 @@
 """Messages between client, gateway and worker: their schemas, and the validation of requests.
 
-All of them are JSON, never a pickle. The gateway passes the bytes of a request on unchanged; the
-worker validates them and replies. Validation is strict: "5", true and 5.0 are not integers. Of a
-name given twice in an object the last one counts.
+Decide requests are JSON or MessagePack, all others JSON, never a pickle. The gateway passes the
+bytes of a request on unchanged; the worker validates them and replies. Validation is strict: "5",
+true and 5.0 are not integers. Of a name given twice in an object the last one counts.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic_core import SchemaValidator, core_schema, from_json
 from pydantic_core import to_json as encode_json
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from loadmaster.envs.errors import unknown_name
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TENANT_FIELD, TenantName
 from loadmaster.serving.system import Endpoint, Quantity, Record
 
 ACTIVE, SHADOW = "active", "shadow"  # modes
@@ -50,9 +52,10 @@ class RequestOptions(NamedTuple):
     mode: str = ACTIVE
     deadline_ms: float | None = None
     request_id: str | None = None
+    tenant: str = DEFAULT_TENANT
 
 
-STATE_ONLY = RequestOptions()  # of a request that certainly has no field but the state
+DEFAULT_OPTIONS = RequestOptions()
 
 
 class PolicyRef(TypedDict):
@@ -142,13 +145,52 @@ class DecisionRequest(Record):
         pattern=r"^[A-Za-z0-9_.:-]+$",
         description="id of the decision; a repeated request gets the same answer",
     )
+    tenant: TenantName = TENANT_FIELD
 
 
 class _Options(DecisionRequest):
     model_config = ConfigDict(extra="ignore")  # skips the state, which is then not built
 
+    def as_tuple(self) -> RequestOptions:
+        return RequestOptions(self.mode, self.deadline_ms, self.request_id, self.tenant)
 
-OPTION_NAMES = tuple(f'"{name}"'.encode() for name in DecisionRequest.model_fields)
+
+# Of msgspec: lists and objects are refused at once, which bounds the work for wrong ones.
+Scalar = str | int | float | bool | None
+OPTION_TYPES = [(name, Scalar, msgspec.UNSET) for name in DecisionRequest.model_fields]
+MSGSPEC_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+def _decoders(name: str, fields: Any) -> tuple[Any, Any]:
+    """Decoders of JSON and of MessagePack that skip all other fields."""
+    struct = msgspec.defstruct(name, fields, gc=False)
+    return msgspec.json.Decoder(struct), msgspec.msgpack.Decoder(struct)
+
+
+OPTIONS = _decoders("Options", OPTION_TYPES)
+STATE = _decoders("Encoded", [("state", msgspec.Raw)])
+
+
+def is_msgpack(raw: bytes) -> bool:
+    """Whether a request is MessagePack: its maps start with a byte that no JSON text starts with.
+
+    `check_format` makes sure of it.
+    """
+    return raw[:1] >= b"\x80"
+
+
+def check_format(raw: bytes, as_msgpack: bool) -> None:
+    """Raise RequestError for a body that is not in the format that its content type names."""
+    if as_msgpack and not is_msgpack(raw):
+        raise RequestError("Invalid MessagePack: expected a map")
+    if is_msgpack(raw) and not as_msgpack:
+        read(_Options, raw)  # raises the error of invalid JSON
+
+
+def encoded_state(raw: bytes) -> bytes:
+    """The state of a valid request as JSON: the bytes as received, or converted."""
+    state = STATE[is_msgpack(raw)].decode(raw).state
+    return msgspec.json.encode(msgspec.msgpack.decode(state)) if is_msgpack(raw) else bytes(state)
 
 
 def request_model(endpoint: Endpoint[Any, Any, Any]) -> type[DecisionRequest]:
@@ -165,6 +207,7 @@ def feedback_model(endpoint: Endpoint[Any, Any, Any]) -> type[Record]:
         __base__=Record,
         id=(str | None, Field(default=None, max_length=100, description="of the decision")),
         outcome=(endpoint.outcome, ...),
+        tenant=(TenantName, TENANT_FIELD),
     )
     return model
 
@@ -173,18 +216,40 @@ def feedback_model(endpoint: Endpoint[Any, Any, Any]) -> type[Record]:
 
 
 def parse_options(raw: bytes) -> RequestOptions:
-    """Read the options of a request. Raises RequestError for a wrong option only; the worker
-    reports anything else that is wrong."""
-    if b"\\" not in raw and not any(name in raw for name in OPTION_NAMES):
-        return STATE_ONLY  # with escapes, names may be written in other ways
+    """Read the options of a request. Raises RequestError for a wrong option, and for a body that
+    cannot be parsed: it names no tenant. The worker checks the rest."""
     try:
-        options = _Options.model_validate_json(raw, strict=True)
+        return options_from(msgspec.structs.asdict(OPTIONS[is_msgpack(raw)].decode(raw)))
+    except MSGSPEC_ERRORS as fault:
+        error = as_request_error(fault)
+    except RequestError as fault:
+        error = fault
+    if not is_msgpack(raw):
+        try:
+            return _Options.model_validate_json(raw, strict=True).as_tuple()
+        except ValidationError as fault:
+            error = bad_request(fault, _Options)
+    raise error
+
+
+def options_from(values: Mapping[str, Any]) -> RequestOptions:
+    """Validate the options among decoded fields; those that were not given are UNSET."""
+    given = {name: value for name, value in values.items() if value is not msgspec.UNSET}
+    if not given:
+        return DEFAULT_OPTIONS
+    try:
+        return _Options.model_validate(given, strict=True).as_tuple()
     except ValidationError as fault:
-        error = bad_request(fault, _Options)
-        if error.field is None:
-            return RequestOptions()
-        raise error from None
-    return RequestOptions(options.mode, options.deadline_ms, options.request_id)
+        raise bad_request(fault, _Options) from None
+
+
+def as_request_error(fault: Exception) -> RequestError:
+    """Convert an error of msgspec, such as "Expected `int` - at `$.state.jobs[0].age_s`"."""
+    line, _, where = str(fault).partition(" - at `$")
+    field = where.rstrip("`").removeprefix(".")
+    if not isinstance(fault, msgspec.ValidationError):
+        line = f"Invalid MessagePack: {line}"
+    return RequestError(f"{field}: {line}" if field else line, field or None)
 
 
 def read(model: type[Model], raw: bytes) -> Model:
@@ -237,16 +302,18 @@ def _raise_unknown(name: str) -> str:
     raise UnknownFieldError(name)
 
 
-def bad_request(fault: ValidationError, model: type[BaseModel]) -> RequestError:
-    """The first error of a validation. A missing field is reported as misspelt if the same object
-    has an unknown one."""
+def bad_request(
+    fault: ValidationError, model: type[BaseModel], within: tuple[str, ...] = ()
+) -> RequestError:
+    """The first error of a validation, of the field `within` a request. A missing field is reported
+    as misspelt if the same object has an unknown one."""
     errors = fault.errors(include_url=False, include_context=False, include_input=False)
     first = errors[0]
     if first["type"] == "missing":
         parent = first["loc"][:-1]
         unknown = (e for e in errors if e["type"] == EXTRA_FORBIDDEN and e["loc"][:-1] == parent)
         first = next(unknown, first)
-    field, line = path_of(first["loc"]), first["msg"].removeprefix("Value error, ")
+    field, line = path_of((*within, *first["loc"])), first["msg"].removeprefix("Value error, ")
     if first["type"] == EXTRA_FORBIDDEN:
         name = path_of(first["loc"][-1:])
         line = str(unknown_name("field", name, _fields_at(model, first["loc"][:-1])))
@@ -280,6 +347,11 @@ def path_of(location: Sequence[int | str]) -> str:
 def to_json(value: Any) -> bytes:
     """Encode as JSON; NaN and infinity, which JSON does not have, become strings."""
     return encode_json(value, inf_nan_mode="strings")
+
+
+def json_to_msgpack(content: bytes) -> bytes:
+    """Convert a response to MessagePack."""
+    return msgspec.msgpack.encode(msgspec.json.decode(content))
 
 
 def iso(time: float, precision: str = "milliseconds") -> str:

@@ -1,110 +1,42 @@
-"""Decisions of one system: worker, fallback, guard and shadow, and the views of them over HTTP."""
+"""Decisions of one system for its tenants: routing, shadow, recording, views of them over HTTP."""
 
 import asyncio
 import logging
-import math
 import random
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from loadmaster.serving.decisions.guard import Guard
+from loadmaster.serving.decisions.pipeline import DecisionPipeline, warm_up
 from loadmaster.serving.decisions.request import (
     DOWN,
-    FALLBACK,
-    OPEN,
     SHADOW,
     TIMEOUT,
     Decided,
-    Invalid,
     Proposed,
     RequestError,
     RequestOptions,
-    decode_reply,
     feedback_model,
-    iso,
     line_of,
     read,
     to_json,
 )
-from loadmaster.serving.monitoring.recorder import DecisionRecorder
-from loadmaster.serving.policies.manager import AdminAction, PolicyManager
+from loadmaster.serving.decisions.tenant import Tenant
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess
+from loadmaster.serving.decisions.tenant_registry import TenantRegistry
+from loadmaster.serving.monitoring import metrics
+from loadmaster.serving.policies.control_view import ControlState, ControlView
 from loadmaster.serving.policies.versions import Routing
 from loadmaster.serving.settings import EndpointSettings
-from loadmaster.serving.worker.rpc import CircuitBreaker, Worker
+from loadmaster.serving.worker.health import TIMEOUT_S, WorkerHealth
+from loadmaster.serving.worker.pool import CircuitBreaker, Worker
 from loadmaster.serving.worker.worker import PolicyRunner
 
 log = logging.getLogger(__name__)
 
-RECENT = 200  # decisions that are listed
-KNOWN_IDS = 20_000  # decisions that feedback can refer to
 SHADOW_S = 2.0  # how long a decision in the shadow may take
 
-# Part of a deadline that the gateway reserves for the fallback.
-RESERVE_SHARE, RESERVE_MAX_MS = 0.3, 60.0
-
-RETRY_S = 0.5  # between attempts to load the policy
-COMPILE_MS = 60_000.0  # deadline of the first requests of the warm-up
-WARM_UP_S = 60.0  # how long the policy may then take to answer one within the deadline
-
-
-class DecisionPipeline:
-    """Call the worker under a deadline, fall back to the rule, apply the guard.
-
-    Every valid state gets a decision in time.
-    """
-
-    def __init__(
-        self, runner: PolicyRunner, worker: Worker, breaker: CircuitBreaker, guard: Guard
-    ) -> None:
-        self.runner, self._worker, self.breaker, self._guard = runner, worker, breaker, guard
-
-    async def decide(self, raw: bytes, routing: Routing, deadline_ms: float) -> Decided:
-        """Raises RequestError if the request is invalid."""
-        if not self.breaker.allows(time.monotonic()):
-            return self.decide_here(raw, routing, OPEN)
-        version, folder = "", ""
-        if routing.acting is not None:
-            version, folder = routing.acting.version, routing.acting.folder
-        within_s = (deadline_ms - min(RESERVE_SHARE * deadline_ms, RESERVE_MAX_MS)) / 1000
-        try:
-            async with asyncio.timeout(within_s):
-                deadline = time.monotonic() + within_s
-                reply = await self._worker.decide(version, folder, raw, deadline)
-            decided = decode_reply(reply)
-        except TimeoutError:
-            self.breaker.failed(time.monotonic())
-            return self.decide_here(raw, routing, TIMEOUT, f"no reply within {within_s:.3f} s")
-        except Exception as fault:  # a replica died, or is being replaced
-            self.breaker.failed(time.monotonic())
-            return self.decide_here(raw, routing, DOWN, line_of(fault))
-        self.breaker.succeeded()
-        if isinstance(decided, Invalid):
-            raise RequestError(decided.line, decided.field)
-        return self._guarded(raw, routing, decided)
-
-    def decide_here(self, raw: bytes, routing: Routing, cause: str, detail: str = "") -> Decided:
-        """Decide by the rule in this process."""
-        state = self.runner.state(raw)
-        return self._guarded(raw, routing, self.runner.decide_by_rule(state, cause, detail))
-
-    def _guarded(self, raw: bytes, routing: Routing, decided: Decided) -> Decided:
-        """Apply the guard. If its result cannot be carried out, nothing changes at all."""
-        allowed, guard, guarded = self._guard.apply(decided.quantities, time.monotonic())
-        decision, cause = decided.decision, decided.cause
-        if allowed:
-            endpoint, state = self.runner.endpoint, self.runner.state(raw)
-            proposed = endpoint.decision.model_validate(decision)
-            kept = endpoint.constrain(state, proposed, allowed)
-            if endpoint.validate_decision(state, kept) is not None:
-                unchanged = {one.name: one.current for one in decided.quantities}
-                kept = endpoint.constrain(state, proposed, unchanged)
-            decision = kept.model_dump(mode="json")
-        if decided.source == FALLBACK and routing.cause:
-            cause = routing.cause  # the routing chose the rule: no policy failed
-        return decided._replace(decision=decision, cause=cause, guard=guard, guarded=guarded)
+POLL_S = 0.01  # while the system starts
 
 
 class DecisionService:
@@ -115,79 +47,91 @@ class DecisionService:
         settings: EndpointSettings,
         runner: PolicyRunner,
         worker: Worker,
-        recorder: DecisionRecorder,
-        manager: PolicyManager,
+        tenants: TenantRegistry,
+        control: ControlView,
         clock: Callable[[], float] = time.time,
         rng: random.Random | None = None,
     ) -> None:
         self.endpoint, self.settings, self.ready = runner.endpoint, settings, False
         self._runner, self._worker, self._clock = runner, worker, clock
-        self._recorder, self._manager = recorder, manager
-        self._pipeline = DecisionPipeline(runner, worker, CircuitBreaker(), Guard(settings.guard))
+        self._tenants, self._control = tenants, control
+        self._pipeline = DecisionPipeline(runner, worker, CircuitBreaker())
+        self._health = WorkerHealth(self.endpoint.system, self._pipeline.breaker, self._call_worker)
         self._rng = rng or random.Random()
         self._feedback = feedback_model(self.endpoint)
-        self._recent: deque[tuple[float, str, dict[str, Any]]] = deque(maxlen=RECENT)
-        self._sources: OrderedDict[str, str] = OrderedDict()  # by decision id
         self._shadows: set[asyncio.Future[Proposed]] = set()
 
     # Start.
 
     async def start(self) -> None:
-        """Load the policy in the worker and warm up the path to it; then the system is ready.
+        """Warm up the path to the policy; then the system is ready. Until then the rule decides."""
+        while self._control.state is None or not self._worker.is_up:
+            await asyncio.sleep(POLL_S)
+        metrics.create_all()
+        routing = Routing(self._control.roles.serving, None, None)
 
-        Until then the rule decides.
-        """
-        while True:
-            try:
-                await self._manager.load_policy()
-                break
-            except Exception as fault:
-                log.info("%s: the worker is not up yet: %r", self.endpoint.system, fault)
-                await asyncio.sleep(RETRY_S)
+        def encode(decided: Decided) -> None:
+            to_json(self._response(decided, RequestOptions()))
+
         try:
-            await self._warm_up()
+            await warm_up(self._runner, self._worker, self.settings, routing, encode)
         except Exception:
             log.exception("%s: warm-up", self.endpoint.system)
         self.ready = True
 
-    async def _warm_up(self) -> None:
-        """Send each example once, then "small" until the policy answers it within the deadline.
+    @property
+    def unready_reason(self) -> str | None:
+        """Why the system is not ready; None if it is."""
+        return self._health.fault if self.ready else "is starting"
 
-        A process is slow at first: code is compiled or read from a cache, memory is touched for the
-        first time, and at the start every process of the service competes for the cores. A first
-        request that met all of this would be answered by the rule. A policy that fails for another
-        reason, or stays too slow, does not keep the service from starting.
-        """
-        # Nothing is recorded, and the guard and the breaker that count remain as they are.
-        pipeline = DecisionPipeline(
-            self._runner, self._worker, CircuitBreaker(math.inf), Guard(self.settings.guard)
-        )
-        routing = Routing(self._manager.roles.serving, None, None)
-        examples = self.endpoint.examples().items()
-        requests = {name: to_json({"state": one.model_dump(mode="json")}) for name, one in examples}
-        for raw in requests.values():
-            pipeline.decide_here(raw, Routing(None, None, None), DOWN)  # the fallback
-            decided = await pipeline.decide(raw, routing, COMPILE_MS)
-            to_json(self._response(decided, RequestOptions()))
-        deadline_ms, until = self.settings.deadline_ms, time.monotonic() + WARM_UP_S
-        while True:
-            began = time.perf_counter()
-            decided = await pipeline.decide(requests["small"], routing, deadline_ms)
-            took_ms = 1000 * (time.perf_counter() - began)
-            if decided.cause is None and took_ms <= deadline_ms:
-                return
-            if decided.cause not in (None, TIMEOUT, DOWN) or time.monotonic() > until:
-                why = f"{decided.cause or f'{took_ms:.0f} ms'} {decided.detail}"
-                log.warning("%s: the policy fails on an example (%s)", self.endpoint.system, why)
-                return
-            await asyncio.sleep(0.1)
+    async def watch_worker(self) -> None:
+        """Keep `unready_reason` up to date once the system has started."""
+        while not self.ready:
+            await asyncio.sleep(POLL_S)
+        await self._health.watch()
+
+    async def _call_worker(self) -> None:
+        """Let the worker decide about an example, and ignore the decision."""
+        small = self.endpoint.examples()["small"]
+        request = to_json({"state": small.model_dump(mode="json")})
+        serving = self._control.roles.serving
+        deadline = time.monotonic() + TIMEOUT_S
+        await self._worker.decide(serving.version, serving.folder, request, deadline)
 
     # Decisions.
 
+    async def respond(self, raw: bytes, options: RequestOptions) -> bytes:
+        """Return the encoded response; a repeated request id of a tenant gets the same bytes."""
+        if options.request_id is None:
+            return to_json(await self.decide(raw, options))
+
+        async def decide() -> bytes:
+            return to_json(await self.decide(raw, options))
+
+        tenant = await self._tenant(options.tenant)
+        tenant.pins += 1
+        try:
+            return await tenant.responses.get_or_run(options.request_id, raw, decide)
+        finally:
+            tenant.pins -= 1
+
     async def decide(self, raw: bytes, options: RequestOptions) -> dict[str, Any]:
         """Answer a request; raises RequestError if it is invalid."""
+        tenant = await self._tenant(options.tenant)
+        tenant.pins += 1  # until the decision is recorded
+        try:
+            return await self._decide(raw, options, tenant)
+        except BaseException:
+            tenant.pins -= 1
+            raise
+
+    async def _tenant(self, name: str) -> Tenant:
+        return self._tenants.find(name) or await self._tenants.get(name)
+
+    async def _decide(self, raw: bytes, options: RequestOptions, tenant: Tenant) -> dict[str, Any]:
         began = time.perf_counter()
-        routing = self._manager.roles.cast(options.mode, self._recorder.rules_act)
+        rules_act = tenant.recorder.rules_act
+        routing = self._control.roles.cast(options.mode, rules_act, tenant.paused)
         deadline_ms = self.settings.deadline_ms
         if options.deadline_ms is not None:
             deadline_ms = min(options.deadline_ms, deadline_ms)
@@ -197,9 +141,10 @@ class DecisionService:
             shadow = asyncio.ensure_future(self._propose(raw, routing))
         try:
             if self.ready:
-                decided = await self._pipeline.decide(raw, routing, deadline_ms)
+                decided = await self._pipeline.decide(raw, routing, deadline_ms, tenant.guard)
             else:
-                decided = self._pipeline.decide_here(raw, routing, DOWN, "the worker is starting")
+                detail = "the worker is starting"
+                decided = self._pipeline.decide_here(raw, routing, tenant.guard, DOWN, detail)
         except RequestError:
             if shadow is not None:
                 shadow.cancel()
@@ -213,15 +158,19 @@ class DecisionService:
         response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if shadow is None or response["shadow"] is not None:
             # After the response is sent, and before the next request is read.
-            asyncio.get_running_loop().call_soon(self._record, raw, options, response, decided)
+            asyncio.get_running_loop().call_soon(
+                self._record, raw, options, response, decided, tenant
+            )
         else:
             later = dict(response)
 
             def record(proposed: asyncio.Future[Proposed]) -> None:
                 self._shadows.discard(proposed)
-                if not proposed.cancelled():
-                    later["shadow"] = _compare(proposed.result(), decided, routing)
-                    self._record(raw, options, later, decided)
+                if proposed.cancelled():
+                    tenant.pins -= 1
+                    return
+                later["shadow"] = _compare(proposed.result(), decided, routing)
+                self._record(raw, options, later, decided, tenant)
 
             self._shadows.add(shadow)  # the event loop keeps weak references only
             shadow.add_done_callback(record)
@@ -244,6 +193,7 @@ class DecisionService:
     def _response(self, decided: Decided, options: RequestOptions) -> dict[str, Any]:
         return {
             "id": options.request_id or f"{self._rng.getrandbits(128):032x}",
+            "tenant": options.tenant,
             "decision": decided.decision,
             "source": decided.source,
             "cause": decided.cause,
@@ -254,81 +204,153 @@ class DecisionService:
         }
 
     def _record(
-        self, raw: bytes, options: RequestOptions, response: dict[str, Any], decided: Decided
+        self,
+        raw: bytes,
+        options: RequestOptions,
+        response: dict[str, Any],
+        decided: Decided,
+        tenant: Tenant,
     ) -> None:
         """Record a decision for lists, feedback, monitor and log."""
+        tenant.pins -= 1
         now = self._clock()
-        self._recent.appendleft((now, options.mode, response))
-        self._sources[response["id"]] = decided.source
-        if len(self._sources) > KNOWN_IDS:
-            self._sources.popitem(last=False)
-        self._recorder.record_decision(raw, options, response, decided, now)
+        tenant.record_decision(raw, options, response, decided, now)
+        if (shadow := response["shadow"]) is not None:
+            self._tenants.shadow_counts["faults"] += shadow["fault"] is not None
+            self._tenants.shadow_counts["decisions"] += shadow["agrees"] is not None
+        self._tenants.changed(tenant, now)
 
-    def feedback(self, raw: bytes) -> dict[str, Any]:
+    def parse_feedback(self, raw: bytes) -> Any:
+        """An outcome; raises RequestError if it is invalid."""
+        return read(self._feedback, raw)
+
+    async def feedback(self, raw: bytes) -> dict[str, Any]:
         """Record an outcome. One of an unknown decision counts for what acts now."""
-        feedback: Any = read(self._feedback, raw)
+        feedback = self.parse_feedback(raw)
         reward = self.endpoint.reward(feedback.outcome)
-        acting, _ = self._manager.roles.acts(self._recorder.rules_act)
-        source = self._sources.get(feedback.id or "", acting)
+        tenant = await self._tenant(feedback.tenant)
+        source = tenant.source_of(feedback.id, self._acts(tenant)[0])
         outcome = feedback.outcome.model_dump(mode="json")
-        self._recorder.record_feedback(feedback.id, outcome, source, reward, self._clock())
-        return {"accepted": True, "reward": reward}
+        now = self._clock()
+        tenant.recorder.record_feedback(feedback.id, outcome, source, reward, now)
+        self._tenants.changed(tenant, now)
+        return {"accepted": True, "reward": reward, "tenant": tenant.name}
+
+    def _acts(self, tenant: Tenant) -> tuple[str, str]:
+        """What decides for the tenant now, and why."""
+        return self._control.roles.acts(tenant.recorder.rules_act, tenant.paused)
 
     # Operation.
 
     async def tick(self) -> None:
-        """Report metrics, save state and follow retraining; called every few seconds."""
-        self._recorder.report(paused=self._manager.roles.paused is not None)
-        await self._manager.tick()
+        """Report metrics and save state; called every few seconds."""
+        await self._tenants.tick(paused=self._control.roles.paused is not None)
 
-    async def admin_action(self, action: AdminAction, raw: bytes) -> dict[str, Any]:
-        """Return the status after an action; raises Conflict if it is not possible now."""
-        await self._manager.admin_action(action, raw)
-        return self.status()
+    def changes_roles(self, state: ControlState) -> bool:
+        """Whether another state lets something else decide."""
+        known = self._control.state
+        return known is not None and known.roles != state.roles
+
+    def apply_control(self, state: ControlState) -> None:
+        """Obey another state from now on."""
+        before, self._control.state = self._control.state, state
+        by = state.why if state.promoted else None
+        self._tenants.set_bundles(before and before.roles, state.roles, by=by)
+
+    def report(self) -> dict[str, Any]:
+        """What the control process gets to know every few seconds."""
+        counts, shadow = self._tenants.shadow_counts, self._control.roles.shadow
+        report: dict[str, Any] = {"active": self._tenants.most_active(), "retrained": None}
+        report["shadow"] = shadow and [shadow.version, counts["decisions"], counts["faults"]]
+        counts.clear()
+        if self._control.retraining is not None:
+            found = self._tenants.find(self._control.retrained_tenant)
+            report["retrained"] = found and self._inputs(found)
+        return report
+
+    def _inputs(self, tenant: Tenant) -> dict[str, Any]:
+        """What retraining needs to know of a tenant."""
+        means = tenant.recorder.monitor.input_means()
+        environment = dict(self.endpoint.retraining(means))
+        return {"rules_act": tenant.recorder.rules_act, "environment": environment}
+
+    def retraining_request(self, why: str, tenant: str) -> dict[str, Any]:
+        """A recommendation of a tenant's monitor, for the control process."""
+        found = self._tenants.find(tenant)
+        return {"why": why, "tenant": tenant, "inputs": found and self._inputs(found)}
+
+    async def pause_tenant(self, name: str, reason: str | None) -> None:
+        """Pause a tenant, or resume with None; it is durable at the end."""
+        tenant = await self._tenant(name)
+        tenant.paused = reason
+        self._tenants.save(tenant)
+        await self.flush()
+
+    async def flush(self) -> None:
+        """Wait until all changes of tenants are durable."""
+        await self._tenants.parts.store.flush()
+
+    async def release(self, moves: Callable[[str], bool]) -> None:
+        """Give up the tenants that another gateway will own."""
+        await self._tenants.release(moves)
 
     async def close(self) -> None:
-        await self._manager.close()
-        self._recorder.close()
+        await self._tenants.close()
 
     # Views.
 
-    def brief(self) -> dict[str, Any]:
-        serving = self._manager.roles.serving
+    async def brief(self, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
+        serving, found = self._control.roles.serving, await self._tenants.peek(tenant)
         return {
-            **self._summary(),
-            "lifecycle": self._recorder.state,
+            **self._summary(found),
+            "lifecycle": found.recorder.state,
             "policy": {"name": serving.name, "version": serving.version},
-            "decisions": self._recorder.monitor.status()["decisions"]["total"],
+            "decisions": found.recorder.monitor.total,
         }
 
-    def status(self) -> dict[str, Any]:
-        roles = self._manager.roles
+    async def status(
+        self, tenant: str, access: TenantAccess, others: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """`others`: what the control process knows of other gateways' tenants."""
+        roles, found = self._control.roles, await self._tenants.peek(tenant)
         policies = {"serving": roles.serving, "shadow": roles.shadow, "previous": roles.previous}
-        return {
-            **self._summary(),
-            "acting_because": roles.acts(self._recorder.rules_act)[1],
+        status = {
+            **self._summary(found),
+            "acting_because": self._acts(found)[1],
             "policies": {slot: one and one.as_json() for slot, one in policies.items()},
             "deadline_ms": self.settings.deadline_ms,
             "breaker": "open" if self._pipeline.breaker.is_open else "closed",
-            **self._recorder.status(),
+            **found.recorder.status(),
+            "tenants": await self._tenants.summary(access, others),
         }
+        status["log"]["state"] = status["log"]["state"] or self._tenants.parts.store.fault
+        if access.tenants is not None:
+            status["retraining"] = None  # it names the tenant that it is for
+        return status
 
-    def _summary(self) -> dict[str, Any]:
-        roles = self._manager.roles
+    def _summary(self, tenant: Tenant) -> dict[str, Any]:
         return {
             "system": self.endpoint.system,
+            "tenant": tenant.name,
             "summary": self.endpoint.summary,
-            "paused": roles.paused is not None,
-            "acting": roles.acts(self._recorder.rules_act)[0],
+            "paused": self._control.roles.paused is not None or tenant.paused is not None,
+            "paused_scope": self._paused_scope(tenant),
+            "acting": self._acts(tenant)[0],
             "rule": self._runner.rule.name,
         }
 
-    def decisions(self, limit: int) -> dict[str, Any]:
-        recent = islice(self._recent, limit)
-        return {"decisions": [{"time": iso(at), "mode": mode, **one} for at, mode, one in recent]}
+    def _paused_scope(self, tenant: Tenant) -> str | None:
+        if self._control.roles.paused is not None:
+            return "system"
+        return None if tenant.paused is None else "tenant"
 
-    def history(self) -> dict[str, Any]:
-        return self._recorder.monitor.history(self._clock())
+    async def decisions(self, limit: int, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
+        found = await self._tenants.peek(tenant)
+        return {"tenant": tenant, "decisions": found.decisions(limit)}
+
+    async def history(self, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
+        monitor = (await self._tenants.peek(tenant)).recorder.monitor
+        return {"tenant": tenant, **monitor.history(self._clock())}
 
     def example(self, name: str) -> dict[str, Any]:
         examples = self.endpoint.examples()

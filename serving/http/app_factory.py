@@ -5,98 +5,173 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from typing import Any
 
 from fastapi import FastAPI
 
-from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.decisions.service import DecisionService
+from loadmaster.serving.decisions.tenant import TenantParts
+from loadmaster.serving.decisions.tenant_registry import TenantRegistry
+from loadmaster.serving.decisions.tenant_store import TenantStore
 from loadmaster.serving.http.auth import AccessControl, TokenStore
+from loadmaster.serving.http.known_callers import KnownCallers
 from loadmaster.serving.http.routes import Gateway, build_app
 from loadmaster.serving.http.server import listen
-from loadmaster.serving.jobs.client import Jobs
 from loadmaster.serving.monitoring.decision_log import DecisionLog
-from loadmaster.serving.monitoring.metrics import record
-from loadmaster.serving.monitoring.recorder import DecisionRecorder
-from loadmaster.serving.policies.auto_retrain import AutoRetrainer
-from loadmaster.serving.policies.manager import PolicyManager
-from loadmaster.serving.policies.retraining_job import Retraining
-from loadmaster.serving.policies.store import StateWriter, Store, resolve_bundle
+from loadmaster.serving.monitoring.metrics import TenantLabels, record
+from loadmaster.serving.policies.control_view import ControlView
+from loadmaster.serving.replicas.autoscaling import LoadMeter
+from loadmaster.serving.replicas.control import BEAT_S, Control
+from loadmaster.serving.replicas.control_client import ControlClient, RemoteDatabase, Where
+from loadmaster.serving.replicas.control_files import in_use, lock_folder
+from loadmaster.serving.replicas.replica import Replica
+from loadmaster.serving.replicas.routed_system import RoutedSystem
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
-from loadmaster.serving.worker.rpc import Worker
+from loadmaster.serving.worker.pool import Worker, WorkerPool
 from loadmaster.serving.worker.worker import PolicyRunner
 
 log = logging.getLogger(__name__)
 
-TICK_S = 2.0  # between two rounds of what is not part of a request
-
 
 class Service:
-    """The gateway's application and the systems behind it."""
+    """A gateway: its application and the systems behind it."""
 
-    def __init__(self, gateway: Gateway, address: tuple[str, int] | None) -> None:
-        """`address`: host and port to listen on; None if Serve's proxy listens."""
-        self.systems, self._address = gateway.systems, address
+    def __init__(
+        self,
+        settings: ServeSettings,
+        workers: Mapping[str, Worker],
+        control: ControlClient,
+        host: str | None = None,
+        where: Where | None = None,
+    ) -> None:
+        """`host`, `where`: see Replica. Raises InputError for wrong settings."""
+        tokens = TokenStore(settings.tokens)
+        settings.require_tokens(bool(tokens.principals))
+        self._local = {
+            name: _system(name, settings, workers[name], control) for name in settings.systems
+        }
+        self.systems = {name: RoutedSystem(one) for name, one in self._local.items()}
+        known = KnownCallers()
+        access = AccessControl(tokens, settings.limits, settings.trusted_proxies, known)
+        pools = {name: one for name, one in workers.items() if isinstance(one, WorkerPool)}
+        self._replica = Replica(control, self.systems, pools, known, host, where)
+        self._address = (settings.host, settings.port) if settings.listen else None
+        self.meter = LoadMeter()
         # Errors are counted without a system: a refused request may name none.
         self.app = build_app(
-            gateway,
+            Gateway(self.systems, access, settings.limits, self.meter),
             lambda status: record("loadmaster_rejected_total", 1, str(status)),
             self.lifespan,
         )
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Start the systems and the listener; at the end, stop them and save their state."""
-        works = (*(system.start() for system in self.systems.values()), self._tick())
+        """Start the systems, own tenants, then listen; at the end, in the reverse order."""
+        systems = self._local.values()
+        await self._replica.start()
+        works = (
+            *(system.start() for system in systems),
+            *(system.watch_worker() for system in systems),
+            self._replica.own_when_ready(),
+            self._tick(),
+        )
         tasks = [asyncio.get_running_loop().create_task(work) for work in works]
         try:
+            await self._replica.wait_member()
             async with listen(self.app, *self._address) if self._address else nullcontext():
                 yield
+                await self._replica.report()
+                await self._replica.leave()  # requests that still come are for other gateways
         finally:
             for task in tasks:
                 task.cancel()
-            for system in self.systems.values():
+            for system in systems:
                 await system.close()
+            await self._replica.close()
+
+    def place(self, tenant: str) -> str | None:
+        """Where the tenant is decided for; see Replica."""
+        return self._replica.place(tenant)
+
+    async def tick(self) -> None:
+        """One round of what is not part of a request."""
+        for system in self._local.values():
+            try:
+                await system.tick()
+            except Exception:  # the next round may succeed
+                log.exception("maintenance of %s", system.endpoint.system)
+        await self._replica.report()
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(TICK_S)
-            for system in self.systems.values():
-                try:
-                    await system.tick()
-                except Exception:  # the next round may succeed
-                    log.exception("maintenance of %s", system.endpoint.system)
+            await asyncio.sleep(BEAT_S)
+            await self.tick()
 
 
-def assemble(settings: ServeSettings, workers: Mapping[str, Worker]) -> Service:
-    """Build the service; raises InputError for wrong settings."""
-    tokens = TokenStore(settings.tokens)
-    settings.require_tokens(bool(tokens.principals))
-    systems = {name: _system(name, settings, workers[name]) for name in settings.systems}
-    gateway = Gateway(systems, AccessControl(tokens, settings.limits), settings.limits)
-    address = (settings.host, settings.port) if settings.listen else None
-    return Service(gateway, address)
-
-
-def _system(name: str, settings: ServeSettings, worker: Worker) -> DecisionService:
+def _system(
+    name: str, settings: ServeSettings, worker: Worker, control: ControlClient
+) -> DecisionService:
     one = settings.systems[name]
     endpoint = find_endpoint(name, one.endpoint)
     runner = PolicyRunner(endpoint, one.rule or endpoint.rules[0])
     endpoint.warm_up(runner.rule)
-    store = Store(settings.folder, name)
-    configured = store.accept(resolve_bundle(one.bundle or endpoint.pretrained), iso(time.time()))
-    saved = store.load().get("renewal")
-    retraining = Retraining(
+    requests: set[asyncio.Task[Any]] = set()  # the event loop keeps weak references only
+
+    def request_retraining(why: str, tenant: str) -> None:
+        body = [name, service.retraining_request(why, tenant)]
+        task = asyncio.get_running_loop().create_task(control.call("retrain", body))
+        requests.add(task)
+        task.add_done_callback(requests.discard)
+
+    view = ControlView(request_retraining)
+    parts = TenantParts(
         name,
-        Jobs(),
-        settings.folder / "retraining",
-        one.retraining,
-        saved.get("retraining") if isinstance(saved, dict) else None,
+        one.guard,
+        one.monitor,
+        one.start,
+        DecisionLog(settings.folder / "log" / name, one.log),
+        view,
+        TenantStore(RemoteDatabase(control, name)),
+        TenantLabels(),
     )
-    retrainer = AutoRetrainer(one.auto_retrain, retraining, time.time)
-    writer, decisions = StateWriter(store), DecisionLog(settings.folder / "log" / name, one.log)
-    recorder = DecisionRecorder(
-        name, one.monitor, decisions, retrainer, writer, one.start, time.time()
-    )
-    manager = PolicyManager(endpoint, worker, writer, recorder, configured, retrainer, time.time)
-    return DecisionService(one, runner, worker, recorder, manager)
+    tenants = TenantRegistry(settings.tenants, parts, time.time)
+    service = DecisionService(one, runner, worker, tenants, view)
+    return service
+
+
+class LocalService(Service):
+    """A service in one process, with its control and its workers: for tests and other programs."""
+
+    def __init__(self, settings: ServeSettings, workers: Mapping[str, Any]) -> None:
+        if (lock := lock_folder(settings.folder)) is None:
+            raise in_use(settings.folder)
+        self._control = Control(settings, lock, workers)
+
+        async def connect(handlers: Any) -> Any:
+            return self._control.connect_here(handlers)
+
+        super().__init__(settings, workers, ControlClient(connect))
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        await self._control.start()
+        try:
+            async with super().lifespan(app):
+                yield
+        finally:
+            await self._control.close()
+
+    async def stop(self) -> None:
+        """Stop deciding without a last write, as if the process were killed."""
+        await self._replica.close()
+        await self._control.stop()
+
+    async def tick(self) -> None:
+        await super().tick()
+        await self._control.tick()
+
+
+def assemble(settings: ServeSettings, workers: Mapping[str, Any]) -> Service:
+    """Build a service in one process; raises InputError for wrong settings."""
+    return LocalService(settings, workers)

@@ -14,23 +14,43 @@ from dataclasses import dataclass
 KEEP_S = 60.0
 MAX_ENTRIES = 4096
 MAX_BYTES = 16 << 20  # of all responses
+ENTRY_BYTES = 500  # memory of an entry without its response
+
+# Called with request id, digest of the request, time and response.
+Save = Callable[[str, bytes, float, bytes], None]
 
 
-@dataclass
+@dataclass(slots=True)
 class _Entry:
     digest: bytes  # of the request
     at_s: float
-    response: asyncio.Future[bytes]  # cancelled: there is none, a waiting request runs itself
-    size: int = 0  # of the response, once there is one
+    # Under way until there is a response. Cancelled: there is none, a waiting request runs itself.
+    response: asyncio.Future[bytes] | bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.response) if isinstance(self.response, bytes) else 0
 
 
 class IdempotencyCache:
-    """Responses of one system by request id. Called by the event loop only."""
+    """Responses of one tenant by request id. Called by the event loop only."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], save: Save | None = None) -> None:
+        """`save` is called with every new response, to `restore` it after a restart."""
+        self._clock, self._save = clock, save
         self._entries: OrderedDict[str, _Entry] = OrderedDict()  # the oldest first
         self.stored_bytes = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.stored_bytes + ENTRY_BYTES * len(self._entries)
+
+    def restore(self, request_id: str, digest: bytes, at_s: float, response: bytes) -> None:
+        """Add a response that was saved. The oldest one must be added first."""
+        self._drop(request_id)
+        self._entries[request_id] = _Entry(digest, at_s, response)
+        self.stored_bytes += len(response)
+        self._expire(self._clock())
 
     async def get_or_run(
         self, request_id: str, raw: bytes, work: Callable[[], Awaitable[bytes]]
@@ -42,9 +62,12 @@ class IdempotencyCache:
             entry = self._entries.get(request_id)
             if entry is None or entry.digest != digest:
                 return await self._run(request_id, digest, work)
-            await asyncio.wait({entry.response})
-            if not entry.response.cancelled():
-                return entry.response.result()
+            if isinstance(entry.response, bytes):
+                return entry.response
+            response = entry.response
+            await asyncio.wait({response})
+            if not response.cancelled():
+                return response.result()
 
     async def _run(
         self, request_id: str, digest: bytes, work: Callable[[], Awaitable[bytes]]
@@ -61,8 +84,10 @@ class IdempotencyCache:
             raise
         response.set_result(found)
         if self._entries.get(request_id) is entry:
-            entry.size = len(found)
-            self.stored_bytes += entry.size
+            entry.response = found
+            self.stored_bytes += len(found)
+            if self._save is not None:
+                self._save(request_id, digest, entry.at_s, found)
         return found
 
     def _expire(self, now_s: float) -> None:

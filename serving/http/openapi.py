@@ -17,22 +17,27 @@ from pydantic import BaseModel, create_model
 
 from loadmaster.serving.console.page_bundle import csp_hash
 from loadmaster.serving.decisions.request import feedback_model, request_model
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TENANT_PATTERN
 from loadmaster.serving.http import schemas
+from loadmaster.serving.http.body import JSON, MSGPACK
 from loadmaster.serving.system import Endpoint
 
 ERRORS = {
+    400: "the body is incomplete, or a trusted proxy named no address",
     401: "no valid token",
-    403: "the token may not do this; without tokens: the request is not from this machine",
+    403: "the token may not do this, or not for this tenant; without tokens: the request is not "
+    "from this machine",
     408: "the body took too long to arrive",
     409: "not possible now; nothing has changed",
     413: "the body is too large, or holds too many values",
-    415: "the body is not JSON",
+    415: "the content type of the body is not supported",
     422: "the request is invalid; `field` is the path of the field",
     429: "too many requests; Retry-After gives the time to wait",
     503: "not ready, or too busy; Retry-After gives the time to wait",
 }
-ACCESS_ERRORS = (401, 403, 429)
-BODY_ERRORS = (408, *ACCESS_ERRORS, 413, 415, 422)
+ACCESS_ERRORS = (400, 401, 403, 429)
+BODY_ERRORS = (408, *ACCESS_ERRORS, 413, 415, 422, 503)
+TENANT_QUERY = Annotated[str, Query(pattern=TENANT_PATTERN)], DEFAULT_TENANT
 WITH_REASON = {"by hand": {"summary": "with a reason", "value": {"reason": "maintenance"}}}
 
 
@@ -40,9 +45,10 @@ def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]
     """Build the OpenAPI document of these systems."""
     api = APIRouter()
     _declare(api, "/healthz", "The process is alive.", schemas.ProbeResponse, ())
-    _declare(api, "/readyz", "Every policy answers in time.", schemas.ProbeResponse, (503,))
+    _declare(api, "/readyz", "Every policy answers.", schemas.ProbeResponse, (503,))
     summary = "The systems that are served."
-    _declare(api, "/v1/systems", summary, schemas.SystemsResponse, ACCESS_ERRORS)
+    errors = (*ACCESS_ERRORS, 422)
+    _declare(api, "/v1/systems", summary, schemas.SystemsResponse, errors, tenant=TENANT_QUERY)
     for system, endpoint in endpoints.items():
         _declare_system(api, system, endpoint)
     found = get_openapi(
@@ -53,6 +59,10 @@ def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]
         routes=api.routes,
         separate_input_output_schemas=False,
     )
+    for system in endpoints:
+        decide = found["paths"][f"/v1/{system}/decide"]["post"]
+        for content in (decide["requestBody"]["content"], decide["responses"]["200"]["content"]):
+            content[MSGPACK[0]] = {"schema": content[JSON]["schema"]}
     found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return found | {"security": [{"token": []}, {}]}
 
@@ -83,18 +93,23 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
 
     status, action = schemas.StatusResponse, schemas.AdminRequest
     summary = f"Decide for {system}. {endpoint.summary}"
-    post("decide", summary, decision, request_model(endpoint), examples, 503)
+    post("decide", summary, decision, request_model(endpoint), examples)
     feedback = feedback_model(endpoint)
     post("feedback", "Report an outcome.", schemas.FeedbackResponse, feedback, None)
-    get("status", "Lifecycle, rewards, drift, fallbacks.", status)
-    get("history", "The last hour in short intervals.", schemas.HistoryResponse)
+    tenant = TENANT_QUERY
+    get("status", "Lifecycle, rewards, drift, fallbacks.", status, tenant=tenant)
+    summary = "The last hour in short intervals."
+    get("history", summary, schemas.HistoryResponse, tenant=tenant)
     limit = Annotated[int, Query(ge=1, le=200)]
     listed = schemas.DecisionsResponse
-    get("decisions", "The latest decisions, newest first.", listed, limit=(limit, 50))
+    get(
+        "decisions", "The latest decisions, newest first.", listed, limit=(limit, 50), tenant=tenant
+    )
     name: Any = Literal[tuple(sorted(states))]
     get("example", "An example of a state.", endpoint.state, name=(name, "small"))
-    post("pause", "Let the rule act until resume. (admin)", status, action, WITH_REASON, 409)
-    post("resume", "Let the policy act again. (admin)", status, action, WITH_REASON, 409)
+    pause = schemas.PauseRequest
+    post("pause", "Let the rule act until resume. (admin)", status, pause, WITH_REASON, 409)
+    post("resume", "Let the policy act again. (admin)", status, pause, WITH_REASON, 409)
     promote = schemas.PromoteRequest
     post("promote", "Serve or shadow a bundle. (admin)", status, promote, None, 409)
     post("rollback", "Serve the previous bundle again. (admin)", status, action, None, 409)
@@ -195,14 +210,14 @@ def _operation(path: str, verb: str, operation: dict[str, Any]) -> str:
         f"<p>?<code>{escape(one['name'])}</code> {escape(json.dumps(one['schema']))}</p>"
         for one in operation.get("parameters", [])
     )
-    content = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    content = operation.get("requestBody", {}).get("content", {}).get(JSON, {})
     if "schema" in content:
         parts.append(f"<p>body: {_link(content['schema'])}</p>")
     for name, example in content.get("examples", {}).items():
         shown = _block(example["value"])
         parts.append(f"<details><summary>example: {escape(name)}</summary>{shown}</details>")
     for status, answer in operation["responses"].items():
-        schema = answer["content"]["application/json"]["schema"]
+        schema = answer["content"][JSON]["schema"]
         parts.append(f"<p>{status} {_link(schema)} {escape(answer['description'])}</p>")
     return "".join(parts) + "</section>"
 

@@ -16,17 +16,42 @@ from starlette.exceptions import HTTPException
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.serving import console
-from loadmaster.serving.decisions.request import RequestError, iso, parse_options, to_json
-from loadmaster.serving.decisions.service import DecisionService
+from loadmaster.serving.decisions.request import (
+    RequestError,
+    check_format,
+    iso,
+    json_to_msgpack,
+    parse_options,
+    to_json,
+)
+from loadmaster.serving.decisions.tenant_names import (
+    DEFAULT_TENANT,
+    TENANT_EXPECTED,
+    TenantAccess,
+    TenantForbiddenError,
+    is_tenant,
+)
 from loadmaster.serving.http import openapi
 from loadmaster.serving.http.auth import AccessControl, Scope
-from loadmaster.serving.http.body import JSON, SMALL_BYTES, HttpError, drain, read_body
-from loadmaster.serving.http.idempotency import IdempotencyCache
-from loadmaster.serving.policies.manager import AdminAction, Conflict
+from loadmaster.serving.http.body import (
+    JSON,
+    MSGPACK,
+    RETRY_SOON,
+    SMALL_BYTES,
+    BodyMemory,
+    HttpError,
+    accepts_msgpack,
+    content_type,
+    drain,
+    read_body,
+)
+from loadmaster.serving.policies.manager import AdminAction
+from loadmaster.serving.policies.versions import Conflict
+from loadmaster.serving.replicas.autoscaling import LoadMeter
+from loadmaster.serving.replicas.routed_system import RoutedSystem
 from loadmaster.serving.settings import LimitSettings
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-RETRY_SOON = {"Retry-After": "1"}
 MAX_DECISIONS = 200
 
 # Routes that need no token, and why. A test checks that all others do.
@@ -40,6 +65,7 @@ PUBLIC = {
 
 Json = dict[str, Any]
 Handler = Callable[[Request], Awaitable[bytes | Json]]
+View = Callable[[RoutedSystem, Request, TenantAccess], Awaitable[Json]]
 
 
 class Gateway:
@@ -50,55 +76,63 @@ class Gateway:
 
     def __init__(
         self,
-        systems: Mapping[str, DecisionService],
+        systems: Mapping[str, RoutedSystem],
         access: AccessControl,
         limits: LimitSettings,
+        meter: LoadMeter,
     ) -> None:
-        self.systems, self._access, self._limits = systems, access, limits
-        self._idempotency = {name: IdempotencyCache(time.monotonic) for name in systems}
-        self._pending = 0
+        """`meter`: counts the requests for decisions that are under way."""
+        self.systems, self.access, self._limits, self._meter = systems, access, limits, meter
+        self._bodies = BodyMemory(max(limits.total_bytes, limits.largest_bytes))
         self._started, self._started_at = time.monotonic(), time.time()
 
     async def decide(self, request: Request) -> bytes:
         """Return the encoded response; a repeated request id gets the same bytes."""
-        self._access.admit(request, Scope.READ)
+        access = self.access.admit(request, Scope.READ).access
         system = self._system(request)
-        raw = await read_body(request, self._limits.largest_bytes, self._limits.body_s)
-        if self._pending >= self._limits.waiting:
-            raise HttpError(503, "too many requests at once", headers=RETRY_SOON)
-        self._pending += 1
+        self._check_pending()  # before a body is read that would be refused afterwards
+        limits, kinds = self._limits, (JSON, *MSGPACK)
+        raw = await read_body(request, limits.largest_bytes, limits.body_s, self._bodies, kinds)
         try:
-            options = parse_options(raw)
-
-            async def decide() -> bytes:
-                return to_json(await system.decide(raw, options))
-
-            if options.request_id is None:
-                return await decide()
-            responses = self._idempotency[request.path_params["system"]]
-            return await responses.get_or_run(options.request_id, raw, decide)
+            check_format(raw, as_msgpack=content_type(request) != JSON)
+            self._check_pending()
+            self._meter.add(1)
+            try:
+                options = parse_options(raw)
+                access.require(options.tenant)
+                return await system.respond(raw, options)
+            finally:
+                self._meter.add(-1)
         finally:
-            self._pending -= 1
+            self._bodies.release(len(raw))
+
+    def _check_pending(self) -> None:
+        if self._meter.under_way >= self._limits.waiting:
+            raise HttpError(503, "too many requests at once", headers=RETRY_SOON)
 
     async def feedback(self, request: Request) -> Json:
-        system, raw = await self._small_request(request, Scope.READ)
+        system, raw, access = await self._small_request(request, Scope.READ)
         try:
-            return system.feedback(raw)
+            return await system.feedback(raw, access)
         except InputError as fault:
             raise HttpError(422, f"outcome: {fault}", "outcome") from None
 
-    async def _small_request(self, request: Request, scope: Scope) -> tuple[DecisionService, bytes]:
-        self._access.admit(request, scope)
+    async def _small_request(
+        self, request: Request, scope: Scope
+    ) -> tuple[RoutedSystem, bytes, TenantAccess]:
+        access = self.access.admit(request, scope).access
         system = self._system(request)
         limit = min(SMALL_BYTES, self._limits.largest_bytes)
-        return system, await read_body(request, limit, self._limits.body_s)
+        raw = await read_body(request, limit, self._limits.body_s, self._bodies)
+        self._bodies.release(len(raw))  # small, and handled at once
+        return system, raw, access
 
-    def read(self, view: Callable[[DecisionService, Request], Json]) -> Handler:
+    def read(self, view: View) -> Handler:
         """Build the handler of a GET route of a system."""
 
         async def handler(request: Request) -> Json:
-            self._access.admit(request, Scope.READ)
-            return view(self._system(request), request)
+            access = self.access.admit(request, Scope.READ).access
+            return await view(self._system(request), request, access)
 
         return handler
 
@@ -106,25 +140,28 @@ class Gateway:
         """Build the handler of an admin action."""
 
         async def handler(request: Request) -> Json:
-            system, raw = await self._small_request(request, Scope.ADMIN)
+            system, raw, access = await self._small_request(request, Scope.ADMIN)
             try:
-                return await system.admin_action(action, raw)
+                return await system.admin_action(action, raw, access)
             except InputError as fault:
                 raise HttpError(422, f"bundle: {fault}", "bundle") from None
 
         return handler
 
     async def list_systems(self, request: Request) -> Json:
-        scope = self._access.admit(request, Scope.READ)
+        principal = self.access.admit(request, Scope.READ)
+        access = principal.access
+        tenant = _tenant(request, access, access.first)
         return {
             "service": {
                 "version": version("loadmaster"),
                 "started_at": iso(self._started_at),
                 "uptime_s": round(time.monotonic() - self._started, 1),
-                "tokens": self._access.uses_tokens,
-                "scope": scope.name.lower(),
+                "tokens": self.access.uses_tokens,
+                "scope": principal.scope.name.lower(),
+                "tenants": None if access.tenants is None else list(access.tenants),
             },
-            "systems": [system.brief() for system in self.systems.values()],
+            "systems": [await system.brief(tenant) for system in self.systems.values()],
         }
 
     async def healthz(self, _: Request) -> Json:
@@ -132,12 +169,15 @@ class Gateway:
         return {"status": "ok"}
 
     async def readyz(self, _: Request) -> Json:
-        """The policy of every system answers within its deadline."""
-        if not all(system.ready for system in self.systems.values()):
-            raise HttpError(503, "not every system is ready yet", headers=RETRY_SOON)
+        """Every policy has answered within its deadline once, and its worker still answers."""
+        faults = [
+            f"{name} {fault}" for name, one in self.systems.items() if (fault := one.unready_reason)
+        ]
+        if faults:
+            raise HttpError(503, f"not ready: {', '.join(faults)}", headers=RETRY_SOON)
         return {"status": "ok"}
 
-    def _system(self, request: Request) -> DecisionService:
+    def _system(self, request: Request) -> RoutedSystem:
         name: str = request.path_params["system"]
         if name not in self.systems:
             raise HttpError(404, str(unknown_name("system", name[:80], self.systems)))
@@ -173,8 +213,12 @@ def build_app(
                 return error(fault)
             except RequestError as fault:
                 return error(HttpError(422, fault.line, fault.field))
+            except TenantForbiddenError as fault:
+                return error(HttpError(403, str(fault), "tenant"))
             except Conflict as fault:
                 return error(HttpError(409, str(fault)))
+            if isinstance(found, bytes) and accepts_msgpack(request):  # a decision
+                return Response(json_to_msgpack(found), media_type=MSGPACK[0], headers=HEADERS)
             content = found if isinstance(found, bytes) else to_json(found)
             return Response(content, media_type=JSON, headers=HEADERS)
 
@@ -211,6 +255,9 @@ def build_app(
     async def console_page(_: Request) -> Response:
         return Response(console.PAGE, media_type="text/html", headers=console.HEADERS)
 
+    async def example(system: RoutedSystem, request: Request, _: TenantAccess) -> Json:
+        return system.example(request.query_params.get("name", "small"))
+
     # Starlette tries routes in order: the most frequent comes first.
     posts: dict[str, Handler] = {
         "/v1/{system}/decide": gateway.decide,
@@ -222,12 +269,18 @@ def build_app(
         "/readyz": gateway.readyz,
         "/openapi.json": openapi_json,
         "/v1/systems": gateway.list_systems,
-        "/v1/{system}/status": gateway.read(lambda system, _: system.status()),
-        "/v1/{system}/history": gateway.read(lambda system, _: system.history()),
-        "/v1/{system}/decisions": gateway.read(lambda system, r: system.decisions(_limit(r))),
-        "/v1/{system}/example": gateway.read(
-            lambda system, r: system.example(r.query_params.get("name", "small"))
+        "/v1/{system}/status": gateway.read(
+            lambda system, request, access: system.status(_tenant(request, access), access)
         ),
+        "/v1/{system}/history": gateway.read(
+            lambda system, request, access: system.history(_tenant(request, access))
+        ),
+        "/v1/{system}/decisions": gateway.read(
+            lambda system, request, access: system.decisions(
+                _limit(request), _tenant(request, access)
+            )
+        ),
+        "/v1/{system}/example": gateway.read(example),
     }
     for path, handler in posts.items():
         app.add_route(path, respond(handler), ["POST"])
@@ -236,6 +289,15 @@ def build_app(
     app.add_route("/docs", docs, ["GET", "HEAD"])
     app.add_route("/console", console_page, ["GET", "HEAD"])
     return app
+
+
+def _tenant(request: Request, access: TenantAccess, default: str = DEFAULT_TENANT) -> str:
+    """The tenant that a GET request names, if the client may use it."""
+    name = request.query_params.get("tenant", default)
+    if not is_tenant(name):
+        raise RequestError(f"tenant: {name[:40]!r}; {TENANT_EXPECTED}", "tenant")
+    access.require(name)
+    return name
 
 
 def _limit(request: Request) -> int:

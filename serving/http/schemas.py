@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantName
 from loadmaster.serving.system import Record
 
 
@@ -48,6 +49,7 @@ class ShadowSchema(Response):
 
 class DecisionResponse(Response):
     id: str
+    tenant: str = DEFAULT_TENANT
     decision: dict[str, Any]
     source: Literal["policy", "fallback"]
     cause: str | None = Field(description="why the fallback decided")
@@ -64,16 +66,19 @@ class ListedDecision(DecisionResponse):
 
 
 class DecisionsResponse(Response):
+    tenant: str
     decisions: list[ListedDecision]
 
 
 class FeedbackResponse(Response):
     accepted: bool
     reward: float
+    tenant: str
 
 
 class SystemBrief(Response):
     system: str
+    tenant: str
     summary: str
     lifecycle: str
     paused: bool
@@ -89,6 +94,7 @@ class ServiceSchema(Response):
     uptime_s: float
     tokens: bool = Field(description="whether a token is needed")
     scope: Literal["read", "admin"] = Field(description="of the client's token")
+    tenants: list[str] | None = Field(description="that the token is limited to; null: it is not")
 
 
 class SystemsResponse(Response):
@@ -102,13 +108,29 @@ class LifecycleSchema(Response):
     why: str
 
 
+class ActiveTenant(Response):
+    tenant: str
+    decisions: int
+    lifecycle: str
+    paused: bool
+
+
+class TenantsSchema(Response):
+    known: int
+    by_state: dict[str, int]
+    most_active: list[ActiveTenant]
+
+
 class StatusResponse(Response):
     """See docs/serving.md for the meaning of each part."""
 
     system: str
+    tenant: str
+    tenants: TenantsSchema = Field(description="all tenants of the system that the token may use")
     summary: str
     lifecycle: LifecycleSchema
     paused: bool
+    paused_scope: Literal["system", "tenant"] | None = Field(description="what is paused")
     acting: Literal["policy", "fallback"]
     acting_because: str
     policies: dict[str, Any]
@@ -126,6 +148,7 @@ class StatusResponse(Response):
 
 
 class HistoryResponse(Response):
+    tenant: str
     interval_s: float
     intervals: list[dict[str, Any]]
 
@@ -134,6 +157,10 @@ class AdminRequest(Record):
     """Body of an admin action."""
 
     reason: str | None = Field(default=None, max_length=300, description="for the log")
+
+
+class PauseRequest(AdminRequest):
+    tenant: TenantName | None = Field(default=None, description="null: the whole system")
 
 
 class PromoteRequest(AdminRequest):

@@ -14,19 +14,31 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-PORT_FREE_S = 30.0  # how long a previous replica may take to release the port
+PORT_FREE_S = 30.0  # how long another program may take to release the port
 RETRY_S = 0.2
-MAX_HEADER_BYTES = 64 << 10  # of the request line and the headers
+MAX_HEADER_BYTES = 64 << 10  # of the path and the headers, and of trailers
 HEADER_TIMEOUT_S = 20.0
+LINGER_S, LINGER_BYTES = 1.0, 1 << 20  # between the response 431 and the connection's end
+_TOO_LARGE = b'{"error":"the headers are too large; expected at most %d bytes","field":null}' % (
+    MAX_HEADER_BYTES
+)
+TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%b"
+) % (len(_TOO_LARGE), _TOO_LARGE)
 
 
 class _Protocol(HttpToolsProtocol):
     """Close connections whose headers do not arrive within HEADER_TIMEOUT_S, or are too large.
 
-    The parser itself has no limit, and a silent connection takes up resources as any other.
+    The parser itself has no limit, and an idle connection takes up resources as any other. Bytes
+    are counted by segment; headers in segments that may hold more than headers are measured.
     """
 
-    _in_headers, _header_bytes = False, 0
+    _in_headers, _in_message, _is_refused = False, False, False
+    _has_body, _has_ended, _segment_bytes = False, False, 0  # of the latest segment
+    _received_bytes = 0  # in segments of headers or trailers only
+    _most_bytes = 0  # that the headers of this request can have, by the segments so far
     _header_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -38,24 +50,70 @@ class _Protocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        self._in_headers, self._header_bytes = True, 0
+        self._in_headers = self._in_message = True
+        self._received_bytes, self._most_bytes = 0, self._segment_bytes
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        if self._most_bytes > MAX_HEADER_BYTES:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > MAX_HEADER_BYTES:
+                self._refuse_headers()
+                raise ValueError("headers are too large")  # stops the parser
         self._in_headers = False
         self._stop_header_timer()
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        self._has_body = True
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_message, self._has_ended = False, True
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
-        in_headers_before = self._in_headers
+        if self._is_refused:
+            self._received_bytes += len(data)
+            if self._received_bytes > LINGER_BYTES:
+                self.transport.close()
+            return
+        self._has_body = self._has_ended = False
+        self._segment_bytes = len(data)
+        self._most_bytes += len(data)
         super().data_received(data)
-        if in_headers_before and self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > MAX_HEADER_BYTES:
-                self.send_400_response("Headers are too large.")
+        if self._has_body:
+            self._received_bytes = 0
+        elif self._in_message and not self._has_ended:
+            self._received_bytes += len(data)
+            if self._received_bytes > MAX_HEADER_BYTES:
+                self._refuse_headers()
         # No request is under way, and the data has stopped uvicorn's keep-alive timer.
         if self._in_headers or self.cycle is None or self.cycle.response_complete:
             self._start_header_timer()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._is_refused:  # else the response has been sent
+            super().send_400_response(msg)
+
+    def _refuse_headers(self) -> None:
+        """Respond with 431 and close the connection.
+
+        What the client still sends is ignored, up to LINGER_BYTES in LINGER_S: closing at once
+        would reset the connection, and the response could be lost.
+        """
+        if self._is_refused:
+            return
+        self._is_refused = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self.transport.write(TOO_LARGE)
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_S, self.transport.close)
 
     def _start_header_timer(self) -> None:
         if self._header_timer is None and not self.transport.is_closing():
@@ -100,12 +158,15 @@ async def listen(app: Any, host: str, port: int) -> AsyncIterator[None]:
 
 
 async def _bind(host: str, port: int) -> socket.socket:
-    """Bind the port, and wait for a previous replica to release it."""
+    """Bind the port, and wait for another program to release it."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     waited_s = 0.0
     while True:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Gateways of a machine share the port; the kernel spreads connections over them. Only
+        # processes of the same user can.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             listener.bind((host, port))
         except OSError as fault:

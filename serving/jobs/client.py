@@ -55,22 +55,26 @@ class Jobs:
         cpus: float = 0,
         gpus: float = 0,
         code: Path | None = None,
+        retries: int = 0,
+        folder: str | None = None,
     ) -> str:
         """Run `loadmaster ARGUMENTS` on the cluster; return the job's id.
 
         The working directory is a new folder in `storage`, an absolute path on the cluster, by
         default in its user's home. `cpus` and `gpus` are those of the command without its workers.
-        `code` is a wheel to run instead of this installation's.
+        `code` is a wheel to run instead of this installation's. With `retries`, the command is
+        started again when its process dies. `folder` is that of a lost job, which this one
+        continues.
         """
         name = name or submission.usual_name(arguments)
         job = submission.job_id(name, datetime.datetime.now(), secrets.token_hex(2))
-        folder = submission.job_folder(storage, job)
+        continues, folder = folder is not None, folder or submission.job_folder(storage, job)
         variables = submission.environment(env or {})
         shipped = str(code or wheel())
         labels = {COMMAND: shlex.join(arguments), submission.FOLDER: folder}
         with self._errors():
             self._ray.submit_job(
-                entrypoint=submission.entrypoint(arguments, folder),
+                entrypoint=submission.entrypoint(arguments, folder, retries, continues),
                 submission_id=job,
                 runtime_env={"py_modules": [shipped], "env_vars": variables},
                 metadata={**(metadata or {}), **labels},
@@ -108,8 +112,11 @@ class Jobs:
         with self._errors(job):
             return str(self._ray.get_job_logs(job))
 
-    def follow(self, job: str) -> Iterator[str]:
-        """Yield the output as it is written, until the job ends; reconnects if necessary."""
+    def follow(self, job: str, wait_s: float = 0.0) -> Iterator[str]:
+        """Yield the output as it is written, until the job ends; reconnects if necessary.
+
+        A cluster that does not respond is waited for, at most `wait_s`.
+        """
         seen = 0  # characters yielded
         while True:
             passed = 0
@@ -118,13 +125,24 @@ class Jobs:
                     yield text[max(0, seen - passed) :]
                 passed += len(text)
                 seen = max(seen, passed)
-            if self.get(job).ended:
+            if self._get_within(job, wait_s).ended:
                 return
             time.sleep(PAUSE_S)
 
-    def wait(self, job: str, patience_s: float) -> Job:
-        """Wait until the job ends, at most `patience_s`."""
-        end = time.monotonic() + patience_s
+    def _get_within(self, job: str, wait_s: float) -> Job:
+        """The job, from a cluster that responds within `wait_s`; else raise UnreachableError."""
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                return self.get(job)
+            except UnreachableError:
+                if time.monotonic() >= end:
+                    raise
+                time.sleep(PAUSE_S)
+
+    def wait(self, job: str, wait_s: float) -> Job:
+        """Wait until the job ends, at most `wait_s`."""
+        end = time.monotonic() + wait_s
         while not (found := self.get(job)).ended and time.monotonic() < end:
             time.sleep(PAUSE_S)
         return found

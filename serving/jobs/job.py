@@ -12,10 +12,12 @@ from typing import Any, Literal
 from loadmaster.envs.errors import InputError
 
 MODULE = "loadmaster.platform.cli.main"  # by name: serving must not import platform
+RETRIES_MODULE = "loadmaster.platform.cli.retries"
 HOME_FOLDER = "loadmaster-jobs"  # in the home of the cluster's user
 COMMAND, FOLDER = "loadmaster", "folder"  # keys of a job's metadata
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_MAX = 60
+SUPERVISOR_DIED = "JOB_SUPERVISOR_ACTOR_DIED"  # Ray's type of error
 LOG_HEADER = re.compile(r"last available logs \(truncated to [\d,]+ chars\):\n")
 
 Status = Literal["queued", "running", "succeeded", "failed", "stopped"]
@@ -40,6 +42,7 @@ class Job:
     ended_at: float | None
     exit_code: int | None  # of the command, if it ended
     message: str  # Ray's; with the last log lines of a failed job
+    lost: bool = False  # failed because the node of its driver, or Ray's process for it, died
 
     @property
     def ended(self) -> bool:
@@ -54,7 +57,8 @@ class Job:
     def ending(self) -> str:
         """Description of how it ended."""
         if self.status == "failed":
-            code = "before it began" if self.exit_code is None else f"exit code {self.exit_code}"
+            never = "its node was lost" if self.lost else "before it began"
+            code = never if self.exit_code is None else f"exit code {self.exit_code}"
             return f"failed ({code})"
         return {"succeeded": "done", "stopped": "was stopped"}.get(self.status, self.status)
 
@@ -63,6 +67,7 @@ def job_from(details: Mapping[str, Any]) -> Job:
     """Build a Job from the details of Ray's API."""
     metadata = details.get("metadata") or {}
     started, ended = details.get("start_time"), details.get("end_time")
+    error = details.get("error_type")
     return Job(
         id=str(details.get("submission_id") or details.get("job_id")),
         status=STATUS[str(getattr(details["status"], "value", details["status"]))],
@@ -72,6 +77,7 @@ def job_from(details: Mapping[str, Any]) -> Job:
         ended_at=ended / 1000 if ended else None,
         exit_code=details.get("driver_exit_code"),
         message=str(details.get("message") or ""),
+        lost=str(getattr(error, "value", error)) == SUPERVISOR_DIED,
     )
 
 
@@ -100,10 +106,19 @@ def job_folder(storage: str | None, job: str) -> str:
     return str(PurePosixPath(storage) / job)
 
 
-def entrypoint(arguments: Sequence[str], folder: str) -> str:
-    """Shell command of a job: create its folder, enter it and run `loadmaster`."""
+def entrypoint(
+    arguments: Sequence[str], folder: str, retries: int = 0, continues: bool = False
+) -> str:
+    """Shell command of a job: create its folder, enter it and run `loadmaster`.
+
+    With `retries`, a process that starts the command again from its last checkpoint; `continues`:
+    the command was begun by an earlier job.
+    """
     quoted = f'"{folder}"' if folder.startswith("$HOME/") else shlex.quote(folder)
-    command = shlex.join(["python", "-m", MODULE, *arguments])
+    program = [MODULE]
+    if retries:
+        program = [RETRIES_MODULE, str(retries), *(["--continue"] if continues else []), "--"]
+    command = shlex.join(["python", "-m", *program, *arguments])
     return f"mkdir -p {quoted} && cd {quoted} && exec {command}"
 
 

@@ -1,26 +1,26 @@
 """The decision log of an endpoint: rows are queued and written by a thread.
 
-Decisions never wait for the disk. A full queue drops rows and counts them. While the disk is full
-or the folder cannot be written, rows stay in the queue and `fault` has the reason. Request headers
-do not get here, so no token can be logged.
+Decisions never wait for the disk or the object store. A full queue drops rows and counts them.
+While the disk is full or the folder cannot be written, rows stay in the queue and `fault` has the
+reason. Request headers do not get here, so no token can be logged.
 """
 
-import re
 import threading
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from loadmaster.envs.settings import Settings
+from loadmaster.models.storage import Location, Place, StorageError, is_remote, parse_place
 from loadmaster.serving.monitoring.log_files import (
     DECISIONS,
     FEEDBACK,
-    SUFFIX,
     DecisionRow,
     FeedbackRow,
+    list_parts,
+    remove_part,
     write_part,
 )
 
@@ -28,18 +28,29 @@ MAX_FILES = 20_000  # a folder with more is slow to list
 ABANDONED_S = 600.0  # age from which an unfinished file is removed
 ROW_BYTES = 500  # memory of a row without its texts
 KINDS = {DecisionRow: DECISIONS, FeedbackRow: FEEDBACK}
-NAME = rf"({DECISIONS.name}|{FEEDBACK.name})-\d{{8}}T[\d.]+Z-\d+-\d+\{SUFFIX}"
-PART = re.compile(NAME)
-UNFINISHED_PART = re.compile(rf"\.{NAME}(\.\d+)?\.partial")  # of atomic_write
 
 
 class LogSettings(Settings):
+    folder: str | None = None  # path or URL; None: log/SYSTEM in the service's folder
     most_bytes: int = Field(default=512 << 20, ge=1 << 16)  # on disk; the oldest files go
     part_rows: int = Field(default=2000, ge=1)  # rows of a file
     part_bytes: int = Field(default=8 << 20, ge=1 << 10)  # rows of a file, by their size in memory
     flush_s: float = Field(default=10.0, gt=0)  # longest time that rows wait
     queue_rows: int = Field(default=20_000, ge=1)  # capacity of the queue
     queue_bytes: int = Field(default=64 << 20, ge=1 << 10)
+
+    @field_validator("folder")
+    @classmethod
+    def absolute(cls, folder: str | None) -> str | None:
+        """Replicas have another working directory."""
+        if folder is None or is_remote(folder):
+            return folder
+        return str(Path(str(parse_place(folder))).absolute())
+
+    def check_folder(self) -> None:
+        """Raise InputError if a log at a URL cannot be written."""
+        if self.folder is not None and is_remote(self.folder):
+            Location.of(self.folder).check_writable()
 
 
 class LogStatus(NamedTuple):
@@ -53,15 +64,17 @@ class DecisionLog:
     """Accepts rows from any thread. `close` writes those in the queue."""
 
     def __init__(self, folder: Path, settings: LogSettings | None = None) -> None:
-        self.folder = folder
+        """`folder`: unless the settings name another one."""
         self.settings = settings or LogSettings()
+        chosen = self.settings.folder
+        self.folder: Place = folder if chosen is None else parse_place(chosen)
         self._queue_lock = threading.Lock()
         self._queues: dict[type, deque[tuple[Any, int]]] = {row: deque() for row in KINDS}  # sizes
         self._queued_rows = self._queued_bytes = 0
         self._dropped = 0
         self._disk_lock = threading.Lock()  # one writer at a time
         # Files and sizes, oldest first; None: not listed yet
-        self._parts: deque[tuple[Path, int]] | None = None
+        self._parts: deque[tuple[str, int]] | None = None
         self._bytes = self._rows = self._serial = 0
         self._fault: str | None = None
         self._closed = threading.Event()
@@ -107,11 +120,12 @@ class DecisionLog:
                     while rows := self._next_rows(kind):
                         self._write(kind, rows, parts)
                 while parts and (self._bytes > self.settings.most_bytes or len(parts) > MAX_FILES):
-                    parts[0][0].unlink(missing_ok=True)
+                    remove_part(self.folder, parts[0][0])
                     self._bytes -= parts.popleft()[1]
             except Exception as fault:  # must not stop the thread
                 reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-                self._fault = f"cannot write to {self.folder}: {reason}"
+                of_url = isinstance(fault, StorageError)  # its line has the URL
+                self._fault = reason if of_url else f"cannot write to {self.folder}: {reason}"
                 return False
             self._fault = None
             return True
@@ -149,12 +163,11 @@ class DecisionLog:
                 rows.append(row)
         return rows
 
-    def _write(self, kind: type, rows: list[Any], parts: deque[tuple[Path, int]]) -> None:
+    def _write(self, kind: type, rows: list[Any], parts: deque[tuple[str, int]]) -> None:
         self._serial += 1
         try:
-            path = write_part(self.folder, KINDS[kind], rows, self._serial)
-            parts.append((path, path.stat().st_size))
-        except OSError:
+            parts.append(write_part(self.folder, KINDS[kind], rows, self._serial))
+        except (OSError, StorageError):
             raise
         except Exception:  # an invalid row: write the others
             if len(rows) > 1:
@@ -171,21 +184,10 @@ class DecisionLog:
                 self._queued_bytes -= self._queues[kind].popleft()[1]
             self._queued_rows -= len(rows)
 
-    def _list_parts(self) -> deque[tuple[Path, int]]:
+    def _list_parts(self) -> deque[tuple[str, int]]:
         """List the files, also those of earlier runs; delete abandoned unfinished ones."""
-        if self._parts is not None and self.folder.is_dir():
+        if self._parts is not None and (isinstance(self.folder, Location) or self.folder.is_dir()):
             return self._parts
-        self.folder.mkdir(parents=True, exist_ok=True)
-        found = []
-        for file in self.folder.iterdir():
-            if PART.fullmatch(file.name):
-                found.append((file, file.stat().st_size))
-            elif (
-                UNFINISHED_PART.fullmatch(file.name)
-                and time.time() - file.stat().st_mtime > ABANDONED_S
-            ):
-                file.unlink(missing_ok=True)
-        found.sort(key=lambda part: part[0].name.partition("-")[2])  # by time
-        self._parts = deque(found)
-        self._bytes = sum(size for _, size in found)
+        self._parts = deque(list_parts(self.folder, ABANDONED_S))
+        self._bytes = sum(size for _, size in self._parts)
         return self._parts

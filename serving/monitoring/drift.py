@@ -207,7 +207,7 @@ class Stream:
     """A stream of numbers, and the drifts in it."""
 
     left: int  # numbers until the block ends
-    adwin: Adwin
+    adwin: Adwin | None = None  # from the end of the first block on
     total: float = 0.0  # of the block so far
     count: int = 0
     drifts: int = 0
@@ -216,7 +216,7 @@ class Stream:
     @property
     def mean(self) -> float | None:
         """Mean since the stream last changed."""
-        if self.adwin.width:
+        if self.adwin is not None and self.adwin.width:
             return self.adwin.mean
         return self.total / self.count if self.count else None
 
@@ -242,7 +242,8 @@ class DriftDetectors:
         self._what, self._delta, self._block, self._staggered = what, delta, block, staggered
         self._streams = streams
         for stream in streams.values():
-            stream.adwin.delta = delta
+            if stream.adwin is not None:
+                stream.adwin.delta = delta
             stream.left = min(stream.left, block)
 
     def add(self, time: float, name: str, value: float) -> Drift | None:
@@ -252,7 +253,7 @@ class DriftDetectors:
             return None
         if stream is None:
             early = len(self._streams) % self._block if self._staggered else 0
-            stream = Stream(self._block - early, Adwin(self._delta, CHECK_EVERY))
+            stream = Stream(self._block - early)
             self._streams[name] = stream
         stream.total += value
         stream.count += 1
@@ -261,6 +262,8 @@ class DriftDetectors:
             return None
         mean = stream.total / stream.count
         stream.left, stream.total, stream.count = self._block, 0.0, 0
+        if stream.adwin is None:
+            stream.adwin = Adwin(self._delta, CHECK_EVERY)
         if not stream.adwin.update(mean) or (cut := stream.adwin.cut) is None:
             return None
         stream.drifts += 1
@@ -270,8 +273,7 @@ class DriftDetectors:
     def reset(self, name: str) -> None:
         """Start a new stream; the count of drifts is kept."""
         if (old := self._streams.get(name)) is not None:
-            adwin = Adwin(self._delta, CHECK_EVERY)
-            self._streams[name] = Stream(self._block, adwin, drifts=old.drifts, last=old.last)
+            self._streams[name] = Stream(self._block, drifts=old.drifts, last=old.last)
 
     def means(self) -> dict[str, float]:
         """Mean of each stream since it last changed."""

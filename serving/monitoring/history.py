@@ -1,13 +1,13 @@
 """Counts of the last hour by interval, and latency histograms, in bounded memory."""
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
-from pydantic_core import to_jsonable_python
+from pydantic_core import from_json, to_json, to_jsonable_python
 
 from loadmaster.serving.decisions.request import iso
 
@@ -76,28 +76,40 @@ def _at_rank(counts: Counter[int], rank: float) -> float | None:
 
 
 class IntervalHistory:
-    """The intervals of the last hour. Empty ones are not stored but shown."""
+    """The intervals of the last hour. Empty ones are not stored but shown.
+
+    All but the latest no longer change. They are kept as encoded JSON, a tenth of the memory:
+    number, for the console, for the record.
+    """
 
     def __init__(self, intervals: Iterable[IntervalCounts] = ()) -> None:
-        self._kept: deque[IntervalCounts] = deque(maxlen=INTERVALS)  # by number
-        # (number, JSON, record) of all but the latest interval, which no longer change: encoding a
-        # whole hour at once takes too long.
-        self._finished: deque[tuple[int, dict[str, Any], Any]] = deque(maxlen=INTERVALS - 1)
+        self._latest: IntervalCounts | None = None
+        self._finished: list[tuple[int, bytes, bytes]] = []  # an empty deque takes 600 bytes
+        self._with_decisions: list[IntervalCounts] = []  # of the finished, the latest
         for interval in intervals:
             self._begin(interval)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated."""
+        return 700 * len(self._finished) + 1500 * len(self._with_decisions)
 
     def at(self, time: float) -> IntervalCounts:
         """Return the interval of `time`; the latest one if the clock was set back."""
         number = int(time // INTERVAL_S)
-        if not self._kept or number > self._kept[-1].number:
-            self._begin(IntervalCounts(number))
-        return self._kept[-1]
+        if self._latest is None or number > self._latest.number:
+            return self._begin(IntervalCounts(number))
+        return self._latest
 
-    def _begin(self, interval: IntervalCounts) -> None:
-        if self._kept:
-            last = self._kept[-1]
-            self._finished.append((last.number, last.as_json(), to_jsonable_python(last)))
-        self._kept.append(interval)
+    def _begin(self, interval: IntervalCounts) -> IntervalCounts:
+        if (last := self._latest) is not None:
+            self._finished.append((last.number, to_json(last.as_json()), to_json(last)))
+            del self._finished[: 1 - INTERVALS]
+            if last.decisions:
+                self._with_decisions.append(last)
+                del self._with_decisions[:-RECENT]
+        self._latest = interval
+        return interval
 
     def latency_ms(self) -> dict[str, float | None]:
         """Percentiles over the latest intervals with decisions."""
@@ -111,19 +123,25 @@ class IntervalHistory:
 
     def as_json(self, now: float) -> dict[str, Any]:
         """All intervals up to `now`, oldest first, without gaps."""
-        if not self._kept:
+        if self._latest is None:
             return {"interval_s": INTERVAL_S, "intervals": []}
-        last = max(int(now // INTERVAL_S), self._kept[-1].number)
-        first = max(last - INTERVALS + 1, self._kept[0].number)
+        last = max(int(now // INTERVAL_S), self._latest.number)
         stored = {number: encoded for number, encoded, _ in self._finished}
-        stored[self._kept[-1].number] = self._kept[-1].as_json()
-        intervals = [stored.get(n) or IntervalCounts(n).as_json() for n in range(first, last + 1)]
+        oldest = min(stored, default=self._latest.number)
+        first = max(last - INTERVALS + 1, oldest)
+        intervals = [
+            from_json(stored[n]) if n in stored else IntervalCounts(n).as_json()
+            for n in range(first, last + 1)
+        ]
+        if self._latest.number >= first:
+            intervals[self._latest.number - first] = self._latest.as_json()
         return {"interval_s": INTERVAL_S, "intervals": intervals}
 
     def record(self) -> list[Any]:
         """A copy for JSON that later counts do not change."""
-        latest = [to_jsonable_python(self._kept[-1])] if self._kept else []
-        return [*(record for _, _, record in self._finished), *latest]
+        finished: list[Any] = from_json(b"[%b]" % b",".join(one for *_, one in self._finished))
+        return finished if self._latest is None else [*finished, to_jsonable_python(self._latest)]
 
     def _recent(self) -> Iterator[IntervalCounts]:
-        return islice((each for each in reversed(self._kept) if each.decisions), RECENT)
+        latest = [self._latest] if self._latest is not None and self._latest.decisions else []
+        return islice(chain(latest, reversed(self._with_decisions)), RECENT)

@@ -4,6 +4,7 @@ Memory is bounded, and times are passed in. The recorder adds decisions and feed
 `recommendation` after either, and saves `record()` for the next start.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,11 +171,10 @@ class Monitor:
     def status(self) -> dict[str, Any]:
         """Return the monitor's part of an endpoint's status."""
         state = self._state
-        shadowed = state.shadow["decisions"]
         rewards = self._reward_drift.status().values()
         return {
             "decisions": {
-                "total": state.decisions.total(),
+                "total": self.total,
                 **state.decisions,
                 "by_cause": dict(state.by_cause),
                 "fallback_rate": self._history.fallback_rate(),
@@ -190,11 +190,33 @@ class Monitor:
                 "events": [drift.as_json() for drift in state.drifts[-SHOWN_EVENTS:]],
             },
             "shadow": {
-                "decisions": shadowed,
-                "agreement": state.shadow["agreed"] / shadowed if shadowed else None,
+                "decisions": state.shadow["decisions"],
+                "agreement": self.agreement(),
                 "faults": state.shadow["faults"],
             },
         }
+
+    @property
+    def memory_bytes(self) -> int:
+        """Estimated: of what grows with decisions and feedback."""
+        state = self._state
+        streams = len(state.inputs) + len(state.watches)
+        rewards = sum(map(len, state.rewards.values()))
+        return self._history.memory_bytes + 1000 * streams + 32 * rewards
+
+    @property
+    def total(self) -> int:
+        """Number of decisions."""
+        return self._state.decisions.total()
+
+    def agreement(self) -> float | None:
+        """Share of decisions on which the shadow policy agreed; None if it made none."""
+        shadowed = self._state.shadow["decisions"]
+        return self._state.shadow["agreed"] / shadowed if shadowed else None
+
+    def reward_mean(self, actor: Actor) -> float | None:
+        rewards = self._state.rewards[actor]
+        return math.fsum(rewards) / len(rewards) if rewards else None
 
     def history(self, now: float) -> dict[str, Any]:
         """Return the last hour in intervals, oldest first."""

@@ -1,48 +1,49 @@
-"""Records the decisions and feedback of a system: monitor, lifecycle, log and metrics."""
+"""Records the decisions and feedback of a tenant: monitor, lifecycle, log and metrics."""
 
 from collections import Counter
 from typing import Any
 
-from pydantic_core import from_json
-
 from loadmaster.serving.decisions.guard import KINDS
 from loadmaster.serving.decisions.request import (
     POLICY,
-    STATE_ONLY,
     Decided,
     RequestOptions,
+    encoded_state,
     iso,
     to_json,
 )
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT
 from loadmaster.serving.monitoring import metrics
 from loadmaster.serving.monitoring.decision_log import DecisionLog
 from loadmaster.serving.monitoring.lifecycle import LifecycleState
 from loadmaster.serving.monitoring.log_files import DecisionRow, FeedbackRow
+from loadmaster.serving.monitoring.metrics import TenantLabels
 from loadmaster.serving.monitoring.monitor import ACTORS, Monitor, MonitorSettings
-from loadmaster.serving.policies.auto_retrain import AutoRetrainer
-from loadmaster.serving.policies.store import StateWriter
+from loadmaster.serving.policies.control_view import ControlView
 
 
 class DecisionRecorder:
-    """Recorder of one system; also holds its lifecycle state."""
+    """Recorder of one tenant of a system; also holds its lifecycle state."""
 
     def __init__(
         self,
         system: str,
         settings: MonitorSettings,
         log: DecisionLog,
-        retrainer: AutoRetrainer,
-        state_writer: StateWriter,
+        control: ControlView,
         start: str,
         now: float,
+        tenant: str = DEFAULT_TENANT,
+        labels: TenantLabels | None = None,
     ) -> None:
-        """Recommendations go to the retrainer; the status shows that of both others."""
-        self.system, self._settings, self._log = system, settings, log
-        self._retrainer, self._state_writer = retrainer, state_writer
+        """Recommendations to retrain go to the control process; the status shows its state."""
+        self.system, self.tenant, self._settings, self._log = system, tenant, settings, log
+        self._control = control
+        self._labels = labels or TenantLabels()
         self.monitor = Monitor(settings)
         self._state, self._since, self._why = LifecycleState(start), now, "as configured"
+        self.transitions = 0  # of the lifecycle state
         self._guarded: Counter[str] = Counter()
-        self._dropped = 0
 
     @property
     def state(self) -> str:
@@ -54,11 +55,14 @@ class DecisionRecorder:
 
     def _set_state(self, state: LifecycleState, why: str, now: float) -> None:
         self._state, self._since, self._why = state, now, why
+        self.transitions += 1
         self._report_state()
 
     def _report_state(self) -> None:
-        value = metrics.STATES.index(self._state.value)
-        metrics.record("loadmaster_lifecycle", value, self.system)
+        self._count("loadmaster_lifecycle", metrics.STATES.index(self._state.value))
+
+    def _count(self, name: str, value: float, *labels: str) -> None:
+        metrics.record(name, value, self.system, self._labels.label(self.tenant), *labels)
 
     def record_decision(
         self,
@@ -67,7 +71,7 @@ class DecisionRecorder:
         response: dict[str, Any],
         decided: Decided,
         now: float,
-    ) -> None:
+    ) -> DecisionRow:
         """Count and log a decision; `response` also has the decision of the shadow policy."""
         shadow, latency_ms = response["shadow"], response["latency_ms"]
         source, cause = decided.source, decided.cause
@@ -80,15 +84,15 @@ class DecisionRecorder:
             agrees=shadow and shadow["agrees"],
             shadow_fault=shadow is not None and shadow["fault"] is not None,
         )
-        metrics.record("loadmaster_decision_latency_ms", latency_ms, self.system)
-        metrics.record("loadmaster_decisions_total", 1, self.system, source)
+        self._count("loadmaster_decision_latency_ms", latency_ms)
+        self._count("loadmaster_decisions_total", 1, source)
         if cause is not None:
-            metrics.record("loadmaster_fallbacks_total", 1, self.system, cause)
+            self._count("loadmaster_fallbacks_total", 1, cause)
         for kind in decided.guarded:
             self._guarded[kind] += 1
-            metrics.record("loadmaster_guard_actions_total", 1, self.system, kind)
+            self._count("loadmaster_guard_actions_total", 1, kind)
         for drift in drifts:
-            metrics.record("loadmaster_drift_total", 1, self.system, drift.name)
+            self._count("loadmaster_drift_total", 1, drift.name)
         if drifts:
             self._apply_recommendation(now)
         row = DecisionRow(
@@ -100,14 +104,16 @@ class DecisionRecorder:
             cause=cause,
             policy=decided.policy["name"],
             version=decided.policy["version"],
-            state=state_text(raw, options),
+            state=encoded_state(raw).decode(),
             decision=to_json(response["decision"]).decode(),
             shadow=None if shadow is None else to_json(shadow).decode(),
             reason=to_json(response["reason"]).decode(),
             guard=decided.guard,
             latency_ms=latency_ms,
+            tenant=self.tenant,
         )
         self._log.put(row)
+        return row
 
     def record_feedback(
         self, decision_id: str | None, outcome: Any, source: str, reward: float, now: float
@@ -115,8 +121,9 @@ class DecisionRecorder:
         """Count a reward; raise InputError if it is not finite."""
         actor = ACTORS[source != POLICY]
         for drift in self.monitor.record_feedback(now, reward, actor):
-            metrics.record("loadmaster_drift_total", 1, self.system, drift.what)
-        row = FeedbackRow(decision_id, now, self.system, to_json(outcome).decode(), reward)
+            self._count("loadmaster_drift_total", 1, drift.what)
+        encoded = to_json(outcome).decode()
+        row = FeedbackRow(decision_id, now, self.system, encoded, reward, self.tenant)
         self._log.put(row)
         self._apply_recommendation(now)
 
@@ -129,7 +136,7 @@ class DecisionRecorder:
         if found.action == "fall back":
             self.monitor.policy_changed()
         self.monitor.acted_on()
-        self._retrainer.request(found.why)
+        self._control.request_retraining(found.why, self.tenant)
 
     def replaced(self, why: str, now: float) -> None:
         """Start monitoring another serving bundle."""
@@ -140,25 +147,20 @@ class DecisionRecorder:
     def report(self, *, paused: bool) -> None:
         """Set the gauges. Called every few seconds."""
         self._report_state()
-        metrics.record("loadmaster_paused", float(paused), self.system)
-        status = self.monitor.status()
-        if (agreement := status["shadow"]["agreement"]) is not None:
-            metrics.record("loadmaster_shadow_agreement", agreement, self.system)
+        self._count("loadmaster_paused", float(paused))
+        if (agreement := self.monitor.agreement()) is not None:
+            self._count("loadmaster_shadow_agreement", agreement)
         for actor in ACTORS:
-            if (mean := status["rewards"][actor]["mean"]) is not None:
-                metrics.record("loadmaster_reward_mean", mean, self.system, actor)
-        dropped = self._log.status().dropped
-        if dropped > self._dropped:
-            metrics.record("loadmaster_log_dropped_total", dropped - self._dropped, self.system)
-        self._dropped = dropped
+            if (mean := self.monitor.reward_mean(actor)) is not None:
+                self._count("loadmaster_reward_mean", mean, actor)
 
     def status(self) -> dict[str, Any]:
         return {
             "lifecycle": {"state": self.state, "since": iso(self._since), "why": self._why},
             "guard": {kind: self._guarded[kind] for kind in KINDS},
             **self.monitor.status(),
-            "retraining": self._retrainer.status(),
-            "log": {**self._log.status()._asdict(), "state": self._state_writer.fault},
+            "retraining": self._control.retraining,
+            "log": {**self._log.status()._asdict(), "state": self._control.fault},
         }
 
     def record(self) -> dict[str, Any]:
@@ -170,6 +172,12 @@ class DecisionRecorder:
             "monitor": self.monitor.record(),
         }
 
+    def bundles_changed(self, *, serving: bool) -> None:
+        """Drop what was measured of bundles that were replaced while this tenant was not used."""
+        if serving:
+            self.monitor.policy_changed()
+        self.monitor.shadow_changed()
+
     def restore(self, record: Any) -> None:
         """Restore from `record()`; a damaged record is ignored."""
         try:
@@ -179,13 +187,3 @@ class DecisionRecorder:
             self._guarded = Counter({k: int(v) for k, v in record["guarded"].items()})
         except (TypeError, KeyError, ValueError, AttributeError):
             return
-
-    def close(self) -> None:
-        self._log.close()
-
-
-def state_text(raw: bytes, options: RequestOptions) -> str:
-    """The state of a valid request: the bytes as received if there is nothing else in it."""
-    if options is STATE_ONLY and raw.count(b'"state"') == 1:
-        return raw[raw.index(b":") + 1 : raw.rindex(b"}")].decode()
-    return to_json(from_json(raw)["state"]).decode()

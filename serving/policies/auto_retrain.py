@@ -14,6 +14,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT
 from loadmaster.serving.policies.retraining_job import Retraining, RetrainingState
 from loadmaster.serving.policies.versions import PolicySlots
 
@@ -30,7 +31,7 @@ class AutoRetrainSettings(Settings):
 
 
 class RetrainedSystem(Protocol):
-    """The part of PolicyManager that is used here."""
+    """The part of PolicyManager that is used here; inputs and lifecycle are of the tenant."""
 
     roles: PolicySlots
 
@@ -51,13 +52,16 @@ class AutoRetrainer:
     ) -> None:
         self._settings, self._retraining, self._clock = settings, retraining, clock
         self.wanted: str | None = None
+        self.tenant = DEFAULT_TENANT  # whose policy degraded
         self._candidate: str | None = None  # retrained version in shadow
         self._used: float | None = None  # ended_at of the latest comparison acted on
         self._polled_at = 0.0
 
-    def request(self, why: str) -> None:
+    def request(self, why: str, tenant: str = DEFAULT_TENANT) -> None:
+        """Retrain for the inputs of a tenant."""
         if self._settings.enabled:
-            self.wanted = why
+            self.wanted = why if tenant == DEFAULT_TENANT else f"tenant {tenant}: {why}"
+            self.tenant = tenant
 
     async def tick(self, system: RetrainedSystem) -> None:
         """Advance by one step, if there is one. Called every few seconds."""
@@ -127,6 +131,7 @@ class AutoRetrainer:
     def record(self) -> dict[str, Any]:
         return {
             "wanted": self.wanted,
+            "tenant": self.tenant,
             "candidate": self._candidate,
             "seen": self._used,
             "retraining": self._retraining.record(),
@@ -135,4 +140,5 @@ class AutoRetrainer:
     def restore(self, record: Any) -> None:
         if isinstance(record, dict):
             self.wanted = record.get("wanted")
+            self.tenant = record.get("tenant") or DEFAULT_TENANT
             self._candidate, self._used = record.get("candidate"), record.get("seen")

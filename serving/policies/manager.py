@@ -4,20 +4,19 @@ A bundle gets a slot only after the worker has loaded it.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from loadmaster.serving.decisions.request import Loaded, RequestError, iso, line_of, read
-from loadmaster.serving.http.schemas import AdminRequest, PromoteRequest
-from loadmaster.serving.monitoring.recorder import DecisionRecorder
+from loadmaster.serving.http.schemas import AdminRequest, PauseRequest, PromoteRequest
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
+from loadmaster.serving.policies.control_view import ControlState
 from loadmaster.serving.policies.store import StateWriter, Version, resolve_bundle
-from loadmaster.serving.policies.versions import PolicySlots, restore_slots
-from loadmaster.serving.system import Endpoint
-from loadmaster.serving.worker.rpc import Worker
+from loadmaster.serving.policies.versions import Conflict, PolicySlots, restore_slots
 
 SAVE_S = 10.0  # period of saving counts
 LOAD_S = 60.0  # timeout of loading a bundle
@@ -32,56 +31,109 @@ class AdminAction(StrEnum):
     ROLLBACK = "rollback"
 
 
-class Conflict(Exception):  # noqa: N818 - not an error of the service
-    """An admin action is not possible in the present state; nothing has changed."""
+REQUESTS: Mapping[AdminAction, type[AdminRequest]] = {
+    AdminAction.PAUSE: PauseRequest,
+    AdminAction.RESUME: PauseRequest,
+    AdminAction.PROMOTE: PromoteRequest,
+    AdminAction.ROLLBACK: AdminRequest,
+}
+
+
+def read_action(action: AdminAction, raw: bytes) -> AdminRequest:
+    """The body of a request for an action; raises RequestError if it is invalid."""
+    return read(REQUESTS[action], raw or b"{}")
+
+
+def pause_reason(action: AdminAction, request: Any) -> str | None:
+    """Why decisions are paused from now on; None: they are not."""
+    return request.reason or "by an operator" if action is AdminAction.PAUSE else None
+
+
+class Workers(Protocol):
+    """The workers of a system as the control process calls them."""
+
+    async def load(self, folder: str) -> bytes: ...
 
 
 class PolicyManager:
-    """Manager of one system. Only the gateway's event loop calls it."""
+    """Manager of one system. Only the event loop of the control process calls it."""
 
     def __init__(
         self,
-        endpoint: Endpoint[Any, Any, Any],
-        worker: Worker,
+        workers: Workers,
         writer: StateWriter,
-        recorder: DecisionRecorder,
         configured: Version,
         retrainer: AutoRetrainer,
+        publish: Callable[[ControlState], Awaitable[None]],
         clock: Callable[[], float],
     ) -> None:
-        self._endpoint, self._worker, self._recorder = endpoint, worker, recorder
-        self._writer, self._configured = writer, configured
-        self._retrainer, self._clock = retrainer, clock
+        """`publish` returns once every gateway obeys the state."""
+        self._workers, self._writer, self._configured = workers, writer, configured
+        self._retrainer, self._publish, self._clock = retrainer, publish, clock
         record = writer.load()
         if record.get("configured") != configured.version:
             record.pop("roles", None)  # another bundle is configured now: that one serves
         self.roles: PolicySlots = restore_slots(record.get("roles"), configured)
-        recorder.restore(record.get("keeper"))
+        self._promoted: str | None = record.get("promoted")  # version that an action let serve
+        self._why = str(record.get("why") or "as configured")
+        counts = record.get("shadow")
+        self._shadow_counts = Counter(counts if isinstance(counts, dict) else {})
         retrainer.restore(record.get("renewal"))
-        self._saved_at = self._clock()
+        self._inputs: Mapping[str, Any] = {"rules_act": False, "environment": {}}
+        self._published: ControlState | None = None
+        self._publishing = asyncio.Lock()
+        self.save()
 
-    async def load_policy(self) -> None:
-        """Make the worker load the serving bundle; raises if it cannot."""
-        await asyncio.wait_for(self._worker.load(self.roles.serving.folder), LOAD_S)
+    @property
+    def state(self) -> ControlState:
+        """What every gateway must obey."""
+        promoted = self.roles.serving.version == self._promoted
+        retrainer, fault = self._retrainer, self._writer.fault
+        status, tenant = retrainer.status(), retrainer.tenant
+        return ControlState(self.roles, promoted, self._why, status, tenant, fault)
+
+    async def publish(self) -> None:
+        """Let the gateways obey the present state, if it has changed."""
+        async with self._publishing:  # in order
+            if (state := self.state) != self._published:
+                await self._publish(state)
+                self._published = state
 
     async def tick(self) -> None:
-        """Advance retraining and save the state. Called every few seconds."""
+        """Advance retraining, save the state and publish changes. Called every few seconds."""
         await self._retrainer.tick(self)
         if self._clock() - self._saved_at >= SAVE_S:
             self.save()
+        await self.publish()
+
+    # Reports of gateways.
+
+    def take_report(self, report: Mapping[str, Any]) -> None:
+        if report["shadow"] is not None and self.roles.shadow is not None:
+            version, decisions, faults = report["shadow"]
+            if version == self.roles.shadow.version:
+                self._shadow_counts.update(decisions=decisions, faults=faults)
+        self._inputs = report["retrained"] or self._inputs
+
+    def request_retraining(self, why: str, tenant: str, inputs: Mapping[str, Any] | None) -> None:
+        self._inputs = inputs or self._inputs
+        self._retrainer.request(why, tenant)
+
+    # What retraining uses.
 
     @property
     def rules_act(self) -> bool:
-        return self._recorder.rules_act
+        """Whether they act for the tenant whose policy is retrained."""
+        return bool(self._inputs["rules_act"])
 
     def shadow_record(self) -> tuple[int, int]:
-        """Decisions and faults of the bundle in shadow."""
-        shadow = self._recorder.monitor.status()["shadow"]
-        return shadow["decisions"], shadow["faults"]
+        """Decisions and faults of the bundle in shadow, for all tenants."""
+        return self._shadow_counts["decisions"], self._shadow_counts["faults"]
 
     def environment(self) -> Mapping[str, Any]:
         """Settings of an environment that resembles the present inputs."""
-        return self._endpoint.retraining(self._recorder.monitor.input_means())
+        environment: Mapping[str, Any] = self._inputs["environment"]
+        return environment
 
     async def put_in_shadow(self, folder: Path) -> str:
         """Return the version."""
@@ -94,25 +146,26 @@ class PolicyManager:
 
     def _set_shadow(self, version: Version | None) -> None:
         self._change(replace(self.roles, shadow=version))
-        self._recorder.monitor.shadow_changed()
 
     def promote_shadow(self, why: str) -> None:
         self._replace_serving(self.roles.promoted(iso(self._clock())), why)
 
     def _replace_serving(self, slots: PolicySlots, why: str) -> None:
+        self._promoted, self._why = slots.serving.version, why
         self._change(slots)
-        self._recorder.replaced(why, self._clock())
+
+    # Actions.
 
     async def admin_action(self, action: AdminAction, raw: bytes) -> None:
-        """Carry out an admin action; raises Conflict, without any change, if it is not possible."""
-        request: Any = read(
-            PromoteRequest if action is AdminAction.PROMOTE else AdminRequest, raw or b"{}"
-        )
+        """Carry out an admin action that concerns the whole system.
+
+        Raises Conflict, without any change, if it is not possible. At the end the action is durable
+        and every gateway obeys it.
+        """
+        request: Any = read_action(action, raw)
         match action:
-            case AdminAction.PAUSE:
-                self._change(replace(self.roles, paused=request.reason or "by an operator"))
-            case AdminAction.RESUME:
-                self._change(replace(self.roles, paused=None))
+            case AdminAction.PAUSE | AdminAction.RESUME:
+                self._change(replace(self.roles, paused=pause_reason(action, request)))
             case AdminAction.ROLLBACK:
                 if self.roles.previous is None:
                     raise Conflict("there is no previous bundle")
@@ -120,11 +173,12 @@ class PolicyManager:
                 self._replace_serving(slots, "rolled back by an operator")
             case AdminAction.PROMOTE:
                 await self._promote(request)
-        await self._writer.flush()  # the action is durable before it is confirmed
+        await self._writer.flush()
+        await self.publish()
 
     async def _promote(self, request: PromoteRequest) -> None:
         if request.bundle is not None:
-            folder = resolve_bundle(request.bundle)
+            folder = await asyncio.to_thread(resolve_bundle, request.bundle)  # may be a URL
             if request.to == "shadow":
                 await self.put_in_shadow(folder)
                 return
@@ -148,7 +202,7 @@ class PolicyManager:
 
     async def _check_loads(self, version: Version) -> None:
         try:
-            reply = await asyncio.wait_for(self._worker.load(version.folder), LOAD_S)
+            reply = await asyncio.wait_for(self._workers.load(version.folder), LOAD_S)
             refused = Loaded.model_validate_json(reply).refused
         except Exception as fault:
             raise Conflict(f"the worker does not respond: {line_of(fault)}") from None
@@ -156,6 +210,8 @@ class PolicyManager:
             raise RequestError(refused, "bundle")
 
     def _change(self, slots: PolicySlots) -> None:
+        if (slots.serving, slots.shadow) != (self.roles.serving, self.roles.shadow):
+            self._shadow_counts.clear()
         self.roles = slots
         self.save()
         self._writer.discard_all_but(slots.versions)
@@ -167,7 +223,9 @@ class PolicyManager:
             {
                 "configured": self._configured.version,
                 "roles": self.roles.record(),
-                "keeper": self._recorder.record(),
+                "promoted": self._promoted,
+                "why": self._why,
+                "shadow": dict(self._shadow_counts),
                 "renewal": self._retrainer.record(),
             }
         )

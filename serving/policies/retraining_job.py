@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.files import private_folder
 from loadmaster.models.manifest import pretrained_folder, read_manifest
 from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.jobs.client import UnknownJobError
@@ -157,10 +158,11 @@ class Retraining:
             job = self._orphan()
             if job is not None:
                 return self._update(state, job=job.id, folder=_output_of(job))
+            private_folder(self._folder)  # the job may run with another umask
             self._delete_old_folders(but={folder, *bundle.absolute().parents})
             name = f"{COMMAND}-{self._system}"
             return self._update(state, job=self._cluster.submit(arguments, name=name))
-        except InputError as fault:
+        except (InputError, OSError) as fault:
             return self._fail(state, str(fault), now)
 
     def poll(self, now: float) -> RetrainingState | None:

@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError, unknown_name
-from loadmaster.models.files import atomic_folder, atomic_write
+from loadmaster.models.files import (
+    atomic_folder,
+    atomic_write,
+    private_folder,
+    private_opener,
+)
 from loadmaster.models.manifest import (
     DIGEST,
     MANIFEST_FILE,
@@ -27,6 +32,8 @@ from loadmaster.models.manifest import (
     read_bounded,
     read_manifest,
 )
+from loadmaster.models.remote_bundle import fetch_bundle
+from loadmaster.models.storage import Location, parse_place
 from loadmaster.serving.decisions.request import to_json
 
 log = logging.getLogger(__name__)
@@ -35,14 +42,22 @@ MAX_RECORD = 64 << 20  # bytes
 WEIGHTS_FILE = "weights.safetensors"
 BUNDLE_FILES = (MANIFEST_FILE, WEIGHTS_FILE, "README.md")
 MAX_BUNDLE_FILE = 256 << 20  # bytes
+COPY_BYTES = 1 << 20
+STATE_FOLDERS = ("bundles", "log", "retraining")  # in the folder of the service
+STATE_SUFFIXES = (
+    *(".json", ".damaged", ".partial", ".key", ".lock"),
+    *(".sqlite", ".sqlite-wal", ".sqlite-shm"),
+)
 
 
 def resolve_bundle(spec: str) -> Path:
-    """Return the folder of a bundle, given as a pretrained bundle's name or as a path."""
+    """Return the folder of a bundle, given as a pretrained bundle's name, a path or a URL."""
     known = pretrained_policies()
     if spec in known:
         return pretrained_folder() / spec
-    folder = Path(spec)
+    folder = parse_place(spec)
+    if isinstance(folder, Location):
+        return fetch_bundle(folder)
     try:
         if os.sep not in spec and not folder.exists():
             raise unknown_name("bundle", spec[:200], known)
@@ -51,6 +66,35 @@ def resolve_bundle(spec: str) -> Path:
     except OSError as fault:  # name too long, or no permission
         raise InputError(f"cannot read {spec[:200]!r}: {fault.strerror}") from None
     raise InputError(f"{spec[:200]!r} is no policy bundle; expected a folder with {MANIFEST_FILE}")
+
+
+def check_bundle_files(folder: Path) -> None:
+    """Raise InputError if a file of the bundle is a link, a device or anything but a plain file.
+
+    A copy of what a link refers to would let a bundle's author read files of the service's user.
+    """
+    for name in BUNDLE_FILES:
+        file = folder / name
+        try:
+            mode = file.lstat().st_mode
+        except OSError:  # missing ones are found when the bundle is read
+            continue
+        if not stat.S_ISREG(mode):
+            kind = "a symbolic link" if stat.S_ISLNK(mode) else "no plain file"
+            raise InputError(f"{file} is {kind}; expected a plain file, as `cp -rL` makes")
+
+
+def open_state_folder(folder: Path) -> None:
+    """Create the folder of the service, closed to other users.
+
+    An existing one is closed too, unless it also holds what the service did not write there: then
+    only the folders and files of the service are. Raises OSError if it cannot be created.
+    """
+    if folder.is_dir() and not all(
+        entry.name in STATE_FOLDERS or entry.suffix in STATE_SUFFIXES for entry in folder.iterdir()
+    ):
+        return
+    private_folder(folder)
 
 
 @dataclass(frozen=True)
@@ -74,13 +118,15 @@ class Store:
         self._bundles = folder / "bundles" / system
         self._file = folder / f"{system}.json"
         try:
-            self._bundles.mkdir(parents=True, exist_ok=True)
+            open_state_folder(folder)
+            private_folder(self._bundles)
         except OSError as fault:
             line = f"folder {folder}: {fault.strerror}; expected a writable one"
             raise InputError(line) from None
 
     def accept(self, source: Path, now: str) -> Version:
         """Copy a bundle atomically. The weights themselves are checked when they are loaded."""
+        check_bundle_files(source)
         manifest = read_manifest(source)
         if manifest.system != self.system:
             expected = f"a bundle of {manifest.system}; expected one of {self.system}"
@@ -116,7 +162,7 @@ class Store:
 
     def save(self, record: Mapping[str, Any]) -> None:
         """Write the record atomically and durably; raise OSError if that fails."""
-        with atomic_write(self._file, sync=True) as file:
+        with atomic_write(self._file, sync=True, private=True) as file:
             file.write(to_json(record))
 
     def discard_all_but(self, kept: set[str]) -> None:
@@ -138,13 +184,22 @@ class Store:
 
     def _copy(self, source: Path, kept: Path) -> None:
         try:
-            with atomic_folder(kept, replace=True) as scratch:
+            with atomic_folder(kept, replace=True, private=True) as scratch:
                 for name in BUNDLE_FILES:
                     file = source / name
                     if file.is_file() and file.stat().st_size <= MAX_BUNDLE_FILE:
-                        shutil.copyfile(file, scratch / name)
+                        _copy_plain(file, scratch / name)
         except OSError as fault:
             raise InputError(f"cannot copy the bundle {source}: {fault.strerror}") from None
+
+
+def _copy_plain(source: Path, target: Path) -> None:
+    """Copy a file that was a plain one before; if it is a link by now, opening it fails."""
+    with (
+        open(source, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW)) as old,
+        open(target, "wb", opener=private_opener) as new,
+    ):
+        shutil.copyfileobj(old, new, COPY_BYTES)
 
 
 class StateWriter:

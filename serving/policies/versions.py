@@ -17,6 +17,10 @@ from loadmaster.serving.decisions.request import (
 from loadmaster.serving.policies.store import Version
 
 
+class Conflict(Exception):  # noqa: N818 - not an error of the service
+    """An admin action is not possible in the present state; nothing has changed."""
+
+
 class Routing(NamedTuple):
     """Versions that decide on one request."""
 
@@ -34,9 +38,10 @@ class PolicySlots:
     previous: Version | None = None
     paused: str | None = None  # reason; None: not paused
 
-    def cast(self, mode: str, rules_act: bool) -> Routing:
-        """Route a request. `rules_act`: the lifecycle lets the rule act."""
-        if self.paused is not None:
+    def cast(self, mode: str, rules_act: bool, paused: str | None = None) -> Routing:
+        """Route a request. `rules_act`: the lifecycle lets the rule act; `paused`: reason of a
+        pause of the request's tenant."""
+        if self.paused is not None or paused is not None:
             return Routing(None, PAUSED, None)
         if mode == SHADOW:
             return Routing(None, IN_SHADOW, self.serving)
@@ -44,10 +49,10 @@ class PolicySlots:
             return Routing(None, LIFECYCLE, self.shadow or self.serving)
         return Routing(self.serving, None, self.shadow)
 
-    def acts(self, rules_act: bool) -> tuple[str, str]:
-        """Source of the decision on a plain request, and why."""
-        if self.paused is not None:
-            return FALLBACK, f"paused: {self.paused}"
+    def acts(self, rules_act: bool, paused: str | None = None) -> tuple[str, str]:
+        """Source of the decision on a plain request of a tenant, and why."""
+        if (reason := self.paused if self.paused is not None else paused) is not None:
+            return FALLBACK, f"paused: {reason}"
         if rules_act:
             return FALLBACK, "the lifecycle lets the rule act"
         return POLICY, f"the bundle {self.serving.name} {self.serving.version} serves"

@@ -1,8 +1,7 @@
-"""Calls from the gateway to the workers: frames of bytes on a Unix socket.
+"""Calls from the gateway to the workers: frames of bytes on a socket.
 
-A call through a Serve handle takes 1.8 ms, a call over this socket 0.06 ms. Serve still starts,
-monitors and replaces the workers, and carries the calls while there is no socket: at the start, and
-where gateway and worker run on different machines.
+A call through a Serve handle takes 1.8 ms, a call over a Unix socket 0.06 ms. Serve still starts,
+monitors and replaces the workers. A worker of another machine is called over TCP.
 
 Calls that are made in one turn of the event loop share a write. While BATCHES writes are
 unanswered, further calls wait for the next one. Replies to calls of one write share a write too.
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import shutil
 import socket
@@ -22,38 +20,21 @@ import struct
 import tempfile
 import threading
 import time
-import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import NamedTuple, Self, cast
 
-if TYPE_CHECKING:
-    from ray.serve.handle import DeploymentHandle
-
-log = logging.getLogger(__name__)
+from loadmaster.serving.replicas.handshake import listening_socket, open_connection, prove
+from loadmaster.serving.replicas.membership import machine
 
 DECIDE, PROPOSE, FAULT, DONE = range(4)  # kinds of frames: two calls, two replies
-ACCEPT_S = 10.0  # how long a worker waits for the gateway to connect
-RECONNECT_S = 1.0
 RECEIVE_BYTES = 1 << 18
 BATCHES = 2  # unanswered writes: one is decided on while replies of the other become responses
 FLUSH_S = 0.02  # how long a reply may wait for those of the next calls
 _HEADER = struct.Struct("!IBI")  # bytes that follow, kind, number of the call
 _CALL = struct.Struct("!dHH")  # deadline, bytes of version and folder
-
-
-class Worker(Protocol):
-    """A system's deployment as the gateway calls it. Replies are JSON: see `decisions/request`."""
-
-    def decide(
-        self, version: str, folder: str, request: bytes, deadline: float
-    ) -> Awaitable[bytes]: ...
-
-    def propose(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]: ...
-
-    def load(self, folder: str) -> Awaitable[bytes]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,42 +83,67 @@ class LostError(ConnectionError):
     """The worker is gone; whether it finished the call is unknown."""
 
 
+class RpcAddress(NamedTuple):
+    """Where a worker listens: for processes of its own machine, and for those of others."""
+
+    name: str
+    machine: str
+    path: str
+    host: str
+    port: int
+
+
 class RpcServer:
     """Worker's end. One thread per connection reads, decides and replies, so that no call passes
-    from thread to thread. A socket has a path only until the gateway has connected."""
+    from thread to thread."""
 
     def __init__(self, handlers: Mapping[int, Callable[[PolicyCall], bytes]]) -> None:
         self._handlers = handlers
-        self._name = uuid.uuid4().hex
+        self._listeners: list[socket.socket] = []
+        self._folder: Path | None = None
 
-    def open(self, known: Sequence[str]) -> tuple[str, str]:
-        """Listen for one connection; returns the server's name and the socket's path.
+    def listen(self, name: str, host: str, key: bytes, folder: Path | None = None) -> RpcAddress:
+        """Listen on a Unix socket, and on TCP at `host` for processes that know the key.
 
-        The path is "" if the caller is connected to this server already (its name is in `known`).
+        The socket is in a new folder in `folder`, or in that for temporary files.
         """
-        if self._name in known:
-            return self._name, ""
-        folder = Path(tempfile.mkdtemp(prefix="lm-"))  # accessible to this user only
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(str(folder / "s"))
-        listener.listen(1)
-        listener.settimeout(ACCEPT_S)
-        threading.Thread(
-            target=self._serve, args=(listener, folder), name="rpc", daemon=True
-        ).start()
-        return self._name, str(folder / "s")
+        self._folder = Path(tempfile.mkdtemp(prefix="lm-", dir=folder))  # for this user only
+        path, local = str(self._folder / "s"), socket.socket(socket.AF_UNIX)
+        local.bind(path)
+        local.listen(128)
+        remote = listening_socket(host)
+        self._listeners += [local, remote]
+        for listener, proof in ((local, None), (remote, key)):
+            threading.Thread(
+                target=self._accept, args=(listener, proof), name="rpc", daemon=True
+            ).start()
+        return RpcAddress(name, machine(), path, *remote.getsockname()[:2])
 
-    def _serve(self, listener: socket.socket, folder: Path) -> None:
-        try:
-            peer, _ = listener.accept()
-        except OSError:  # no connection in time
-            return
-        finally:
+    def close(self) -> None:
+        """Accept no more connections; those that are open remain."""
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
-            shutil.rmtree(folder, ignore_errors=True)
-        peer.setblocking(True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _accept(self, listener: socket.socket, key: bytes | None) -> None:
+        while True:
+            try:
+                peer, _ = listener.accept()
+            except OSError:  # closed
+                return
+            threading.Thread(target=self._serve, args=(peer, key), name="rpc", daemon=True).start()
+
+    def _serve(self, peer: socket.socket, key: bytes | None) -> None:
         received, replies, since = bytearray(), list[bytes](), 0.0
-        with peer, contextlib.suppress(OSError):
+        with peer, contextlib.suppress(OSError, TimeoutError):
+            if key is not None:
+                peer.setblocking(False)
+                peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                asyncio.run(prove(peer, key, accepts=True))
+            peer.setblocking(True)
             while data := peer.recv(RECEIVE_BYTES):
                 received += data
                 for kind, number, body in take_frames(received):
@@ -161,6 +167,7 @@ class RpcClient(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None  # None: the worker is gone
+        self.is_remote = False  # on another machine
         self._numbers = count()
         self._replies: dict[int, asyncio.Future[bytes]] = {}
         self._received = bytearray()
@@ -169,9 +176,15 @@ class RpcClient(asyncio.Protocol):
         self._is_scheduled = False  # a write, at the end of the loop's turn
 
     @classmethod
-    async def connect(cls, path: str) -> RpcClient:
-        """Raises OSError if there is no worker at that path."""
-        _, client = await asyncio.get_running_loop().create_unix_connection(cls, path)
+    async def connect(cls, address: RpcAddress, key: bytes) -> RpcClient:
+        """Raises OSError if there is no worker at that address."""
+        loop = asyncio.get_running_loop()
+        if address.machine == machine():
+            _, client = await loop.create_unix_connection(cls, address.path)
+            return client
+        peer = await open_connection(address.host, address.port, key)
+        _, client = await loop.create_connection(cls, sock=peer)
+        client.is_remote = True
         return client
 
     @property
@@ -241,98 +254,3 @@ class RpcClient(asyncio.Protocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-
-
-class ConnectionPool:
-    """Connections to a system's workers; lost ones are replaced."""
-
-    def __init__(
-        self, open_server: Callable[[list[str]], Awaitable[Sequence[str]]], workers: int = 1
-    ) -> None:
-        """`open_server` calls `RpcServer.open` of one of the workers."""
-        self._open_server, self._workers = open_server, workers
-        self._clients: dict[str, RpcClient] = {}
-        self._connecting: asyncio.Future[None] | None = None
-
-    def connection(self) -> RpcClient | None:
-        """The connection with the fewest pending calls; None if there is none yet."""
-        if not all(client.is_up for client in self._clients.values()):
-            self._clients = {name: one for name, one in self._clients.items() if one.is_up}
-        if len(self._clients) < self._workers and (
-            self._connecting is None or self._connecting.done()
-        ):
-            self._connecting = asyncio.ensure_future(self._connect())
-        return min(self._clients.values(), key=lambda client: client.waiting, default=None)
-
-    async def _connect(self) -> None:
-        """Connect to the worker that Serve selects, unless it is connected already."""
-        try:
-            name, path = await self._open_server(list(self._clients))
-            if path:
-                self._clients[name] = await RpcClient.connect(path)
-                return
-        except Exception as fault:  # the worker is starting, or on another machine
-            log.info("no socket to a worker: %r", fault)
-        await asyncio.sleep(RECONNECT_S)
-
-
-class RemoteWorker:
-    """A system's deployment: called over sockets where there are any, else by its Serve handle.
-
-    The handle carries bytes and text as msgpack, never a pickle.
-    """
-
-    def __init__(self, handle: DeploymentHandle[Any], workers: int) -> None:
-        self._handle = handle.options(
-            request_serialization="msgpack", response_serialization="msgpack", _by_reference=False
-        )
-        # Calls in the shadow have connections of their own, so that none that acts waits for them.
-        self._active = ConnectionPool(self._handle.open_rpc.remote, workers)
-        self._shadow = ConnectionPool(self._handle.open_rpc.remote, workers)
-
-    def decide(
-        self, version: str, folder: str, request: bytes, deadline: float
-    ) -> Awaitable[bytes]:
-        if client := self._active.connection():
-            return client.call(DECIDE, PolicyCall(version, folder, request, deadline))
-        reply: Awaitable[bytes] = self._handle.decide.remote(version, folder, request)
-        return reply
-
-    def propose(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]:
-        if client := self._shadow.connection():
-            return client.call(PROPOSE, PolicyCall(version, folder, request))
-        reply: Awaitable[bytes] = self._handle.propose.remote(version, folder, request)
-        return reply
-
-    def load(self, folder: str) -> Awaitable[bytes]:
-        reply: Awaitable[bytes] = self._handle.load.remote(folder)
-        return reply
-
-
-class CircuitBreaker:
-    """Stops calls after `failures` in a row; then lets one through every `retry_s`."""
-
-    def __init__(self, failures: float = 3, retry_s: float = 1.0) -> None:
-        self._most, self._retry_s = failures, retry_s
-        self._failed = 0
-        self._next_try_s = 0.0
-
-    @property
-    def is_open(self) -> bool:
-        return self._failed >= self._most
-
-    def allows(self, now_s: float) -> bool:
-        """Whether to call the worker now."""
-        if not self.is_open:
-            return True
-        if now_s < self._next_try_s:
-            return False
-        self._next_try_s = now_s + self._retry_s
-        return True
-
-    def succeeded(self) -> None:
-        self._failed = 0
-
-    def failed(self, now_s: float) -> None:
-        self._failed += 1
-        self._next_try_s = now_s + self._retry_s

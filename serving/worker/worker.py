@@ -28,10 +28,10 @@ from loadmaster.serving.decisions.request import (
     RequestError,
     encode_reply,
     line_of,
-    read,
-    request_model,
     to_json,
 )
+from loadmaster.serving.decisions.struct_reader import StateReader
+from loadmaster.serving.replicas.autoscaling import LoadMeter
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
 from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
 
@@ -53,7 +53,8 @@ class SystemWorker:
         self._active, self._shadow = PolicyRunner(endpoint, rule), PolicyRunner(endpoint, rule)
         self._active_lock, self._shadow_lock = threading.Lock(), threading.Lock()
         self._busy_since: float | None = None
-        self._rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
+        self.meter = LoadMeter()  # of decisions that are acted on
+        self.rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
         policies = [self._active.rule]
         # The bundle may be gone when a worker is restarted. The gateway keeps copies of the bundles
         # that serve, and names one in every call.
@@ -86,9 +87,9 @@ class SystemWorker:
             refused = str(fault)
         return to_json(Loaded(refused=refused))
 
-    async def open_rpc(self, known: list[str]) -> list[str]:
-        """Open a socket for the gateway; see `RpcServer.open`."""
-        return list(self._rpc.open(known))
+    @property
+    def is_up(self) -> bool:
+        return True
 
     async def check_health(self) -> None:
         """Raise if a decision hangs; Serve calls this and replaces the replica."""
@@ -99,12 +100,14 @@ class SystemWorker:
     def _decide(self, call: PolicyCall) -> bytes:
         with self._active_lock:
             self._busy_since = time.monotonic()
+            self.meter.add(1)
             try:
                 if self._busy_since > call.deadline:
                     raise TimeoutError("the gateway no longer waits for this call")
                 return encode_reply(self._active.decide(call.request, call.version, call.folder))
             finally:
                 self._busy_since = None
+                self.meter.add(-1)
 
     def _propose(self, call: PolicyCall) -> bytes:
         with self._shadow_lock:
@@ -129,7 +132,7 @@ class PolicyRunner:
 
     def __init__(self, endpoint: Endpoint[Any, Any, Any], rule: str) -> None:
         self.endpoint = endpoint
-        self.request = request_model(endpoint)
+        self._reader = StateReader(endpoint)
         self.rule: Policy = endpoint.rule(rule)
         self._policies: dict[str, Policy] = {}
 
@@ -168,7 +171,7 @@ class PolicyRunner:
 
     def state(self, raw: bytes) -> Any:
         """The state in a request; raises RequestError if the request is invalid."""
-        return read(self.request, raw).state  # type: ignore[attr-defined]
+        return self._reader.read(raw)
 
     def _policy(self, version: str, folder: str) -> Policy:
         found = self._policies.get(version) or self.load(folder)

@@ -21,7 +21,9 @@ import yaml
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.cli.main import main
-from loadmaster.serving.settings import GATEWAY, ServeSettings
+from loadmaster.platform.ray.session_folder import delete_left_over
+from loadmaster.serving.settings import CONTROL, GATEWAY, ServeSettings
+from tests.other_user import as_nobody, can_enter, modes
 from tests.serving import toy
 from tests.serving.addresses import other_addresses, refuses
 from tests.serving.live import free_port
@@ -39,6 +41,7 @@ class Served:
     def __init__(self, root: Path, folder: Path, *arguments: str) -> None:
         # Directly under /tmp: paths of the sockets in this folder may have 107 bytes.
         self.temporary = Path(tempfile.mkdtemp(prefix="lms-", dir="/tmp"))
+        self.temporary.chmod(0o1777)  # as /tmp itself
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "TMPDIR": str(self.temporary), "PYTHONPATH": path}
         environment.pop("LOADMASTER_TOKENS", None)
@@ -58,10 +61,14 @@ class Served:
         """All descendants seen so far that still run, orphans included."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
             self._seen.setdefault(process.pid, process)
-        return self._running()
+        return self.family_left()
 
-    def _running(self) -> list[psutil.Process]:
+    def family_left(self) -> list[psutil.Process]:
+        """Those seen so far that still run, also after the command itself is gone."""
         return [p for p in self._seen.values() if p.is_running() and p.status() != "zombie"]
+
+    def ray_folders(self) -> list[Path]:
+        return list(self.temporary.glob("lm-ray-*"))
 
     def wait_for(self, condition: Callable[[], object]) -> None:
         began = time.monotonic()
@@ -79,7 +86,7 @@ class Served:
         self.family()
         (os.killpg if number == signal.SIGINT else os.kill)(self.process.pid, number)
         code = self.process.wait(END_S)
-        assert psutil.wait_procs(self._running(), timeout=5)[1] == []
+        assert psutil.wait_procs(self.family_left(), timeout=5)[1] == []
         assert [file.name for file in self.temporary.iterdir() if "ray" in file.name] == []
         assert "Traceback" not in self._err.read_text()
         return code
@@ -87,7 +94,7 @@ class Served:
     def close(self) -> None:
         if self.process.poll() is None:
             self.family()
-            for process in (*self._running(), psutil.Process(self.process.pid)):
+            for process in (*self.family_left(), psutil.Process(self.process.pid)):
                 process.kill()
             self.process.wait()
         shutil.rmtree(self.temporary, ignore_errors=True)
@@ -151,13 +158,49 @@ def test_serves_until_sigterm(
     for address in other_addresses(socket.AF_INET):
         url = f"http://{address}:{port}"
         decide = ["decide", "toy", "state.json", "--url", url]
-        assert main([*decide, "--token-file", "token", "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["decision"] == {"replicas": 5}
+        assert main([*decide, "--token-file", "token", "--tenant", "a", "--json"]) == 0
+        response = json.loads(capsys.readouterr().out)
+        assert (response["decision"], response["tenant"]) == ({"replicas": 5}, "a")
         assert main(decide) == 1
         assert "no valid token" in capsys.readouterr().err
     assert_other_ports_closed(served, port)
+    assert_other_users_locked_out(served)
+    assert_printed_commands_work(served.out)
     assert served.end(signal.SIGTERM) == 0
     assert served.out.endswith("stopped\n")
+    kept = modes(tmp_path / "kept")
+    assert [name for name, mode in kept.items() if mode & 0o077] == []
+    assert {"toy.json", "toy.sqlite", "bundles", "log", "known-callers.json"} <= set(kept)
+
+
+def assert_other_users_locked_out(served: Served) -> None:
+    """All files of Ray are in one folder that other users cannot enter."""
+    (folder,) = served.ray_folders()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    (raylet,) = folder.glob("r/session_2*/sockets/raylet")
+    (log,) = folder.glob("r/start.log")
+    assert log.stat().st_mode & 0o077 == 0
+    if os.geteuid() == 0:
+        assert can_enter(served.temporary)
+        assert not can_enter(folder)
+        assert as_nobody("mv", str(raylet), f"{raylet}-aside") != 0
+    assert raylet.is_socket()
+
+
+def assert_printed_commands_work(out: str) -> None:
+    """As they are, in a shell without any other setting."""
+    commands = out.partition("Try:\n")[2]
+    assert len(commands.splitlines()) == 2
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    environment |= {name: os.environ[name] for name in ("PYTHONPATH", "HOME") if name in os.environ}
+    if shutil.which("curl", path=environment["PATH"]) is None:
+        return
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", commands],
+        env=environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "policy" in done.stdout
 
 
 def assert_other_ports_closed(served: Served, port: int) -> None:
@@ -190,8 +233,8 @@ def needs_ray_token(address: str, port: int) -> bool:
     return False
 
 
-def test_ctrl_c_while_starting_ends_everything(start: Start, config: Path) -> None:
-    """One service is interrupted when Ray has started, one when Serve has."""
+def test_signals_while_starting_end_everything(start: Start, config: Path) -> None:
+    """Ctrl-C when Ray has started and when Serve has; SIGKILL leaves a folder to the next start."""
 
     def interrupt_at(title: str) -> None:
         served = start("--config", str(config))
@@ -199,8 +242,20 @@ def test_ctrl_c_while_starting_ends_everything(start: Start, config: Path) -> No
         assert served.end(signal.SIGINT) in (0, 130)
         assert "Serving at" not in served.out
 
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(interrupt_at, ["ray::", "ray::ServeController"]))
+    def kill_at(title: str) -> None:
+        served = start("--config", str(config))
+        served.wait_for(lambda: served.has(title))
+        served.process.kill()
+        served.process.wait(END_S)
+        assert psutil.wait_procs(served.family_left(), timeout=END_S)[1] == []
+        assert len(served.ray_folders()) == 1
+        delete_left_over(served.temporary)
+        assert served.ray_folders() == []
+
+    works = [(interrupt_at, "ray::"), (kill_at, "ray::"), (interrupt_at, "ray::ServeController")]
+    with ThreadPoolExecutor(len(works)) as threads:
+        for done in [threads.submit(work, title) for work, title in works]:
+            done.result()
 
 
 def test_config_file_works_with_serve_deploy(config: Path) -> None:
@@ -214,6 +269,7 @@ def test_config_file_works_with_serve_deploy(config: Path) -> None:
     assert application.import_path == f"{build.__module__}:{build.__name__}"
     gateway = built_by(build, application.args)._bound_deployment
     assert gateway.name == GATEWAY
-    settings, workers = gateway.init_args
+    settings, control, workers = gateway.init_args
     assert build_settings(ServeSettings, settings).port == application.args["port"]
-    assert [worker._bound_deployment.name for worker in workers.values()] == ["toy"]
+    names = [one._bound_deployment.name for one in (control, *workers)]
+    assert names == [CONTROL, "toy"]

@@ -25,10 +25,12 @@ async def send_request(
     parts: int = 1,
     stalls: bool = False,
     address: str = "127.0.0.1",
+    host: str | None = "127.0.0.1",
 ) -> Answer:
     """Send `body` as JSON, or unchanged if it is bytes, in that many parts.
 
-    With `stalls` the body never ends. `address` is the client's.
+    With `stalls` the body never ends. `address` is the client's. `host` is sent unless `headers`
+    has a Host; None: no Host at all.
     """
     path, _, query = path.partition("?")
     raw = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -46,7 +48,9 @@ async def send_request(
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
+    pairs = list(headers.items() if isinstance(headers, Mapping) else headers)
+    if host is not None and not any(name.lower() == "host" for name, _ in pairs):
+        pairs.append(("Host", host))
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "scheme": "http",
         "method": method, "path": path, "raw_path": path.encode(), "root_path": "",

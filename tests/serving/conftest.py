@@ -17,7 +17,7 @@ from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.worker import SystemWorker
 from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
-from tests.serving.live import DEADLINE_MS, Live, free_port
+from tests.serving.live import DEADLINE_MS, FLAPS, Live, free_port
 
 SYSTEMS = [name for name, one in systems().items() if one.has("endpoint")]
 ALL = ("toy", *SYSTEMS)
@@ -61,6 +61,13 @@ class LocalService:
     def status(self, system: str = "toy") -> Any:
         return self.request("GET", f"/v1/{system}/status").json
 
+    def kill(self) -> None:
+        """End without a last write."""
+        service: Any = self.service
+        self._open = False
+        self.run(service.stop())
+        self._runner.close()
+
     def close(self) -> None:
         if self._open:
             self._open = False
@@ -76,7 +83,8 @@ def open_service(
     for name, one in chosen.systems.items():
         endpoint = find_endpoint(name, one.endpoint)
         bundle = str(resolve_bundle(one.bundle or endpoint.pretrained))
-        workers[name] = SystemWorker(name, one.endpoint, endpoint.rules[0], bundle, warm=False)
+        rule = one.rule or endpoint.rules[0]
+        workers[name] = SystemWorker(name, one.endpoint, rule, bundle, warm=False)
     return LocalService(assemble(chosen, workers), workers["toy"], folder, wait)
 
 
@@ -128,9 +136,10 @@ def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     port = free_port()
     service = Live(port, base / "kept", base / "bundles")
     one = {"endpoint": toy.REFERENCE, "bundle": service.bundle(), "deadline_ms": DEADLINE_MS}
-    one |= {"log": {"flush_s": 0.5}, "guard": {"flaps": None}}
-    patient = {"deadline_ms": 10_000, "guard": {"flaps": None}}
+    one |= {"log": {"flush_s": 0.5}, "guard": {"flaps": FLAPS}, "cpus": 0}
+    patient = {"deadline_ms": 10_000, "guard": {"flaps": None}, "cpus": 0}
     arguments = {
+        "cpus": 0,  # the two of the session are for other tests
         "systems": {"toy": one, "decima": patient, "das": patient},
         "port": port,
         "folder": str(service.folder),

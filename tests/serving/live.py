@@ -21,6 +21,7 @@ from tests.serving import toy
 
 PATIENCE_S = 90.0
 DEADLINE_MS = 500.0  # of the toy system
+FLAPS = 40  # of the toy system
 GRACE_MS = 100.0  # beyond the deadline
 SAMPLE_S = 0.02
 LATEST, NEARLY_ALL = 40, 0.9
@@ -193,7 +194,8 @@ class Pressure:
             while not self._over.is_set():
                 number, self._sent = self._sent, self._sent + 1
                 await asyncio.sleep(max(0.0, began + number * self._every_s - time.monotonic()))
-                state = {"load": number * 7 % 500, "replicas": number % 60}
+                state: dict[str, Any] = {"load": number * 7 % 500, "replicas": number % 60}
+                state["service"] = f"s{number}"  # never the same: the guard holds none
                 sent, answer, fault = time.monotonic(), None, ""
                 try:
                     answer = await client.decide("toy", state)

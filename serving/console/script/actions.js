@@ -4,6 +4,7 @@ import { request, systemPath, token } from "./api.js";
 import { openDialog } from "./controls.js";
 import { byId, element, setText } from "./dom.js";
 import { NONE, percent, plural, versionElement } from "./format.js";
+import { DEFAULT_TENANT } from "./tenants.js";
 
 const policyText = (policy) => (policy ? [policy.name, " ", versionElement(policy)] : [NONE]);
 
@@ -44,17 +45,25 @@ function disabledReason(service, fresh) {
   return service.scope === "read" ? "This token is read-only; actions need an admin token." : null;
 }
 
+// The tenant that is paused or resumed; null: the whole system.
+function actionTenant(name, status, service) {
+  if (name === "resume" && status.paused_scope === "system") return null;
+  return status.tenant === DEFAULT_TENANT && !service.tenants && status.paused_scope !== "tenant" ? null : status.tenant;
+}
+
 export function createActions(done) {
   const dialog = byId("action-dialog");
   const submit = byId("action-submit");
   let pending = null; // { name, system } of the open dialog
   let status = null;
+  let service = null;
 
   function open(name) {
     if (byId(name).disabled || byId(name).hidden) return;
     const { title, text, facts, takesReason = false } = ACTIONS[name];
-    pending = { name, system: status.system };
-    setText(byId("action-title"), `${title} ${status.system}?`);
+    const tenant = takesReason ? actionTenant(name, status, service) : null;
+    pending = { name, system: status.system, tenant };
+    setText(byId("action-title"), tenant ? `${title} ${status.system} for tenant ${tenant}?` : `${title} ${status.system}?`);
     setText(byId("action-text"), text(status));
     byId("action-facts").replaceChildren(...(facts?.(status) ?? []).map(([term, parts]) =>
       element("div", {}, element("dt", {}, term), element("dd", {}, ...parts))));
@@ -69,11 +78,11 @@ export function createActions(done) {
 
   byId("action-form").addEventListener("submit", async (event) => {
     event.preventDefault();
-    const { name, system } = pending;
+    const { name, system, tenant } = pending;
     const reason = byId("action-reason").value.trim();
     submit.disabled = true; // one request per click
     try {
-      const result = await request(systemPath(system, name), reason ? { reason } : {});
+      const result = await request(systemPath(system, name), { ...(reason && { reason }), ...(tenant && { tenant }) });
       dialog.close();
       done(system, result);
     } catch (error) {
@@ -85,8 +94,8 @@ export function createActions(done) {
 
   return {
     open,
-    show(newStatus, service, fresh) {
-      status = newStatus;
+    show(newStatus, newService, fresh) {
+      [status, service] = [newStatus, newService];
       const reason = disabledReason(service, fresh);
       byId("pause").hidden = status.paused;
       byId("resume").hidden = !status.paused;

@@ -25,6 +25,8 @@ export class ConnectionError extends Error {}
 // Paths are relative, so that the service can run behind a path prefix of a proxy.
 export const systemPath = (system, resource) => `v1/${encodeURIComponent(system)}/${resource}`;
 
+export const tenantQuery = (tenant) => `tenant=${encodeURIComponent(tenant)}`;
+
 export async function request(path, body = null) {
   const headers = { Accept: "application/json" };
   if (token.read()) headers.Authorization = `Bearer ${token.read()}`;

@@ -1,7 +1,7 @@
 // Entry module of the console: which system is selected, what is loaded, what is shown.
 
 import { createActions } from "./actions.js";
-import { request, systemPath, token } from "./api.js";
+import { request, systemPath, tenantQuery, token } from "./api.js";
 import { createCharts } from "./charts.js";
 import { addShortcuts, createHelpDialog, createThemeButton, createTokenDialog } from "./controls.js";
 import { createFeed } from "./decisions.js";
@@ -11,6 +11,7 @@ import { showState, showTiles } from "./overview.js";
 import { showPanels } from "./panels.js";
 import { createPoller } from "./poller.js";
 import { createSystems } from "./systems.js";
+import { createTenants, DEFAULT_TENANT } from "./tenants.js";
 
 addEventListener("error", (event) => showPageError(event.message));
 addEventListener("unhandledrejection", (event) => showPageError(event.reason?.message ?? event.reason));
@@ -20,47 +21,56 @@ function showPageError(message) {
   byId("banner").hidden = false;
 }
 
-let selected = readFragment();
+let { system: selected, tenant: selectedTenant } = readFragment();
 let service = { tokens: false };
 let current = null; // the status on the page
-let cached = { system: null, history: null, loadedAt: 0 };
+let cached = { path: null, history: null, loadedAt: 0 };
 
 createThemeButton();
 createHelpDialog();
-const systems = createSystems(selectSystem);
+const systems = createSystems((name) => select(name, selectedTenant));
+const tenants = createTenants((name) => select(selected, name));
 const charts = createCharts();
 const feed = createFeed();
 const actions = createActions(showResult);
 const openTokenDialog = createTokenDialog(() => poll());
 const poll = createPoller(load, show);
 
-// #decima selects that system.
+// #decima selects that system, #decima/a its tenant a.
 function readFragment() {
+  const [system, tenant] = location.hash.slice(1).split("/").map(decode);
+  return { system, tenant: tenant || DEFAULT_TENANT };
+}
+
+function decode(text) {
   try {
-    return decodeURIComponent(location.hash.slice(1));
+    return decodeURIComponent(text);
   } catch {
     return "";
   }
 }
 
 async function load() {
-  const listing = await request("v1/systems");
+  const isDefault = selectedTenant === DEFAULT_TENANT; // then the service chooses one that the token may use
+  const listing = await request(isDefault ? "v1/systems" : `v1/systems?${tenantQuery(selectedTenant)}`);
+  const allowed = listing.service.tenants;
+  if (allowed && !allowed.includes(selectedTenant)) selectedTenant = allowed[0];
   const names = listing.systems.map(({ system }) => system);
   if (!names.includes(selected)) selected = names[0];
-  const system = selected;
+  const [system, query] = [selected, tenantQuery(selectedTenant)];
   if (system === undefined) return { listing };
   const [status, { decisions }, history] = await Promise.all([
-    request(systemPath(system, "status")),
-    request(systemPath(system, "decisions?limit=50")),
-    loadHistory(system),
+    request(systemPath(system, `status?${query}`)),
+    request(systemPath(system, `decisions?limit=50&${query}`)),
+    loadHistory(systemPath(system, `history?${query}`)),
   ]);
   return { listing, system, status, decisions, history };
 }
 
 // The history changes once an interval and is not requested more often.
-async function loadHistory(system) {
-  const expired = cached.system !== system || Date.now() - cached.loadedAt >= 1000 * cached.history.interval_s;
-  if (expired) cached = { system, history: await request(systemPath(system, "history")), loadedAt: Date.now() };
+async function loadHistory(path) {
+  const expired = cached.path !== path || Date.now() - cached.loadedAt >= 1000 * cached.history.interval_s;
+  if (expired) cached = { path, history: await request(path), loadedAt: Date.now() };
   return cached.history;
 }
 
@@ -74,6 +84,7 @@ function show(data) {
   byId("service").title = `started ${utc(new Date(service.started_at))}`;
   setText(byId("token-button"), token.read() ? "token: set" : service.tokens ? "token: none" : "no token needed");
   systems.show(data.listing.systems, selected);
+  tenants.show(selectedTenant, data.status?.tenants);
   if (data.system === undefined) return;
   byId("main").hidden = false;
   showStatus(data.status, data.history);
@@ -89,27 +100,29 @@ function showStatus(status, history) {
   showTiles(status, history);
   showPanels(status);
   actions.show(status, service, true);
-  if (previous?.system === status.system && previous.acting !== status.acting) {
+  if (previous?.system === status.system && previous.tenant === status.tenant && previous.acting !== status.acting) {
     announce(`${status.system}: ${byId("headline").textContent}. ${status.acting_because}`);
   }
 }
 
-function selectSystem(name) {
-  if (name === selected) return;
-  selected = name;
-  history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+function select(system, tenant) {
+  if (system === selected && tenant === selectedTenant) return;
+  [selected, selectedTenant] = [system, tenant];
+  const suffix = tenant === DEFAULT_TENANT ? "" : `/${encodeURIComponent(tenant)}`;
+  history.replaceState(null, "", `#${encodeURIComponent(system)}${suffix}`);
   feed.clear();
   charts.clear();
   poll();
 }
 
 function showResult(system, status) {
-  if (system === selected) showStatus(status, cached.history);
+  if (system === selected && status.tenant === selectedTenant) showStatus(status, cached.history);
   poll();
 }
 
 addEventListener("hashchange", () => {
-  if (systems.names().includes(readFragment())) selectSystem(readFragment());
+  const { system, tenant } = readFragment();
+  if (systems.names().includes(system)) select(system, tenant);
 });
-addShortcuts({ systems, selectSystem, feed, actions, openTokenDialog });
+addShortcuts({ systems, selectSystem: (name) => select(name, selectedTenant), feed, actions, openTokenDialog });
 poll();

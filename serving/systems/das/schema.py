@@ -6,7 +6,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from loadmaster.serving.system import Record, State, field_error
 from loadmaster.serving.systems.das import records
@@ -15,6 +15,8 @@ from loadmaster.serving.systems.das.parsed_state import ParsedState, parse_state
 
 class DasState(State):
     """A cluster of GPUs at an event: a job has arrived or ended, or time has passed."""
+
+    as_structs = True
 
     machines: tuple[records.Machine, ...] = Field(min_length=1, max_length=records.MOST_MACHINES)
     jobs: tuple[records.Job, ...] = Field(
@@ -51,8 +53,7 @@ class DasState(State):
         """
         return parse_state(self.machines, self.jobs)
 
-    @model_validator(mode="after")
-    def _check(self) -> DasState:
+    def check(self) -> None:
         jobs = self.parsed.jobs
         for place, (later, earlier) in enumerate(pairwise(self.history), start=1):
             if earlier.age_s < later.age_s:
@@ -65,7 +66,6 @@ class DasState(State):
                 fault = f"{name!r} {fault}; expected running jobs, each once"
                 raise field_error(("running_order", place), fault)
             listed.add(name)
-        return self
 
 
 class Start(Record):

@@ -35,9 +35,8 @@ def tables_of(state: DasState, settings: GpuSchedulingSettings, ordering: int) -
     cluster, own = parsed.cluster_index.cluster, parsed.cluster_index.own
     if own:
         settings = settings.model_copy(update={"gpu_types": own})
-    rows = np.fromiter(parsed.numbers, np.float64, len(parsed.numbers)).reshape(-1, cols.NUMBERS)
-    order = (-rows[:, cols.AGE_S]).argsort(kind="stable")
-    columns = rows[order].T.copy()  # (NUMBERS, N)
+    order = (-parsed.numbers[cols.AGE_S]).argsort(kind="stable")
+    columns = parsed.numbers[:, order]
     arrivals = [state.jobs[place] for place in order.tolist()]
     running = columns[cols.PLACES].nonzero()[0]
     # In the order of placement.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from loadmaster.envs.dag_scheduling.snapshot import ClusterSnapshot
@@ -23,9 +23,11 @@ from loadmaster.serving.systems.decima.records import (
 )
 from loadmaster.serving.systems.decima.snapshot import (
     Fault,
+    StageRows,
     executor_faults,
     size_faults,
     stage_faults,
+    stage_rows,
     to_snapshot,
 )
 
@@ -56,6 +58,7 @@ EXAMPLE: JsonDict = {
 class DecimaState(State):
     """State of a cluster with executors to place."""
 
+    as_structs = True
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     executors: tuple[ExecutorClass, ...] = Field(
@@ -81,16 +84,20 @@ class DecimaState(State):
 
         `model_copy` keeps the snapshot: change jobs or executors by validating a new state.
         """
-        return to_snapshot(self.executors, self.jobs, self.source, self.more_to_come)
+        return to_snapshot(
+            self.executors, self.jobs, self._stage_rows, self.source, self.more_to_come
+        )
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> DecimaState:
+    @cached_property
+    def _stage_rows(self) -> StageRows:
+        return stage_rows(self.jobs)
+
+    def check(self) -> None:
         for fault in self._faults():
             raise field_error(*fault)
-        return self
 
     def _faults(self) -> Iterator[Fault]:
-        yield from size_faults(self.executors, self.jobs)
+        yield from size_faults(self.executors, self._stage_rows)
         yield from stage_faults(self.snapshot, self.jobs)
         yield from executor_faults(self.snapshot, self.source)
 

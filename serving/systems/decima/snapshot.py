@@ -3,14 +3,15 @@
 A state that is not consistent is refused by a ValidationError that names the field.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain
+from dataclasses import dataclass
+from itertools import accumulate, chain, count
 from operator import attrgetter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.jobs import build_templates
 from loadmaster.envs.dag_scheduling.profiles import without_durations
@@ -23,6 +24,7 @@ from loadmaster.serving.systems.decima.records import (
     ExecutorClass,
     Job,
     Source,
+    Stage,
 )
 
 Location = tuple[str | int, ...]  # of a field in the state
@@ -32,47 +34,67 @@ Fault = tuple[Location, str]  # arguments of `field_error`
 CONSISTENT, TOO_MANY_STARTED, TOO_MANY_FINISHED, DUPLICATE_PARENT = range(4)
 CYCLE, STARTED_EARLY, JOB_FINISHED = range(4, 7)
 
-# Of a stage: counts by the columns of the simulator, then duration and demands.
-_VALUES = attrgetter(
-    "tasks", "started", "finished", "promised", "moving", "unlocked", "chosen",
-    "task_ms", "cpu", "memory",
-)  # fmt: skip
-_COUNT_COLUMNS = (
-    state_cols.TASKS,
-    state_cols.STARTED,
-    state_cols.FINISHED,
-    state_cols.COMMITTED,
-    state_cols.MOVING,
-    state_cols.UNLOCKED,
-    state_cols.CHOSEN,
-)
-_COUNTS = len(_COUNT_COLUMNS)
+# Fields of a stage; read column by column, which takes half the time of reading row by row.
+_COUNTS = {
+    state_cols.TASKS: attrgetter("tasks"),
+    state_cols.STARTED: attrgetter("started"),
+    state_cols.FINISHED: attrgetter("finished"),
+    state_cols.COMMITTED: attrgetter("promised"),
+    state_cols.MOVING: attrgetter("moving"),
+    state_cols.UNLOCKED: attrgetter("unlocked"),
+    state_cols.CHOSEN: attrgetter("chosen"),
+}
+_TASK_MS, _DEMANDS = attrgetter("task_ms"), (attrgetter("cpu"), attrgetter("memory"))
+_ID, _PARENTS, _STAGES = attrgetter("id"), attrgetter("parents"), attrgetter("stages")
 RUNNING, MOVING, PROMISED = range(3)  # rows of `job_sums`
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class StageRows:
+    """The stages of all jobs, job after job."""
+
+    stages: Sequence[Stage]  # (S,)
+    first_stage: Ints  # (J + 1,)
+    parent_first: Ints  # (S + 1,) the first parent of each stage
+
+
+def stage_rows(jobs: Sequence[Job]) -> StageRows:
+    stages: list[Stage] = list(chain.from_iterable(map(_STAGES, jobs)))
+    lengths, parents = map(len, map(_STAGES, jobs)), map(len, map(_PARENTS, stages))
+    return StageRows(
+        stages,
+        np.fromiter(accumulate(lengths, initial=0), np.int64, len(jobs) + 1),
+        np.fromiter(accumulate(parents, initial=0), np.int64, len(stages) + 1),
+    )
+
+
 def to_snapshot(
-    executors: Sequence[ExecutorClass], jobs: Sequence[Job], source: Source, more_to_come: bool
+    executors: Sequence[ExecutorClass],
+    jobs: Sequence[Job],
+    rows: StageRows,
+    source: Source,
+    more_to_come: bool,
 ) -> ClusterSnapshot:
     """Build the tables; ids and references between them are checked."""
     slot_of = _places_by_id([job.id for job in jobs], ("jobs",))
-    stages = [stage for job in jobs for stage in job.stages]
-    first_stage = _starts([len(job.stages) for job in jobs])
-    parents = [_parents_of(number, job) for number, job in enumerate(jobs)]
-    columns = _COUNTS + 3
-    values = np.fromiter(
-        chain.from_iterable(map(_VALUES, stages)), np.float64, columns * len(stages)
-    ).reshape(-1, columns)
-    parent_first = _starts([len(stage.parents) for stage in stages])
-    parent = np.fromiter(chain.from_iterable(parents), np.int64)
-    table = np.zeros((len(stages), state_cols.STAGE_COLUMNS), np.int64)
-    _fill(values, first_stage, parent_first, parent, table)
+    stages, size = rows.stages, len(rows.stages)
+    first_stage, parent_first = rows.first_stage, rows.parent_first
+    parent = _parent_places(jobs, rows)
+    table = np.zeros((size, state_cols.STAGE_COLUMNS), np.int64)
+    for column, field in _COUNTS.items():
+        table[:, column] = np.fromiter(map(field, stages), np.int64, size)
+    table[:, state_cols.PROFILE] = np.arange(size)
+    _count_unfinished_parents(first_stage, parent_first, parent, table)
+    demand = np.empty((size, len(_DEMANDS)))
+    for column, field in enumerate(_DEMANDS):
+        demand[:, column] = np.fromiter(map(field, stages), np.float64, size)
     bank = build_templates(
         first_stage=first_stage,
         tasks=table[:, state_cols.TASKS].copy(),
-        demand=values[:, _COUNTS + 1 :].copy(),
+        demand=demand,
         parent_first=parent_first,
         parent=parent,
-        profiles=without_durations(values[:, _COUNTS].copy()),
+        profiles=without_durations(np.fromiter(map(_TASK_MS, stages), np.float64, size)),
     )
     left = np.array([group.free for group in executors], np.int64)
     source_job = _source_job(source, jobs, slot_of)
@@ -91,18 +113,10 @@ def to_snapshot(
 
 
 @compiled
-def _fill(
-    values: NDArray[np.float64],
-    first_stage: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    table: NDArray[np.int64],
+def _count_unfinished_parents(
+    first_stage: Ints, parent_first: Ints, parent: Ints, table: Ints
 ) -> None:
-    """Fill `table` (S, STAGE_COLUMNS) from `values` (S, counts first) and the DAGs."""
-    for stage in range(len(values)):
-        table[stage, state_cols.PROFILE] = stage
-        for place in range(_COUNTS):
-            table[stage, _COUNT_COLUMNS[place]] = np.int64(values[stage, place])
+    """Fill the column WAITING of `table` (S, STAGE_COLUMNS)."""
     for job in range(len(first_stage) - 1):
         first = first_stage[job]
         for stage in range(first, first_stage[job + 1]):
@@ -114,13 +128,8 @@ def _fill(
 
 
 def _members(
-    jobs: Sequence[Job],
-    source: Source,
-    table: NDArray[np.int64],
-    first_stage: NDArray[np.int64],
-    source_job: int,
-    free: int,
-) -> NDArray[np.int64]:
+    jobs: Sequence[Job], source: Source, table: Ints, first_stage: Ints, source_job: int, free: int
+) -> Ints:
     """(J,) executors of each job as given, or else the least that it must have."""
     held = np.array([-1 if job.executors is None else job.executors for job in jobs])
     running = job_sums(table, first_stage)[RUNNING]
@@ -132,7 +141,7 @@ def _members(
     return np.where(held < 0, running, held)
 
 
-def job_sums(table: NDArray[np.int64], first_stage: NDArray[np.int64]) -> NDArray[np.int64]:
+def job_sums(table: Ints, first_stage: Ints) -> Ints:
     """(3, J) tasks that run, executors that move to the stages, executors promised to them."""
     sums = np.zeros((3, len(first_stage) - 1), np.int64)
     _add_up(table, first_stage, sums)
@@ -140,9 +149,7 @@ def job_sums(table: NDArray[np.int64], first_stage: NDArray[np.int64]) -> NDArra
 
 
 @compiled
-def _add_up(
-    table: NDArray[np.int64], first_stage: NDArray[np.int64], sums: NDArray[np.int64]
-) -> None:
+def _add_up(table: Ints, first_stage: Ints, sums: Ints) -> None:
     for job in range(len(first_stage) - 1):
         for stage in range(first_stage[job], first_stage[job + 1]):
             row = table[stage]
@@ -151,25 +158,61 @@ def _add_up(
             sums[PROMISED, job] += row[state_cols.COMMITTED]
 
 
-def _parents_of(number: int, job: Job) -> list[int]:
-    """Parents of all its stages, stage after stage, by their place in the job."""
-    at = ("jobs", number, "stages")
+def _parent_places(jobs: Sequence[Job], rows: StageRows) -> Ints:
+    """Parents of all stages, stage after stage, by their place in the job."""
+    stages, edges = len(rows.stages), int(rows.parent_first[-1])
+    number_of = defaultdict[str, int](count().__next__)  # of a name, in any job
+    names = chain(map(_ID, rows.stages), chain.from_iterable(map(_PARENTS, rows.stages)))
+    numbers = np.fromiter(map(number_of.__getitem__, names), np.int64, stages + edges)
+    parent = np.empty(edges, np.int64)
+    scratch = np.full((2, len(number_of)), state_cols.NONE)
+    faulty = _link_parents(
+        rows.first_stage, rows.parent_first, numbers[:stages], numbers[stages:], scratch, parent
+    )
+    if faulty != state_cols.NONE:
+        _raise_wrong_names(faulty, jobs[faulty])
+    return parent
+
+
+@compiled
+def _link_parents(
+    first_stage: Ints,
+    parent_first: Ints,
+    name: Ints,
+    parent_name: Ints,
+    scratch: Ints,
+    parent: Ints,
+) -> int:
+    """Fill `parent` (E,) from numbers of the names; the first job with wrong names, or NONE.
+
+    `scratch` (2, names) is NONE: the latest job with a stage of that name, and the stage's place.
+    """
+    for job in range(len(first_stage) - 1):
+        first, after = first_stage[job], first_stage[job + 1]
+        for stage in range(first, after):
+            if scratch[0, name[stage]] == job:
+                return job
+            scratch[0, name[stage]], scratch[1, name[stage]] = job, stage - first
+        for edge in range(parent_first[first], parent_first[after]):
+            if scratch[0, parent_name[edge]] != job:
+                return job
+            parent[edge] = scratch[1, parent_name[edge]]
+    return state_cols.NONE
+
+
+def _raise_wrong_names(number: int, job: Job) -> None:
+    """Raise the error of a stage's id that is repeated, or of a parent that is none of the ids."""
+    at: Location = ("jobs", number, "stages")
     place_of = _places_by_id([stage.id for stage in job.stages], at)
-    try:
-        return [place_of[parent] for stage in job.stages for parent in stage.parents]
-    except KeyError:
-        where, unknown = next(
-            ((*at, place, "parents", which), parent)
-            for place, stage in enumerate(job.stages)
-            for which, parent in enumerate(stage.parents)
-            if parent not in place_of
-        )
-        why = f"{unknown!r} is no stage of its job; expected the id of one"
-        raise field_error(where, why) from None
+    for place, stage in enumerate(job.stages):
+        for which, parent in enumerate(stage.parents):
+            if parent not in place_of:
+                why = f"{parent!r} is no stage of its job; expected the id of one"
+                raise field_error((*at, place, "parents", which), why)
 
 
 def _places_by_id(ids: list[str], at: Location) -> dict[str, int]:
-    places = {name: place for place, name in enumerate(ids)}
+    places = dict(zip(ids, range(len(ids)), strict=True))
     if len(places) < len(ids):
         first, again = next((n, places[name]) for n, name in enumerate(ids) if places[name] != n)
         name = ids[again]
@@ -195,25 +238,20 @@ def _source_job(source: Source, jobs: Sequence[Job], slot_of: dict[str, int]) ->
     return slot
 
 
-def _starts(counts: list[int]) -> NDArray[np.int64]:
-    return np.array(list(accumulate(counts, initial=0)), np.int64)
-
-
-def size_faults(executors: Sequence[ExecutorClass], jobs: Sequence[Job]) -> Iterator[Fault]:
+def size_faults(executors: Sequence[ExecutorClass], rows: StageRows) -> Iterator[Fault]:
     """Faults of sums over the state, found before any table is built."""
     total = sum(group.count for group in executors)
     if total > EXECUTORS_MAX:
         why = f"{total} in all; expected at most {EXECUTORS_MAX:,} executors"
         yield ("executors",), why
-    stages = sum(len(job.stages) for job in jobs)
+    stages, edges = len(rows.stages), int(rows.parent_first[-1])
     if stages > STAGES_MAX:
         yield ("jobs",), f"{stages} stages in all; expected at most {STAGES_MAX:,}"
-    edges = sum(len(stage.parents) for job in jobs for stage in job.stages)
     if edges > EDGES_MAX:
         yield ("jobs",), f"{edges} parents in all; expected at most {EDGES_MAX:,}"
-    for number, (count, free) in enumerate((group.count, group.free) for group in executors):
-        if free > count:
-            why = f"{free} of {count} executors are free; expected at most as many as there are"
+    for number, (amount, free) in enumerate((group.count, group.free) for group in executors):
+        if free > amount:
+            why = f"{free} of {amount} executors are free; expected at most as many as there are"
             yield ("executors", number, "free"), why
     if not any(group.free for group in executors):
         why = "0 executors are free; expected at least one to place"
@@ -255,12 +293,7 @@ def stage_faults(snapshot: ClusterSnapshot, jobs: Sequence[Job]) -> Iterator[Fau
 
 @compiled
 def _first_broken(
-    facts: NDArray[np.int64],
-    first_stage: NDArray[np.int64],
-    parent_first: NDArray[np.int64],
-    parent: NDArray[np.int64],
-    height: NDArray[np.int64],
-    named_by: NDArray[np.int64],
+    facts: Ints, first_stage: Ints, parent_first: Ints, parent: Ints, height: Ints, named_by: Ints
 ) -> tuple[int, int]:
     """The first stage that breaks a rule, as (rule, stage).
 

@@ -45,6 +45,33 @@ def test_decide_sends_the_state_and_decodes_the_decision(make_client: MakeClient
     assert sent == {"state": STATE, "mode": "active", "deadline_ms": 20}
 
 
+@pytest.mark.parametrize(("options", "tenant"), [({}, "mine"), ({"tenant": "other"}, "other")])
+def test_calls_name_the_tenant(
+    make_client: MakeClient, options: dict[str, str], tenant: str
+) -> None:
+    responses = [DECISION, ACCEPTED, STATUS, STATUS, LISTED, {"interval_s": 10, "intervals": []}]
+    with fake_service(*map(answer, responses)) as service:
+        client = make_client(service.url, tenant="mine")
+        client.decide("das", STATE, **options)
+        client.feedback("das", OUTCOME, "d-1", **options)
+        client.pause("das", **options)
+        client.status("das", **options)
+        client.decisions("das", 3, **options)
+        client.history("das", **options)
+        decide, feedback, pause, *views = service.seen
+    assert [one.json["tenant"] for one in (decide, feedback, pause)] == [tenant] * 3
+    assert feedback.json == {"outcome": OUTCOME, "id": "d-1", "tenant": tenant}
+    assert [one.target.partition("?")[2] for one in views] == [
+        f"tenant={tenant}", f"limit=3&tenant={tenant}", f"tenant={tenant}",
+    ]  # fmt: skip
+
+
+def test_the_whole_system_is_paused_for_no_tenant(make_client: MakeClient) -> None:
+    with fake_service(answer(STATUS)) as service:
+        make_client(service.url, tenant="mine").pause("das", tenant=None)
+        assert service.seen[0].json == {}
+
+
 @pytest.mark.parametrize("state", [STATE, MappingProxyType(STATE), MODEL, ENCODED, OVERRIDING])
 def test_state_may_be_mapping_model_or_bytes(make_client: MakeClient, state: Any) -> None:
     with fake_service() as service:

@@ -12,6 +12,7 @@ import uvicorn
 
 from loadmaster.serving.http.auth import AccessControl, TokenStore
 from loadmaster.serving.http.routes import Gateway, build_app
+from loadmaster.serving.replicas.autoscaling import LoadMeter
 from loadmaster.serving.settings import LimitSettings
 from tests.serving.live import free_port
 
@@ -47,7 +48,7 @@ class FakeService(HttpServer):
     def __init__(self) -> None:
         self.systems: dict[str, Any] = {"decima": FakeSystem(), "das": make_das()}
         self.access = AccessControl(TokenStore(None, {}), LimitSettings())
-        gateway = Gateway(self.systems, self.access, LimitSettings())
+        gateway = Gateway(self.systems, self.access, LimitSettings(), LoadMeter())
         super().__init__(build_app(gateway, lambda status: None, lambda _: nullcontext()))
 
 
@@ -71,7 +72,7 @@ def draw_decision(n: int, *, uncertain: bool) -> tuple[Json, Json]:
 
 
 class FakeSystem:
-    """What the gateway uses of a DecisionService; without `fields` of its status, one that serves.
+    """What the gateway uses of a RoutedSystem; without `fields` of its status, one that serves.
 
     Whenever its decisions are requested it makes another.
     """
@@ -90,6 +91,8 @@ class FakeSystem:
         self.fields: Json = {
             "system": "decima",
             "summary": "What it decides",
+            "tenants": {"known": 1, "by_state": {"SERVING": 1}, "most_active": []},
+            "paused_scope": None,
             "rule": "weighted-fair",
             "lifecycle": {"state": "SERVING", "since": ago(), "why": "rewards hold"},
             "paused": False,
@@ -115,25 +118,25 @@ class FakeSystem:
         for _ in range(50):
             self.decide()
 
-    def status(self) -> Json:
-        return self.fields
+    async def status(self, tenant: str = "default", _: Any = None) -> Json:
+        return {**self.fields, "tenant": tenant}
 
-    def brief(self) -> Json:
+    async def brief(self, _: str = "default") -> Json:
         state, total = self.fields["lifecycle"]["state"], self.fields["decisions"]["total"]
         return {**self.fields, "lifecycle": state, "decisions": total}
 
-    def decisions(self, limit: int) -> Json:
+    async def decisions(self, limit: int, _: str) -> Json:
         self.decide()
         return {"decisions": list(self.decided)[:limit]}
 
-    def history(self) -> Json:
+    async def history(self, _: str) -> Json:
         return {"interval_s": INTERVAL_S, "intervals": self.intervals}
 
-    async def admin_action(self, verb: str, raw: bytes) -> Json:
+    async def admin_action(self, verb: str, raw: bytes, _: Any) -> Json:
         """Pause, whatever the verb."""
         reason = json.loads(raw)["reason"]
         self.fields |= {"paused": True, "acting": "fallback", "acting_because": reason}
-        return self.fields
+        return await self.status()
 
     def decide(self) -> None:
         counts, policies = self.fields["decisions"], self.fields["policies"]

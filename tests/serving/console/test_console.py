@@ -136,7 +136,7 @@ def test_decision_is_explained(browser: Browser, service: FakeService, console: 
 
 
 def test_status_is_shown(browser: Browser, service: FakeService, console: Console) -> None:
-    status = service.systems["decima"].status()
+    status = service.systems["decima"].fields
     assert browser.text("headline") == "The policy decides: my-serving"
     assert browser.text("reason") == status["acting_because"]
     policies = browser.text("policies")
@@ -337,6 +337,24 @@ def test_operator_of_a_real_service(
     console.act("resume")
     console.wait_for("document.getElementById('resume').hidden")
     assert client.decide("toy", state).source == "policy"
+
+    client.decide("toy", state, tenant="other")
+    browser.evaluate(
+        "document.getElementById('tenant').value = 'other';"
+        "document.getElementById('tenant').dispatchEvent(new Event('change'))"
+    )
+    listed = "document.querySelectorAll('#decisions > li').length"
+    console.wait_for(f"location.hash === '#toy/other' && {listed} === 1")
+    options = "[...document.querySelectorAll('#tenant-list option')].map((one) => one.value)"
+    assert console.wait_for(f"{options}.length === 2 && {options}") == ["default", "other"]
+    console.pause("only this one")
+    assert [client.decide("toy", state, tenant=name).cause for name in ("other", None)] == [
+        "paused",
+        None,
+    ]
+    console.act("resume")
+    browser.evaluate("location.hash = '#toy'")
+    console.wait_for(f"{listed} > 1")
 
     assert console.is_disabled("promote")  # there is no shadow policy
     better = str(toy.make_bundle(tmp_path / "better", "better"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from loadmaster.serving.client import Client, Decision, ServiceError
-from tests.serving.live import CONTROLLER, GATEWAY, TOY, Live, Pressure
+from loadmaster.serving.client import Client, Decision, ServiceError, calls
+from tests.serving.live import CONTROLLER, FLAPS, GATEWAY, TOY, Live, Pressure
 
 pytestmark = pytest.mark.slow
 
@@ -116,6 +116,27 @@ def test_a_killed_gateway_is_replaced_with_its_state(live: Live, follows: str) -
     assert [one and one.version for one in policies] == [version, follows]
     live.admin.resume("toy")
     assert live.by_policy().decision == {"replicas": 8}
+
+
+def test_a_killed_gateway_restores_guard_windows_and_responses(live: Live) -> None:
+    def turn(step: int, tenant: str = "killed") -> Decision:
+        """Alternately more and fewer replicas of the same service."""
+        load = 10 if step % 2 else 90
+        return live.admin.decide("toy", {"load": load, "replicas": 5}, tenant=tenant)
+
+    assert [turn(step).guard for step in range(FLAPS + 1)] == [()] * (FLAPS + 1)
+    call = calls.decide("toy", {"load": 60, "replicas": 5}, "active", None, "r-1", "killed")
+    first = live.admin.ask(calls.with_original(call))[1]
+    live.admin.pause("toy", "for the test", tenant="paused")
+    time.sleep(0.2)
+    killed = live.kill(GATEWAY)
+    live.until(lambda: live.has_new(GATEWAY, killed))
+    live.by_policy()
+    assert live.admin.ask(calls.with_original(call))[1] == first  # its latency too
+    assert [turn(step).guard[0].partition(":")[0] for step in (1,)] == ["flap"]
+    assert turn(1, tenant="other").guard == ()
+    assert turn(1, tenant="paused").cause == "paused"
+    live.admin.resume("toy", tenant="paused")
 
 
 def test_an_unwritable_log_folder_costs_no_decision(live: Live, follows: str) -> None:

@@ -9,15 +9,27 @@ from hypothesis import strategies as st
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.serving.decisions import guard as guards
-from loadmaster.serving.decisions.guard import Guard, GuardSettings
+from loadmaster.serving.decisions.guard import (
+    Guard,
+    GuardResult,
+    GuardSettings,
+    restore_history,
+)
 from loadmaster.serving.system import Quantity
 
 numbers = st.floats(-1e6, 1e6)
 
 
 def applied(guard: Guard, current: float, proposed: float, now_s: float = 0.0) -> float:
-    result = guard.apply([Quantity("web", current, proposed)], now_s)
-    return result.allowed.get("web", proposed)
+    return carried_out(guard, [Quantity("web", current, proposed)], now_s).allowed.get(
+        "web", proposed
+    )
+
+
+def carried_out(guard: Guard, quantities: list[Quantity], now_s: float) -> GuardResult:
+    result = guard.apply(quantities, now_s)
+    guard.commit(quantities, result, now_s)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -42,8 +54,8 @@ def test_limits_of_one_quantity(limits: dict[str, Any], moves: list[tuple[float,
 
 def test_changes_are_reported() -> None:
     guard = Guard(GuardSettings(minimum=2, maximum=8, flaps=0))
-    result = guard.apply([Quantity("web", 5, 12), Quantity("db", 5, 1)], 0.0)
-    assert result == (
+    result = carried_out(guard, [Quantity("web", 5, 12), Quantity("db", 5, 1)], 0.0)
+    assert result[:3] == (
         {"web": 8, "db": 2},
         ("bounds: web from 12 to 8", "bounds: db from 1 to 2"),
         (guards.BOUNDS, guards.BOUNDS),
@@ -69,7 +81,7 @@ def test_the_number_of_histories_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(guards, "MAX_QUANTITIES", 3)
     guard = Guard(GuardSettings(flaps=0))
     for name in "abcd":
-        guard.apply([Quantity(name, 1, 2)], 0.0)
+        carried_out(guard, [Quantity(name, 1, 2)], 0.0)
     assert guard.apply([Quantity("a", 2, 1)], 1.0).allowed == {}  # the history of a was dropped
     assert guard.apply([Quantity("d", 2, 1)], 1.0).allowed == {"d": 2}
 
@@ -97,3 +109,24 @@ def test_bounds_and_steps_hold_for_any_moves(moves: list[tuple[float, float]], s
 def test_wrong_settings_are_refused(values: dict[str, float], line: str) -> None:
     with pytest.raises(InputError, match=line):
         build_settings(GuardSettings, values)
+
+
+def test_results_that_are_not_carried_out_do_not_count() -> None:
+    guard = Guard(GuardSettings(flaps=1, stabilisation_s=60))
+    for now_s in range(20):
+        guard.apply([Quantity("web", 2, 1 + 2 * (now_s % 2))], float(now_s))
+    assert guard.histories == {}
+
+
+def test_histories_are_restored_on_another_clock() -> None:
+    changed: dict[str, Any] = {}
+    guard = Guard(GuardSettings(flaps=2, stabilisation_s=30), changed.__setitem__)
+    for now_s, proposed in ((100.0, 3), (131.0, 1), (140.0, 3)):
+        applied(guard, 2, proposed, now_s)
+    assert list(changed) == ["web"]
+    record = changed["web"].record(1000.0)
+    again = Guard(guard.settings)
+    again.histories["web"] = restore_history(record, 1100.0, 41.0)
+    assert again.histories["web"].turns == [31.0, 40.0]
+    assert applied(again, 2, 1, 41.0) == applied(guard, 2, 1, 141.0) == 2
+    assert restore_history(record, 0.0, 5.0).turns == [5.0, 5.0]  # a clock was set back

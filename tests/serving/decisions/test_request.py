@@ -13,23 +13,17 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError, model_validator
 
 from loadmaster.serving.decisions import request
-from loadmaster.serving.decisions.request import RequestError, RequestOptions, parse_options, read
-from loadmaster.serving.monitoring.recorder import state_text
+from loadmaster.serving.decisions.request import (
+    RequestError,
+    encoded_state,
+    parse_options,
+    read,
+)
 from loadmaster.serving.system import Quantity, Record
 from tests.serving import toy
 
 REQUEST: Any = request.request_model(toy.ENDPOINT)
 STATE = {"load": 42.0, "replicas": 3}
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"null", b'"mode"', b'{"mode": ', b'{"mode": "shadow"', b"\xff",
-            b"[" * 5000 + b'"mode"'],
-)  # fmt: skip
-def test_parse_options_leaves_malformed_requests_to_read(raw: bytes) -> None:
-    assert parse_options(raw) == RequestOptions()
-    with pytest.raises(RequestError):
-        read(REQUEST, raw)
 
 
 def refused(check: Callable[[], object]) -> RequestError:
@@ -39,7 +33,18 @@ def refused(check: Callable[[], object]) -> RequestError:
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("mode", "x"), ("deadline_ms", "5"), ("request_id", "")]
+    "raw", [b"", b"[]", b"null", b'"mode"', b'{"mode": ', b'{"mode": "shadow"', b'{"mode": "\xff"}',
+            b"[" * 5000 + b'"mode"'],
+)  # fmt: skip
+def test_malformed_requests_are_refused_in_the_same_words(raw: bytes) -> None:
+    lines = [
+        refused(check).line for check in (lambda: parse_options(raw), lambda: read(REQUEST, raw))
+    ]
+    assert lines[0] == lines[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("mode", "x"), ("deadline_ms", "5"), ("request_id", ""), ("tenant", "a b")]
 )
 def test_parse_options_refuses_wrong_options(field: str, value: str) -> None:
     raw = request.to_json({"state": STATE, field: value})
@@ -50,7 +55,7 @@ def test_parse_options_refuses_wrong_options(field: str, value: str) -> None:
 def test_names_may_be_escaped(name: str) -> None:
     raw = f'{{"{name}": "shadow", "state": {json.dumps(STATE)}}}'.encode()
     assert parse_options(raw).mode == read(REQUEST, raw).mode == "shadow"
-    assert json.loads(state_text(raw, parse_options(raw))) == STATE
+    assert json.loads(encoded_state(raw)) == STATE
 
 
 def test_the_last_of_repeated_names_counts() -> None:
@@ -59,9 +64,9 @@ def test_the_last_of_repeated_names_counts() -> None:
     found = read(REQUEST, raw)
     assert (found.state.load, found.state.replicas, found.mode) == (3, 2, "active")
     assert parse_options(raw).mode == "active"
-    assert json.loads(state_text(raw, parse_options(raw))) == {"load": 3, "replicas": 2}
+    assert json.loads(encoded_state(raw)) == {"load": 3, "replicas": 2}
     twice = b'{"state": {"load": 1, "replicas": 1}, "state": {"load": 2, "replicas": 2}}'
-    assert json.loads(state_text(twice, parse_options(twice))) == {"load": 2, "replicas": 2}
+    assert json.loads(encoded_state(twice)) == {"load": 2, "replicas": 2}
 
 
 names = st.text(max_size=12) | st.sampled_from(['"mode"', '"state"', "\\", '":', '{"state":1}'])
@@ -69,6 +74,7 @@ options = {
     "mode": st.sampled_from(["active", "shadow"]),
     "deadline_ms": st.none() | st.floats(1, 100),
     "request_id": st.none() | st.text("az09.:-", min_size=1, max_size=9),
+    "tenant": st.text("az09.-", min_size=1, max_size=9),
 }
 
 
@@ -87,8 +93,8 @@ def test_options_and_logged_state_are_those_that_were_sent(
         found = read(REQUEST, raw)
     except RequestError:
         return
-    assert json.loads(state_text(raw, parse_options(raw))) == state
-    assert parse_options(raw) == (found.mode, found.deadline_ms, found.request_id)
+    assert json.loads(encoded_state(raw)) == state
+    assert parse_options(raw) == (found.mode, found.deadline_ms, found.request_id, found.tenant)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.serving.decisions import service as module
+from loadmaster.serving.decisions import pipeline as module
 from loadmaster.serving.http import schemas
 from loadmaster.serving.monitoring.log_files import DecisionRow, read_log
 from loadmaster.serving.worker.worker import PolicyRunner, SystemWorker
@@ -112,7 +112,7 @@ def test_warm_up_skips_guard_and_breaker(start: Start, monkeypatch: pytest.Monke
 
 
 def test_the_rule_decides_before_readiness(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SystemWorker, "load", gone)
+    monkeypatch.setattr(SystemWorker, "is_up", False)
     here = start(wait=False)
     assert here.request("GET", "/readyz").status == 503
     assert here.decide()["cause"] == "worker down"
@@ -207,7 +207,8 @@ def test_feedback_counts_for_the_source_of_the_decision(start: Start) -> None:
     here = start()
     for mode, reward in (("active", 2.0), ("shadow", 1.0)):
         body = {"id": here.decide(mode=mode)["id"], "outcome": {"reward": reward}}
-        assert here.post("feedback", body).json == {"accepted": True, "reward": reward}
+        accepted = {"accepted": True, "reward": reward, "tenant": "default"}
+        assert here.post("feedback", body).json == accepted
     rewards = here.status()["rewards"]
     assert (rewards["policy"]["mean"], rewards["rule"]["mean"]) == (2.0, 1.0)
 

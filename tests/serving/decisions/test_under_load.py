@@ -1,4 +1,4 @@
-"""Short forms of `bench serve` and `bench soak` on a service on Ray Serve."""
+"""Short forms of `bench serve` and `bench soak`, with kills too, on a service on Ray Serve."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from loadmaster.envs.settings import build_settings
+from loadmaster.platform.bench import kills, soak_kills
 from loadmaster.platform.bench import soak as soak_bench
 from loadmaster.platform.bench.bench_server import BenchServer
+from loadmaster.platform.bench.replicas import measure_point
 from loadmaster.platform.bench.serve import measure_loads
 from loadmaster.platform.bench.soak import run_soak, soak_result
 from loadmaster.serving.settings import ServeSettings
@@ -36,6 +38,39 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
 
     yield start_noops("127.0.0.1", free_port())
     serve.delete(NAME)
+
+
+@pytest.fixture
+def whole(server: BenchServer, live: Live) -> BenchServer:
+    """The server with all systems, the port and the folder of the service."""
+    systems = {"toy": {"endpoint": toy.REFERENCE}, "decima": {}, "das": {}}
+    values = {"systems": systems, "port": live.port, "folder": live.folder}
+    return server._replace(settings=build_settings(ServeSettings, values))
+
+
+def test_soak_with_kills_sees_replacements(
+    whole: BenchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker, and the control process if time is left: there is only one gateway here."""
+    monkeypatch.setattr(kills, "drawn_kinds", lambda _: iter(["worker", "control"]))
+    lines: list[str] = []
+    soak = soak_kills.run_kill_soak(whole, 12.0, 4.0, lines.append, rate=5.0)
+    result = soak_kills.kills_result(soak)
+    assert result.requests == 12 * 5 * 3
+    assert result.failed <= 0.05 * result.requests, result  # the client's deadline is 1 s
+    assert 1 <= result.kills == result.replaced
+    assert soak.kills[0].kind == "worker"
+    assert all(0.1 < (one.replaced_s or 0) < kills.REPLACED_S for one in soak.kills)
+    assert lines[-1].startswith("killed: ")
+
+
+def test_a_point_of_one_replica_forwards_nothing(whole: BenchServer) -> None:
+    point = measure_point(whole, "toy", None, lambda _: None, rounds=1, seconds=0.5)
+    assert (point.replicas, point.connections, point.speedup) == (1, 16, 1.0)
+    assert (point.forwarded, point.forwarded_share) == (0.0, None)
+    assert point.by_policy > 0.9
+    assert 0 < point.single_p50_ms <= point.p50_ms <= point.p99_ms
+    assert 0 < point.generator_cpu < 1
 
 
 def test_soak_holds(server: BenchServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,9 @@ import pytest
 from starlette.routing import Route
 
 from loadmaster.envs.errors import InputError
-from loadmaster.serving.http import auth
+from loadmaster.serving.http import auth, known_callers
 from loadmaster.serving.http.auth import FailedAuthLimiter, RateLimit, Scope, TokenStore
+from loadmaster.serving.http.known_callers import KnownCallers
 from loadmaster.serving.http.routes import PUBLIC
 from loadmaster.serving.policies.manager import AdminAction
 from tests.serving.conftest import LocalService, Start
@@ -132,7 +133,8 @@ def test_a_bucket_refills_with_time() -> None:
 
 def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auth, "MAX_CLIENTS", 10)
-    limit, failures = RateLimit(1.0, 1), FailedAuthLimiter(1)
+    monkeypatch.setattr(known_callers, "MAX_CALLERS", 10)
+    limit, failures = RateLimit(1.0, 1), FailedAuthLimiter(1, KnownCallers())
     principals = auth.parse_tokens("\n".join(f"read {READ}{n}" for n in range(12)), "here")
     for number, principal in enumerate(principals):
         limit.wait_s(number, 0.0)
@@ -145,7 +147,7 @@ def test_the_number_of_clients_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_failed_attempts_delay_new_tokens_only() -> None:
-    failures = FailedAuthLimiter(wrong=2)
+    failures = FailedAuthLimiter(2, KnownCallers())
     known, new = auth.parse_tokens(f"read {READ}\nread {OTHER}", "here")
     assert failures.wait_s("a", known, 0.0) == 0
     assert [failures.wait_s("a", None, 0.0) for _ in range(3)] == [0, 0, 1]
@@ -232,21 +234,31 @@ def test_only_an_admin_token_allows_admin_actions(start: Start, tokens: Path) ->
 def test_other_hosts_and_origins_are_refused_without_tokens(start: Start) -> None:
     """A web page in a browser on this machine must not be able to pause the service."""
     here = start()
-    for headers in [
+    refused: list[Any] = [
         *({"Host": host} for host in ("", EVIL, f"{EVIL}:8700", f"127.0.0.1.{EVIL}")),
         *({"Host": host} for host in ("10.0.0.7:8700", "0.0.0.0:8700", "[2001:db8::1]:8700")),
+        *(
+            {"Host": f"127.0.0.1{rest}"}
+            for rest in (f":80@{EVIL}", ":80:90", ":", ":8x", "/", " x")
+        ),
+        *({"Host": host} for host in (f"{EVIL}@127.0.0.1", "::1", "[::1]x", "[127.0.0.1]", "[::1")),
+        [("Host", LOCAL), ("Host", EVIL)],
+        [("Host", LOCAL), ("Host", LOCAL)],
+        {"Host": f"{LOCAL}, {EVIL}"},
+        [("Host", LOCAL), ("Origin", f"http://{LOCAL}"), ("Origin", f"http://{EVIL}")],
         {"Host": LOCAL, "Origin": f"http://{EVIL}"},
         {"Host": LOCAL, "Origin": "http://127.0.0.1:3000"},
         {"Host": LOCAL, "Origin": "null"},
         {"Host": "localhost:8700", "Origin": f"http://{LOCAL}"},
-    ]:
+    ]
+    for headers in refused:
         for method, path, body in routes_of(here, public=False):
             answer = here.request(method, path, body, headers=headers)
             assert answer.status == 403, (headers, method, path, answer)
+    assert here.request("GET", "/v1/systems", host=None).status == 403
     assert not here.status()["paused"]
     for headers in [
-        {},
-        *({"Host": host} for host in (LOCAL, "localhost", "[::1]:8700")),
+        *({"Host": host} for host in (LOCAL, "localhost", "LocalHost:1", "[::1]:8700", "[::1]")),
         *({"Host": host, "Origin": f"http://{host}"} for host in (LOCAL, "localhost:8700")),
     ]:
         assert here.request("GET", "/v1/systems", headers=headers).status == 200
@@ -303,7 +315,7 @@ def test_tokens_are_never_written_or_returned(
         answers.append(here.request("GET", "/nowhere", headers=bearer(token)))
         answers.append(here.request("POST", "/v1/unknown/decide", STATE, headers=bearer(token)))
     system = here.service.systems["toy"]
-    here.run(system.tick())
+    here.run(here.service.tick())
     bug = mock.patch.object(system, "status", side_effect=RuntimeError("a bug"))
     with bug, pytest.raises(RuntimeError):
         here.request("GET", "/v1/toy/status", headers=bearer(READ))

@@ -80,6 +80,10 @@ def bad_requests(state: dict[str, Any]) -> dict[Refusal, list[bytes]]:
             "request_id", b'""', b'"\\u0000"', '"\u00e2"'.encode(), b'"a b"', b'"a\\n"', b"7",
             b'"%s"' % (b"x" * 4_000_000),
         ),
+        (422, "tenant", ""): options(
+            "tenant", b'""', b'"a b"', b'"a\\n"', b'"../a"', b'"\\u0000"', b"7", b"null",
+            b'"%s"' % (b"x" * 65), b'"%s"' % (b"x" * 4_000_000),
+        ),
         (422, "state.version", "1"): states("version", 2),
         (422, "state.version", "integer"): states("version", True, "1"),
         (422, "state.versoin", "'version'"): states("versoin", 1),
@@ -132,7 +136,10 @@ FEEDBACK: dict[Refusal, list[bytes]] = {
 }
 NO_NUMBERS = (b"NaN", b"-Infinity", b"1e999", b"9" * 400, b'"1"', b"true")
 REWARDS: dict[Refusal, list[bytes]] = {
-    (422, "outcome.reward", ""): [b'{"outcome": {"reward": %s}}' % one for one in NO_NUMBERS]
+    (422, "tenant", ""): [
+        b'{"tenant": %s, "outcome": {"reward": 1}}' % name for name in (b'"a/b"', b"null", b'""')
+    ],
+    (422, "outcome.reward", ""): [b'{"outcome": {"reward": %s}}' % one for one in NO_NUMBERS],
 }
 
 
@@ -161,7 +168,7 @@ def test_extreme_rewards_keep_the_statistics_finite(start: Start) -> None:
         assert "NaN" not in text
         assert "Infinity" not in text
     rewards = here.status()["rewards"]
-    here.run(here.service.systems["toy"].tick())
+    here.run(here.service.tick())
     here.close()
     assert start().status()["rewards"] == rewards  # saved and restored
 

@@ -1,6 +1,5 @@
 """Generated requests: Schemathesis over the OpenAPI document, and mutations of valid states."""
 
-import copy
 import os
 from collections import Counter
 from io import BytesIO
@@ -19,13 +18,14 @@ from schemathesis.specs.openapi import checks
 from urllib3 import HTTPResponse
 
 from tests.serving.conftest import ALL, SYSTEMS, LocalService
+from tests.serving.mutations import mutated
 
 # Number of generated requests, at least. More find more: LOADMASTER_FUZZ=100000.
 EXAMPLES = int(os.environ.get("LOADMASTER_FUZZ", "2000"))
 # Shares of it, 1 for other operations. States of real systems take long to generate and are nearly
 # always refused; mutations of valid ones are tested below.
 SHARES = {"decide": 2, "feedback": 6, "promote": 4, "decisions": 4, "toy/decide": 24}
-HAVE_INPUT = ("decisions", "example")  # of the GET operations
+HAVE_INPUT = ("decisions", "example", "status", "history", "systems")  # of the GET operations
 MARGIN = 1.05  # some operations have fewer distinct requests than their share
 CHECKS = [
     not_a_server_error, checks.status_code_conformance, checks.content_type_conformance,
@@ -68,7 +68,7 @@ def test_every_response_is_documented(everything: LocalService) -> None:
     for found in schema.get_all_operations():
         operation = found.ok()
         system, _, verb = operation.path.removeprefix("/v1/").partition("/")
-        has_input = operation.method == "post" or verb in HAVE_INPUT
+        has_input = operation.method == "post" or (verb or system) in HAVE_INPUT
         share = SHARES.get(f"{system}/{verb}", SHARES.get(verb, 1)) if has_input else 0
         modes = list(GenerationMode) if has_input else [GenerationMode.POSITIVE]
         runs += [(share, operation.as_strategy(generation_mode=mode)) for mode in modes]
@@ -92,53 +92,18 @@ def test_every_response_is_documented(everything: LocalService) -> None:
         everything.request("POST", f"/v1/{name}/resume")
 
 
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=True) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
-
-
-def paths_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = value if isinstance(value, dict) else dict(enumerate(value))
-    found = []
-    for key, one in inside.items():
-        found.append((*path, key))
-        if isinstance(one, dict | list):
-            found += paths_in(one, (*path, key))
-    return found
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("system", sorted(SYSTEMS))
 def test_mutated_states_are_decided_or_refused(everything: LocalService, system: str) -> None:
     """Values of a valid state are replaced, removed or duplicated."""
     names = everything.service.systems[system].endpoint.examples()
     valid = min((everything.state(system, name) for name in names), key=lambda s: len(str(s)))
-    paths = paths_in(valid)
     seen = set()
 
     @settings(REPRODUCIBLE, max_examples=200)
     @given(data=st.data())
     def mutate(data: st.DataObject) -> None:
-        state = copy.deepcopy(valid)
-        for path in data.draw(st.lists(st.sampled_from(paths), min_size=1, max_size=3)):
-            branch: Any = state
-            try:
-                for part in path[:-1]:
-                    branch = branch[part]
-                value = branch[path[-1]]
-            except (KeyError, IndexError, TypeError):
-                continue  # removed by an earlier mutation
-            how = data.draw(st.sampled_from(["replace", "nudge", "remove", "duplicate"]))
-            if how == "remove":
-                del branch[path[-1]]
-            elif how == "duplicate" and isinstance(branch, list):
-                branch.append(value)
-            elif how == "nudge" and isinstance(value, int):
-                branch[path[-1]] = value + data.draw(st.integers(-3, 3))
-            else:
-                branch[path[-1]] = data.draw(JSON_VALUES)
+        state = mutated(data, valid)
         answer = everything.request("POST", f"/v1/{system}/decide", {"state": state})
         seen.add(answer.status)
         assert answer.status in (200, 422), answer

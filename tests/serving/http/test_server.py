@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable
 from http.client import HTTPConnection
@@ -32,6 +33,8 @@ POST = b"POST /v1/toy/decide" + CLOSE
 
 
 async def hello(scope: Any, receive: Any, send: Any) -> None:
+    while (await receive()).get("more_body"):
+        pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": scope["client"][0].encode()})
 
@@ -123,6 +126,63 @@ def test_endless_headers_are_cut_off(first: bytes) -> None:
             line.sendall(first)
             while sent < 100 * MAX_HEADER_BYTES:
                 sent += line.send(b"x" * 4096)
+                time.sleep(0.0005)
+        return sent
+
+    assert while_listening(work) < 100 * MAX_HEADER_BYTES
+
+
+LARGE = b"X: " + b"x" * (2 * MAX_HEADER_BYTES) + b"\r\n"
+MANY = b"X: y\r\n" * MAX_HEADER_BYTES
+LAST_CHUNK = b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /" + CLOSE + LARGE + b"\r\n", b"431"),
+        (b"GET /" + CLOSE + LARGE, b"431"),  # not complete
+        (b"GET /" + CLOSE + MANY + b"\r\n", b"431"),
+        (b"GET /" + b"x" * (2 * MAX_HEADER_BYTES) + CLOSE + b"\r\n", b"431"),
+        (REQUEST + b"GET /" + CLOSE + LARGE + b"\r\n", b"431"),  # after another request
+        (b"GET /" + CLOSE + b"X: " + b"x" * (MAX_HEADER_BYTES - 100) + b"\r\n\r\n", b"200"),
+        (b"POST /" + CLOSE + b"Content-Length: 200000\r\n\r\n" + b"x" * 200_000, b"200"),
+        (REQUEST * 5000 + b"GET /" + CLOSE + b"\r\n", b"200"),  # pipelined
+    ],
+)
+def test_large_headers_are_refused_however_they_arrive(data: bytes, status: bytes) -> None:
+    """Also in one large segment, which holds the beginning and the end of the headers."""
+
+    def work(port: int) -> bytes:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as line:
+            threading.Thread(target=send, args=(line,)).start()
+            received = b""
+            while part := line.recv(1 << 16):  # until the connection is closed
+                received += part
+            return received
+
+    def send(line: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            line.sendall(data)
+
+    received = while_listening(work)
+    assert received.rpartition(b"HTTP/1.1 ")[2].startswith(status)
+    assert b" 400 " not in received
+
+
+def test_endless_trailers_are_cut_off() -> None:
+    """The parser keeps them as it keeps headers."""
+
+    def work(port: int) -> int:
+        sent = 0
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=5) as line,
+            contextlib.suppress(BrokenPipeError, ConnectionResetError),
+        ):
+            line.sendall(b"POST / HTTP/1.1\r\nHost: localhost\r\n" + LAST_CHUNK)
+            while sent < 100 * MAX_HEADER_BYTES:
+                line.sendall(b"X: y\r\n" * 1000)
+                sent += 6000
                 time.sleep(0.0005)
         return sent
 

@@ -80,7 +80,7 @@ def test_stop_logs_and_wait(jobs: Jobs, dashboard: Dashboard) -> None:
     dashboard.logs["loadmaster-a"] = "one\ntwo\n"
     assert jobs.logs("loadmaster-a") == "one\ntwo\n"
     assert [jobs.stop("loadmaster-a") for _ in range(2)] == [True, False]
-    assert jobs.wait("loadmaster-a", patience_s=0).status == "stopped"
+    assert jobs.wait("loadmaster-a", wait_s=0).status == "stopped"
 
 
 @pytest.mark.parametrize("method", ["get", "logs", "stop", "follow"])

@@ -101,3 +101,13 @@ def test_failed_job_has_the_last_lines() -> None:
     assert len(job.last_lines()) == 10
     message = "Job supervisor actor failed to start: no pip\nhere"
     assert job_from(details(message=message)).last_lines() == message.splitlines()
+
+
+@pytest.mark.slow
+def test_lost_job_is_known_by_the_error_of_ray() -> None:
+    from ray.job_submission import JobErrorType
+
+    for error in JobErrorType:
+        job = job_from(details(status="FAILED", error_type=error))
+        assert job.lost == (error is JobErrorType.JOB_SUPERVISOR_ACTOR_DIED)
+        assert job_from(details(status="FAILED", error_type=error.value)).lost == job.lost

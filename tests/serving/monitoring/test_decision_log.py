@@ -102,6 +102,16 @@ def test_rows_are_read_back(make: OpenLog) -> None:
     assert log.status() == (5, size, 0, None)
 
 
+def test_logs_from_before_tenants_are_read(make: OpenLog) -> None:
+    log = make()
+    put(log, 1, tenant="a")
+    log.close()
+    (part,) = parts(log.folder)
+    assert [row.tenant for row in read(log.folder)] == ["a"]
+    pq.write_table(pq.read_table(part).drop_columns("tenant"), part)
+    assert [(row.id, row.tenant) for row in read(log.folder)] == [("d1", "default")]
+
+
 def test_read_log_filters_by_time(make: OpenLog) -> None:
     log = make(part_rows=10)
     put(log, *range(30))
@@ -271,7 +281,8 @@ def test_rows_of_many_threads_are_written(make: OpenLog) -> None:
 
 
 def test_foreign_and_damaged_files_are_skipped_with_a_warning(tmp_path: Path) -> None:
-    part = log_files.write_part(tmp_path, DECISIONS, [decision(0)], 1)
+    name, _ = log_files.write_part(tmp_path, DECISIONS, [decision(0)], 1)
+    part = tmp_path / name
     pq.write_table(pq.read_table(part).append_column("colour", pa.array(["red"])), part)
     whole = part.read_bytes()
     turned = whole[:200] + bytes(255 - byte for byte in whole[200:400]) + whole[400:]

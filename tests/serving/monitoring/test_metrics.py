@@ -10,15 +10,16 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.decisions.request import Decided, RequestOptions
+from loadmaster.serving.decisions.tenant_names import is_tenant
 from loadmaster.serving.http import app_factory
 from loadmaster.serving.monitoring import metrics
 from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
-from loadmaster.serving.monitoring.metrics import METRICS, export_port
+from loadmaster.serving.monitoring.metrics import METRICS, OTHER_TENANTS, TenantLabels, export_port
 from loadmaster.serving.monitoring.monitor import MonitorSettings
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from tests.serving.conftest import Start
 
-REJECTED = "loadmaster_rejected_total"
+REJECTED, DROPPED = "loadmaster_rejected_total", "loadmaster_log_dropped_total"
 
 
 def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +27,7 @@ def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(metrics, "record", lambda *arguments: recorded.append(arguments))
     log = DecisionLog(tmp_path, LogSettings(queue_rows=1, flush_s=3600))
     settings, others = MonitorSettings(reward_block=1), MagicMock()
-    recorder = DecisionRecorder("toy", settings, log, others, others, "SERVING", 0.0)
+    recorder = DecisionRecorder("toy", settings, log, others, "SERVING", 0.0)
     recorder.report(paused=False)
     assert {name for name, *_ in recorded} == {"loadmaster_lifecycle", "loadmaster_paused"}
     decided = Decided(
@@ -39,10 +40,18 @@ def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for step in range(60):
         recorder.record_feedback("a", {}, "policy", 2.0 if step < 40 else 0.1, float(step))
     recorder.report(paused=True)
-    recorder.close()
-    assert {name for name, *_ in recorded} == set(METRICS) - {REJECTED}
-    for name, _, system, *labels in recorded:
-        assert (system, 1 + len(labels)) == ("toy", len(METRICS[name].labels))
+    log.close()
+    assert {name for name, *_ in recorded} == set(METRICS) - {REJECTED, DROPPED}
+    for name, _, system, tenant, *labels in recorded:
+        assert (system, tenant) == ("toy", "default")
+        assert 2 + len(labels) == len(METRICS[name].labels)
+
+
+def test_tenants_beyond_the_bound_share_a_label() -> None:
+    labels = TenantLabels(most=3)
+    found = [labels.label(name) for name in ("a", "b", "c", "a", "default", "d")]
+    assert found == ["a", "b", OTHER_TENANTS, "a", "default", OTHER_TENANTS]
+    assert not is_tenant(OTHER_TENANTS)  # no tenant can have the name
 
 
 def test_refusals_are_counted_by_status(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,14 +94,16 @@ def scrape(system: str) -> dict[str, float]:
 @pytest.mark.slow
 def test_ray_exports_counters_gauges_and_histograms(ray_session: None) -> None:
     for latency_ms in (0.4, 2.5, 2.6, 2000.0):
-        metrics.record("loadmaster_decision_latency_ms", latency_ms, "test-metrics")
-        metrics.record("loadmaster_decisions_total", 1, "test-metrics", "policy")
+        metrics.record("loadmaster_decision_latency_ms", latency_ms, "test-metrics", "default")
+        metrics.record("loadmaster_decisions_total", 1, "test-metrics", "default", "policy")
     buckets = {"0.5": 1, "2.0": 1, "3.0": 3, "1000.0": 3, "+Inf": 4}
     expected = {f"decision_latency_ms_bucket {most}": count for most, count in buckets.items()}
     expected |= {"decisions_total policy": 4, "shadow_agreement": 0.25}
     found, deadline = scrape("test-metrics"), time.monotonic() + 40
     while not expected.keys() <= found.keys() and time.monotonic() < deadline:
-        metrics.record("loadmaster_shadow_agreement", 0.25, "test-metrics")  # or Ray drops it
+        metrics.record(
+            "loadmaster_shadow_agreement", 0.25, "test-metrics", "default"
+        )  # or Ray drops it
         time.sleep(0.5)
         found = scrape("test-metrics")
     assert {key: found.get(key) for key in expected} == expected

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.serving.http import app_factory
+from loadmaster.serving.replicas import system_control
 from tests.serving.conftest import LocalService, Start
 from tests.serving.policies.conftest import FakeCluster
 
@@ -18,7 +18,7 @@ SETTINGS: dict[str, Any] = {
 
 def tick(here: LocalService) -> None:
     here.run(asyncio.sleep(0.05))  # for decisions in the shadow
-    here.run(here.service.systems["toy"].tick())
+    here.run(here.service.tick())
 
 
 def send_rewards(here: LocalService, reward: float, times: int, mode: str = "active") -> None:
@@ -31,7 +31,7 @@ def send_rewards(here: LocalService, reward: float, times: int, mode: str = "act
 @pytest.fixture
 def degraded(start: Start, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> LocalService:
     """A service whose policy earned more than the rule, and then less; a job is submitted."""
-    monkeypatch.setattr(app_factory, "Jobs", lambda: cluster)
+    monkeypatch.setattr(system_control, "Jobs", lambda: cluster)
     here = start(toy=SETTINGS)
     send_rewards(here, 1.0, 12, mode="shadow")
     send_rewards(here, 2.0, 20)

@@ -56,6 +56,14 @@ class Setup:
         return self.poll(now)
 
 
+def test_folder_of_retrainings_is_private_and_a_fault_of_it_a_failure(setup: Setup) -> None:
+    setup.submit()
+    assert setup.folder.stat().st_mode & 0o777 == 0o700
+    (setup.folder.parent / "file").touch()
+    blocked = setup.another(subfolder="../file/inside")
+    assert blocked.submit(setup.bundle, {}, "drift", 0.0).status == "failed"
+
+
 @pytest.fixture
 def setup(cluster: FakeCluster, tmp_path: Path) -> Setup:
     return Setup(cluster, tmp_path)

@@ -67,11 +67,42 @@ def test_refused_bundle_leaves_no_copy(
     assert "does not exist" in refused(tmp_path / "nowhere")
     assert "damaged" in refused(short)
     assert "another" in refused(good, Store(tmp_path / "kept", "another"))
-    monkeypatch.setattr(module.shutil, "copyfile", disk_full)
+    monkeypatch.setattr(module.shutil, "copyfileobj", disk_full)
     assert "No space left" in refused(good)
     monkeypatch.setattr(module, "MAX_BUNDLE_FILE", 5)
     assert "damaged" in refused(good)  # too large
     assert kept_by(tmp_path) == set()
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "weights.safetensors", "README.md"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "fifo", "folder"])
+def test_bundle_of_other_than_plain_files_is_refused(
+    store: Store, tmp_path: Path, name: str, kind: str
+) -> None:
+    """A link could refer to any file that the service may read."""
+    source = toy.make_bundle(tmp_path / "source")
+    (source / name).touch()
+    moved = (source / name).rename(tmp_path / "moved")
+    match kind:
+        case "link":
+            (source / name).symlink_to(moved)
+        case "dangling link":
+            (source / name).symlink_to(tmp_path / "nowhere")
+        case "fifo":
+            os.mkfifo(source / name)
+        case "folder":
+            (source / name).mkdir()
+    with pytest.raises(InputError) as fault:
+        store.accept(source, "now")
+    assert name in str(fault.value)
+    assert "expected a plain file" in str(fault.value)
+    assert kept_by(tmp_path) == set()
+
+
+def test_link_to_a_folder_of_plain_files_is_accepted(store: Store, tmp_path: Path) -> None:
+    source = toy.make_bundle(tmp_path / "source")
+    (tmp_path / "latest").symlink_to(source)
+    assert Path(store.accept(tmp_path / "latest", "now").folder).is_dir()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 100_000, b'"x"'])

@@ -1,8 +1,11 @@
 """RPC between gateway and worker: frames, faults, lost connections, and the circuit breaker."""
 
 import asyncio
+import contextlib
+import math
+import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -10,8 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.serving.replicas.membership import machine
+from loadmaster.serving.worker import pool as pool_module
 from loadmaster.serving.worker import rpc
+from loadmaster.serving.worker.pool import CircuitBreaker, WorkerPool
 
+HOST, KEY = "127.0.0.1", b"k" * 32
 Handler = Callable[[rpc.PolicyCall], bytes]
 
 
@@ -32,9 +39,10 @@ def call_of(request: bytes = b"") -> rpc.PolicyCall:
 @asynccontextmanager
 async def connected(decide: Handler, propose: Handler = echo) -> AsyncIterator[rpc.RpcClient]:
     server = rpc.RpcServer({rpc.DECIDE: decide, rpc.PROPOSE: propose})
-    client = await rpc.RpcClient.connect(server.open([])[1])
+    client = await rpc.RpcClient.connect(server.listen("w", HOST, KEY), KEY)
     yield client
     client.close()
+    server.close()
 
 
 @given(st.text(max_size=20), st.text(max_size=20), st.binary(max_size=50), st.floats(0, 1e9))
@@ -138,7 +146,8 @@ async def test_the_death_of_a_worker_is_noticed_at_once(tmp_path: Path) -> None:
         writer.close()
 
     async with await asyncio.start_unix_server(die, tmp_path / "s"):
-        client = await rpc.RpcClient.connect(str(tmp_path / "s"))
+        address = rpc.RpcAddress("w", machine(), str(tmp_path / "s"), HOST, 0)
+        client = await rpc.RpcClient.connect(address, KEY)
         for _ in range(2):
             with pytest.raises(rpc.LostError):
                 await client.call(rpc.DECIDE, call_of(b"x" * 20))
@@ -146,66 +155,72 @@ async def test_the_death_of_a_worker_is_noticed_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_connected_server_leaves_no_file() -> None:
+async def test_the_socket_is_private_and_removed(tmp_path: Path) -> None:
     server = rpc.RpcServer({rpc.DECIDE: echo})
-    name, path = server.open([])
-    assert Path(path).parent.stat().st_mode & 0o777 == 0o700
-    client = await rpc.RpcClient.connect(path)
-    await client.call(rpc.DECIDE, call_of())
-    assert not Path(path).parent.exists()
-    assert server.open([name]) == (name, "")  # connected already
-    client.close()
-
-
-def test_a_server_stops_waiting_for_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "ACCEPT_S", 0.05)
-    _, path = rpc.RpcServer({}).open([])
-    for thread in threading.enumerate():
-        if thread.name == "rpc":
-            thread.join(5)
-    assert not Path(path).exists()
+    path = Path(server.listen("w", HOST, KEY, tmp_path).path)
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    server.close()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.anyio
-async def test_the_pool_connects_to_every_worker_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rpc, "RECONNECT_S", 0.01)
+async def test_processes_of_other_machines_need_the_key() -> None:
+    server = rpc.RpcServer({rpc.DECIDE: echo})
+    elsewhere = server.listen("w", HOST, KEY)._replace(machine="another")
+    client = await rpc.RpcClient.connect(elsewhere, KEY)
+    assert await client.call(rpc.DECIDE, call_of(b"x")) == b"v in f: x"
+    assert client.is_remote
+    client.close()
+    with pytest.raises(ConnectionError):
+        await rpc.RpcClient.connect(elsewhere, b"wrong")
+    silent = socket.create_connection((elsewhere.host, elsewhere.port))
+    silent.sendall(rpc.frame(rpc.DECIDE, 0, call_of().encode()) + b"x" * 100)
+    silent.settimeout(10)
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := silent.recv(1000):
+            received += data
+    assert len(received) == 64  # random bytes and a digest, no decision
+    silent.close()
+    server.close()
+
+
+@pytest.mark.anyio
+async def test_the_pool_connects_to_every_listed_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "RECONNECT_S", 0.01)
     servers = [rpc.RpcServer({rpc.DECIDE: lambda _, n=n: b"%d" % n}) for n in range(2)]
-    calls = [0]
+    addresses = [one.listen(f"w{n}", HOST, KEY) for n, one in enumerate(servers)]
+    absent = addresses[0]._replace(name="absent", path="/nowhere/s")
+    pool = WorkerPool()
+    assert not pool.is_up
+    with pytest.raises(ConnectionError):
+        pool.decide("v", "f", b"", 0.0)
 
-    async def open_server(known: list[str]) -> Sequence[str]:
-        calls[0] += 1
-        if calls[0] == 1:
-            raise RuntimeError("the worker is starting")
-        return servers[calls[0] // 3 % 2].open(known)
+    async def deciders() -> set[bytes]:
+        """What answers two calls at once, which go to different workers."""
+        first = asyncio.ensure_future(pool.decide("v", "f", b"", math.inf))
+        await asyncio.sleep(0)
+        return {await pool.decide("v", "f", b"", math.inf), await first}
 
-    async def two_clients(pool: rpc.ConnectionPool) -> tuple[rpc.RpcClient, rpc.RpcClient]:
-        """Wait until the pool has two: the one without a pending call is chosen."""
+    async def until_both() -> None:
         async with asyncio.timeout(5):
-            while True:
+            while not pool.is_up or await deciders() != {b"0", b"1"}:
                 await asyncio.sleep(0.005)
-                if (first := pool.connection()) is not None:
-                    pending = asyncio.ensure_future(first.call(rpc.DECIDE, call_of()))
-                    await asyncio.sleep(0)
-                    second = pool.connection()
-                    await pending
-                    if second is not None and second is not first:
-                        return first, second
 
-    pool = rpc.ConnectionPool(open_server, workers=2)
-    assert pool.connection() is None
-    clients = await two_clients(pool)
-    assert {await one.call(rpc.DECIDE, call_of()) for one in clients} == {b"0", b"1"}
-    clients[0].close()
-    await asyncio.sleep(0.02)
-    assert pool.connection() is clients[1]
-    again = await two_clients(pool)
-    assert clients[0] not in again
-    for one in again:
-        one.close()
+    pool.set_workers([*addresses, absent], KEY)
+    await until_both()
+    pool.set_workers([], KEY, keep=True)  # as of a new control process
+    assert await deciders() == {b"0", b"1"}
+    pool.set_workers(addresses[1:], KEY)
+    assert await deciders() == {b"1"}
+    pool.set_workers(addresses, KEY)
+    await until_both()
+    for server in servers:
+        server.close()
 
 
 def test_the_breaker_opens_after_failures_in_a_row() -> None:
-    breaker = rpc.CircuitBreaker(failures=3, retry_s=1.0)
+    breaker = CircuitBreaker(failures=3, retry_s=1.0)
     for failures in (2, 2):
         breaker.succeeded()
         for _ in range(failures):

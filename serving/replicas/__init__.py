@@ -1,0 +1,1 @@
+"""Several gateways and workers that act as one service: control process, ownership of tenants."""
