@@ -45,9 +45,13 @@ def test_queries_use_existing_labels(dashboard: Any) -> None:
         assert grouped, "sum over the labels that Ray adds"
         assert grouped | matched <= known, query
         assert shown == grouped - {"le"}, query
-        assert ('system=~"$system"' in query) == ("system" in metric.labels), query
+        for selector in re.findall(r"ray_loadmaster_\w+(\{[^}]*\})?", query):
+            for label in ("system", "tenant"):
+                assert (f'{label}=~"${label}"' in selector) == (label in metric.labels), query
         assert query.count("(") == query.count(")")
-        assert metric.kind != "gauge" or "rate(" not in query
+        if metric.kind == "gauge":  # states and means cannot be added up over tenants
+            assert "rate(" not in query
+            assert grouped == set(metric.labels)
         assert metric.kind != "histogram" or "_bucket{" in query
 
 
@@ -55,13 +59,25 @@ def test_dashboard_uses_the_provisioned_source(dashboard: Any, docker: Path) -> 
     file = docker / "grafana" / "provisioning" / "datasources" / "prometheus.yaml"
     (source,) = yaml.safe_load(file.read_text())["datasources"]
     source_ref = {"type": source["type"], "uid": source["uid"]}
-    (variable,) = dashboard["templating"]["list"]
-    assert variable["name"] == "system"
-    assert metrics_in(variable["definition"]) <= set(METRICS)
+    variables = dashboard["templating"]["list"]
     assert all(
         each["datasource"] == source_ref
-        for each in (variable, *dashboard["panels"], *targets(dashboard))
+        for each in (*variables, *dashboard["panels"], *targets(dashboard))
     )
+
+
+def test_variables_take_their_values_from_metrics(dashboard: Any) -> None:
+    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    assert set(variables) == {"system", "tenant"}
+    for label, variable in variables.items():
+        (name,) = metrics_in(variable["definition"])
+        assert variable["query"]["query"] == variable["definition"]
+        assert variable["definition"].endswith(f", {label})")
+        assert label in METRICS[name].labels
+        assert variable["includeAll"]
+    # "other tenants" has no gauges; a list of all names would make queries long.
+    assert metrics_in(variables["tenant"]["definition"]) == {"loadmaster_decisions_total"}
+    assert variables["tenant"]["allValue"] == ".*"
 
 
 def test_lifecycle_panel_names_the_states(dashboard: Any) -> None:
