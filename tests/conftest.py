@@ -4,8 +4,6 @@ import contextlib
 import os
 import re
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.browser import Browser, chromium
+from tests.object_store import CREDENTIALS, ObjectStore, object_store
 
 # Before torch is imported: on networks as small as those of tests its threads cost more than they
 # save, seconds where the cores are busy.
@@ -70,11 +69,10 @@ def ray_session(root: Path) -> Iterator[None]:
     import ray
 
     from loadmaster.platform.ray import serve_session
+    from loadmaster.platform.ray.session_folder import session_folder
 
-    # Directly under /tmp: sockets lie deep in this folder, and their paths may have 107 bytes.
-    folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
     with contextlib.ExitStack() as stack:
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(session_folder())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))  # else one is left in the home folder
         patch.delenv("RAY_ADDRESS", raising=False)
@@ -83,16 +81,25 @@ def ray_session(root: Path) -> Iterator[None]:
             for name, value in serve_session.ENVIRONMENT.items():
                 for_workers.setenv(name, value)
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
+            for name, value in CREDENTIALS.items():  # of the S3 server, which may start later
+                for_workers.setenv(name, value)
             ray.init(
                 address="local",
                 num_cpus=2,
                 include_dashboard=False,
                 object_store_memory=128 * 2**20,
                 log_to_driver=False,
-                _temp_dir=folder,
+                _temp_dir=str(folder),
             )
         stack.callback(ray.shutdown)
         yield
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectStore]:
+    """An S3 server for all tests of this process; the environment names it."""
+    with object_store() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,14 @@ class BenchServer(NamedTuple):
             file.write_bytes(to_json({"state": state}))
         return file
 
+    def tenant_bodies(self, system: str, example: str, tenants: int) -> tuple[Path, ...]:
+        """Write requests with one state to files, one for each of the tenants t0, t1, ..."""
+        body, files = self.body(system, example).read_bytes(), []
+        for number in range(tenants):
+            files.append(self.folder / f"{system}-{example}-t{number}.json")
+            files[-1].write_bytes(body[:-1] + b',"tenant":"t%d"}' % number)
+        return tuple(files)
+
 
 def served_systems() -> Systems:
     """Systems of this installation that can be served, with default settings."""
@@ -56,8 +64,13 @@ def served_systems() -> Systems:
 
 
 @contextmanager
-def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterator[BenchServer]:
-    """Run the service until every system is ready; a connected Ray is reused."""
+def bench_server(
+    chosen: Systems, report_step: Callable[[str], None], replicas: int = 1
+) -> Iterator[BenchServer]:
+    """Run the service until every system is ready; a connected Ray is reused.
+
+    `replicas`: number of gateways, and of workers of each system.
+    """
     set_serve_env()
     with tempfile.TemporaryDirectory(prefix="lm-serve-") as folder:
         given = {
@@ -65,7 +78,13 @@ def bench_server(chosen: Systems, report_step: Callable[[str], None]) -> Iterato
             "port": free_ports(1)[0],
             "folder": Path(folder) / "kept",
             "limits": NO_LIMIT,
-            "systems": {name: dict(settings) for name, settings in chosen.items()},
+            # Nothing else runs on this Ray, so nothing is reserved.
+            "cpus": 0,
+            "replicas": replicas,
+            "systems": {
+                name: {"cpus": 0, "workers": replicas, **settings}
+                for name, settings in chosen.items()
+            },
         }
         arguments = serve_arguments(None, [], [], given)
         settings = build_settings(ServeSettings, arguments)

@@ -40,6 +40,9 @@ class Load:
     rate: float | None = None  # requests/s
     warmup_s: float = 0.0  # before `seconds`; not counted
     timeout_s: float = 10.0  # of one request
+    own_bodies: bool = False  # connection k always posts body k, from the first again if fewer
+    in_flight: int | None = None  # requests at a time in a closed loop; None: one per connection
+    marker: str = ""  # responses that contain this text are counted
 
 
 def measure(load: Load) -> dict[str, Any]:
@@ -81,6 +84,11 @@ def drive(load: Load) -> Driver:
 def report(load: Load, driver: Driver) -> dict[str, Any]:
     """Summarise a load. Latencies are those of successful responses; `requests` counts all."""
     latencies = sorted(driver.latencies_s)
+    optional: dict[str, Any] = {}
+    if load.marker:
+        optional["marked"] = driver.marked
+    if load.own_bodies:
+        optional["connections"] = driver.by_connection
     return {
         "url": load.url,
         "concurrency": load.concurrency,
@@ -96,6 +104,7 @@ def report(load: Load, driver: Driver) -> dict[str, Any]:
         "p99_ms": percentile_ms(latencies, 99),
         "max_ms": percentile_ms(latencies, 100),
         "by_second": by_second(driver),
+        **optional,
     }
 
 
@@ -123,8 +132,8 @@ def by_second(driver: Driver) -> list[dict[str, Any]]:
 class Connection(asyncio.Protocol):
     """An HTTP/1.1 connection with one request at a time."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, driver: Driver, number: int) -> None:
+        self._driver, self.number = driver, number
         self._parser = http1.ResponseParser()
         self.transport: asyncio.Transport | None = None
         self.intended: float | None = None  # intended start of its request; None: idle
@@ -149,7 +158,7 @@ class Connection(asyncio.Protocol):
         if answer is None or self.intended is None:
             return
         outcome = "" if 200 <= answer.status < 300 else str(answer.status)
-        self._driver.finished(self, outcome, stays=answer.keep)
+        self._driver.finished(self, outcome, stays=answer.keep, body=answer.body)
 
     def connection_lost(self, fault: Exception | None) -> None:
         self.transport = None
@@ -165,7 +174,8 @@ class Driver:
     def __init__(self, load: Load, server: http1.Address, requests: Sequence[bytes]) -> None:
         self._load, self._server = load, server
         self._loop = asyncio.get_running_loop()
-        self._requests = cycle(requests)
+        self._encoded, self._requests = requests, cycle(requests)
+        self._marker = load.marker.encode()
         self._connections: set[Connection] = set()
         self._idle: deque[Connection] = deque()  # used in turn
         self._due: deque[float] = deque()  # intended starts that wait for a connection
@@ -175,19 +185,20 @@ class Driver:
         self.latencies_s, self.finished_s = array("d"), array("d")  # (answers,)
         self.failed: Counter[str] = Counter()
         self.failed_s: list[float] = []
+        self.marked = 0
+        self.by_connection: list[dict[str, Any]] = [{} for _ in range(load.concurrency)]
         self.cpu_s = 0.0  # of this process; close to `seconds`, the generator was the bottleneck
 
     async def run(self) -> None:
         cpu_before = time.process_time()
-        self._idle.extend(
-            await asyncio.gather(*(self._open() for _ in range(self._load.concurrency)))
-        )
+        numbers = range(self._load.concurrency)
+        self._idle.extend(await asyncio.gather(*(self._open(number) for number in numbers)))
         now = self._loop.time()
         self._start, self._began = now, now + self._load.warmup_s
         self._ends = self._began + self._load.seconds  # no request starts after this
         self._gives_up = self._ends + self._load.timeout_s  # no request is sent after this
         if self._load.rate is None:
-            self._due.extend([now] * self._load.concurrency)
+            self._due.extend([now] * (self._load.in_flight or self._load.concurrency))
             self._dispatch()
         else:
             self._pace()
@@ -216,11 +227,13 @@ class Driver:
         """Measured time; until the last response if that came later."""
         return max(self._load.seconds, max(self.finished_s, default=0.0))
 
-    def finished(self, connection: Connection, outcome: str, stays: bool) -> None:
+    def finished(
+        self, connection: Connection, outcome: str, stays: bool, body: bytes = b""
+    ) -> None:
         now, intended = self._loop.time(), connection.intended
         connection.intended = None
         if intended is not None:
-            self._count(intended, outcome, now)
+            self._count(intended, outcome, now, connection.number, body)
         if stays:
             self._free(connection, now)
         elif connection.transport is not None:
@@ -233,21 +246,24 @@ class Driver:
         if connection.intended is not None:
             self.finished(connection, "connection", stays=False)
         if self._loop.time() < self._ends or self._due:
-            task = self._loop.create_task(self._reopen())
+            task = self._loop.create_task(self._reopen(connection.number))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _open(self) -> Connection:
-        _, connection = await self._loop.create_connection(
-            lambda: Connection(self), self._server.host, self._server.port, ssl=self._server.tls
+    async def _open(self, number: int) -> Connection:
+        server = self._server
+        transport, connection = await self._loop.create_connection(
+            lambda: Connection(self, number), server.host, server.port, ssl=server.tls
         )
         self._connections.add(connection)
+        port = transport.get_extra_info("sockname")[1]
+        self.by_connection[number] = {"port": port, "latencies_ms": []}
         return connection
 
-    async def _reopen(self) -> None:
+    async def _reopen(self, number: int) -> None:
         while self._loop.time() < self._gives_up:
             try:
-                self._free(await self._open(), self._loop.time())
+                self._free(await self._open(number), self._loop.time())
             except OSError:
                 await asyncio.sleep(REOPEN_S)
             else:
@@ -262,7 +278,10 @@ class Driver:
     def _dispatch(self) -> None:
         now = self._loop.time()
         while self._due and self._idle and now < self._gives_up:
-            self._idle.popleft().send(next(self._requests), self._due.popleft(), now)
+            connection, data = self._idle.popleft(), next(self._requests)
+            if self._load.own_bodies:
+                data = self._encoded[connection.number % len(self._encoded)]
+            connection.send(data, self._due.popleft(), now)
 
     def _pace(self) -> None:
         """Start every request that is due; schedule the next call."""
@@ -281,7 +300,9 @@ class Driver:
             if connection.intended is not None and late:
                 connection.fail("timeout")
 
-    def _count(self, intended: float, outcome: str, now: float) -> None:
+    def _count(
+        self, intended: float, outcome: str, now: float, number: int = 0, body: bytes = b""
+    ) -> None:
         if intended < self._began:
             return  # warming up
         if outcome:
@@ -290,6 +311,9 @@ class Driver:
         else:
             self.latencies_s.append(now - intended)
             self.finished_s.append(now - self._began)
+            self.marked += bool(self._marker) and self._marker in body
+            if self._load.own_bodies:
+                self.by_connection[number]["latencies_ms"].append(1000 * (now - intended))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from loadmaster.serving.http.server import listen
 
 NAME = "noop"
 ALONE_PATH, BY_HANDLE_PATH = "/noop", "/noop/by-handle"
+OPTIONS: dict[str, Any] = {**DEPLOYMENT_OPTIONS, "ray_actor_options": {"num_cpus": 0}}
 
 
 def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
@@ -44,7 +45,7 @@ def noop_app(host: str, port: int, nothing: DeploymentHandle) -> FastAPI:
     return app
 
 
-@serve.deployment(name="nothing", **DEPLOYMENT_OPTIONS)
+@serve.deployment(name="nothing", **OPTIONS)
 class Nothing:
     """A worker that decides nothing."""
 
@@ -52,7 +53,7 @@ class Nothing:
         return b"{}"
 
 
-@serve.deployment(name=NAME, **DEPLOYMENT_OPTIONS)
+@serve.deployment(name=NAME, **OPTIONS)
 @serve.ingress()
 class Noop:
     """Ingress with one replica, as the gateway."""

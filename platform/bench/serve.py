@@ -21,6 +21,7 @@ from loadmaster.platform.bench.bench_server import (
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.bench.tenants import measure_tenants
 from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.serving.client import Client
 
@@ -60,7 +61,8 @@ def measure(report_step: Callable[[str], None]) -> list[Figure]:
 
         report_step("start the no-op endpoints")
         noops = start_noops(HERE, free_ports(1)[0])
-        return measure_loads(service, noops, report_step)
+        tenants = measure_tenants(service, report_step)
+        return [*measure_loads(service, noops, report_step), *tenants]
 
 
 def measure_loads(

@@ -24,8 +24,8 @@ from loadmaster.models.files import atomic_text_file
 from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
+from loadmaster.platform.bench.service_processes import TITLE
 from loadmaster.platform.evaluation import charts
-from loadmaster.platform.ray.serve_session import APPLICATION
 from loadmaster.serving.client import Client, ServiceError
 from loadmaster.serving.settings import GATEWAY
 
@@ -34,7 +34,6 @@ PEAK_S, PEAK_CONNECTIONS = 4.0, 16
 CONNECTIONS = 64  # at most; a service that keeps up needs few of them
 EXAMPLES = ("small",) * 9 + ("large",)  # in turn
 EVERY_S = 1.0
-TITLE = f"ray::ServeReplica:{APPLICATION}:"  # of the service's processes; their deployment follows
 MB = 1e6
 WARM_UP = 0.4  # share of the time: bounded caches and histories fill up first
 ALLOWED_GROWTH_MB = 16.0

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from tempfile import mkdtemp
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadmaster.envs.errors import counted
 from loadmaster.platform.cli import options
 from loadmaster.platform.cli.options import AsJson, UsageError, argument, option
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.bench.measurements import Figure
+    from loadmaster.platform.bench.replicas import ReplicaPoint
     from loadmaster.platform.bench.scaling import Point
+    from loadmaster.platform.bench.soak import SoakResult
+    from loadmaster.platform.bench.soak_kills import KillsResult
 
 GROUPS = {"simulators": "simulators", "rollouts": "measurements", "encoder": "encoder"}  # modules
-SERVE, SCALING, SOAK = "serve", "scaling", "soak"  # not part of `all`: minutes, or many cores
+# Not part of `all`: they need the extra `serve`, minutes, or many cores.
+READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
+SOAK, FAULTS = "soak", "faults"
+OTHERS = (READING, SERVE, TENANTS, SCALING, SOAK, FAULTS)
 SYSTEM = "decima"  # default of scaling
 LONGEST_MINUTES = 24 * 60  # of a soak
+MOST_KILLS = 1000
+RECOVERY = ("recovery_s_median", "recovery_s_max")
+SHORTEST_KILLS_S = 5.0  # between two kills in a soak
 WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
 
 def bench(
-    group: Annotated[
-        str, argument("GROUP", f"{', '.join((*GROUPS, SERVE, SCALING, SOAK))}, or all.")
-    ] = "all",
+    group: Annotated[str, argument("GROUP", f"{', '.join((*GROUPS, *OTHERS))}, or all.")] = "all",
     system: Annotated[
         str | None, argument("SYSTEM", "For rollouts and scaling. [default: all; decima]")
     ] = None,
@@ -39,8 +50,23 @@ def bench(
     ] = None,
     gpus: Annotated[int | None, option("N", "For scaling: GPUs for the learner.")] = None,
     minutes: Annotated[float | None, option("N", "For soak. [default: 10]")] = None,
+    names: Annotated[int | None, option("N", "For tenants. [default: 20000]")] = None,
+    kills: Annotated[int | None, option("N", "For faults. [default: 20]")] = None,
+    seed: Annotated[
+        int | None, option("N", "For faults: of the kills and of the training. [default: 1]")
+    ] = None,
+    kill_every: Annotated[
+        float | None, option("SECONDS", "For soak: kill a process of the service so often.")
+    ] = None,
+    replicas: Annotated[
+        str | None, option("N,N", "For serve: measure these numbers of gateways and workers.")
+    ] = None,
     output: Annotated[
-        Path | None, option("FOLDER", "For scaling and soak. [default: results/bench/GROUP]")
+        Path | None,
+        option(
+            "FOLDER",
+            "For scaling, soak, faults, serve --replicas. [default: results/bench/GROUP]",
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,9 +74,14 @@ def bench(
 
     Runs one benchmark at a time and prints each figure beside that of a peer. `scaling` measures
     training with more and more rollout workers and draws a chart; every point is printed and
-    written at once. `serve` measures the decision service beside a no-op endpoint. `soak` loads it
-    at half its peak for some minutes, and exits with 1 if a request fails or memory grows. These
-    three are not part of `all`.
+    written at once. `reading` measures how long the service's worker takes to read a state, from
+    JSON and from MessagePack. `serve` measures the decision service beside a no-op endpoint, with
+    --replicas by the number of gateways and workers; `tenants` measures its memory and disk after
+    one decision for each of many tenants. `soak` loads it at half its peak for some minutes, and
+    exits with 1 if a request fails or memory grows; with --kill-every, its processes are killed,
+    and it exits with 1 if a request of its client fails or a process is not replaced. `faults`
+    trains on a cluster of three nodes of this machine, kills workers, nodes and the driver at
+    random, and exits with 1 if an iteration is lost. These six are not part of `all`.
 
     Example:
 
@@ -60,36 +91,57 @@ def bench(
 
         loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
 
+        loadmaster bench serve --replicas 1,2,4,8 --output results/replicas
+
         loadmaster bench soak --minutes 10 --output results/soak
+
+        loadmaster bench soak --minutes 10 --kill-every 30
+
+        loadmaster bench faults --kills 20 --seed 1 --output results/faults
     """
     set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import unknown_name
 
-    names = (*GROUPS, SERVE, SCALING, SOAK, "all")
-    if group not in names:
-        raise unknown_name("benchmark", group, names)
+    groups = (*GROUPS, *OTHERS, "all")
+    if group not in groups:
+        raise unknown_name("benchmark", group, groups)
     if system is not None and group not in ("rollouts", SCALING):
         raise UsageError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
     for name, value, takers in (
         ("--workers", workers, (SCALING,)),
         ("--gpus", gpus, (SCALING,)),
         ("--minutes", minutes, (SOAK,)),
-        ("--output", output, (SCALING, SOAK)),
+        ("--names", names, (TENANTS,)),
+        ("--kills", kills, (FAULTS,)),
+        ("--seed", seed, (FAULTS,)),
+        ("--kill-every", kill_every, (SOAK,)),
+        ("--replicas", replicas, (SERVE,)),
+        ("--output", output, (SCALING, SOAK, FAULTS, SERVE)),
     ):
         if value is not None and group not in takers:
             where = " or ".join(f"`bench {taker}`" for taker in takers)
             raise UsageError(f"{group} takes no {name}; expected it with {where} only")
+    if names is not None and names < 1:
+        raise UsageError(f"--names is {names}; expected a positive number")
     if group == SCALING:
         bench_scaling(system or SYSTEM, workers, gpus, output, as_json)
         return
     if group == SOAK:
-        bench_soak(10.0 if minutes is None else minutes, output, as_json)
+        bench_soak(10.0 if minutes is None else minutes, kill_every, output, as_json)
         return
+    if group == FAULTS:
+        bench_faults(20 if kills is None else kills, 1 if seed is None else seed, output, as_json)
+        return
+    if replicas is not None:
+        bench_replicas(replicas, output, as_json)
+        return
+    if group == SERVE and output is not None:
+        raise UsageError("serve takes no --output without --replicas; expected both or neither")
     figures: list[Figure] = []
     with _progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")
-            figures += module.measure(show, *([] if system is None else [system]))
+            figures += module.measure(show, *(one for one in (system, names) if one is not None))
     if as_json:
         options.print_json({"results": [asdict(figure) for figure in figures]})
     else:
@@ -113,7 +165,9 @@ def bench_scaling(
     from loadmaster.platform.cli.train import given_values, new_config
     from loadmaster.platform.evaluation.files import check_writable
 
-    sizes, recipe = numbers_of_workers(workers), find_system(system).load("training")
+    default = [count for count in WORKERS if count <= (os.cpu_count() or 1)]
+    sizes = default if workers is None else numbers("--workers", workers)
+    recipe = find_system(system).load("training")
     config = new_config(recipe, given_values(None, [], None, gpus))
     folder = output or Path("results/bench/scaling")
     title = f"Training {system} with more rollout workers on {hardware(config.resources.gpus)}"
@@ -124,41 +178,117 @@ def bench_scaling(
         def on_point(point: Point) -> None:
             points.append(point)
             show(scaling.in_words(point, points[0].workers), True)
-            scaling.write_scaling(points, title, folder)
+            scaling.write_scaling(points, (), title, folder)
 
-        scaling.measure_scaling(recipe, sizes, config, show, on_point)
+        _, larger = scaling.measure_scaling(recipe, sizes, config, show, on_point)
+        scaling.write_scaling(points, larger, title, folder)
     files = [str(folder / name) for name in scaling.FILES]
     if as_json:
         results = [asdict(figure) for figure in scaling.figures_of(system, points)]
         options.print_json({"results": results, "files": files})
         return
-    print_scaling(points)
+    print_scaling(points, "measured")
+    print_scaling(larger, "calculated, with as many rollouts for each worker")
     print(f"Files: {', '.join(files)}")
 
 
-def bench_soak(minutes: float, output: Path | None, as_json: bool) -> None:
-    """Run a soak; exit with 1 if it fails."""
+def bench_replicas(replicas: str, output: Path | None, as_json: bool) -> None:
+    """Measure the service with several numbers of gateways and workers."""
+    from loadmaster.platform.bench import replicas as bench
+    from loadmaster.platform.evaluation.files import check_writable
+
+    sizes, folder = numbers("--replicas", replicas), output or Path("results/bench/serve")
+    title = f"The decision service with more gateways and workers on {hardware(0)}"
+    points: list[ReplicaPoint] = []
+    check_writable(folder)
+    with _progress() as show:
+        for point in bench.measure_replicas(sizes, show):
+            points.append(point)
+            show(bench.in_words(point), True)
+            bench.write_replicas(points, title, folder)
+    files = [str(folder / name) for name in bench.FILES]
+    if as_json:
+        results = [asdict(figure) for figure in bench.figures_of(points)]
+        options.print_json({"results": results, "files": files})
+        return
+    rows, right = bench.table_of(points), range(len(bench.HEADINGS))
+    options.print_table(bench.HEADINGS, rows, right=right, piped_width=160)
+    print(f"Files: {', '.join(files)}")
+
+
+def bench_soak(minutes: float, kills: float | None, output: Path | None, as_json: bool) -> None:
+    """Run a soak, with kills if they have an interval; exit with 1 if it fails."""
+    from loadmaster.platform.bench import soak, soak_kills
     from loadmaster.platform.bench.bench_server import bench_server, served_systems
-    from loadmaster.platform.bench.soak import FILES, run_soak, summary_of, write_soak
     from loadmaster.platform.evaluation.files import check_writable
 
     if not 0 < minutes <= LONGEST_MINUTES:
         raise UsageError(
             f"--minutes is {minutes:g}; expected more than 0, {LONGEST_MINUTES:,} at most"
         )
+    if kills is not None and not SHORTEST_KILLS_S <= kills < 60 * minutes:
+        raise UsageError(
+            f"--kill-every is {kills:g}; expected seconds from {SHORTEST_KILLS_S:g} on, and less "
+            "than --minutes"
+        )
     folder = output or Path("results/bench/soak")
     check_writable(folder)
-    with _progress() as show, bench_server(served_systems(), show) as server:
-        soak = run_soak(server, 60 * minutes, show)
-    title = f"The decision service for {minutes:g} minutes at half its peak on {hardware(0)}"
-    result = write_soak(soak, title, folder)
-    files = [str(folder / name) for name in FILES]
+    result: SoakResult | KillsResult
+    files: Sequence[str]
+    if kills is None:
+        with _progress() as show, bench_server(served_systems(), show) as server:
+            found = soak.run_soak(server, 60 * minutes, show)
+        title = f"The decision service for {minutes:g} minutes at half its peak on {hardware(0)}"
+        result = soak.write_soak(found, title, folder)
+        summary, files = soak.summary_of(found, result), soak.FILES
+    else:
+        with (
+            _progress() as show,
+            bench_server(served_systems(), show, soak_kills.REPLICAS) as server,
+        ):
+            survived = soak_kills.run_kill_soak(server, 60 * minutes, kills, show)
+        title = f"A process killed every {kills:g} s for {minutes:g} minutes on {hardware(0)}"
+        result = soak_kills.write_kill_soak(survived, title, folder)
+        summary, files = soak_kills.summary_of(survived, result), soak_kills.FILES
+    written = [str(folder / name) for name in files]
     if as_json:
-        options.print_json({**summary_of(soak, result), "files": files})
+        options.print_json({**summary, "files": written})
     else:
         print(result.line)
-        print(f"Files: {', '.join(files)}")
+        print(f"Files: {', '.join(written)}")
     if not result.holds:
+        raise typer.Exit(1)
+
+
+def bench_faults(kills: int, seed: int, output: Path | None, as_json: bool) -> None:
+    """Train under random kills; exit with 1 if a check fails."""
+    from loadmaster.platform.bench.fault_injection import run_faults
+    from loadmaster.platform.bench.faults import FILES, summary_of, write_faults
+    from loadmaster.platform.evaluation.files import check_writable
+
+    for name, value, least, most in (("kills", kills, 1, MOST_KILLS), ("seed", seed, 0, 2**31)):
+        if not least <= value <= most:
+            raise UsageError(f"--{name} is {value}; expected {least:,} to {most:,}")
+    folder = output or Path("results/bench/faults")
+    check_writable(folder)
+    with ExitStack() as runs_deleted:
+        runs = Path(mkdtemp(prefix="lm-faults-"))
+        runs_deleted.callback(shutil.rmtree, runs, ignore_errors=True)
+        with _progress() as show:
+            found, settings = run_faults(seed, kills, runs, show)
+        title = f"A training with {counted(kills, 'random kill')} on {hardware(0)}"
+        write_faults(found, settings, title, folder)
+        summary = summary_of(found, settings)
+        if not summary["holds"]:
+            runs_deleted.pop_all()
+    files = [str(folder / name) for name in FILES]
+    if as_json:
+        options.print_json({**summary, "files": files})
+    else:
+        print_faults(summary)
+        print(f"Files: {', '.join(files)}")
+    if not summary["holds"]:
+        print(f"The runs are kept in {runs}", file=sys.stderr)
         raise typer.Exit(1)
 
 
@@ -167,17 +297,15 @@ def hardware(gpus: int) -> str:
     return f"{os.cpu_count()} cores{learner}"
 
 
-def numbers_of_workers(given: str | None) -> list[int]:
-    """Numbers of --workers, fewest first."""
-    if given is None:
-        return [count for count in WORKERS if count <= (os.cpu_count() or 1)]
+def numbers(name: str, given: str) -> list[int]:
+    """Numbers of an option such as --workers, fewest first."""
     try:
         found = sorted({int(part) for part in given.split(",")})
     except ValueError:
         found = []
     if not found or found[0] < 1:
         raise UsageError(
-            f"--workers is {given!r}; expected numbers from 1 on with commas between, as in 1,2,4"
+            f"{name} is {given!r}; expected numbers from 1 on with commas between, as in 1,2,4"
         )
     return found
 
@@ -200,20 +328,40 @@ def print_figures(figures: Sequence[Figure]) -> None:
     options.print_table(headings, rows, right=(1, 3, 4), piped_width=140)
 
 
-def print_scaling(points: Sequence[Point]) -> None:
+def print_faults(summary: Mapping[str, Any]) -> None:
+    """Print a row for each kind of kill, and the checks."""
+    rows = (
+        (
+            kind,
+            str(cost["kills"]),
+            str(cost["iterations_repeated"]),
+            *("" if cost[name] is None else f"{cost[name]:.1f}" for name in RECOVERY),
+        )
+        for kind, cost in summary["kills"].items()
+    )
+    heads = ("killed", "times", "iterations repeated", "recovery, s: median", "longest")
+    options.print_table(heads, rows, right=range(1, len(heads)), piped_width=120)
+    for check in summary["checks"]:
+        print(f"{'ok' if check['holds'] else 'FAILED':6}  {check['name']}: {check['detail']}")
+
+
+def print_scaling(points: Sequence[Point], title: str) -> None:
+    from loadmaster.platform.bench.scaling import PARTS
     from loadmaster.platform.evaluation.report import short_number
 
-    rollouts = ("workers", "rollouts, decisions/s", "efficiency")
-    iterations = ("iteration, s", "of it rollouts, s", "speed-up")
     rows = (
         (
             str(point.workers),
-            short_number(point.rollout_decisions_per_s),
-            f"{100 * point.rollout_efficiency:.0f}%",
+            str(point.rollouts),
             f"{point.iteration_seconds:.2f}",
-            f"{point.iteration_rollout_seconds:.2f}",
-            f"{point.iteration_speedup:.2f}x",
+            *(f"{getattr(point, name):.3f}" for name in PARTS),
+            short_number(point.decisions_per_s),
+            f"{point.speedup:.2f}x",
+            f"{100 * point.efficiency:.0f}%",
         )
         for point in points
     )
-    options.print_table((*rollouts, *iterations), rows, right=range(6), piped_width=140)
+    heads = ("workers", "rollouts", "iteration, s", *PARTS.values())
+    heads = (*heads, "decisions/s", "speed-up", "efficiency")
+    print(title)
+    options.print_table(heads, rows, right=range(len(heads)), piped_width=160)

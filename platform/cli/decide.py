@@ -34,6 +34,9 @@ def decide(
     shadow: Annotated[
         bool, flag("--shadow", "Let the rule decide and show the policy's decision.")
     ] = False,
+    tenant: Annotated[
+        str | None, option("NAME", "Cluster or application to decide for. [default: default]")
+    ] = None,
     deadline: Annotated[float, option("SECONDS", "Timeout of the request.")] = 5.0,
     as_json: Annotated[bool, flag("--json", "Print the whole response as JSON.")] = False,
 ) -> None:
@@ -46,12 +49,12 @@ def decide(
 
         loadmaster decide decima state.json --shadow
 
-        loadmaster state das | loadmaster decide das - --json
+        loadmaster state das | loadmaster decide das - --json --tenant cluster-7
     """
     content = _read_state(state)
     token = None if token_file is None else _read_token(token_file)
     mode: Mode = "shadow" if shadow else "active"
-    call = calls.decide(system, content, mode, None, secrets.token_hex(12))
+    call = calls.decide(system, content, mode, None, secrets.token_hex(12), tenant)
     try:
         client = Client(url, token, deadline)
     except ValueError as fault:

@@ -23,8 +23,8 @@ def evaluate(
         list[str] | None,
         option(
             "NAME|FOLDER",
-            "A baseline, a pretrained policy, a bundle's or a run's folder; may be repeated. "
-            "'optimal' searches tiny instances.",
+            "A baseline, a pretrained policy, a bundle's or a run's folder or URL; may be "
+            "repeated. 'optimal' searches tiny instances.",
         ),
     ] = None,
     against: Annotated[

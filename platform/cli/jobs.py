@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
@@ -16,6 +18,7 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.serving.jobs.job import Job
 
 NOT_AS_A_JOB = ("submit", "jobs")
+RESTART_S = 600.0  # wait for a cluster's head to restart
 STOPPING_S = 20.0  # wait for a job to end; Ray kills it after a few seconds
 
 Address = Annotated[
@@ -46,6 +49,9 @@ def submit(
     ] = None,
     cpus: Annotated[float, option("N", "CPUs for the command itself, without its workers.")] = 0,
     gpus: Annotated[float, option("N", "GPUs for the command itself.")] = 0,
+    retries: Annotated[
+        int, option("N", "Start a training that died again, from its last checkpoint.")
+    ] = 0,
     wait: Annotated[
         bool, flag("--wait/--no-wait", "Follow the job to its end, or only submit it.")
     ] = True,
@@ -57,56 +63,107 @@ def submit(
 
     Uploads this installation as a wheel; the libraries it needs must be on the cluster. Ctrl-C
     leaves the job running and prints how to stop it. The token of a cluster is read from
-    RAY_AUTH_TOKEN or ~/.ray/auth_token. Exit codes: 0 done, 1 the job failed or was stopped,
-    2 bad input, 130 no longer followed.
+    RAY_AUTH_TOKEN or ~/.ray/auth_token. With --retries, a training whose process is killed goes on
+    from its last checkpoint, and one whose node is lost is submitted again while it is followed.
+    Exit codes: 0 done, 1 the job failed or was stopped, 2 bad input, 130 no longer followed.
 
     Example:
 
         loadmaster submit -- train das --set rollouts.workers=64
 
-        loadmaster submit --address http://head:8265 --storage /mnt/runs -- train decima
+        loadmaster submit --address http://head:8265 --storage /mnt/runs --retries 3 -- train decima
 
         loadmaster submit --no-wait --json -- tune /mnt/sweeps/asha.yaml
     """
     check_command(command)
+    if retries < 0:
+        raise UsageError(f"--retries is {retries}; expected 0 or more")
+    if retries:
+        from loadmaster.platform.cli.retries import repeatable
+
+        command = repeatable(command, datetime.datetime.now())
     variables = given_variables(env or [])
     from loadmaster.serving.jobs.client import Jobs
 
     jobs = Jobs(address)
-    job = jobs.submit(command, name=name, storage=storage, env=variables, cpus=cpus, gpus=gpus)
-    folder = jobs.get(job).folder
+
+    def begin(folder: str | None = None) -> Job:
+        """Submit the command; `folder` is that of a lost job, which it continues."""
+        job = jobs.submit(
+            command, name=name, storage=storage, env=variables, cpus=cpus, gpus=gpus,
+            retries=retries, folder=folder,
+        )  # fmt: skip
+        return jobs.get(job)
+
+    job = begin()
     if not wait:
         if as_json:
-            options.print_json({"job": job, "address": jobs.address, "folder": folder})
+            options.print_json({"job": job.id, "address": jobs.address, "folder": job.folder})
         else:
-            print(f"Job: {job}, in {folder} on the cluster")
-            print(f"Logs: loadmaster jobs logs {job} --follow")
+            print(f"Job: {job.id}, in {job.folder} on the cluster")
+            print(f"Logs: loadmaster jobs logs {job.id} --follow")
         return
-    print(f"Job: {job}, in {folder} on the cluster", file=_log_stream(as_json), flush=True)
-    follow_logs(jobs, job, as_json)
+    print(f"Job: {job.id}, in {job.folder} on the cluster", file=_log_stream(as_json), flush=True)
+    follow_logs(jobs, job, as_json, retries, begin)
 
 
-def follow_logs(jobs: Jobs, job: str, as_json: bool) -> None:
-    """Print the logs until the job ends; exit with 1 if it failed or was stopped."""
+def follow_logs(
+    jobs: Jobs,
+    job: Job,
+    as_json: bool,
+    retries: int = 0,
+    begin: Callable[[str], Job] | None = None,
+) -> None:
+    """Print the logs until the job ends; exit with 1 if it failed or was stopped.
+
+    A job that is lost with its node is continued by that of `begin`, at most `retries` times.
+    """
+    stream, retry = _log_stream(as_json), 0
     try:
-        for text in jobs.follow(job):
-            print(text, end="", file=_log_stream(as_json), flush=True)
+        while True:
+            ended = _follow_to_end(jobs, job, stream, RESTART_S if begin and retries else 0.0)
+            if begin is None or not ended.lost or retry == retries:
+                break
+            retry, lost, job = retry + 1, job.id, begin(job.folder)
+            line = f"retry {retry} of {retries}: {lost} was lost with its node, now {job.id}"
+            print(f"loadmaster: {line}", file=stream, flush=True)
     except KeyboardInterrupt:
         print(
-            f"{job} is still running. Its logs: loadmaster jobs logs {job} --follow; "
-            f"to stop it: loadmaster jobs stop {job}",
+            f"{job.id} is still running. Its logs: loadmaster jobs logs {job.id} --follow; "
+            f"to stop it: loadmaster jobs stop {job.id}",
             file=sys.stderr,
         )
         raise typer.Exit(options.INTERRUPTED) from None
-    ended = jobs.get(job)
     if as_json:
         ending = {"status": ended.status, "exit_code": ended.exit_code, "folder": ended.folder}
-        options.print_json({"job": job, **ending})
+        options.print_json({"job": job.id, **ending})
     if ended.status == "succeeded":
         return
     why = "" if ended.exit_code is not None else ": " + " ".join(ended.last_lines(3))
-    print(f"error: job {job} {ended.ending}{why}", file=sys.stderr)
+    print(f"error: job {job.id} {ended.ending}{why}", file=sys.stderr)
     raise typer.Exit(1)
+
+
+def _follow_to_end(jobs: Jobs, job: Job, stream: TextIO, wait_s: float) -> Job:
+    """Print the logs of a job; return how it ended.
+
+    A head that does not answer is waited for, at most `wait_s`. If that is not 0, a job that the
+    head no longer lists counts as lost.
+    """
+    from loadmaster.serving.jobs.client import UnknownJobError
+
+    text = "\n"
+    try:
+        for text in jobs.follow(job.id, wait_s):
+            print(text, end="", file=stream, flush=True)
+        if not text.endswith("\n"):  # as Ray writes that a job was lost
+            print(file=stream)
+        return jobs.get(job.id)
+    except UnknownJobError:
+        if not wait_s:
+            raise
+        unknown = "the cluster was restarted and no longer knows it"
+        return dataclasses.replace(job, status="failed", message=unknown, lost=True)
 
 
 def _log_stream(as_json: bool) -> TextIO:
@@ -176,7 +233,7 @@ def jobs(
     if action == "stop":
         stop(cluster, found, as_json)
     elif follow:
-        follow_logs(cluster, found.id, as_json)
+        follow_logs(cluster, found, as_json)
     else:
         written = cluster.logs(found.id).splitlines()
         shown = written if lines is None else written[-lines:]

@@ -47,7 +47,7 @@ def replay(
         ),
     ] = None,
     log: Annotated[
-        Path | None, option("FOLDER", "Decide a log of the service again instead.")
+        str | None, option("FOLDER", "Decide a log of the service, path or URL, again instead.")
     ] = None,
     bundle: Annotated[
         list[str] | None,
@@ -153,11 +153,12 @@ def _check_options(context: typer.Context, logged: bool) -> None:
 
 
 def _replay_log(
-    folder: Path, bundles: list[str], since: str | None, until: str | None, as_json: bool
+    folder: str, bundles: list[str], since: str | None, until: str | None, as_json: bool
 ) -> None:
     """Print how the log compares; the exit code is 1 if a version differs from itself."""
     from rich.console import Console
 
+    from loadmaster.models.storage import parse_place
     from loadmaster.platform.replay.decision_log import given_bundles, replay_log
     from loadmaster.serving.monitoring.log_files import parse_timestamp, read_log
 
@@ -167,7 +168,8 @@ def _replay_log(
     if first is not None and last is not None and first >= last:
         raise UsageError(f"--since {since} is not before --until {until}; expected it to be")
     given = given_bundles(bundles)
-    rows = read_log(folder, first, last, lambda line: print(f"warning: {line}", file=sys.stderr))
+    place, warn = parse_place(folder), lambda line: print(f"warning: {line}", file=sys.stderr)
+    rows = read_log(place, first, last, warn)
     with Console(stderr=True, highlight=False).status("reading the log") as status:
         replayed = replay_log(rows, given, lambda count: status.update(f"{count:,} decisions"))
     if as_json:

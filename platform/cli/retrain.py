@@ -50,6 +50,7 @@ def retrain(
     set_ray_env(address)
     from loadmaster.envs.registry import find_system
     from loadmaster.envs.settings import parse_assignments
+    from loadmaster.models.storage import check_local
     from loadmaster.platform.cli.train import built
     from loadmaster.platform.evaluation.adapters import choose_seeds
     from loadmaster.platform.evaluation.comparison import compare_bundles
@@ -58,6 +59,7 @@ def retrain(
     from loadmaster.platform.training.export import export_bundle
     from loadmaster.platform.training.retraining import RetrainingFolder, finetune_config
 
+    check_local(output, "--output")
     recipe, serving = find_system(system).load("training"), find_policy(start)
     if serving.system.name != system:
         raise UsageError(f"--from {start!r} is a policy of {serving.system.name!r}, not {system!r}")

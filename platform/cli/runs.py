@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
 
 def curve(
     runs: Annotated[
-        list[str], argument("RUN...", "Folders that train made; NAME=RUN names a curve.")
+        list[str], argument("RUN...", "Folders or URLs of train; NAME=RUN names a curve.")
     ],
     against: Annotated[
         Literal["iterations", "decisions", "minutes"], option(None, "The x axis.")
@@ -93,8 +93,8 @@ def _as_json(history: History) -> dict[str, Any]:
 
 
 def export(
-    run: Annotated[Path, argument("RUN", "A folder that train made.")],
-    bundle: Annotated[Path, argument("BUNDLE", "The folder to make.")],
+    run: Annotated[str, argument("RUN", "A folder that train made, or its URL.")],
+    bundle: Annotated[str, argument("BUNDLE", "The folder to make, or a URL.")],
     which: Annotated[
         Literal["best", "last"], option(None, "The policy that validated best, or the latest.")
     ] = "best",
@@ -119,13 +119,15 @@ def export(
         loadmaster evaluate decima --policy bundles/decima-mine --against all
     """
     from loadmaster.models.card import evaluations, facts
+    from loadmaster.models.storage import parse_place
     from loadmaster.platform.training.export import export_bundle
 
-    made = export_bundle(run, bundle, which, name, evaluation or [])
+    target = parse_place(bundle)
+    made = export_bundle(parse_place(run), target, which, name, evaluation or [])
     manifest = made.manifest
     if as_json:
         options.print_json({
-            "bundle": str(bundle),
+            "bundle": str(target),
             "name": manifest.name,
             "system": manifest.system,
             "sha256": manifest.sha256,
@@ -139,4 +141,4 @@ def export(
         print(f"  {label}: {text}")
     for setting, metric, mean, baseline, _, difference, _ in evaluations(manifest.results):
         print(f"  {setting}: {metric} {mean}; against {baseline} {difference}")
-    print(f"Bundle: {bundle}; its model card is {bundle / 'README.md'}")
+    print(f"Bundle: {target}; its model card is {target / 'README.md'}")

@@ -1,4 +1,4 @@
-"""A local Ray head with a dashboard that ends with the command.
+"""A local Ray head with a dashboard that ends with the command, and more nodes on this machine.
 
 `ray.init` gives every dashboard agent the same port, so that with another Ray on the machine jobs
 are refused without a reason. `ray start` lets all ports be chosen.
@@ -6,26 +6,37 @@ are refused without a reason. `ray start` lets all ports be chosen.
 
 import contextlib
 import ctypes
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.files import private_opener
 
 START_S = 90.0
 END_S = 20.0
 HERE = "127.0.0.1"
+LOG = "start.log"  # output of `ray start`, in the node's folder
 DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 @contextlib.contextmanager
-def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]:
-    """Run a head that only this machine can reach; yield its address."""
+def own_head(
+    folder: Path,
+    cpus: int,
+    metrics_port: int | None = None,
+    system_config: Mapping[str, int] | None = None,
+) -> Iterator[str]:
+    """Run a head that only this machine can reach; yield its address.
+
+    `system_config` are settings of Ray's internals, for all nodes of the cluster.
+    """
     gcs, dashboard, client, agent, metrics = free_ports(5)
     ports = {
         "port": gcs,
@@ -34,33 +45,60 @@ def own_head(folder: Path, cpus: int, metrics_port: int | None) -> Iterator[str]
         "dashboard-agent-listen-port": agent,
         "metrics-export-port": metrics_port or metrics,
     }
-    command = [
-        sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block",
-        f"--num-cpus={cpus}", "--disable-usage-stats", f"--dashboard-host={HERE}",
-        f"--node-ip-address={HERE}", f"--temp-dir={folder}",
+    options = [
+        "--head", f"--num-cpus={cpus}", f"--dashboard-host={HERE}",
         *(f"--{name}={port}" for name, port in ports.items()),
     ]  # fmt: skip
-    with (folder / "start.log").open("wb") as log:
-        head = subprocess.Popen(
+    if system_config:
+        options.append(f"--system-config={json.dumps(dict(system_config))}")
+    head = _start(folder, options)
+    try:
+        _wait_for(head, dashboard, folder / LOG)
+        yield f"{HERE}:{gcs}"
+    finally:
+        end(head)
+
+
+def start_node(folder: Path, head: str, cpus: int) -> "subprocess.Popen[bytes]":
+    """Start another node of that head's cluster on this machine; it joins within seconds.
+
+    It needs a folder of its own: two nodes that start at the same time would choose the same names
+    for their sockets.
+    """
+    agent, metrics = free_ports(2)
+    options = [
+        f"--address={head}", f"--num-cpus={cpus}", f"--dashboard-agent-listen-port={agent}",
+        f"--metrics-export-port={metrics}",
+    ]  # fmt: skip
+    return _start(folder, options)
+
+
+def end(node: "subprocess.Popen[bytes]") -> None:
+    """Stop a node; after END_S seconds by force."""
+    node.terminate()
+    try:
+        node.wait(END_S)
+    except subprocess.TimeoutExpired:
+        node.kill()
+        node.wait()
+
+
+def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
+    command = [
+        sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
+        f"--node-ip-address={HERE}", f"--temp-dir={folder}", *options,
+    ]  # fmt: skip
+    with open(folder / LOG, "wb", opener=private_opener) as file:
+        return subprocess.Popen(
             command,
-            stdout=log,
+            stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             cwd=folder,
-            start_new_session=True,  # Ctrl-C reaches only this process, which stops the head
-            preexec_fn=_die_with_parent if sys.platform == "linux" else None,
+            start_new_session=True,  # Ctrl-C reaches only this process, which stops the node
+            preexec_fn=die_with_parent,
             env={**os.environ, "RAY_AUTH_MODE": "token"},
         )
-    try:
-        _wait_for(head, dashboard, folder / "start.log")
-        yield f"{HERE}:{gcs}"
-    finally:
-        head.terminate()
-        try:
-            head.wait(END_S)
-        except subprocess.TimeoutExpired:
-            head.kill()
-            head.wait()
 
 
 def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -84,6 +122,7 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in found]
 
 
-def _die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent dies, so that no cluster is left behind."""
-    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGTERM)
+def die_with_parent() -> None:
+    """Request SIGTERM from the kernel for when the parent dies, so that no process is left."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGTERM)

@@ -7,10 +7,11 @@ import sys
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, requires, version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -155,19 +156,23 @@ def _cluster() -> Iterator[Check]:
     import logging
 
     import ray
+    from loadmaster.platform.ray.session_folder import session_folder
 
     address = os.environ.get("RAY_ADDRESS")
-    local = {} if address else {"include_dashboard": False}
+    local: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
-        ray.init(address or "local", logging_level=logging.ERROR, log_to_driver=False, **local)
-        resources = ray.cluster_resources()
-        nodes = sum(1 for node in ray.nodes() if node["Alive"])
+        with ExitStack() as stack:
+            if not address:
+                folder = stack.enter_context(session_folder())
+                local |= {"include_dashboard": False, "_temp_dir": str(folder)}
+            stack.callback(ray.shutdown)
+            ray.init(address or "local", **local)
+            resources = ray.cluster_resources()
+            nodes = sum(1 for node in ray.nodes() if node["Alive"])
     except Exception as fault:
         remedy = "see the log folder Ray names; check RAY_ADDRESS and free memory"
         yield Check("cluster", "fail", f"{type(fault).__name__}: {fault}", remedy)
         return
-    finally:
-        ray.shutdown()
     shown = [f"{resources[kind]:g} {kind}" for kind in ("CPU", "GPU") if kind in resources]
     shown.append(f"{resources.get('memory', 0) / GIB:.1f} GiB")
     yield Check("cluster", "ok", f"{address or 'started here'}: nodes {nodes}, {', '.join(shown)}")

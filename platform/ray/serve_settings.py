@@ -8,9 +8,10 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings, parse_assignments
 from loadmaster.models.manifest import read_manifest
+from loadmaster.models.storage import is_remote
 from loadmaster.platform.training.config import merged
 from loadmaster.platform.training.yaml_with_lines import read_document
-from loadmaster.serving.policies.store import resolve_bundle
+from loadmaster.serving.policies.store import check_bundle_files, resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 
@@ -42,12 +43,14 @@ def serve_arguments(
                 f"{', '.join(endpoint.rules)}"
             )
         folder = resolve_bundle(chosen.bundle or endpoint.pretrained)
+        check_bundle_files(folder)
         if (whose := read_manifest(folder).system) != name:
             raise InputError(f"{folder} holds a policy of {whose}; expected one of {name}")
         endpoint.policy(folder)  # refuses a damaged bundle before a cluster is started
     arguments = settings.model_dump(mode="json", exclude_unset=True)
     for chosen_one in arguments["systems"].values():
-        if chosen_one.get("bundle"):  # replicas have another working directory
+        # Replicas have another working directory; at a URL they may be on another machine.
+        if chosen_one.get("bundle") and not is_remote(chosen_one["bundle"]):
             chosen_one["bundle"] = str(resolve_bundle(chosen_one["bundle"]).resolve())
     for key in ("tokens", "folder"):
         if arguments.get(key):

@@ -2,16 +2,16 @@
 
 import os
 import secrets
-import shutil
 import socket
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import reraise_sigint
 from loadmaster.platform.ray.head import own_head
+from loadmaster.platform.ray.session_folder import session_folder
 from loadmaster.serving.jobs import access
 from loadmaster.serving.monitoring.metrics import export_port
 
@@ -51,12 +51,16 @@ def set_ray_env(address: str | None) -> None:
 
 @contextmanager
 def ray_session(
-    address: str | None = None, cpus: int | None = None, dashboard: bool = False
+    address: str | None = None,
+    cpus: int | None = None,
+    dashboard: bool = False,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
     """Connect to Ray; an existing connection is used and left open.
 
     With `dashboard`, which only this machine can reach, jobs can be submitted and metrics are
-    exported on the port that the environment names.
+    exported on the port that the environment names. `env` are variables of the workers on a
+    running cluster; those of a new Ray have the variables of this process.
     """
     import ray
 
@@ -65,26 +69,21 @@ def ray_session(
         return
     address = cluster_address(address)
     if address is not None:
-        with _joined(address):
+        with _joined(address, env):
             yield
         return
-    # Directly under the temporary folder: socket paths below it are limited in length.
-    folder = tempfile.mkdtemp(prefix="lm-ray-")
     cpus = max(cpus or 0, os.cpu_count() or 1)
-    with _own_token():
-        try:
-            if dashboard:
-                with own_head(Path(folder), cpus, export_port()) as own, _joined(own):
-                    yield
-            else:
-                with _local(folder, cpus):
-                    yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with session_folder() as folder, own_token():
+        if dashboard:
+            with own_head(folder, cpus, export_port()) as own, _joined(own):
+                yield
+        else:
+            with _local(folder, cpus):
+                yield
 
 
 @contextmanager
-def _local(folder: str, cpus: int) -> Iterator[None]:
+def _local(folder: Path, cpus: int) -> Iterator[None]:
     import ray
 
     try:
@@ -95,7 +94,7 @@ def _local(folder: str, cpus: int) -> Iterator[None]:
                 include_dashboard=False,
                 log_to_driver=False,
                 logging_level="error",
-                _temp_dir=folder,
+                _temp_dir=str(folder),
             )
         yield
     finally:
@@ -103,19 +102,21 @@ def _local(folder: str, cpus: int) -> Iterator[None]:
 
 
 @contextmanager
-def _joined(address: str) -> Iterator[None]:
+def _joined(address: str, env: Mapping[str, str] | None = None) -> Iterator[None]:
     import ray
 
     _check_answers(address)
-    # Ray starts the workers, so they do not inherit this process's priority.
-    low_priority = {"worker_process_setup_hook": f"{__name__}.{lower_priority.__name__}"}
+    runtime_env: dict[str, Any] = {"env_vars": dict(env)} if env else {}
+    if os.nice(0) == LEAST_IMPORTANT:
+        # Ray starts the workers, so they do not inherit this process's priority.
+        runtime_env["worker_process_setup_hook"] = f"{__name__}.{lower_priority.__name__}"
     try:
         with reraise_sigint():
             ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="error",
-                runtime_env=low_priority if os.nice(0) == LEAST_IMPORTANT else None,
+                runtime_env=runtime_env or None,
             )
     except (ConnectionError, ValueError, RuntimeError) as fault:
         reason = " ".join(str(fault).split())
@@ -147,7 +148,7 @@ def _check_answers(address: str) -> None:
 
 
 @contextmanager
-def _own_token() -> Iterator[None]:
+def own_token() -> Iterator[None]:
     """Set a token for this session, so that Ray writes none to the home folder."""
     if access.AUTH_TOKEN in os.environ:
         yield

@@ -117,7 +117,7 @@ def decide_path() -> list[str]:
     from loadmaster.envs.settings import build_settings
     from loadmaster.serving.http.app_factory import assemble
     from loadmaster.serving.settings import ServeSettings
-    from loadmaster.serving.worker.rpc import RemoteWorker
+    from loadmaster.serving.worker.pool import WorkerPool
     from loadmaster.serving.worker.worker import SystemWorker
     from tests.serving import toy
     from tests.serving.live import free_port
@@ -130,12 +130,16 @@ def decide_path() -> list[str]:
         system = {"endpoint": toy.REFERENCE, "bundle": str(bundle)}
         values = {"systems": {"toy": system}, "folder": folder / "state", "port": port}
         worker = SystemWorker("toy", toy.REFERENCE, "hold", str(bundle))
-        remote: Any = _Handle(worker)
-        service = assemble(build_settings(ServeSettings, values), {"toy": RemoteWorker(remote, 1)})
+        pool: Any = WorkerPool()
+        pool.load = worker.load
+        service = assemble(build_settings(ServeSettings, values), {"toy": pool})
         async with service.lifespan(service.app):
+            pool.set_workers([worker.rpc.listen("toy", "127.0.0.1", b"")], b"")
             while not all(system.ready for system in service.systems.values()):
                 await asyncio.sleep(0.02)
             for turn in range(4):  # the first ones connect
+                if turn == 3:
+                    await asyncio.sleep(0.2)  # what they changed is written by a thread
                 trace.active = turn == 3
                 reply = await _post(port, b'{"state":{"version":1,"load":42,"replicas":3}}')
                 trace.active = False
@@ -144,19 +148,6 @@ def decide_path() -> list[str]:
     with tempfile.TemporaryDirectory() as folder, trace.installed():
         asyncio.run(trace_decision(Path(folder)))
     return list(trace.files)
-
-
-class _Handle:
-    """A Serve handle whose methods call an object of this process."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def options(self, **_: Any) -> _Handle:
-        return self
-
-    def __getattr__(self, name: str) -> Any:
-        return type("Method", (), {"remote": staticmethod(getattr(self._target, name))})
 
 
 async def _post(port: int, body: bytes) -> dict[str, Any]:

@@ -4,28 +4,24 @@ import contextlib
 import json
 import os
 import re
-import secrets
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import pytest
 
 from loadmaster.envs.compiled import cache_root
 from loadmaster.models.bundle import load_bundle
-from loadmaster.serving.jobs.client import Jobs, UnreachableError
+from loadmaster.platform.training.run_folder import RunFolder
+from loadmaster.serving.jobs.client import Jobs
+from tests.e2e.cluster import TIMEOUT_S, Cluster, running_cluster
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 120.0
 COMPILE_S = 300.0  # with an empty cache of compiled code
 COMMAND = [sys.executable, "-P", "-m", "loadmaster.platform.cli.main"]
 TINY = {
@@ -43,73 +39,16 @@ TINY = {
 Submitted = dict[str, subprocess.Popen[str]]
 
 
-class Cluster(NamedTuple):
-    address: str
-    gcs: str  # address of Ray's control service
-    env: Mapping[str, str]  # with the token
-    storage: Path
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose head has no virtual environment in its PATH."""
-    home = tmp_path_factory.mktemp("home")
-    # Directly under /tmp: paths of sockets are limited to 107 bytes.
-    folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        gcs, dashboard, client, agent = (each.getsockname()[1] for each in sockets)
-    token = secrets.token_hex(32)
-    secure = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "HOME": str(home)}
-    options = [
-        "--head", "--block", "--num-cpus=2", "--object-store-memory=134217728",
-        "--disable-usage-stats", "--dashboard-host=127.0.0.1", "--node-ip-address=127.0.0.1",
-        f"--temp-dir={folder}", f"--port={gcs}", f"--dashboard-port={dashboard}",
-        f"--ray-client-server-port={client}", f"--dashboard-agent-listen-port={agent}",
-    ]  # fmt: skip
-    head = subprocess.Popen(
-        [str(Path(sys.executable).with_name("ray")), "start", *options],
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", **secure},
-        cwd=home,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{dashboard}"
-    env = {**os.environ, **secure, "RAY_API_SERVER_ADDRESS": address, "NO_COLOR": "1"}
-    env.pop("RAY_ADDRESS", None)
-    try:
-        wait_for(address, token, head)
-        yield Cluster(address, f"127.0.0.1:{gcs}", env, home / "storage")
-    finally:
-        end(head)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def wait_for(address: str, token: str, head: subprocess.Popen[bytes]) -> None:
-    limit = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < limit:
-        assert head.poll() is None, "the head ended"
-        with contextlib.suppress(UnreachableError):
-            Jobs(address, token).list()
-            return
-        time.sleep(0.5)
-    pytest.fail("the head did not come up in time")
+    with running_cluster(tmp_path_factory.mktemp("home"), "--num-cpus=2") as found:
+        yield found
 
 
 def restore_sigint() -> None:
     """Processes in the background of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def end(head: subprocess.Popen[bytes]) -> None:
-    """Kill the head and its children, by id, as other Rays may run on this machine."""
-    processes = [psutil.Process(head.pid), *psutil.Process(head.pid).children(recursive=True)]
-    for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(processes, timeout=15)
-    head.wait()
 
 
 def begin(cluster: Cluster, *arguments: str) -> subprocess.Popen[str]:
@@ -189,6 +128,50 @@ def test_training_survives_ctrl_c_and_is_stopped(cluster: Cluster, submitted: Su
     run = cluster.storage / job / "run"
     assert load_bundle(run / "best").system == "decima"
     assert "iteration " in jobs.logs(job)
+
+
+def test_killed_training_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
+    """One run of all iterations, though its driver is killed in the middle."""
+    settings = {**TINY, "training.iterations": 12}
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    train = ["train", "decima", "--workers", "1", "--output", "run", *options]
+    storage = cluster.storage / "retries"
+    process = begin(cluster, *submit("--storage", str(storage), "--retries", "2", command=train))
+    reach(storage, 2, process)
+    (driver,) = in_folder(storage, COMMAND[-1])
+    driver.kill()
+    done = ended(process)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = re.findall(r"^loadmaster: (.*)$", done.stdout, re.MULTILINE)
+    resumed = re.fullmatch(r"retry 1 of 2: .* killed by SIGKILL .* iteration (\d+) of run", line)
+    assert resumed is not None
+    (run,) = storage.glob("*/run")
+    assert [row["iteration"] for row in RunFolder(run).rows()] == list(range(13))
+    manifest = RunFolder(run).manifest
+    assert (manifest["status"], manifest["iterations"]) == ("finished", 12)
+    assert [each["iteration"] for each in manifest["resumed"]] == [int(resumed[1])]
+
+
+def reach(storage: Path, iteration: int, process: subprocess.Popen[str]) -> None:
+    """Wait for a checkpoint of that iteration or a later one."""
+    limit = time.monotonic() + COMPILE_S
+    while True:
+        found = storage.glob("*/run/checkpoints/iteration-*[0-9]")
+        if any(int(path.name[-6:]) >= iteration for path in found):
+            return
+        assert time.monotonic() < limit
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.1)
+
+
+def in_folder(storage: Path, module: str) -> list[psutil.Process]:
+    """Processes of a module that work in that folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if module in process.cmdline() and Path(process.cwd()).is_relative_to(storage):
+                found.append(process)
+    return found
 
 
 def test_wrong_token_is_refused(cluster: Cluster) -> None:

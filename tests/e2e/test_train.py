@@ -309,7 +309,7 @@ def test_killed_and_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.fixture(scope="session")
-def last_to_go() -> Iterator[list[psutil.Process]]:
+def remaining_agents() -> Iterator[list[psutil.Process]]:
     """Processes that end soon; checked after all tests."""
     processes: list[psutil.Process] = []
     yield processes
@@ -318,7 +318,7 @@ def last_to_go() -> Iterator[list[psutil.Process]]:
 
 
 def test_no_process_survives_a_kill(
-    killed: list[psutil.Process], last_to_go: list[psutil.Process]
+    killed: list[psutil.Process], remaining_agents: list[psutil.Process]
 ) -> None:
     """Ray ends with its driver; two of its agents take a minute."""
 
@@ -329,8 +329,8 @@ def test_no_process_survives_a_kill(
     while set(alive(killed)) - set(agents()):
         assert time.monotonic() < end
         time.sleep(0.1)
-    last_to_go += agents()
-    assert len(last_to_go) <= 2
+    remaining_agents += agents()
+    assert len(remaining_agents) <= 2
 
 
 def is_agent(process: psutil.Process) -> bool:

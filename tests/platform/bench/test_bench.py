@@ -1,5 +1,6 @@
 """The benchmark command: its shape, and that its figures are measured, not remembered."""
 
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -54,12 +55,55 @@ def test_in_fresh_process_reads_the_number() -> None:
         ("soak --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
         ("soak --minutes 0", "--minutes is 0; expected more than 0, 1,440 at most"),
         ("soak --minutes nan", "--minutes is nan"),
+        ("serve --names 10", "takes no --names; expected it with `bench tenants` only"),
+        ("tenants --names 0", "--names is 0; expected a positive number"),
+        ("faults --kills 0", "--kills is 0; expected 1 to 1,000"),
+        ("faults --seed -1", "--seed is -1; expected 0 to"),
+        ("soak --kills 3", "soak takes no --kills; expected it with `bench faults` only"),
+        ("faults --output /dev/null/x", "cannot write to --output '/dev/null/x'"),
+        (
+            "soak --minutes 1 --kill-every 60",
+            "--kill-every is 60; expected seconds from 5 on, and less than",
+        ),
+        ("soak --kill-every 0", "--kill-every is 0"),
+        ("serve --kill-every 30", "takes no --kill-every; expected it with `bench soak` only"),
+        ("serve --replicas 0,2", "--replicas is '0,2'"),
+        ("serve --output x", "takes no --output without --replicas"),
+        ("soak --replicas 2", "takes no --replicas; expected it with `bench serve` only"),
     ],
 )
 def test_bad_input(arguments: str, words: str, cli: Cli, here: Path, monkeypatch: Patch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert words in cli.error(f"bench {arguments}")
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_reading_is_compared_with_the_model(cli: Cli, monkeypatch: Patch) -> None:
+    from loadmaster.platform.bench import reading
+
+    monkeypatch.setattr(reading, "TURN_S", 0.005)
+    results = cli.json("bench reading")["results"]
+    found = {one["name"].removeprefix("reading/"): one for one in results}
+    for system, example in product(("decima", "das"), ("small", "large")):
+        parts = ("json/ms", "msgpack/ms", "options/ms", "decide/ms", "json/kb", "msgpack/kb")
+        values = {part: found[f"{system}/{example}/{part}"]["value"] for part in parts}
+        assert all(value > 0 for value in values.values())
+        assert values["msgpack/kb"] < values["json/kb"]
+        assert values["options/ms"] < values["json/ms"] < values["decide/ms"]
+    for system in ("decima", "das"):
+        assert found[f"{system}/large/json/share_of_model"]["value"] < 0.7
+        assert found[f"{system}/large/json/ms"]["peer"] is not None
+
+
+@pytest.mark.slow
+def test_tenants_grow_the_file_and_not_the_memory(cli: Cli) -> None:
+    results = cli.json("bench tenants --names 3000")["results"]
+    found = {one["name"].removeprefix("tenants/names-3000/"): one["value"] for one in results}
+    assert set(found) == {"memory_growth_mb", "disk_mb", "per_s"}
+    assert 0.9 < found["disk_mb"] < 30  # some 500 bytes each, and the write-ahead log
+    assert found["memory_growth_mb"] < 25  # 3,000 in memory would take as much
+    assert found["per_s"] > 10
 
 
 def tiny_training() -> Any:
@@ -118,27 +162,35 @@ def test_scaling_is_written_and_drawn(capfd: Captured, monkeypatch: Patch, tmp_p
 
     monkeypatch.setattr(scaling, "SECONDS", 0.2)
     monkeypatch.setattr(scaling, "Trainer", Watched)
+    monkeypatch.setattr(scaling, "ROLLOUTS", 1)
     monkeypatch.setattr(train, "new_config", lambda recipe, values: tiny_training())
     folder = tmp_path / "scaling"
     printed = Cli(capfd).json(f"bench scaling --workers 2,1 --output {folder}")
-    assert printed["files"] == [str(folder / "scaling.csv"), str(folder / "scaling.png")]
+    assert printed["files"] == [str(folder / name) for name in scaling.FILES]
     one, two = rows = pd.read_csv(folder / "scaling.csv").to_dict("records")
     assert [row["workers"] for row in rows] == [1, 2]
-    assert one["rollout_efficiency"] == one["iteration_speedup"] == 1
-    efficiency = two["rollout_decisions_per_s"] / (2 * one["rollout_decisions_per_s"])
-    assert two["rollout_efficiency"] == pytest.approx(efficiency, abs=1e-3)
-    assert all(0 < row["iteration_rollout_seconds"] < row["iteration_seconds"] for row in rows)
+    assert one["efficiency"] == one["speedup"] == 1
+    assert two["efficiency"] == pytest.approx(two["speedup"] / 2, abs=1e-3)
+    for row in rows:
+        parts = [row[name] for name in scaling.PARTS]
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx(row["iteration_seconds"], abs=1e-3)
+    assert one["exchange_seconds"] == 0 < two["exchange_seconds"]
     values = {result["name"]: result["value"] for result in printed["results"]}
-    for name in ("rollout_decisions_per_s", "iteration_seconds", "iteration_speedup"):
+    for name in ("decisions_per_s", "iteration_seconds", "speedup"):
         assert values[f"decima/scaling/workers-2/{name}"] == pytest.approx(two[name], abs=1e-3)
     assert (folder / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    # After the warm one both sizes did the very same iterations, with as many workers each.
+    # After the warm one both sizes did the same iterations, the first of them not counted.
     alone, both = ([step for step in steps[1:] if step["workers"] == n] for n in (1, 2))
-    assert len(alone) == len(both) == (len(steps) - 1) / 2 >= 2
-    for name in ("iteration", "decisions", "learnt_from", "return_mean", "kl"):
-        assert [step[name] for step in alone] == pytest.approx([step[name] for step in both])
-    mean = fmean(step["seconds"] for step in alone)
+    assert len(alone) == len(both) == (len(steps) - 1) / 2 >= 3
+    for name in ("iteration", "decisions", "learnt_from", "return_mean"):
+        assert alone[0][name] == pytest.approx(both[0][name])
+    mean = fmean(step["seconds"] for step in alone[1:])
     assert one["iteration_seconds"] == pytest.approx(mean, abs=1e-3)
+    larger = pd.read_csv(folder / "calculated.csv")
+    assert larger["workers"].tolist() == [100, 1000]
+    assert (larger["rollout_seconds"] == two["rollout_seconds"]).all()
+    assert larger["advantage_seconds"].is_monotonic_increasing
 
 
 @pytest.mark.parametrize("reaches", [0, 2])
@@ -150,7 +202,9 @@ def test_interrupted_scaling_leaves_its_points(
     def stopped(recipe: Any, workers: Any, config: Any, report_step: Any, on_point: Any) -> None:
         assert config.model_dump() == recipe.config_class().model_dump()  # as `train` has it
         for size in workers[:reaches]:
-            on_point(scaling.Point(size, 9000.0 * size, 0.9, 3 / size, 1 / size, float(size)))
+            parts = dict.fromkeys(scaling.PARTS, 1 / size)
+            speeds = {"decisions_per_s": 9000.0 * size, "speedup": float(size), "efficiency": 1.0}
+            on_point(scaling.Point(size, 64, 5 / size, **parts, **speeds))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(scaling, "measure_scaling", stopped)
@@ -158,20 +212,9 @@ def test_interrupted_scaling_leaves_its_points(
     progress = Cli(capfd)(f"bench scaling --workers 1,2,4 --output {folder}", 130).err
     files = sorted(path.name for path in tmp_path.rglob("*.*"))
     assert files == ["scaling.csv", "scaling.png"][:reaches]
-    line = "2 workers: 18,000 decisions/s in rollouts (90% of the ideal), 1.50 s"
+    line = "2 workers: 2.50 s an iteration of 64 rollouts (2.00x as fast as with 1), 18,000"
     assert (line in progress) == bool(reaches)
     assert not reaches or list(pd.read_csv(folder / files[0])["workers"]) == [1, 2]
-
-
-def test_every_worker_gets_the_same_amount() -> None:
-    from loadmaster.platform.bench import scaling
-
-    config = tiny_training()
-    batches = scaling.batches(config, 3)
-    first, second = next(batches), next(batches)
-    each = config.rollouts.sequences * config.rollouts.per_sequence  # it has one worker
-    assert len(first) == len(second) == 3 * each
-    assert not {own.sequence for own in first} & {own.sequence for own in second}
 
 
 def test_generated_jobs_have_another_name(monkeypatch: Patch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from loadmaster.platform.ray.session import OF_A_JOB, cluster_address
 from loadmaster.serving.jobs import client
-from loadmaster.serving.jobs.client import Jobs
+from loadmaster.serving.jobs.client import Jobs, UnknownJobError
 from tests.platform.cli.one_line import Cli, Patch
 from tests.serving.jobs.dashboard import Dashboard, running
 
@@ -45,7 +45,7 @@ def ends(dashboard: Dashboard, monkeypatch: Patch) -> Ends:
     """Make the next job write a line and end with a status, or Ctrl-C follow the line."""
 
     def arrange(status: str | None, **details: object) -> None:
-        def follow(self: Jobs, job: str) -> Iterator[str]:
+        def follow(self: Jobs, job: str, wait_s: float = 0.0) -> Iterator[str]:
             yield "iteration 1/3\n"
             if status is None:
                 raise KeyboardInterrupt
@@ -100,6 +100,41 @@ def test_unsuccessful_job_exits_with_1(
     assert shown.err == f"error: job {dashboard.submitted[0]['submission_id']} {words}\n"
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_lost_job_is_submitted_again_in_its_folder(
+    forgotten: bool, dashboard: Dashboard, monkeypatch: Patch, cli: Cli
+) -> None:
+    """The node of the driver died, or the cluster was restarted without its list of jobs."""
+
+    def follow(self: Jobs, job: str, wait_s: float = 0.0) -> Iterator[str]:
+        assert wait_s > 0
+        first = len(dashboard.submitted) == 1
+        if first and forgotten:
+            del dashboard.jobs[job]
+            raise UnknownJobError(job)
+        ending = {"status": "FAILED", "error_type": "JOB_SUPERVISOR_ACTOR_DIED"}
+        dashboard.jobs[job] |= ending if first else {"status": "SUCCEEDED", "driver_exit_code": 0}
+        yield "iteration 1/3\n"
+
+    monkeypatch.setattr(Jobs, "follow", follow)
+    shown = cli("submit --retries 2 --storage /mnt -- train das")
+    first, second = dashboard.submitted
+    assert "--continue" not in first["entrypoint"]
+    folder, begun = first["entrypoint"].split(" && exec ")
+    assert second["entrypoint"] == f"{folder} && exec {begun.replace(' 2 ', ' 2 --continue ')}"
+    assert f"/mnt/{first['submission_id']}" in folder
+    assert "--output runs/das-" in begun
+    assert f"{first['submission_id']} was lost with its node" in shown.out
+
+
+def test_job_is_submitted_again_at_most_so_often(
+    dashboard: Dashboard, ends: Ends, cli: Cli
+) -> None:
+    ends("FAILED", error_type="JOB_SUPERVISOR_ACTOR_DIED", message="node died")
+    assert cli("submit --retries 2 -- train das", 1).err.endswith("its node was lost): node died\n")
+    assert len(dashboard.submitted) == 3
+
+
 def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard, ends: Ends, cli: Cli) -> None:
     ends(None)
     hint, *rest = cli("submit -- list", 130).err.splitlines()
@@ -118,6 +153,8 @@ def test_ctrl_c_leaves_the_job_running(dashboard: Dashboard, ends: Ends, cli: Cl
         ("submit -- evaluate decima --seeds many", "--seeds"),
         ("submit -- jobs list", "no command for a job"),
         ("submit --env A -- list", "expected NAME=VALUE"),
+        ("submit --retries -1 -- train das", "expected 0 or more"),
+        ("submit --retries 1 -- evaluate das", "expected `train` or `retrain`"),
         ("submit --env 'A B=1' -- list", "environment variable 'A B'"),
         ("submit --storage runs -- list", "expected an absolute path"),
         ("submit --name -- -- list", "no letter or digit"),

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -129,13 +130,17 @@ def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> Non
         ("toy=decima-stream", "expected one of toy"),
         ("decima=BUNDLE", "expected one of decima"),
         ("toy=DAMAGED", "is damaged"),
+        ("toy=LINKED", "expected a plain file"),
     ],
 )
 def test_wrong_bundle_is_refused(given: str, expected: str, tmp_path: Path, systems: Any) -> None:
     file = written(tmp_path, systems)
     damaged = toy.make_bundle(tmp_path / "damaged")
     (damaged / "weights.safetensors").write_bytes(b"damaged")
+    linked = toy.make_bundle(tmp_path / "linked")
+    (linked / "README.md").symlink_to("/etc/hostname")
     given = given.replace("BUNDLE", f"{tmp_path}/bundle").replace("DAMAGED", str(damaged))
+    given = given.replace("LINKED", str(linked))
     with pytest.raises(InputError, match=re.escape(expected)):
         arguments(file, (given,))
 
@@ -159,6 +164,41 @@ def test_token_file_missing_or_open_to_others_is_mentioned(
     assert shown.err.count("\n") == int(warns)
     assert ("is readable by all users" in shown.err) == warns
     assert TOKEN not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("where", [None, "file", "environment"])
+def test_printed_commands_name_address_and_token(
+    where: str | None, tmp_path: Path, monkeypatch: Patch, capsys: Captured
+) -> None:
+    """A shell expands them to a valid token and to a command for this very service."""
+    file = tmp_path / "a file"
+    file.write_text(f"# of the service\nread {TOKEN}, admin {TOKEN}x\n")
+    given: dict[str, Any] = {"tokens": file} if where == "file" else {}
+    monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
+    if where == "environment":
+        monkeypatch.setenv("LOADMASTER_TOKENS", f"admin {TOKEN},read {TOKEN}x")
+    values = {**given, "systems": {"decima": {}}, "host": "0.0.0.0", "port": 9001}
+    command.print_endpoints(build_settings(ServeSettings, values))
+    shown = capsys.readouterr().out
+    *export, decide_line = shown.partition("Try:\n")[2].splitlines()
+    url = "http://127.0.0.1:9001"
+    state = "loadmaster state decima | loadmaster decide decima -"
+    assert decide_line.strip() == f"{state} --url {url}"
+    assert len(export) == (where is not None)
+    assert ("No tokens are set" in shown) == (where is None)
+    script = "\n".join([*export, 'printf %s "${LOADMASTER_TOKEN:-}"'])
+    assert subprocess.check_output(["bash", "-euc", script], text=True) == (TOKEN if where else "")
+    command.print_endpoints(build_settings(ServeSettings, {"systems": {"decima": {}}}))
+    assert capsys.readouterr().out.endswith(f"{state}\n")  # the default address
+
+
+def test_try_sends_a_valid_token(systems: Any, tmp_path: Path, monkeypatch: Patch) -> None:
+    (tmp_path / "tokens").write_text(f"read {TOKEN}\n")
+    with fake_service(answer({"load": 1}), answer(DECISION)) as service:
+        monkeypatch.setattr(serve_session, "base_url", lambda settings: service.url)
+        settings = build_settings(ServeSettings, {**systems, "tokens": tmp_path / "tokens"})
+        assert command.try_systems(settings) == []
+    assert {one.headers["Authorization"] for one in service.seen} == {f"Bearer {TOKEN}"}
 
 
 @pytest.mark.parametrize(
