@@ -142,11 +142,13 @@ def run_loads(server: BenchServer, loads: Sequence[Load]) -> Run:
     """Run loads at once, each in a process of its own; raises RuntimeError if a request fails."""
     pids, accepted = running_replicas()[GATEWAY], dict[int, int]()
     connections = sum(load.concurrency for load in loads)
+    earlier = accepted_by(pids, server.settings.port)  # of other clients, or not closed yet
     with ThreadPoolExecutor(len(loads)) as threads:
         results = [threads.submit(measure_load, load) for load in loads]
         while len(accepted) < connections and not all(result.done() for result in results):
             time.sleep(POLL_S)
-            accepted = accepted_by(pids, server.settings.port)
+            current = accepted_by(pids, server.settings.port)
+            accepted = {port: pid for port, pid in current.items() if port not in earlier}
     reports = [result.result() for result in results]
     for report in reports:
         if report["failed"] or not report["requests"]:

@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -23,6 +24,9 @@ START_S = 90.0
 END_S = 20.0
 HERE = "127.0.0.1"
 LOG = "start.log"  # output of `ray start`, in the node's folder
+PORTS = range(20_000, 32_768)
+# Ray ends a node whose dashboard agent is not up within 30 s, by default.
+AGENT_START = {"RAY_agent_register_timeout_ms": "120000"}
 DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
@@ -97,7 +101,7 @@ def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
             cwd=folder,
             start_new_session=True,  # Ctrl-C reaches only this process, which stops the node
             preexec_fn=die_with_parent,
-            env={**os.environ, "RAY_AUTH_MODE": "token"},
+            env={**AGENT_START, **os.environ, "RAY_AUTH_MODE": "token"},
         )
 
 
@@ -114,12 +118,22 @@ def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find free ports; all are held until the last is found, so that they differ."""
+    """Find ports that are free at every address; held until the last is found, so that they differ.
+
+    None is in the range that the kernel gives to outgoing connections, nor in that of Ray's
+    workers: until the caller listens there, nothing else is likely to take it.
+    """
+    numbers = random.SystemRandom().sample(PORTS, len(PORTS))  # tests seed the common generator
+    found = list[int]()
     with contextlib.ExitStack() as held:
-        found = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in found:
-            each.bind((HERE, 0))
-        return [each.getsockname()[1] for each in found]
+        for number in numbers:
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                probe.bind(("", number))
+                found.append(number)
+            if len(found) == count:
+                return found
+    raise InputError(f"no {count} free ports between {PORTS[0]} and {PORTS[-1]}")
 
 
 def die_with_parent() -> None:

@@ -39,6 +39,7 @@ from loadmaster.serving.replicas.membership import (
     Member,
     ProcessId,
     Signal,
+    own_process,
 )
 from loadmaster.serving.replicas.system_control import SystemControl
 from loadmaster.serving.settings import ServeSettings
@@ -71,8 +72,11 @@ class Control:
         self._assignment = load_assignment(self._folder)
         self._next: Assignment | None = None  # tenants are being released for it
         until = time.monotonic() + LEASE_S
+        # A gateway in the process of its control ended with it.
         self._gateways = {
-            name: Gateway(member, until) for name, member in self._assignment.members.items()
+            name: Gateway(member, until)
+            for name, member in self._assignment.members.items()
+            if member.process != own_process()
         }
         self._changed, self._assigned = asyncio.Event(), Signal()
         self._changed.set()
@@ -131,9 +135,9 @@ class Control:
 
     def connect_here(self, handlers: Mapping[str, Handler]) -> Peer:
         """A link of a gateway in this process, which carries out calls with `handlers`."""
-        slot = LinkSlot()
-        slot.link = LocalLink(handlers)
-        return LocalLink(self._handlers(slot))
+        slot, lost = LinkSlot(), asyncio.Event()
+        slot.link = LocalLink(handlers, lost)
+        return LocalLink(self._handlers(slot), lost)
 
     # Calls of gateways and workers.
 

@@ -51,8 +51,8 @@ Handler = Callable[[Any], Awaitable[Any]]
 class Peer(Protocol):
     """What can be called: a Link, or an object of this process."""
 
-    has_ended: bool
-
+    @property
+    def has_ended(self) -> bool: ...
     @property
     def is_up(self) -> bool: ...
     async def call(self, name: str, body: Any = None) -> Any: ...
@@ -213,11 +213,17 @@ class LinkSlot:
 
 
 class LocalLink:
-    """A peer in this process; bodies are encoded as on a connection."""
+    """A peer in this process; bodies are encoded as on a connection.
 
-    def __init__(self, handlers: Mapping[str, Handler]) -> None:
-        self._handlers, self.has_ended = handlers, False
-        self._lost = asyncio.Event()
+    The two ends share `lost`: closing one closes both.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler], lost: asyncio.Event) -> None:
+        self._handlers, self._lost = handlers, lost
+
+    @property
+    def has_ended(self) -> bool:
+        return self._lost.is_set()
 
     @property
     def is_up(self) -> bool:
@@ -232,7 +238,6 @@ class LocalLink:
         await self._lost.wait()
 
     def close(self) -> None:
-        self.has_ended = True
         self._lost.set()
 
 

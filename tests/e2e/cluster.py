@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
+from loadmaster.platform.ray.head import AGENT_START, free_ports
 from loadmaster.serving.jobs.client import Jobs, UnreachableError
 
 TIMEOUT_S = 120.0
@@ -40,9 +40,7 @@ def running_cluster(
     """Start a head with these options of `ray start` and only these variables."""
     # Directly under /tmp: paths of sockets are limited to 107 bytes.
     folder = tempfile.mkdtemp(prefix="lm-", dir="/tmp")
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(4)]
-        gcs, dashboard, client, agent = (each.getsockname()[1] for each in sockets)
+    gcs, dashboard, client, agent = free_ports(4)
     token = secrets.token_hex(32)
     secure = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "HOME": str(home)}
     places = [
@@ -51,30 +49,34 @@ def running_cluster(
         f"--port={gcs}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}",
         f"--dashboard-agent-listen-port={agent}",
     ]  # fmt: skip
-    head = subprocess.Popen(
-        [str(Path(sys.executable).with_name("ray")), "start", *places, *options],
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", **secure, **(env or {})},
-        cwd=home,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
+    log = home / "head.log"
+    with log.open("wb") as output:
+        head = subprocess.Popen(
+            [str(Path(sys.executable).with_name("ray")), "start", *places, *options],
+            env={**path, **AGENT_START, **secure, **(env or {})},
+            cwd=home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     address = f"http://127.0.0.1:{dashboard}"
     clients = {**os.environ, **secure, "RAY_API_SERVER_ADDRESS": address, "NO_COLOR": "1"}
     clients.pop("RAY_ADDRESS", None)
     cluster = Cluster(address, f"127.0.0.1:{gcs}", clients, home / "storage", agent)
     try:
-        _wait_for(cluster, head)
+        _wait_for(cluster, head, log)
         yield cluster
+        assert head.poll() is None, f"the head ended: {log.read_text()[-2000:]}"
     finally:
         _end(head)
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_for(cluster: Cluster, head: subprocess.Popen[bytes]) -> None:
+def _wait_for(cluster: Cluster, head: subprocess.Popen[bytes], log: Path) -> None:
     limit = time.monotonic() + TIMEOUT_S
     while time.monotonic() < limit:
-        assert head.poll() is None, "the head ended"
+        assert head.poll() is None, f"the head ended: {log.read_text()[-2000:]}"
         with contextlib.suppress(UnreachableError):
             cluster.jobs.list()
             return

@@ -5,7 +5,6 @@ import contextlib
 import math
 import os
 import signal
-import socket
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import psutil
 
+from loadmaster.platform.ray.head import free_ports
 from loadmaster.serving.client import AsyncClient, Client, Decision, ServiceError
 from tests.serving import toy
 
@@ -103,9 +103,7 @@ def processes(title: str) -> list[psutil.Process]:
 
 def free_port() -> int:
     """A port that nothing listens on, at any address: Ray listens on that of the node."""
-    with socket.create_server(("", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 class Sample(NamedTuple):

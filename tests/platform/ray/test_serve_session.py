@@ -24,6 +24,7 @@ class FakeServe:
     def __init__(self, patch: Patch, *names: str, runs: bool) -> None:
         import ray
         from ray import serve
+        from ray.experimental import internal_kv
 
         from loadmaster.serving import app
 
@@ -37,6 +38,9 @@ class FakeServe:
         context = SimpleNamespace(get_node_id=lambda: "a")
         patch.setattr(ray, "get_runtime_context", lambda: context)
         patch.setattr(app, "build", self.build)
+        owners: dict[bytes, bytes] = {}
+        patch.setattr(internal_kv, "_internal_kv_get", owners.get)
+        patch.setattr(internal_kv, "_internal_kv_put", owners.__setitem__)
         for name in ("start", "status", "delete", "shutdown", "run_many"):
             patch.setattr(serve, name, getattr(self, name))
 
@@ -116,5 +120,5 @@ def test_own_head_has_cpus_beyond_those_of_the_service(monkeypatch: Patch) -> No
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     systems = {"das": {"cpus": 0.5, "workers": 3}, "decima": {}}
     settings = build_settings(ServeSettings, {"systems": systems})
-    assert settings.reserved_cpus == 3.5
+    assert settings.reserved_cpus == 3.6
     assert own_head_cpus(settings) == 6
