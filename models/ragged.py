@@ -18,7 +18,15 @@ class Minibatches(Protocol):
     """Recorded decisions, ready to be learnt from."""
 
     def select(self, rows: Tensor) -> dict[str, Any]:
-        """The batch of these decisions that a module's training pass takes; `rows` on the CPU."""
+        """The batch of these decisions that a module's training pass takes; `rows` on the CPU.
+
+        Of a batch with a mask (Columns.LOSS_MASK), only the rows where it is 1 count.
+        """
+
+    @property
+    def fixed(self) -> object | None:
+        """What the tables of the last batch belong to: batches with equal ones have the same
+        tensors, with other values. None: every batch has its own."""
 
 
 def tree_map(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -131,6 +139,7 @@ class PaddedMinibatches:
 
     def __init__(self, columns: Tree, device: Any) -> None:
         self._tensors, self._device = on_device(columns, device), device
+        self.fixed = None
 
     def select(self, rows: Tensor) -> dict[str, Any]:
         batch: dict[str, Any] = taken(self._tensors, rows, self._device)

@@ -236,7 +236,8 @@ class GatewayDeployment:
         where = _where(control)
         pools = {system: WorkerPool() for system in chosen.systems}
         client = ControlClient(find_control(where))
-        self._service = Service(chosen, pools, client, get_node_ip_address(), where)
+        host, sockets = get_node_ip_address(), _socket_folder()
+        self._service = Service(chosen, pools, client, host, where, sockets)
         freeze_gc()
 
     def __serve_build_asgi_app__(self) -> Any:

@@ -1,7 +1,8 @@
-"""Minibatches of recorded decisions on a GPU, packed without padding.
+"""Minibatches of recorded decisions on a GPU, in tables whose sizes stay the same.
 
-All sizes are known on the CPU before the GPU computes, so a minibatch is packed without waiting for
-it. With the padded minibatches of `models/ragged.py` the GPU was idle for most of an update.
+With the same sizes and addresses the kernels of a training pass can be recorded once and launched
+together (`platform/rl/gradient_graph.py`): Decima's network is so small that launching them one by
+one takes several times as long as running them. The places of all rows are computed on the CPU.
 """
 
 from __future__ import annotations
@@ -11,16 +12,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
-from loadmaster.models.decima.features import StageBatch, job_inputs_of, stage_inputs_of
-from loadmaster.models.decima.network import MessageSchedule
 from loadmaster.models.decima.training_block import (
-    EDGES,
     JOBS,
     STAGES,
     Decisions,
@@ -28,53 +27,149 @@ from loadmaster.models.decima.training_block import (
     decisions_of,
 )
 
-
-class Options(NamedTuple):
-    """What a decision chose among: the options of all decisions, end to end."""
-
-    owner: Tensor  # (options,) index of the decision
-    place: Tensor  # (options,) place among the decision's options
-    chosen: Tensor  # (B,) place of the option that was chosen
-    widest: int  # most options of a decision
+SPARE = 0.15  # share of places that stay free when tables grow
 
 
-class PackedDecisions(NamedTuple):
-    """B decisions without padding."""
+class Sizes(NamedTuple):
+    """Places of a minibatch. Of each kind, but for edges, the last is always padding."""
 
-    batch: StageBatch
-    schedule: MessageSchedule
-    stages: Options
-    stage_row: Tensor  # (options,) row of each schedulable stage
-    limits: Options
-    limit: Tensor  # (options,) the limit itself
-    job: Tensor  # (B,) job of the chosen stage
-    total: Tensor  # (B,) executors
+    levels: tuple[int, ...]  # stages by height
+    edges: tuple[int, ...]  # by the height of the parent
+    jobs: int
+    decisions: int
+    legal: int  # schedulable stages
+    limits: int
+    widest: tuple[int, int]  # most schedulable stages and limits of a decision
+
+    def grown(self, needed: Sizes) -> Sizes:
+        """These, or larger ones that have room for `needed`."""
+
+        def sizes(own: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+            own += (0,) * (len(other) - len(own))
+            other += (0,) * (len(own) - len(other))
+            return tuple(map(size, own, other))
+
+        def size(own: int, other: int) -> int:
+            return own if other < own else int(other * (1 + SPARE)) + 1
+
+        return Sizes(*(
+            sizes(own, other) if isinstance(own, tuple) else size(own, other)  # type: ignore[arg-type]
+            for own, other in zip(self, needed, strict=True)
+        ))  # fmt: skip
+
+
+NOTHING = Sizes((0,), (0,), 0, 0, 0, 0, (0, 0))
+
+
+class Places(NamedTuple):
+    """Where everything of a minibatch comes from and belongs to, as arrays or tensors.
+
+    R stages sorted by height, J jobs, E edges by the height of their parents, B decisions.
+    """
+
+    stage_source: Any  # (R,) row of the recording
+    stage_decision: Any  # (R,)
+    stage_job: Any  # (R,)
+    job_source: Any  # (J,) row of the recording
+    job_decision: Any  # (J,)
+    child: Any  # (E,) stage
+    parent: Any  # (E,) stage within its level
+    legal_stage: Any  # (legal,)
+    legal_decision: Any  # (legal,)
+    legal_place: Any  # (legal,) place among the decision's own
+    limit: Any  # (limits,) the limit itself
+    limit_decision: Any  # (limits,)
+    limit_place: Any  # (limits,)
+    source: Any  # (B,) row of the recording
+    job: Any  # (B,) job of the chosen stage
+    chosen_stage: Any  # (B,) place among the decision's schedulable stages
+    chosen_limit: Any  # (B,) place among its limits
+    is_real: Any  # (B,) 1: not padding
+
+
+def places_in(buffer: Any, sizes: Sizes) -> Places:
+    """The parts of one buffer of whole numbers."""
+    stages, edges = sum(sizes.levels), sum(sizes.edges)
+    counts = [stages] * 3 + [sizes.jobs] * 2 + [edges] * 2 + [sizes.legal] * 3
+    counts += [sizes.limits] * 3 + [sizes.decisions] * 5
+    ends = np.cumsum(counts).tolist()
+    return Places(*(buffer[end - count : end] for count, end in zip(counts, ends, strict=True)))
+
+
+def buffer_size(sizes: Sizes) -> int:
+    return sum(len(part) for part in places_in(range(1 << 40), sizes))
+
+
+class DeviceDecisions(NamedTuple):
+    """A minibatch as the network takes it: rows of the recording, and where they belong."""
+
+    sizes: Sizes
+    ints: Tensor  # see `places_in`
+    stages: Tensor  # (R, STAGE_FEATURES)
+    jobs: Tensor  # (J, JOB_FEATURES)
+    cluster: Tensor  # (B, CLUSTER_FEATURES)
+
+
+class Workspace:
+    """Tables on the device, kept from minibatch to minibatch; replaced when one does not fit."""
+
+    def __init__(self, device: Any) -> None:
+        self._device = torch.device(device)
+        self.sizes = NOTHING
+        self._host: list[tuple[Tensor, Any]] = []  # used in turn; an event follows their last copy
+        self.ints = torch.zeros(0)  # see `places_in`
+        self.tables: dict[str, Tensor] = {}
+
+    def fit(self, needed: Sizes, widths: Mapping[str, tuple[int, ...]]) -> None:
+        """`widths`: of a row of each table."""
+        sizes = self.sizes.grown(needed)
+        if sizes == self.sizes:
+            return
+        self.sizes, on_gpu = sizes, self._device.type == "cuda"
+        length = buffer_size(sizes)
+        self._host = [
+            (
+                torch.zeros(length, dtype=torch.int32, pin_memory=on_gpu),
+                torch.cuda.Event() if on_gpu else None,
+            )
+            for _ in range(2)
+        ]
+        self.ints = torch.zeros(length, dtype=torch.int32, device=self._device)
+        rows = {"stages": sum(sizes.levels), "jobs": sizes.jobs}
+        self.tables = {
+            name: torch.zeros((rows.get(name, sizes.decisions), *width), device=self._device)
+            for name, width in widths.items()
+        }
+
+    def free_places(self) -> Places:
+        """Arrays to fill before the next `copy_places`."""
+        buffer, event = self._host[0]
+        if event is not None:
+            event.synchronize()  # not before the copy before the last has ended
+        return places_in(buffer.numpy(), self.sizes)
+
+    def copy_places(self) -> None:
+        buffer, event = self._host[0]
+        self.ints.copy_(buffer, non_blocking=True)
+        if event is not None:
+            event.record()
+        self._host.reverse()
 
 
 class Facts(NamedTuple):
-    """Sizes and choices of K decisions, H levels."""
+    """Sizes of K decisions, H levels."""
 
     stages: Ints  # (K, H) stages of each height
     edges: Ints  # (K, H) edges by the height of the parent
     legal: Ints  # (K,) schedulable stages
     limits: Ints  # (K,) useful limits
-    lowest: Ints  # (K,) the lowest of them
-    chosen: Ints  # (K, 2) place of the chosen stage among the schedulable, of the limit
-    job: Ints  # (K,) job of the chosen stage, within the decision
 
 
 def facts_of(decisions: Decisions) -> Facts:
     count = len(decisions.cluster)
     levels = int(decisions.stages[:, obs_cols.HEIGHT].max(initial=0)) + 1
-    facts = Facts(
-        stages=np.zeros((count, levels), np.int64),
-        edges=np.zeros((count, levels), np.int64),
-        legal=np.zeros(count, np.int64),
-        limits=np.zeros(count, np.int64),
-        lowest=np.zeros(count, np.int64),
-        chosen=np.zeros((count, 2), np.int64),
-        job=np.zeros(count, np.int64),
-    )
+    shapes = ((count, levels), (count, levels), count, count)
+    facts = Facts(*(np.zeros(shape, np.int64) for shape in shapes))
     fill_facts(decisions, facts)
     return facts
 
@@ -83,129 +178,158 @@ def facts_of(decisions: Decisions) -> Facts:
 def fill_facts(decisions: Decisions, facts: Facts) -> None:
     for row in range(len(decisions.cluster)):
         view = decision_view(decisions, row)
-        stage, limit = decisions.actions[row]
         for own in range(len(view.stage_job)):
             facts.stages[row, int(view.stages[own, obs_cols.HEIGHT])] += 1
-            if view.schedulable[own] == 1:
-                if own == stage:
-                    facts.chosen[row, 0] = facts.legal[row]
-                facts.legal[row] += 1
+            facts.legal[row] += view.schedulable[own] == 1
         for edge in range(len(view.edges)):
             facts.edges[row, int(view.stages[view.edges[edge, 0], obs_cols.HEIGHT])] += 1
+        lowest, highest = useful_limits(view, decisions.actions[row, 0])
+        facts.limits[row] = highest - lowest + 1
+
+
+@compiled
+def fill_places(
+    decisions: Decisions, rows: Ints, levels: Ints, next_free: Ints, to: Places, work: Ints
+) -> None:
+    """Compute the places of these decisions.
+
+    `levels`: (H, 3) first and last place, behind it, of the stages of each level, and of its edges
+    the last; `next_free`: (H, 2) the first of both; `work` has room for the stages of one decision.
+    """
+    level_first, level_end, edge_end = levels[:, 0], levels[:, 1], levels[:, 2]
+    stage_at, edge_at = next_free[:, 0], next_free[:, 1]
+    jobs = legal = limits = 0
+    for decision in range(len(rows)):
+        row = rows[decision]
+        view = decision_view(decisions, row)
+        stage, limit = decisions.actions[row]
+        first = decisions.starts[row]
+        options = 0
+        for own in range(len(view.stage_job)):
+            level = int(view.stages[own, obs_cols.HEIGHT])
+            at = stage_at[level]
+            stage_at[level] += 1
+            work[own] = at
+            to.stage_source[at] = first[STAGES] + own
+            to.stage_decision[at] = decision
+            to.stage_job[at] = jobs + view.stage_job[own]
+            if view.schedulable[own] == 1:
+                if own == stage:
+                    to.chosen_stage[decision] = options
+                to.legal_stage[legal] = at
+                to.legal_decision[legal] = decision
+                to.legal_place[legal] = options
+                legal += 1
+                options += 1
+        for edge in range(len(view.edges)):
+            parent, child = view.edges[edge]
+            level = int(view.stages[parent, obs_cols.HEIGHT])
+            at = edge_at[level]
+            edge_at[level] += 1
+            to.child[at] = work[child]
+            to.parent[at] = work[parent] - level_first[level]
+        to.job[decision] = jobs + view.stage_job[stage]
+        for own in range(decisions.starts[row + 1, JOBS] - first[JOBS]):
+            to.job_source[jobs] = first[JOBS] + own
+            to.job_decision[jobs] = decision
+            jobs += 1
         lowest, highest = useful_limits(view, stage)
-        facts.lowest[row], facts.limits[row] = lowest, highest - lowest + 1
-        facts.chosen[row, 1] = min(limit, highest) - lowest
-        facts.job[row] = view.stage_job[stage]
+        to.chosen_limit[decision] = min(limit, highest) - lowest
+        for own in range(highest - lowest + 1):
+            to.limit[limits] = lowest + own
+            to.limit_decision[limits] = decision
+            to.limit_place[limits] = own
+            limits += 1
+        to.source[decision] = row
+        to.is_real[decision] = 1
+    # Padding: rows behind the recording, which belong to a decision that does not count.
+    nobody, no_job = len(to.source) - 1, len(to.job_source) - 1
+    for level in range(len(level_end)):
+        for at in range(stage_at[level], level_end[level]):
+            to.stage_source[at] = len(decisions.stages)
+            to.stage_decision[at] = nobody
+            to.stage_job[at] = no_job
+        for at in range(edge_at[level], edge_end[level]):
+            to.child[at] = 0
+            to.parent[at] = level_end[level] - level_first[level] - 1
+    to.job_source[jobs:] = len(decisions.jobs)
+    to.job_decision[jobs:] = nobody
+    to.legal_stage[legal:] = level_end[0] - 1
+    to.legal_decision[legal:] = nobody
+    to.legal_place[legal:] = 0
+    to.limit[limits:] = 1
+    to.limit_decision[limits:] = nobody
+    to.limit_place[limits:] = 0
+    to.source[len(rows) :] = len(decisions.cluster)
+    to.job[len(rows) :] = no_job
+    to.chosen_stage[len(rows) :] = 0
+    to.chosen_limit[len(rows) :] = 0
+    to.is_real[len(rows) :] = 0
 
 
 class DeviceMinibatches:
     """Recorded decisions on a GPU."""
 
-    def __init__(self, columns: Mapping[str, Any], device: Any) -> None:
+    def __init__(self, columns: Mapping[str, Any], device: Any, workspace: Workspace) -> None:
         """`columns` as recorded, with ragged observations."""
-        decisions = decisions_of(columns)
-        self._facts = facts_of(decisions)
-        self._counts = np.diff(decisions.starts, axis=0)  # (K, 3)
+        self._decisions, self._workspace = decisions_of(columns), workspace
+        self._facts = facts_of(self._decisions)
+        self._counts = np.diff(self._decisions.starts, axis=0)  # (K, 3)
+        self._work = np.zeros(int(self._counts[:, STAGES].max(initial=1)), np.int64)
 
-        def copied(table: Any) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(table)).to(device, non_blocking=True)
+        def copied(table: NDArray[Any], padding: float) -> Tensor:
+            """On the device, with a row of padding behind the last."""
+            whole = torch.full((len(table) + 1, *table.shape[1:]), padding, device=device)
+            whole[:-1].copy_(torch.from_numpy(np.ascontiguousarray(table)), non_blocking=True)
+            return whole
 
-        self._tables = {name: copied(table) for name, table in decisions._asdict().items()}
-        self._device_facts = {name: copied(table) for name, table in self._facts._asdict().items()}
-        self._device_counts = copied(self._counts)
-        self._legal = copied(np.flatnonzero(decisions.schedulable))
-        self._legal_first = copied(np.cumsum(self._facts.legal) - self._facts.legal)
-        self._height = copied(decisions.stages[:, obs_cols.HEIGHT].astype(np.int16))
-        self._device = device
-        self._columns = {
-            name: copied(column)
-            for name, column in columns.items()
-            if name not in (Columns.OBS, Columns.ACTIONS)
+        self._tables = {
+            "stages": copied(self._decisions.stages, 0.0),
+            "jobs": copied(self._decisions.jobs, 0.0),
+            "cluster": copied(self._decisions.cluster, 1.0),  # its executors divide
         }
+        self._columns = [
+            name for name in columns if name not in (Columns.OBS, Columns.ACTIONS)
+        ]  # fmt: skip
+        self._tables |= {name: copied(columns[name], 0.0) for name in self._columns}
 
     def select(self, rows: Tensor) -> dict[str, Any]:
-        device_rows = rows.to(self._device, non_blocking=True)
-        selected = {name: column[device_rows] for name, column in self._columns.items()}
-        return {**selected, Columns.OBS: self._pack(rows.numpy(), device_rows)}
-
-    def _pack(self, rows: Ints, device_rows: Tensor) -> PackedDecisions:
-        """`rows` and the same on the device."""
-        tables, facts, sizes = self._tables, self._device_facts, self._counts[rows].sum(0).tolist()
-        counts, starts = self._device_counts[device_rows], tables["starts"][device_rows]  # (B, 3)
-        owner, within, first = _spread(counts[:, STAGES], sizes[STAGES])
-        source = starts[owner, STAGES] + within  # stage rows of the whole recording
-        order = torch.argsort(self._height[source], stable=True)
-        source, owner = source[order], owner[order]
-        new_row = torch.empty_like(order)
-        new_row[order] = torch.arange(len(order), device=order.device)
-        job_owner, job_within, first_job = _spread(counts[:, JOBS], sizes[JOBS])
-        jobs = tables["jobs"].index_select(0, starts[job_owner, JOBS] + job_within)
-        cluster = tables["cluster"].index_select(0, device_rows)
-        job_inputs = job_inputs_of(jobs, cluster.index_select(0, job_owner))
-        row_job = tables["stage_job"][source] + first_job[owner]
-        stages = tables["stages"].index_select(0, source)
-        total = cluster[:, obs_cols.TOTAL_EXECUTORS]
-        height = self._height[source].long()
-        edge_owner, edge_within, _ = _spread(counts[:, EDGES], sizes[EDGES])
-        ends = tables["edges"].index_select(0, starts[edge_owner, EDGES] + edge_within).long()
-        ends = new_row[ends + first[edge_owner, None]]
-        batch = StageBatch(
-            inputs=stage_inputs_of(stages, job_inputs.index_select(0, row_job), total[owner]),
-            height=height,
-            schedulable=tables["schedulable"][source] > 0,
-            row_job=row_job,
-            row_observation=owner,
-            row_place=within[order],
-            job_inputs=job_inputs,
-            job_observation=job_owner,
-            first_job=first_job,
-            parent=ends[:, 0],
-            child=ends[:, 1],
+        """The batch of these decisions and of padding, in the tables of the workspace."""
+        numbers, space = rows.numpy(), self._workspace
+        space.fit(
+            self._needed(numbers), {name: one.shape[1:] for name, one in self._tables.items()}
         )
-        legal_owner, legal_place, _ = _spread(
-            facts["legal"][device_rows], _sum(self._facts.legal, rows)
+        sizes = space.sizes
+        ends = np.cumsum(np.array([sizes.levels, sizes.edges]), axis=1).T  # (H, 2)
+        first = ends - np.array([sizes.levels, sizes.edges]).T
+        levels = np.column_stack([first[:, 0], ends])
+        fill_places(self._decisions, numbers, levels, first.copy(), space.free_places(), self._work)
+        space.copy_places()
+        places = places_in(space.ints, sizes)
+        sources = {"stages": places.stage_source, "jobs": places.job_source}
+        for name, table in self._tables.items():
+            source = sources.get(name, places.source)
+            torch.index_select(table, 0, source, out=space.tables[name])
+        kept = {name: space.tables[name] for name in ("stages", "jobs", "cluster")}
+        return {
+            **{name: space.tables[name] for name in self._columns},
+            Columns.LOSS_MASK: places.is_real,
+            Columns.OBS: DeviceDecisions(sizes, space.ints, **kept),
+        }
+
+    @property
+    def fixed(self) -> Sizes:
+        """Minibatches with the same sizes have the same tables."""
+        return self._workspace.sizes
+
+    def _needed(self, rows: Ints) -> Sizes:
+        facts, counts = self._facts, self._counts[rows].sum(0)
+        return Sizes(
+            levels=tuple(facts.stages[rows].sum(0).tolist()),
+            edges=tuple(facts.edges[rows].sum(0).tolist()),
+            jobs=int(counts[JOBS]),
+            decisions=len(rows),
+            legal=int(facts.legal[rows].sum()),
+            limits=int(facts.limits[rows].sum()),
+            widest=(int(facts.legal.max(initial=1)), int(facts.limits.max(initial=1))),
         )
-        legal = self._legal[self._legal_first[device_rows][legal_owner] + legal_place]
-        stage_row = new_row[legal - starts[legal_owner, STAGES] + first[legal_owner]]
-        limits = facts["limits"][device_rows]
-        limit_owner, limit_place, _ = _spread(limits, _sum(self._facts.limits, rows))
-        chosen = facts["chosen"][device_rows]
-        return PackedDecisions(
-            batch=batch,
-            schedule=self._schedule(rows, batch),
-            stages=Options(
-                legal_owner, legal_place, chosen[:, 0], int(self._facts.legal[rows].max())
-            ),
-            stage_row=stage_row,
-            limits=Options(
-                limit_owner, limit_place, chosen[:, 1], int(self._facts.limits[rows].max())
-            ),
-            limit=facts["lowest"][device_rows][limit_owner] + limit_place,
-            job=first_job + facts["job"][device_rows],
-            total=total,
-        )
-
-    def _schedule(self, rows: Ints, batch: StageBatch) -> MessageSchedule:
-        """`network.message_schedule` with sizes from the CPU."""
-        of_level = self._facts.stages[rows].sum(0)
-        levels = int(np.flatnonzero(of_level)[-1]) + 1
-        of_level, edges = of_level[:levels], self._facts.edges[rows].sum(0)[:levels]
-        level_first = np.cumsum(of_level) - of_level
-        first = torch.from_numpy(level_first).to(self._device, non_blocking=True)
-        level = batch.height[batch.parent]
-        ends = torch.stack([batch.child, batch.parent - first[level]])
-        ends = ends[:, torch.argsort(level.to(torch.int16), stable=True)]
-        return MessageSchedule(of_level.tolist(), torch.split(ends, edges.tolist(), dim=1))
-
-
-def _sum(counts: Ints, rows: Ints) -> int:
-    return int(counts[rows].sum())
-
-
-def _spread(counts: Tensor, total: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(total,) owner of each item and its place there; (B,) the first item of each owner."""
-    owner = torch.repeat_interleave(
-        torch.arange(len(counts), device=counts.device), counts, output_size=total
-    )
-    first = counts.cumsum(0) - counts
-    return owner, torch.arange(total, device=counts.device) - first[owner], first

@@ -41,6 +41,7 @@ class DecisionMinibatches:
 
     def __init__(self, columns: Mapping[str, Any], network: DecimaNetwork) -> None:
         """`columns` as recorded, with ragged observations."""
+        self.fixed = None
         self._decisions = decisions_of(columns)
         self._block = block_for(self._decisions, weights_of(network), network.encoder.width)
         self._columns = {

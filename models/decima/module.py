@@ -8,14 +8,22 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from torch import Tensor
 
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.decima.device_batch import DeviceMinibatches, Options, PackedDecisions
+from loadmaster.models.decima.device_batch import (
+    DeviceDecisions,
+    DeviceMinibatches,
+    Places,
+    Workspace,
+    places_in,
+)
+from loadmaster.models.decima.features import StageBatch, job_inputs_of, stage_inputs_of
 from loadmaster.models.decima.gradient import (
     DecisionMinibatches,
     SelectedDecisions,
     log_probability_and_entropy,
 )
-from loadmaster.models.decima.network import ILLEGAL, DecimaNetwork
+from loadmaster.models.decima.network import ILLEGAL, DecimaNetwork, MessageSchedule
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.models.policy import ENTROPY
 from loadmaster.models.ragged import Minibatches
@@ -35,12 +43,14 @@ class DecimaModule(TorchRLModule):
         settings = build_settings(DecimaSettings, self.model_config["network"])
         self.network = DecimaNetwork(settings)
         self.limits: int = self.model_config["limits"]
+        self._workspace: Workspace | None = None
 
     def minibatches(self, columns: dict[str, Any], device: Any) -> Minibatches:
-        """Recorded decisions without padding: for the compiled pass on a CPU, or on a GPU."""
+        """Recorded decisions for the compiled pass on a CPU, or in fixed tables on a GPU."""
         if torch.device(device).type == "cpu":
             return DecisionMinibatches(columns, self.network)
-        return DeviceMinibatches(columns, device)
+        self._workspace = self._workspace or Workspace(device)
+        return DeviceMinibatches(columns, device, self._workspace)
 
     def _forward_inference(self, batch: dict[str, Any], **_: Any) -> dict[str, Tensor]:
         """The best-scored stage, and the best-scored limit for it."""
@@ -61,8 +71,8 @@ class DecimaModule(TorchRLModule):
         if isinstance(observation, SelectedDecisions):
             log_probability, entropy = log_probability_and_entropy(self.network, observation)
             return {Columns.ACTION_LOGP: log_probability, ENTROPY: entropy}
-        if isinstance(observation, PackedDecisions):
-            return self._forward_packed(observation)
+        if isinstance(observation, DeviceDecisions):
+            return self._forward_device(observation)
         stage, limit = batch[Columns.ACTIONS].long().unbind(1)
         scores, packed, embedded = self.network(observation)
         limit_scores = self.network.limit_scores(observation, packed, embedded, stage, self.limits)
@@ -72,18 +82,22 @@ class DecimaModule(TorchRLModule):
             ENTROPY: _entropy(stages) + _entropy(limits),
         }
 
-    def _forward_packed(self, packed: PackedDecisions) -> dict[str, Tensor]:
-        network, batch = self.network, packed.batch
-        embedded = network.embed(batch, len(packed.total), packed.schedule)
-        scores = network.score_rows(batch, embedded, packed.stage_row, packed.stages.owner)
-        stages = _padded(scores, packed.stages).log_softmax(1)
-        log_probability = _at(stages, packed.stages.chosen)
-        entropy = _entropy(stages)
+    def _forward_device(self, given: DeviceDecisions) -> dict[str, Tensor]:
+        network, sizes = self.network, given.sizes
+        places = places_in(given.ints.long(), sizes)
+        batch = _stage_batch(given, places)
+        edges = torch.stack([places.child, places.parent]).split(sizes.edges, dim=1)
+        schedule = MessageSchedule(list(sizes.levels), edges)
+        embedded = network.embed(batch, sizes.decisions, schedule)
+        owner = places.legal_decision
+        scores = network.score_rows(batch, embedded, places.legal_stage, owner)
+        stages = _padded(scores, owner, places.legal_place, sizes.decisions, sizes.widest[0])
+        log_probability, entropy = _at(stages, places.chosen_stage), _entropy(stages)
         if network.score_limit is not None:
-            owner, level = packed.limits.owner, packed.limit
-            scores = network.score_levels(batch, embedded, packed.job, packed.total, owner, level)
-            limits = _padded(scores, packed.limits).log_softmax(1)
-            log_probability = log_probability + _at(limits, packed.limits.chosen)
+            total, owner = given.cluster[:, obs_cols.TOTAL_EXECUTORS], places.limit_decision
+            scores = network.score_levels(batch, embedded, places.job, total, owner, places.limit)
+            limits = _padded(scores, owner, places.limit_place, sizes.decisions, sizes.widest[1])
+            log_probability = log_probability + _at(limits, places.chosen_limit)
             entropy = entropy + _entropy(limits)
         return {Columns.ACTION_LOGP: log_probability, ENTROPY: entropy}
 
@@ -102,11 +116,31 @@ class DecimaModule(TorchRLModule):
         }
 
 
-def _padded(scores: Tensor, options: Options) -> Tensor:
-    """(B, widest), ILLEGAL behind each decision's own options."""
-    whole = scores.new_full((len(options.chosen) * options.widest,), ILLEGAL)
-    place = options.owner * options.widest + options.place
-    return whole.index_copy(0, place, scores).view(-1, options.widest)
+def _stage_batch(given: DeviceDecisions, places: Places) -> StageBatch:
+    """Inputs of the network. What only an observation with padding needs is left empty."""
+    cluster, none = given.cluster, places.child[:0]
+    jobs = job_inputs_of(given.jobs, cluster.index_select(0, places.job_decision))
+    of_stage = jobs.index_select(0, places.stage_job)
+    total = cluster[:, obs_cols.TOTAL_EXECUTORS].index_select(0, places.stage_decision)
+    return StageBatch(
+        inputs=stage_inputs_of(given.stages, of_stage, total),
+        height=none,
+        schedulable=none,
+        row_job=places.stage_job,
+        row_observation=places.stage_decision,
+        row_place=none,
+        job_inputs=jobs,
+        job_observation=places.job_decision,
+        first_job=none,
+        parent=none,
+        child=none,
+    )
+
+
+def _padded(scores: Tensor, owner: Tensor, place: Tensor, decisions: int, widest: int) -> Tensor:
+    """(decisions, widest) log-probabilities of each decision's own options."""
+    whole = scores.new_full((decisions * widest,), ILLEGAL)
+    return whole.index_copy(0, owner * widest + place, scores).view(-1, widest).log_softmax(1)
 
 
 def _at(logs: Tensor, chosen: Tensor) -> Tensor:

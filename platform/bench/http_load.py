@@ -95,6 +95,7 @@ def report(load: Load, driver: Driver) -> dict[str, Any]:
         "seconds": load.seconds,
         "rate": load.rate,
         "requests": len(latencies) + driver.failed.total(),
+        "sent": driver.sent,
         "failed": dict(sorted(driver.failed.items())),
         "requests_per_s": len(latencies) / driver.elapsed_s(),
         "cpu_s": driver.cpu_s,
@@ -186,6 +187,7 @@ class Driver:
         self.failed: Counter[str] = Counter()
         self.failed_s: list[float] = []
         self.marked = 0
+        self.sent = 0  # also while warming up
         self.by_connection: list[dict[str, Any]] = [{} for _ in range(load.concurrency)]
         self.cpu_s = 0.0  # of this process; close to `seconds`, the generator was the bottleneck
 
@@ -282,6 +284,7 @@ class Driver:
             if self._load.own_bodies:
                 data = self._encoded[connection.number % len(self._encoded)]
             connection.send(data, self._due.popleft(), now)
+            self.sent += 1
 
     def _pace(self) -> None:
         """Start every request that is due; schedule the next call."""

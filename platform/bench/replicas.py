@@ -1,8 +1,9 @@
 """Throughput of the decision service with more and more gateways and workers, on one machine.
 
-Every connection sends requests of one tenant. The kernel chooses the gateway that accepts it, so
-some requests reach a gateway that does not own their tenant and forwards them. Which ones is known
-from the sockets of the gateways and from the assignment of tenants.
+Every connection sends requests of one tenant. The kernel chooses the gateway that accepts it; one
+that does not own the tenant forwards the first requests and passes the connection on. Which
+requests are forwarded after that is known from the sockets of the gateways, read in the middle of a
+measurement, and from the assignment of tenants.
 """
 
 import time
@@ -26,6 +27,7 @@ from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.bench.service_processes import (
     accepted_by,
     assignment,
+    cpu_seconds,
     running_replicas,
     wait_until_complete,
 )
@@ -38,7 +40,7 @@ SYSTEM, EXAMPLE = "decima", "small"
 TENANTS = 64
 CONNECTIONS = 16  # of each generator; there is one generator for each gateway
 ROUNDS, SECONDS, WARMUP_S = 3, 4.0, 1.0
-POLL_S = 0.2
+START_S = 0.5  # of a generator, about
 BY_POLICY = '"source":"policy"'  # in a response
 FILES = TABLE, CHART = "replicas.csv", "replicas.png"
 
@@ -55,6 +57,7 @@ class ReplicaPoint:
     p99_ms: float
     single_p50_ms: float  # of one request at a time
     single_share: float  # that, relative to the fewest replicas
+    cpu_ms: float  # CPU time of gateways and workers for a request
     by_policy: float  # share of decisions
     forwarded: float  # share of requests
     forwarded_share: float | None  # p50 of forwarded ones relative to direct ones, one at a time
@@ -67,6 +70,7 @@ class Run(NamedTuple):
     requests_per_s: float
     direct_ms: list[float]  # latencies of requests to the gateway that owns their tenant
     forwarded_ms: list[float]
+    cpu_ms: float
     by_policy: float
     generator_cpu: float
 
@@ -131,6 +135,7 @@ def measure_point(
         p99_ms=median(run.percentile(99) for run in manys),
         single_p50_ms=single_ms,
         single_share=single_ms / first.single_p50_ms if first else 1.0,
+        cpu_ms=median(run.cpu_ms for run in manys),
         by_policy=median(run.by_policy for run in manys),
         forwarded=forwarded / (direct + forwarded),
         forwarded_share=median(ratios) if ratios else None,
@@ -140,16 +145,15 @@ def measure_point(
 
 def run_loads(server: BenchServer, loads: Sequence[Load]) -> Run:
     """Run loads at once, each in a process of its own; raises RuntimeError if a request fails."""
-    pids, accepted = running_replicas()[GATEWAY], dict[int, int]()
-    connections = sum(load.concurrency for load in loads)
-    earlier = accepted_by(pids, server.settings.port)  # of other clients, or not closed yet
+    replicas = running_replicas()
+    pids = set().union(*replicas.values())
     with ThreadPoolExecutor(len(loads)) as threads:
+        before_s = cpu_seconds(pids)
         results = [threads.submit(measure_load, load) for load in loads]
-        while len(accepted) < connections and not all(result.done() for result in results):
-            time.sleep(POLL_S)
-            current = accepted_by(pids, server.settings.port)
-            accepted = {port: pid for port, pid in current.items() if port not in earlier}
+        time.sleep(START_S + loads[0].warmup_s + loads[0].seconds / 2)
+        accepted = accepted_by(replicas[GATEWAY], server.settings.port)
     reports = [result.result() for result in results]
+    used_s, requests = cpu_seconds(pids) - before_s, sum(report["sent"] for report in reports)
     for report in reports:
         if report["failed"] or not report["requests"]:
             raise RuntimeError(f"{report['url']} failed: {report['failed'] or 'no response'}")
@@ -159,6 +163,7 @@ def run_loads(server: BenchServer, loads: Sequence[Load]) -> Run:
         requests_per_s=sum(report["requests_per_s"] for report in reports),
         direct_ms=direct,
         forwarded_ms=forwarded,
+        cpu_ms=1000 * used_s / requests,
         by_policy=sum(one["marked"] for one in reports) / sum(one["requests"] for one in reports),
         generator_cpu=max(report["cpu_s"] for report in reports)
         / (loads[0].warmup_s + loads[0].seconds),
@@ -190,7 +195,13 @@ def split_latencies(
 
 
 def figures_of(points: Sequence[ReplicaPoint]) -> Iterator[Figure]:
-    units = {"requests_per_s": "1/s", "p50_ms": "ms", "p99_ms": "ms", "single_p50_ms": "ms"}
+    units = {
+        "requests_per_s": "1/s",
+        "p50_ms": "ms",
+        "p99_ms": "ms",
+        "single_p50_ms": "ms",
+        "cpu_ms": "ms",
+    }
     for point in points:
         for name, value in asdict(point).items():
             if name != "replicas" and value is not None:
@@ -204,6 +215,7 @@ HEADINGS = (
     "p50, ms",
     "p99, ms",
     "one at a time: p50, ms",
+    "CPU, ms",
     "by the policy",
     "forwarded",
     "forwarded / direct, p50",
@@ -221,6 +233,7 @@ def table_of(points: Sequence[ReplicaPoint]) -> Iterator[tuple[str, ...]]:
             f"{one.p50_ms:.1f}",
             f"{one.p99_ms:.1f}",
             f"{one.single_p50_ms:.2f}",
+            f"{one.cpu_ms:.2f}",
             f"{100 * one.by_policy:.1f}%",
             f"{100 * one.forwarded:.0f}%",
             ratio,
@@ -232,7 +245,8 @@ def in_words(point: ReplicaPoint) -> str:
     return (
         f"{counted(point.replicas, 'replica')}: {point.requests_per_s:,.0f} requests/s "
         f"({point.speedup:.2f}x), p50 {point.p50_ms:.1f} ms, p99 {point.p99_ms:.1f} ms; one at a "
-        f"time: p50 {point.single_p50_ms:.2f} ms; {100 * point.forwarded:.0f}% forwarded"
+        f"time: p50 {point.single_p50_ms:.2f} ms; CPU {point.cpu_ms:.2f} ms a request; "
+        f"{100 * point.forwarded:.0f}% forwarded"
     )
 
 

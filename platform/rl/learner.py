@@ -20,6 +20,7 @@ from torch import Tensor
 from loadmaster.models.keyed_random import splitmix64
 from loadmaster.models.policy import ENTROPY
 from loadmaster.models.ragged import Minibatches, PaddedMinibatches
+from loadmaster.platform.rl.gradient_graph import GradientGraph
 from loadmaster.platform.rl.peers import Peers, ProcessPeers
 from loadmaster.platform.rl.rollout import Recording, columns_of
 
@@ -45,6 +46,7 @@ class InputDrivenLearner(TorchLearner):
 
     def build(self) -> None:
         super().build()
+        self._graphs: dict[str, GradientGraph] = {}  # by module
         if self.config.num_learners > 1:
             self.peers = ProcessPeers()
 
@@ -95,6 +97,7 @@ class InputDrivenLearner(TorchLearner):
         learning = self.config.learning
         kl_limit = learning.stop_at_kl if learning.method == "ppo" else math.inf
         steps: list[Tensor] = []
+        entropy = torch.tensor(entropy_weight, device=self.device)
         for epoch in range(epochs):
             drawn = splitmix64(row_keys, seed + epoch) % minibatches
             steps += [
@@ -103,7 +106,7 @@ class InputDrivenLearner(TorchLearner):
                     optimizer,
                     batches,
                     (drawn == number).nonzero().squeeze(1),
-                    entropy_weight,
+                    entropy,
                 )
                 for number in range(minibatches)
             ]
@@ -132,29 +135,23 @@ class InputDrivenLearner(TorchLearner):
         optimizer: torch.optim.Optimizer,
         batches: Minibatches | None,
         rows: Tensor,
-        entropy_weight: float,
+        entropy_weight: Tensor,
     ) -> Tensor:
         """Take one step on the mean loss of all learners' rows; STEP_METRICS and gradient norm."""
         parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
-        optimizer.zero_grad(set_to_none=True)
-        metrics = torch.zeros(len(STEP_METRICS), device=self.device)
         if batches is not None and len(rows):
-            batch = batches.select(rows)
-            output = self.module[module_id].forward_train(batch)
-            loss, metrics = self._loss(module_id, batch, output, entropy_weight)
-            loss.backward()  # type: ignore[no-untyped-call]
-        flat = [
-            weight.new_zeros(weight.numel()) if weight.grad is None else weight.grad.flatten()
-            for weight in parameters
-        ]
+            whole = self._gradient(module_id, parameters, batches, rows, entropy_weight)
+        else:
+            count = sum(weight.numel() for weight in parameters) + len(STEP_METRICS) + 1
+            whole = torch.zeros(count, device=self.device)
         # A mean over own rows becomes a sum, so that the sums of all learners give one mean.
-        whole = torch.cat([*flat, metrics, metrics.new_ones(1)]) * len(rows)
+        whole = whole * len(rows)
         if self.peers is not None:
             before = time.perf_counter()
             self.peers.add(whole)
             self._exchange_s += time.perf_counter() - before
         if not (len(rows) if self.peers is None else float(whole[-1])):
-            return metrics.new_zeros(len(STEP_METRICS) + 1)  # Adam would move by its momentum
+            return whole.new_zeros(len(STEP_METRICS) + 1)  # Adam would move by its momentum
         whole = whole / whole[-1]
         gradient, metrics = whole[: -1 - len(STEP_METRICS)], whole[-1 - len(STEP_METRICS) : -1]
         norm = gradient.norm()
@@ -165,10 +162,49 @@ class InputDrivenLearner(TorchLearner):
         optimizer.step()
         return torch.cat([metrics, norm[None]])
 
+    def _gradient(
+        self,
+        module_id: str,
+        parameters: Sequence[Tensor],
+        batches: Minibatches,
+        rows: Tensor,
+        entropy_weight: Tensor,
+    ) -> Tensor:
+        """Gradient of the mean loss over own rows, STEP_METRICS and 1, end to end."""
+        batch = batches.select(rows)
+
+        def compute(weight: Tensor) -> Tensor:
+            output = self.module[module_id].forward_train(batch)
+            loss, metrics = self._loss(module_id, batch, output, weight)
+            found = torch.autograd.grad(loss, parameters, allow_unused=True)
+            flat = [
+                parameter.new_zeros(parameter.numel()) if own is None else own.flatten()
+                for parameter, own in zip(parameters, found, strict=True)
+            ]
+            return torch.cat([*flat, metrics, metrics.new_ones(1)])
+
+        if batches.fixed is None or torch.device(self.device).type != "cuda":
+            return compute(entropy_weight)
+        graph = self._graphs.setdefault(module_id, GradientGraph())
+        return graph.run((batches.fixed, id(parameters[0])), compute, entropy_weight)
+
     def _loss(
-        self, module_id: str, batch: Mapping[str, Any], output: Mapping[str, Tensor], entropy: float
+        self,
+        module_id: str,
+        batch: Mapping[str, Any],
+        output: Mapping[str, Tensor],
+        entropy: Tensor | float,
     ) -> tuple[Tensor, Tensor]:
         """Mean loss of the batch and its STEP_METRICS; `entropy` is the weight of the bonus."""
+        mask = batch.get(Columns.LOSS_MASK)
+
+        def mean(values: Tensor) -> Tensor:
+            """Over the rows that count."""
+            if mask is None:
+                return values.mean(0)
+            own = mask if values.dim() == 1 else mask.unsqueeze(1)
+            return (values * own).sum(0) / mask.sum()
+
         log_probability, entropies = self._log_probability(module_id, batch, output)
         advantage = batch[Columns.ADVANTAGES]
         if log_probability.dim() == 2:  # each agent has its own ratio; the advantage is shared
@@ -179,12 +215,12 @@ class InputDrivenLearner(TorchLearner):
             clip = self.config.learning.clip
             bounded = ratio.clamp(1 - clip, 1 + clip)
             # PPO (Schulman et al. 2017), eq. 7, for each agent (Yu et al. 2022, MAPPO).
-            gain = torch.min(ratio * advantage, bounded * advantage).mean(0).sum()
+            gain = mean(torch.min(ratio * advantage, bounded * advantage)).sum()
         else:
             # REINFORCE: grad log pi(a|s) * advantage.
-            gain = (log_probability * advantage).mean(0).sum()
-        mean_entropy = entropies.mean(0).sum()
-        kl = (ratio - 1 - log_ratio).mean(0)  # Schulman's estimator, never below 0
+            gain = mean(log_probability * advantage).sum()
+        mean_entropy = mean(entropies).sum()
+        kl = mean(ratio - 1 - log_ratio)  # Schulman's estimator, never below 0
         loss: Tensor = -gain - entropy * mean_entropy
         # The divergence of the agent that moved furthest.
         return loss, torch.stack([loss, mean_entropy, kl.max()]).detach()

@@ -55,7 +55,11 @@ class MappoLearner(InputDrivenLearner):
     """
 
     def _loss(
-        self, module_id: str, batch: Mapping[str, Any], output: Mapping[str, Tensor], entropy: float
+        self,
+        module_id: str,
+        batch: Mapping[str, Any],
+        output: Mapping[str, Tensor],
+        entropy: Tensor | float,
     ) -> tuple[Tensor, Tensor]:
         if module_id != CRITIC:
             return super()._loss(module_id, batch, output, entropy)

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +15,7 @@ from loadmaster.serving.decisions.tenant import TenantParts
 from loadmaster.serving.decisions.tenant_registry import TenantRegistry
 from loadmaster.serving.decisions.tenant_store import TenantStore
 from loadmaster.serving.http.auth import AccessControl, TokenStore
+from loadmaster.serving.http.handover import Handover
 from loadmaster.serving.http.known_callers import KnownCallers
 from loadmaster.serving.http.routes import Gateway, build_app
 from loadmaster.serving.http.server import listen
@@ -44,8 +46,10 @@ class Service:
         control: ControlClient,
         host: str | None = None,
         where: Where | None = None,
+        sockets: Path | None = None,
     ) -> None:
-        """`host`, `where`: see Replica. Raises InputError for wrong settings."""
+        """`host`, `where`: see Replica; `sockets`: see Handover. Raises InputError for wrong
+        settings."""
         tokens = TokenStore(settings.tokens)
         settings.require_tokens(bool(tokens.principals))
         self._local = {
@@ -57,6 +61,7 @@ class Service:
         pools = {name: one for name, one in workers.items() if isinstance(one, WorkerPool)}
         self._replica = Replica(control, self.systems, pools, known, host, where)
         self._address = (settings.host, settings.port) if settings.listen else None
+        self._handover = None if sockets is None else Handover(sockets, self._replica.name)
         self.meter = LoadMeter()
         # Errors are counted without a system: a refused request may name none.
         self.app = build_app(
@@ -79,7 +84,7 @@ class Service:
         tasks = [asyncio.get_running_loop().create_task(work) for work in works]
         try:
             await self._replica.wait_member()
-            async with listen(self.app, *self._address) if self._address else nullcontext():
+            async with self._listening():
                 yield
                 await self._replica.report()
                 await self._replica.leave()  # requests that still come are for other gateways
@@ -89,6 +94,11 @@ class Service:
             for system in systems:
                 await system.close()
             await self._replica.close()
+
+    def _listening(self) -> AbstractAsyncContextManager[None]:
+        if self._address is None:
+            return nullcontext()
+        return listen(self.app, *self._address, self._handover)
 
     def place(self, tenant: str) -> str | None:
         """Where the tenant is decided for; see Replica."""

@@ -45,6 +45,7 @@ from loadmaster.serving.http.body import (
     drain,
     read_body,
 )
+from loadmaster.serving.http.server import CONNECTION
 from loadmaster.serving.policies.manager import AdminAction
 from loadmaster.serving.policies.versions import Conflict
 from loadmaster.serving.replicas.autoscaling import LoadMeter
@@ -100,7 +101,10 @@ class Gateway:
             try:
                 options = parse_options(raw)
                 access.require(options.tenant)
-                return await system.respond(raw, options)
+                response = await system.respond(raw, options)
+                if (connection := request.scope.get(CONNECTION)) is not None:
+                    connection.note_owner(system.owner(options.tenant))
+                return response
             finally:
                 self._meter.add(-1)
         finally:

@@ -9,15 +9,19 @@ import contextlib
 import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from loadmaster.serving.http.handover import Handover, requests_before_move
 
 PORT_FREE_S = 30.0  # how long another program may take to release the port
 RETRY_S = 0.2
 MAX_HEADER_BYTES = 64 << 10  # of the path and the headers, and of trailers
 HEADER_TIMEOUT_S = 20.0
+CONNECTION = "loadmaster.connection"  # in a request's scope
 LINGER_S, LINGER_BYTES = 1.0, 1 << 20  # between the response 431 and the connection's end
 _TOO_LARGE = b'{"error":"the headers are too large; expected at most %d bytes","field":null}' % (
     MAX_HEADER_BYTES
@@ -40,10 +44,21 @@ class _Protocol(HttpToolsProtocol):
     _received_bytes = 0  # in segments of headers or trailers only
     _most_bytes = 0  # that the headers of this request can have, by the segments so far
     _header_timer: asyncio.TimerHandle | None = None
+    _owner, _forwarded = "", 0  # gateway of the latest requests; how many in a row were its
+
+    def __init__(self, handover: Handover | None, *arguments: Any, moves: int = 0, **more: Any):
+        """`moves`: how often the connection was passed to another gateway."""
+        super().__init__(*arguments, **more)
+        self._handover, self._moves = handover, moves
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._start_header_timer()
+        if not self._moves:
+            self._start_header_timer()
+            return
+        self.timeout_keep_alive_task = self.loop.call_later(
+            self.timeout_keep_alive, self.timeout_keep_alive_handler
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_header_timer()
@@ -62,6 +77,8 @@ class _Protocol(HttpToolsProtocol):
                 raise ValueError("headers are too large")  # stops the parser
         self._in_headers = False
         self._stop_header_timer()
+        if self._handover is not None:
+            cast(dict[str, Any], self.scope)[CONNECTION] = self
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -71,6 +88,31 @@ class _Protocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_message, self._has_ended = False, True
         super().on_message_complete()
+
+    def note_owner(self, gateway: str) -> None:
+        """The request was of a tenant that this other gateway owns ("": that this one owns)."""
+        self._forwarded = self._forwarded + 1 if gateway == self._owner else 1
+        self._owner = gateway
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._owner and self._forwarded >= requests_before_move(self._moves):
+            self.loop.call_soon(self._move)  # when the response is written
+
+    def _move(self) -> None:
+        """Pass the connection to the owner of its tenant, unless another request has begun."""
+        transport = self.transport
+        has_request = self._in_message or not self.cycle.response_complete  # the latest, if several
+        is_writing = transport.is_closing() or transport.get_write_buffer_size()
+        if self._handover is None or has_request or is_writing:
+            return
+        transport.pause_reading()  # what arrives from now on is the other gateway's to read
+        descriptor = transport.get_extra_info("socket").fileno()
+        if self._handover.send(descriptor, self._owner, self._moves + 1):
+            transport.abort()
+        else:
+            self._forwarded = 0
+            transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
@@ -133,26 +175,40 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def listen(app: Any, host: str, port: int) -> AsyncIterator[None]:
+async def listen(
+    app: Any, host: str, port: int, handover: Handover | None = None
+) -> AsyncIterator[None]:
     """Answer requests inside the context; those under way are finished at its end."""
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            http=_Protocol,
-            proxy_headers=False,  # or a client could claim another address with every request
-            lifespan="off",  # the application has started already
-            ws="none",
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=3,
-        )
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        http=cast(Any, partial(_Protocol, handover)),
+        proxy_headers=False,  # or a client could claim another address with every request
+        lifespan="off",  # the application has started already
+        ws="none",
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=3,
     )
-    task = asyncio.get_running_loop().create_task(server.serve([await _bind(host, port)]))
+    server, loop = _Server(config), asyncio.get_running_loop()
+    adopted: set[asyncio.Task[Any]] = set()  # the event loop keeps weak references only
+
+    def adopt(connection: socket.socket, moves: int) -> None:
+        """Continue a connection of another gateway."""
+        made = partial(_Protocol, handover, config, server.server_state, {}, moves=moves)
+        task = loop.create_task(loop.connect_accepted_socket(made, connection))
+        adopted.add(task)
+        task.add_done_callback(adopted.discard)
+
+    task = loop.create_task(server.serve([await _bind(host, port)]))
+    if handover is not None:
+        handover.start(adopt)
     try:
         yield
     finally:
+        if handover is not None:
+            handover.close()
         server.should_exit = True
         await asyncio.wait({task}, timeout=5.0)
 

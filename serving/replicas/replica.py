@@ -192,6 +192,11 @@ class Replica:
 
     def _set_assignment(self, new: Assignment) -> None:
         self._assignment = new
+        here = self._member.process.machine
+        near = sorted(name for name, one in new.members.items() if one.process.machine == here)
+        if self.name in near:
+            for pool in self._workers.values():
+                pool.prefer(near.index(self.name), len(near))
         for name in set(self._links) - set(new.members):
             task = self._links.pop(name)
             if task.done() and not task.cancelled() and task.exception() is None:

@@ -65,6 +65,11 @@ class RoutedSystem:
     def unready_reason(self) -> str | None:
         return self._local.unready_reason
 
+    def owner(self, tenant: str) -> Place:
+        """The gateway that owns the tenant; HERE also if that is not known now."""
+        place = None if self._replica is None else self._replica.place(tenant)
+        return HERE if place is None else place
+
     # Calls by HTTP.
 
     async def respond(self, raw: bytes, options: RequestOptions) -> bytes:

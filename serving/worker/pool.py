@@ -8,11 +8,13 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
+from loadmaster.serving.replicas.membership import machine
 from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcAddress, RpcClient
 
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.5
+DEPTH = 8  # pending calls of a worker before the next one is preferred
 
 
 class Worker(Protocol):
@@ -36,6 +38,12 @@ class ConnectionPool:
         self._addresses: dict[str, RpcAddress] = {}
         self._clients: dict[str, RpcClient] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._rank, self._size = 0, 1  # of this gateway among those of the machine
+        self._order: dict[str, int] = {}  # by worker: the lower, the sooner it is called
+
+    def prefer(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self._sort()
 
     def set_workers(self, addresses: Sequence[RpcAddress], key: bytes, *, keep: bool) -> None:
         """The workers that there are now. Calls under way to others are finished.
@@ -46,16 +54,33 @@ class ConnectionPool:
         connected = {name for name, one in self._clients.items() if one.is_up and keep}
         kept = {name: one for name, one in self._addresses.items() if name in connected}
         self._addresses = kept | {one.name: one for one in addresses}
+        self._sort()
         self._drop()
 
+    def _sort(self) -> None:
+        """Order the workers: those of this machine before others, each gateway's own first."""
+        here = sorted(name for name, one in self._addresses.items() if one.machine == machine())
+        shared = min(self._size, len(here))
+        self._order = dict.fromkeys(self._addresses, shared)
+        for place, name in enumerate(here):
+            self._order[name] = (place - self._rank) % shared
+
     def connection(self) -> RpcClient | None:
-        """The connection with the fewest pending calls; None if there is none yet."""
+        """A connection with few pending calls; None if there is none yet.
+
+        Calls to one worker share writes, so a gateway uses few workers, and others than the other
+        gateways: DEPTH calls wait for its own before one goes to the next.
+        """
         if len(self._clients) < len(self._addresses) or not all(
             client.is_up for client in self._clients.values()
         ):
             self._drop()
-        clients = self._clients.values()
-        return min(clients, key=lambda client: client.waiting, default=None)
+        found = min(
+            self._clients.items(),
+            key=lambda one: (one[1].waiting // DEPTH, self._order.get(one[0], 0), one[1].waiting),
+            default=None,
+        )
+        return None if found is None else found[1]
 
     def _drop(self) -> None:
         """Forget connections that are lost or whose worker is gone; connect to missing ones."""
@@ -96,6 +121,11 @@ class WorkerPool:
         """`key`: of the service, for workers of other machines."""
         self._active.set_workers(addresses, key, keep=keep)
         self._shadow.set_workers(addresses, key, keep=keep)
+
+    def prefer(self, rank: int, size: int) -> None:
+        """`rank`: of this gateway among the `size` gateways of the machine."""
+        self._active.prefer(rank, size)
+        self._shadow.prefer(rank, size)
 
     @property
     def is_up(self) -> bool:

@@ -9,7 +9,7 @@ from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.models.decima import training_block
-from loadmaster.models.decima.device_batch import DeviceMinibatches
+from loadmaster.models.decima.device_batch import DeviceMinibatches, Workspace
 from loadmaster.models.decima.gradient import DecisionMinibatches
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.policy import ENTROPY
@@ -35,7 +35,8 @@ def outputs_and_gradient(
     """(2, rows) log-probabilities and entropies; the gradient of a weighted sum of them."""
     module.zero_grad()
     output = module.forward_train(batches.select(rows))
-    found = torch.stack([output[Columns.ACTION_LOGP], output[ENTROPY]])
+    # Behind the rows there may be padding.
+    found = torch.stack([output[name][: len(rows)] for name in (Columns.ACTION_LOGP, ENTROPY)])
     weights = torch.sin(torch.arange(found.numel(), dtype=torch.float32)).view_as(found)
     (found * weights).sum().backward()
     parts = [
@@ -55,13 +56,33 @@ def test_unpadded_passes_equal_the_network_in_torch(network: dict[str, Any]) -> 
         expected[0][0], columns[Columns.ACTION_LOGP][rows], atol=1e-5, err_msg="recorded"
     )
     compiled = DecisionMinibatches(columns, module.network)
-    for batches in (compiled, DeviceMinibatches(columns, "cpu")):
-        for own, other in zip(outputs_and_gradient(module, batches, rows), expected, strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-4, atol=2e-5)
+    for own, other in zip(outputs_and_gradient(module, compiled, rows), expected, strict=True):
+        torch.testing.assert_close(own, other, rtol=1e-4, atol=2e-5)
     some = rows[:3]  # the same buffers, with values of the last pass in them
     own, other = (outputs_and_gradient(module, each, some) for each in (compiled, compiled))
     torch.testing.assert_close(own, other)
     torch.testing.assert_close(own[0], expected[0][:, :3], rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}])
+def test_fixed_tables_equal_unpadded_decisions(network: dict[str, Any]) -> None:
+    """Minibatches of several sizes in the same tables, which hold the values of the one before."""
+    module = module_of(SETTINGS.total_executors, **network)
+    columns = recorded(module)
+    count, space = len(columns[Columns.ACTIONS]), Workspace("cpu")
+    fixed = DeviceMinibatches(columns, "cpu", space)
+    compiled = DecisionMinibatches(columns, module.network)
+    everything = torch.from_numpy(np.random.default_rng(0).permutation(count))
+    sizes = set()
+    for rows in (everything[:3], everything, everything[:1], everything[3:9]):
+        expected = outputs_and_gradient(module, compiled, rows)
+        found = outputs_and_gradient(module, fixed, rows)
+        mask = fixed.select(rows)[Columns.LOSS_MASK]
+        assert mask.tolist() == [1] * len(rows) + [0] * (len(mask) - len(rows))
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-4, atol=2e-5)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=2e-5)
+        sizes.add(fixed.fixed)
+    assert len(sizes) == 2, "tables grow once"
 
 
 @pytest.mark.parametrize("columns_of_a_block", [1, 40, 4096])

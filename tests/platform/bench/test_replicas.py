@@ -35,7 +35,7 @@ def test_a_point_has_medians_and_is_relative_to_the_first(
         seen.append(loads)
         size, turn = server.settings.replicas, len(seen)
         forwarded = [] if size == 1 else [3.0, 3.0, 3.0]
-        return Run(900.0 * size + turn, [2.0, 2.0, 2.0], forwarded, 1.0, 0.25)
+        return Run(900.0 * size + turn, [2.0, 2.0, 2.0], forwarded, 0.8, 1.0, 0.25)
 
     monkeypatch.setattr(replicas, "run_loads", run_loads)
     first = None
@@ -113,8 +113,8 @@ def test_table_and_chart_are_written_after_every_point(
     cli: Cli, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     folder = tmp_path / "new" / "folder"
-    one = ReplicaPoint(1, 16, 900.0, 1.0, 16.0, 60.0, 2.0, 1.0, 1.0, 0.0, None, 0.2)
-    four = ReplicaPoint(4, 64, 2700.0, 3.0, 20.0, 70.0, 2.4, 1.2, 0.99, 0.75, 1.3, 0.4)
+    one = ReplicaPoint(1, 16, 900.0, 1.0, 16.0, 60.0, 2.0, 1.0, 0.8, 1.0, 0.0, None, 0.2)
+    four = ReplicaPoint(4, 64, 2700.0, 3.0, 20.0, 70.0, 2.4, 1.2, 0.9, 0.99, 0.75, 1.3, 0.4)
 
     def measured(sizes: list[int], report_step: Any) -> Any:
         assert sizes == [1, 4]

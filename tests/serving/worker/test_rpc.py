@@ -5,6 +5,7 @@ import contextlib
 import math
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from loadmaster.serving.replicas.membership import machine
 from loadmaster.serving.worker import pool as pool_module
 from loadmaster.serving.worker import rpc
-from loadmaster.serving.worker.pool import CircuitBreaker, WorkerPool
+from loadmaster.serving.worker.pool import DEPTH, CircuitBreaker, WorkerPool
 
 HOST, KEY = "127.0.0.1", b"k" * 32
 Handler = Callable[[rpc.PolicyCall], bytes]
@@ -185,11 +186,53 @@ async def test_processes_of_other_machines_need_the_key() -> None:
     server.close()
 
 
+def numbered_workers(count: int) -> tuple[list[rpc.RpcServer], list[rpc.RpcAddress]]:
+    """Workers that answer with their numbers."""
+
+    def numbered(number: int) -> rpc.RpcServer:
+        def decide(_: rpc.PolicyCall) -> bytes:
+            time.sleep(0.002)
+            return b"%d" % number
+
+        return rpc.RpcServer({rpc.DECIDE: decide})
+
+    servers = [numbered(number) for number in range(count)]
+    return servers, [one.listen(f"w{n}", HOST, KEY) for n, one in enumerate(servers)]
+
+
+async def decide_at_once(pool: WorkerPool, count: int) -> list[bytes]:
+    calls = []
+    for _ in range(count):
+        calls.append(asyncio.ensure_future(pool.decide("v", "f", b"", math.inf)))
+        await asyncio.sleep(0)
+    return await asyncio.gather(*calls)
+
+
+@pytest.mark.anyio
+async def test_gateways_of_a_machine_prefer_workers_of_their_own() -> None:
+    servers, addresses = numbered_workers(4)
+    other = addresses[3]._replace(machine="another")
+    pool = WorkerPool()
+    pool.set_workers([other, *addresses[:3]], KEY)
+    async with asyncio.timeout(5):
+        pool.prefer(0, 1)  # all workers of the machine are its own
+        while not pool.is_up or set(await decide_at_once(pool, 3)) != {b"0", b"1", b"2"}:
+            await asyncio.sleep(0.005)
+        for rank, size, own in ((0, 3, b"0"), (2, 3, b"2"), (3, 5, b"0"), (4, 5, b"1")):
+            pool.prefer(rank, size)
+            assert await decide_at_once(pool, DEPTH) == [own] * DEPTH
+        pool.prefer(1, 2)
+        found = await decide_at_once(pool, 4 * DEPTH)
+        assert found[:DEPTH] == [b"1"] * DEPTH
+        assert found.index(b"3") >= 3 * DEPTH, "the worker of another machine comes last"
+    for server in servers:
+        server.close()
+
+
 @pytest.mark.anyio
 async def test_the_pool_connects_to_every_listed_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "RECONNECT_S", 0.01)
-    servers = [rpc.RpcServer({rpc.DECIDE: lambda _, n=n: b"%d" % n}) for n in range(2)]
-    addresses = [one.listen(f"w{n}", HOST, KEY) for n, one in enumerate(servers)]
+    servers, addresses = numbered_workers(2)
     absent = addresses[0]._replace(name="absent", path="/nowhere/s")
     pool = WorkerPool()
     assert not pool.is_up
@@ -197,10 +240,8 @@ async def test_the_pool_connects_to_every_listed_worker(monkeypatch: pytest.Monk
         pool.decide("v", "f", b"", 0.0)
 
     async def deciders() -> set[bytes]:
-        """What answers two calls at once, which go to different workers."""
-        first = asyncio.ensure_future(pool.decide("v", "f", b"", math.inf))
-        await asyncio.sleep(0)
-        return {await pool.decide("v", "f", b"", math.inf), await first}
+        """What answers more calls at once than one worker is given while another has none."""
+        return set(await decide_at_once(pool, DEPTH + 1))
 
     async def until_both() -> None:
         async with asyncio.timeout(5):

@@ -1,0 +1,46 @@
+"""Record the kernels of a gradient as a CUDA graph, and launch them together.
+
+For Decima's network on an H200 ... (measured figures at the end of this session)
+"""
+
+from collections.abc import Callable, Hashable
+
+import torch
+from torch import Tensor
+
+WARM_UP = 2  # passes before the recording: libraries allocate their buffers at the first
+
+
+class GradientGraph:
+    """The graph of the latest batch tables; of others it is recorded again."""
+
+    def __init__(self) -> None:
+        self._key: Hashable = None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._output, self._given = torch.zeros(0), torch.zeros(0)
+
+    def run(self, key: Hashable, compute: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
+        """`compute(given)`, of tensors that are the same for the same key.
+
+        The result is overwritten by the next call.
+        """
+        if self._graph is None or key != self._key:
+            self._record(compute, given)
+            self._key = key
+        assert self._graph is not None
+        self._given.copy_(given)
+        self._graph.replay()
+        return self._output
+
+    def _record(self, compute: Callable[[Tensor], Tensor], given: Tensor) -> None:
+        self._graph, self._given = None, given.clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_UP):
+                compute(self._given)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._output = compute(self._given)
+        self._graph = graph
