@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from ray.cluster_utils import Cluster
+from ray.experimental import internal_kv
 
 from loadmaster.platform.ray.head import free_ports
 from loadmaster.platform.ray.serve_session import ENVIRONMENT
@@ -110,7 +111,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             wait_for(lambda: status_of(f"{made.url}/readyz") == 200, START_S, made.replicas)
             yield made
         finally:
+            client = internal_kv.internal_kv_get_gcs_client()  # of the Ray of other tests
             cluster.shutdown()
+            if client is not None:  # the end of a cluster resets it
+                internal_kv._initialize_internal_kv(client)
 
 
 class Seen(NamedTuple):

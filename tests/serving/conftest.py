@@ -140,6 +140,7 @@ def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     patient = {"deadline_ms": 10_000, "guard": {"flaps": None}, "cpus": 0}
     arguments = {
         "cpus": 0,  # the two of the session are for other tests
+        "control_cpus": 0,
         "systems": {"toy": one, "decima": patient, "das": patient},
         "port": port,
         "folder": str(service.folder),
