@@ -146,7 +146,7 @@ class NegatedCost(VectorEngine):
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_session")
 def test_evolution_minimises_the_loss_and_reports_the_cost() -> None:
-    learning = Learning(method="evolution", evolution=Evolution(population=12, spread=1.0))
+    learning = Learning(method="evolution", evolution=Evolution(population=24, spread=3.0))
     engine = partial(NegatedCost, make_envs)
     rows, costs = train(tolls_config(learning).input_driven(engine=engine), 30)
     assert rows[0]["cost_best"] < rows[0]["cost_mean"] < 0
