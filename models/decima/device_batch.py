@@ -7,7 +7,9 @@ one takes several times as long as running them. The places of all rows are comp
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +29,7 @@ from loadmaster.models.decima.training_block import (
     decisions_of,
 )
 
+THREADS = min(8, os.cpu_count() or 1)
 SPARE = 0.15  # share of places that stay free when tables grow
 
 
@@ -156,61 +159,70 @@ class Workspace:
         self._host.reverse()
 
 
-class Facts(NamedTuple):
-    """Sizes of K decisions, H levels."""
-
-    stages: Ints  # (K, H) stages of each height
-    edges: Ints  # (K, H) edges by the height of the parent
-    legal: Ints  # (K,) schedulable stages
-    limits: Ints  # (K,) useful limits
-
-
-def facts_of(decisions: Decisions) -> Facts:
+def facts_of(decisions: Decisions) -> Ints:
+    """(K, 2 H + 3): stages and edges by level, jobs, schedulable stages and limits of each."""
     count = len(decisions.cluster)
     levels = int(decisions.stages[:, obs_cols.HEIGHT].max(initial=0)) + 1
-    shapes = ((count, levels), (count, levels), count, count)
-    facts = Facts(*(np.zeros(shape, np.int64) for shape in shapes))
-    fill_facts(decisions, facts)
+    facts = np.zeros((count, 2 * levels + 3), np.int64)
+
+    in_threads(lambda _, first, end: fill_facts(decisions, facts, first, end), count)
     return facts
 
 
+def in_threads(work: Callable[[int, int, int], None], count: int) -> None:
+    """Compiled work on shares of `count` items: number of the share, its first item and its end."""
+    bounds = [number * count // THREADS for number in range(THREADS + 1)]
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, range(THREADS), bounds[:-1], bounds[1:]))
+
+
 @compiled
-def fill_facts(decisions: Decisions, facts: Facts) -> None:
-    for row in range(len(decisions.cluster)):
-        view = decision_view(decisions, row)
+def fill_facts(decisions: Decisions, facts: Ints, first: int, end: int) -> None:
+    levels = (facts.shape[1] - 3) // 2
+    for row in range(first, end):
+        view, to = decision_view(decisions, row), facts[row]
         for own in range(len(view.stage_job)):
-            facts.stages[row, int(view.stages[own, obs_cols.HEIGHT])] += 1
-            facts.legal[row] += view.schedulable[own] == 1
+            to[int(view.stages[own, obs_cols.HEIGHT])] += 1
+            if view.schedulable[own] == 1:
+                to[2 * levels + 1] += 1
         for edge in range(len(view.edges)):
-            facts.edges[row, int(view.stages[view.edges[edge, 0], obs_cols.HEIGHT])] += 1
+            to[levels + int(view.stages[view.edges[edge, 0], obs_cols.HEIGHT])] += 1
+        to[2 * levels] = decisions.starts[row + 1, JOBS] - decisions.starts[row, JOBS]
         lowest, highest = useful_limits(view, decisions.actions[row, 0])
-        facts.limits[row] = highest - lowest + 1
+        to[2 * levels + 2] = highest - lowest + 1
 
 
 @compiled
 def fill_places(
-    decisions: Decisions, rows: Ints, levels: Ints, next_free: Ints, to: Places, work: Ints
+    decisions: Decisions,
+    rows: Ints,
+    first: int,
+    end: int,
+    level_first: Ints,
+    next_free: Ints,
+    to: Places,
+    work: Ints,
 ) -> None:
-    """Compute the places of these decisions.
+    """Compute the places of the decisions from `first` to `end` of a minibatch.
 
-    `levels`: (H, 3) first and last place, behind it, of the stages of each level, and of its edges
-    the last; `next_free`: (H, 2) the first of both; `work` has room for the stages of one decision.
+    `next_free`: the first place of each kind for them, as in `facts_of`; `work` has room for the
+    stages of one decision.
     """
-    level_first, level_end, edge_end = levels[:, 0], levels[:, 1], levels[:, 2]
-    stage_at, edge_at = next_free[:, 0], next_free[:, 1]
-    jobs = legal = limits = 0
-    for decision in range(len(rows)):
+    levels = len(level_first)
+    stage_at, edge_at = next_free[:levels], next_free[levels : 2 * levels]
+    jobs, legal, limits = next_free[2 * levels :]
+    for decision in range(first, end):
         row = rows[decision]
         view = decision_view(decisions, row)
         stage, limit = decisions.actions[row]
-        first = decisions.starts[row]
+        source = decisions.starts[row]
         options = 0
         for own in range(len(view.stage_job)):
             level = int(view.stages[own, obs_cols.HEIGHT])
             at = stage_at[level]
             stage_at[level] += 1
             work[own] = at
-            to.stage_source[at] = first[STAGES] + own
+            to.stage_source[at] = source[STAGES] + own
             to.stage_decision[at] = decision
             to.stage_job[at] = jobs + view.stage_job[own]
             if view.schedulable[own] == 1:
@@ -229,8 +241,8 @@ def fill_places(
             to.child[at] = work[child]
             to.parent[at] = work[parent] - level_first[level]
         to.job[decision] = jobs + view.stage_job[stage]
-        for own in range(decisions.starts[row + 1, JOBS] - first[JOBS]):
-            to.job_source[jobs] = first[JOBS] + own
+        for own in range(decisions.starts[row + 1, JOBS] - source[JOBS]):
+            to.job_source[jobs] = source[JOBS] + own
             to.job_decision[jobs] = decision
             jobs += 1
         lowest, highest = useful_limits(view, stage)
@@ -242,29 +254,33 @@ def fill_places(
             limits += 1
         to.source[decision] = row
         to.is_real[decision] = 1
-    # Padding: rows behind the recording, which belong to a decision that does not count.
-    nobody, no_job = len(to.source) - 1, len(to.job_source) - 1
-    for level in range(len(level_end)):
-        for at in range(stage_at[level], level_end[level]):
-            to.stage_source[at] = len(decisions.stages)
-            to.stage_decision[at] = nobody
-            to.stage_job[at] = no_job
-        for at in range(edge_at[level], edge_end[level]):
-            to.child[at] = 0
-            to.parent[at] = level_end[level] - level_first[level] - 1
-    to.job_source[jobs:] = len(decisions.jobs)
-    to.job_decision[jobs:] = nobody
-    to.legal_stage[legal:] = level_end[0] - 1
-    to.legal_decision[legal:] = nobody
-    to.legal_place[legal:] = 0
-    to.limit[limits:] = 1
-    to.limit_decision[limits:] = nobody
-    to.limit_place[limits:] = 0
-    to.source[len(rows) :] = len(decisions.cluster)
-    to.job[len(rows) :] = no_job
-    to.chosen_stage[len(rows) :] = 0
-    to.chosen_limit[len(rows) :] = 0
-    to.is_real[len(rows) :] = 0
+
+
+def fill_padding(
+    decisions: Decisions, count: int, level_first: Ints, used: Ints, sizes: Sizes, to: Places
+) -> None:
+    """Rows behind the recording, which belong to a decision that does not count.
+
+    `used`: the end of the places in use, as in `facts_of`.
+    """
+    nobody, no_job, levels = sizes.decisions - 1, sizes.jobs - 1, len(sizes.levels)
+    edge_first = 0
+    for level, (stages, edges) in enumerate(zip(sizes.levels, sizes.edges, strict=True)):
+        rest = slice(used[level], level_first[level] + stages)
+        to.stage_source[rest] = len(decisions.stages)
+        to.stage_decision[rest], to.stage_job[rest] = nobody, no_job
+        rest = slice(used[levels + level], edge_first + edges)
+        to.child[rest], to.parent[rest] = 0, stages - 1
+        edge_first += edges
+    jobs, legal, limits = used[2 * levels :]
+    to.job_source[jobs:], to.job_decision[jobs:] = len(decisions.jobs), nobody
+    to.legal_stage[legal:], to.legal_decision[legal:] = sizes.levels[0] - 1, nobody
+    to.limit[limits:], to.limit_decision[limits:] = 1, nobody
+    to.source[count:], to.job[count:] = len(decisions.cluster), no_job
+    for part in (to.legal_place[legal:], to.limit_place[limits:]):
+        part[:] = 0
+    for part in (to.chosen_stage, to.chosen_limit, to.is_real):
+        part[count:] = 0
 
 
 class DeviceMinibatches:
@@ -274,8 +290,9 @@ class DeviceMinibatches:
         """`columns` as recorded, with ragged observations."""
         self._decisions, self._workspace = decisions_of(columns), workspace
         self._facts = facts_of(self._decisions)
-        self._counts = np.diff(self._decisions.starts, axis=0)  # (K, 3)
-        self._work = np.zeros(int(self._counts[:, STAGES].max(initial=1)), np.int64)
+        stages = np.diff(self._decisions.starts[:, STAGES]).max(initial=1)
+        self._widest = tuple(self._facts[:, -2:].max(axis=0, initial=1).tolist())
+        self._work = np.zeros((THREADS, stages), np.int64)
 
         def copied(table: NDArray[Any], padding: float) -> Tensor:
             """On the device, with a row of padding behind the last."""
@@ -296,14 +313,11 @@ class DeviceMinibatches:
     def select(self, rows: Tensor) -> dict[str, Any]:
         """The batch of these decisions and of padding, in the tables of the workspace."""
         numbers, space = rows.numpy(), self._workspace
-        space.fit(
-            self._needed(numbers), {name: one.shape[1:] for name, one in self._tables.items()}
-        )
+        ends = np.cumsum(self._facts[numbers], axis=0)  # (B, 2 H + 3)
+        widths = {name: table.shape[1:] for name, table in self._tables.items()}
+        space.fit(self._needed(len(numbers), ends[-1]), widths)
         sizes = space.sizes
-        ends = np.cumsum(np.array([sizes.levels, sizes.edges]), axis=1).T  # (H, 2)
-        first = ends - np.array([sizes.levels, sizes.edges]).T
-        levels = np.column_stack([first[:, 0], ends])
-        fill_places(self._decisions, numbers, levels, first.copy(), space.free_places(), self._work)
+        self._fill(numbers, ends, sizes, space.free_places())
         space.copy_places()
         places = places_in(space.ints, sizes)
         sources = {"stages": places.stage_source, "jobs": places.job_source}
@@ -322,14 +336,34 @@ class DeviceMinibatches:
         """Minibatches with the same sizes have the same tables."""
         return self._workspace.sizes
 
-    def _needed(self, rows: Ints) -> Sizes:
-        facts, counts = self._facts, self._counts[rows].sum(0)
+    def _needed(self, count: int, totals: Ints) -> Sizes:
+        found: list[int] = totals.tolist()
+        levels = len(found) // 2 - 1
+        jobs, legal, limits = found[2 * levels :]
         return Sizes(
-            levels=tuple(facts.stages[rows].sum(0).tolist()),
-            edges=tuple(facts.edges[rows].sum(0).tolist()),
-            jobs=int(counts[JOBS]),
-            decisions=len(rows),
-            legal=int(facts.legal[rows].sum()),
-            limits=int(facts.limits[rows].sum()),
-            widest=(int(facts.legal.max(initial=1)), int(facts.limits.max(initial=1))),
+            levels=tuple(found[:levels]),
+            edges=tuple(found[levels : 2 * levels]),
+            jobs=jobs,
+            decisions=count,
+            legal=legal,
+            limits=limits,
+            widest=self._widest,
         )
+
+    def _fill(self, rows: Ints, ends: Ints, sizes: Sizes, to: Places) -> None:
+        """Compute the places of these decisions; `ends`: (B, 2 H + 3), cumulated `facts_of`."""
+        levels = (ends.shape[1] - 3) // 2
+        first = np.zeros(ends.shape[1], np.int64)  # place of each kind
+        first[1:levels] = np.cumsum(sizes.levels)[: levels - 1]
+        first[levels + 1 : 2 * levels] = np.cumsum(sizes.edges)[: levels - 1]
+        level_first = first[:levels].copy()
+        before = np.zeros_like(ends)
+        before[1:] = ends[:-1]
+
+        def fill(share: int, begin: int, end: int) -> None:
+            if begin < end:
+                next_free, work = first + before[begin], self._work[share]
+                fill_places(self._decisions, rows, begin, end, level_first, next_free, to, work)
+
+        in_threads(fill, len(rows))
+        fill_padding(self._decisions, len(rows), level_first, first + ends[-1], sizes, to)

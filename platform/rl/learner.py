@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import ray
@@ -30,6 +32,14 @@ STATE = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER]  # all that learning changes
 More = Sequence[Mapping[str, NDArray[np.float32]]]  # columns by recording
 
 
+class Selection(NamedTuple):
+    """A minibatch: of `rows` own decisions, where None stands for no batch."""
+
+    batch: dict[str, Any] | None
+    rows: int
+    fixed: object | None  # see Minibatches
+
+
 class InputDrivenLearner(TorchLearner):
     """Learns from recordings, with advantages that were computed before: REINFORCE and PPO.
 
@@ -46,6 +56,8 @@ class InputDrivenLearner(TorchLearner):
 
     def build(self) -> None:
         super().build()
+        if self.device.type == "cuda" and os.environ.get("LM_TF32"):
+            torch.set_float32_matmul_precision("high")
         self._graphs: dict[str, GradientGraph] = {}  # by module
         if self.config.num_learners > 1:
             self.peers = ProcessPeers()
@@ -98,20 +110,17 @@ class InputDrivenLearner(TorchLearner):
         kl_limit = learning.stop_at_kl if learning.method == "ppo" else math.inf
         steps: list[Tensor] = []
         entropy = torch.tensor(entropy_weight, device=self.device)
-        for epoch in range(epochs):
-            drawn = splitmix64(row_keys, seed + epoch) % minibatches
-            steps += [
-                self._step(
-                    module_id,
-                    optimizer,
-                    batches,
-                    (drawn == number).nonzero().squeeze(1),
-                    entropy,
-                )
-                for number in range(minibatches)
-            ]
-            if float(steps[-1][STEP_METRICS.index("kl")]) > kl_limit:
+        for epoch, number in product(range(epochs), range(minibatches)):
+            if number == 0:
+                drawn = splitmix64(row_keys, seed + epoch) % minibatches
+            rows = (drawn == number).nonzero().squeeze(1)
+            batch = batches.select(rows) if batches is not None and len(rows) else None
+            # A GPU is still busy with the last step: its KL is read after the next selection.
+            if number == 0 and steps and float(steps[-1][STEP_METRICS.index("kl")]) > kl_limit:
                 break
+            fixed = None if batches is None else batches.fixed
+            selection = Selection(batch, len(rows), fixed)
+            steps.append(self._step(module_id, optimizer, selection, entropy))
         means = torch.stack(steps).mean(0).tolist()
         return {
             **dict(zip((*STEP_METRICS, "gradient_norm"), means, strict=True)),
@@ -133,24 +142,24 @@ class InputDrivenLearner(TorchLearner):
         self,
         module_id: str,
         optimizer: torch.optim.Optimizer,
-        batches: Minibatches | None,
-        rows: Tensor,
+        selection: Selection,
         entropy_weight: Tensor,
     ) -> Tensor:
         """Take one step on the mean loss of all learners' rows; STEP_METRICS and gradient norm."""
         parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
-        if batches is not None and len(rows):
-            whole = self._gradient(module_id, parameters, batches, rows, entropy_weight)
+        rows = selection.rows
+        if rows:
+            whole = self._gradient(module_id, parameters, selection, entropy_weight)
         else:
             count = sum(weight.numel() for weight in parameters) + len(STEP_METRICS) + 1
             whole = torch.zeros(count, device=self.device)
         # A mean over own rows becomes a sum, so that the sums of all learners give one mean.
-        whole = whole * len(rows)
+        whole = whole * rows
         if self.peers is not None:
             before = time.perf_counter()
             self.peers.add(whole)
             self._exchange_s += time.perf_counter() - before
-        if not (len(rows) if self.peers is None else float(whole[-1])):
+        if not (rows if self.peers is None else float(whole[-1])):
             return whole.new_zeros(len(STEP_METRICS) + 1)  # Adam would move by its momentum
         whole = whole / whole[-1]
         gradient, metrics = whole[: -1 - len(STEP_METRICS)], whole[-1 - len(STEP_METRICS) : -1]
@@ -166,12 +175,12 @@ class InputDrivenLearner(TorchLearner):
         self,
         module_id: str,
         parameters: Sequence[Tensor],
-        batches: Minibatches,
-        rows: Tensor,
+        selection: Selection,
         entropy_weight: Tensor,
     ) -> Tensor:
         """Gradient of the mean loss over own rows, STEP_METRICS and 1, end to end."""
-        batch = batches.select(rows)
+        batch = selection.batch
+        assert batch is not None
 
         def compute(weight: Tensor) -> Tensor:
             output = self.module[module_id].forward_train(batch)
@@ -183,10 +192,10 @@ class InputDrivenLearner(TorchLearner):
             ]
             return torch.cat([*flat, metrics, metrics.new_ones(1)])
 
-        if batches.fixed is None or torch.device(self.device).type != "cuda":
+        if selection.fixed is None or torch.device(self.device).type != "cuda":
             return compute(entropy_weight)
         graph = self._graphs.setdefault(module_id, GradientGraph())
-        return graph.run((batches.fixed, id(parameters[0])), compute, entropy_weight)
+        return graph.run(selection.fixed, compute, entropy_weight)
 
     def _loss(
         self,

@@ -14,7 +14,7 @@ from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcAddres
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.5
-DEPTH = 8  # pending calls of a worker before the next one is preferred
+SPILL_S = 0.01  # expected wait for a worker before the next one is preferred
 
 
 class Worker(Protocol):
@@ -68,8 +68,8 @@ class ConnectionPool:
     def connection(self) -> RpcClient | None:
         """A connection with few pending calls; None if there is none yet.
 
-        Calls to one worker share writes, so a gateway uses few workers, and others than the other
-        gateways: DEPTH calls wait for its own before one goes to the next.
+        Calls to one worker share writes, and a worker decides for one gateway at a time, so each
+        gateway has its own; a call goes to the next where it would wait for SPILL_S.
         """
         if len(self._clients) < len(self._addresses) or not all(
             client.is_up for client in self._clients.values()
@@ -77,7 +77,7 @@ class ConnectionPool:
             self._drop()
         found = min(
             self._clients.items(),
-            key=lambda one: (one[1].waiting // DEPTH, self._order.get(one[0], 0), one[1].waiting),
+            key=lambda one: (one[1].wait_s // SPILL_S, self._order.get(one[0], 0), one[1].waiting),
             default=None,
         )
         return None if found is None else found[1]

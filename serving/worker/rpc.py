@@ -32,6 +32,7 @@ from loadmaster.serving.replicas.membership import machine
 DECIDE, PROPOSE, FAULT, DONE = range(4)  # kinds of frames: two calls, two replies
 RECEIVE_BYTES = 1 << 18
 BATCHES = 2  # unanswered writes: one is decided on while replies of the other become responses
+SMOOTHING = 0.05  # weight of the latest reply in the mean time of a call
 FLUSH_S = 0.02  # how long a reply may wait for those of the next calls
 _HEADER = struct.Struct("!IBI")  # bytes that follow, kind, number of the call
 _CALL = struct.Struct("!dHH")  # deadline, bytes of version and folder
@@ -174,6 +175,9 @@ class RpcClient(asyncio.Protocol):
         self._outgoing: dict[int, bytes] = {}  # frames that wait, by number
         self._batches: list[int] = []  # unanswered writes, by the number of their last call
         self._is_scheduled = False  # a write, at the end of the loop's turn
+        self._unanswered = 0  # calls that were written, also those whose callers gave up
+        self._busy_since = 0.0  # when the worker replied last, or was called while idle
+        self._call_s = 0.0  # mean time that it takes for a call
 
     @classmethod
     async def connect(cls, address: RpcAddress, key: bytes) -> RpcClient:
@@ -194,6 +198,14 @@ class RpcClient(asyncio.Protocol):
     @property
     def waiting(self) -> int:
         return len(self._replies)
+
+    @property
+    def wait_s(self) -> float:
+        """How long the next call would wait for others, about: longer if the worker is silent."""
+        if not self._unanswered:
+            return 0.0
+        silent_s = time.monotonic() - self._busy_since
+        return max((self._unanswered + len(self._outgoing)) * self._call_s, silent_s)
 
     async def call(self, kind: int, call: PolicyCall) -> bytes:
         """Return the worker's reply; raises LostError if the worker dies."""
@@ -223,6 +235,9 @@ class RpcClient(asyncio.Protocol):
         self._batches = [one for one in self._batches if self._is_pending(one)]
         if self._transport is None or not self._outgoing or len(self._batches) == BATCHES:
             return
+        if not self._unanswered:
+            self._busy_since = time.monotonic()
+        self._unanswered += len(self._outgoing)
         self._batches.append(next(reversed(self._outgoing)))
         self._transport.write(b"".join(self._outgoing.values()))
         self._outgoing.clear()
@@ -235,7 +250,13 @@ class RpcClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        for kind, number, body in take_frames(self._received):
+        replies = list(take_frames(self._received))
+        if replies:
+            now = time.monotonic()
+            took_s, self._busy_since = (now - self._busy_since) / len(replies), now
+            self._call_s += (took_s - self._call_s) * SMOOTHING
+            self._unanswered -= len(replies)
+        for kind, number, body in replies:
             reply = self._replies.get(number)
             if reply is None or reply.done():
                 continue  # the caller has given up

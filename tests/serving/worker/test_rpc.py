@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from loadmaster.serving.replicas.membership import machine
 from loadmaster.serving.worker import pool as pool_module
 from loadmaster.serving.worker import rpc
-from loadmaster.serving.worker.pool import DEPTH, CircuitBreaker, WorkerPool
+from loadmaster.serving.worker.pool import SPILL_S, CircuitBreaker, WorkerPool
 
 HOST, KEY = "127.0.0.1", b"k" * 32
 Handler = Callable[[rpc.PolicyCall], bytes]
@@ -186,12 +186,15 @@ async def test_processes_of_other_machines_need_the_key() -> None:
     server.close()
 
 
+CALL_S = SPILL_S / 5
+
+
 def numbered_workers(count: int) -> tuple[list[rpc.RpcServer], list[rpc.RpcAddress]]:
     """Workers that answer with their numbers."""
 
     def numbered(number: int) -> rpc.RpcServer:
         def decide(_: rpc.PolicyCall) -> bytes:
-            time.sleep(0.002)
+            time.sleep(CALL_S)
             return b"%d" % number
 
         return rpc.RpcServer({rpc.DECIDE: decide})
@@ -220,12 +223,37 @@ async def test_gateways_of_a_machine_prefer_workers_of_their_own() -> None:
             await asyncio.sleep(0.005)
         for rank, size, own in ((0, 3, b"0"), (2, 3, b"2"), (3, 5, b"0"), (4, 5, b"1")):
             pool.prefer(rank, size)
-            assert await decide_at_once(pool, DEPTH) == [own] * DEPTH
+            assert await decide_at_once(pool, 3) == [own] * 3
         pool.prefer(1, 2)
-        found = await decide_at_once(pool, 4 * DEPTH)
-        assert found[:DEPTH] == [b"1"] * DEPTH
-        assert found.index(b"3") >= 3 * DEPTH, "the worker of another machine comes last"
+        found = await decide_at_once(pool, 80)
+        assert found[:3] == [b"1"] * 3
+        first = [found.index(b"%d" % number) for number in (1, 0, 2, 3)]
+        assert first == sorted(first), "the worker of another machine comes last"
     for server in servers:
+        server.close()
+
+
+@pytest.mark.anyio
+async def test_a_silent_worker_is_called_last_also_when_its_callers_gave_up() -> None:
+    released = threading.Event()
+    silent = rpc.RpcServer({rpc.DECIDE: lambda _: b"%d" % released.wait(10)})
+    (other,), (address,) = numbered_workers(1)
+    pool = WorkerPool()
+    pool.set_workers([silent.listen("a", HOST, KEY), address], KEY)
+    pool.prefer(0, 2)
+    async with asyncio.timeout(5):
+        gave_up = False
+        while not gave_up:
+            await asyncio.sleep(0.005)
+            try:
+                await asyncio.wait_for(decide_at_once(pool, 1), 2 * SPILL_S)
+            except TimeoutError:
+                gave_up = True
+            except ConnectionError:
+                pass  # no connection yet
+        assert await decide_at_once(pool, 3) == [b"0"] * 3
+    released.set()
+    for server in (silent, other):
         server.close()
 
 
@@ -241,7 +269,7 @@ async def test_the_pool_connects_to_every_listed_worker(monkeypatch: pytest.Monk
 
     async def deciders() -> set[bytes]:
         """What answers more calls at once than one worker is given while another has none."""
-        return set(await decide_at_once(pool, DEPTH + 1))
+        return set(await decide_at_once(pool, 40))
 
     async def until_both() -> None:
         async with asyncio.timeout(5):
