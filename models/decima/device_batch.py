@@ -30,7 +30,7 @@ from loadmaster.models.decima.training_block import (
 )
 
 THREADS = min(8, os.cpu_count() or 1)
-SPARE = 0.15  # share of places that stay free when tables grow
+SPARE = 0.25  # share of places that stay free when tables grow
 
 
 class Sizes(NamedTuple):

@@ -37,8 +37,9 @@ from loadmaster.platform.ray.session import ray_session
 from loadmaster.serving.settings import GATEWAY
 
 SYSTEM, EXAMPLE = "decima", "small"
-TENANTS = 64
-CONNECTIONS = 16  # of each generator; there is one generator for each gateway
+TENANTS = 256  # each connection has its own
+IN_TURN = 64  # connections that send one request at a time
+CONNECTIONS = 32  # of each generator; there is one generator for each gateway
 ROUNDS, SECONDS, WARMUP_S = 3, 4.0, 1.0
 START_S = 0.5  # of a generator, about
 BY_POLICY = '"source":"policy"'  # in a response
@@ -107,7 +108,7 @@ def measure_point(
     files = server.tenant_bodies(system, EXAMPLE, TENANTS)
     common: dict[str, Any] = {"seconds": seconds, "warmup_s": WARMUP_S, "own_bodies": True}
     common |= {"marker": BY_POLICY}
-    single = Load(url, files, TENANTS, in_flight=1, **common)
+    single = Load(url, files, IN_TURN, in_flight=1, **common)
     many = []
     for number in range(size):
         begin = number * CONNECTIONS % TENANTS

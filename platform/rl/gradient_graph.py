@@ -1,14 +1,16 @@
 """Record the kernels of a gradient as a CUDA graph, and launch them together.
 
-For Decima's network on an H200 ... (measured figures at the end of this session)
+Decima's gradient of 8,000 decisions is 650 kernels: 10 ms of work for an H200, but 25 ms to launch
+them one by one. Recording takes 0.2 s, and is done again only when the tables grow.
 """
 
 from collections.abc import Callable, Hashable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-WARM_UP = 2  # passes before the recording: libraries allocate their buffers at the first
+WARM_UP = 1  # passes before a recording: libraries allocate their buffers at the first
 
 
 class GradientGraph:
@@ -18,6 +20,7 @@ class GradientGraph:
         self._key: Hashable = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output, self._given = torch.zeros(0), torch.zeros(0)
+        self._pool: Any = None  # memory that successive graphs share
 
     def run(self, key: Hashable, compute: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
         """`compute(given)`, of tensors that are the same for the same key.
@@ -33,7 +36,8 @@ class GradientGraph:
         return self._output
 
     def _record(self, compute: Callable[[Tensor], Tensor], given: Tensor) -> None:
-        self._graph, self._given = None, given.clone()
+        self._graph, self._given, self._output = None, given.clone(), given
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -41,6 +45,6 @@ class GradientGraph:
                 compute(self._given)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._pool):
             self._output = compute(self._given)
         self._graph = graph

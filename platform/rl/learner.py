@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
@@ -56,8 +55,6 @@ class InputDrivenLearner(TorchLearner):
 
     def build(self) -> None:
         super().build()
-        if self.device.type == "cuda" and os.environ.get("LM_TF32"):
-            torch.set_float32_matmul_precision("high")
         self._graphs: dict[str, GradientGraph] = {}  # by module
         if self.config.num_learners > 1:
             self.peers = ProcessPeers()

@@ -47,15 +47,15 @@ def test_a_point_has_medians_and_is_relative_to_the_first(
     assert first.speedup == first.single_share == 1
     assert first.forwarded == 0
     assert first.forwarded_share is None
-    assert (point.requests_per_s, point.connections) == (1804, 32)
+    assert (point.requests_per_s, point.connections) == (1804, 64)
     assert point.speedup == pytest.approx(1804 / 904)
     assert (point.forwarded, point.forwarded_share) == (0.5, 1.5)
     single, many = seen[:2]
     assert [(load.concurrency, load.in_flight) for load in single] == [(64, 1)]
-    assert [load.concurrency for load in many] == [16, 16]
+    assert [load.concurrency for load in many] == [32, 32]
     tenants = [load.bodies[k].stem for load in many for k in range(load.concurrency)]
-    assert tenants == [f"toy-small-t{number}" for number in range(32)]
-    assert many[1].bodies[0].read_bytes() == b'{"state":{},"tenant":"t16"}'
+    assert tenants == [f"toy-small-t{number}" for number in range(64)]
+    assert many[1].bodies[0].read_bytes() == b'{"state":{},"tenant":"t32"}'
     assert expected_replicas(server.settings) == {"control": 1, "gateway": 2, "toy": 2}
 
 

@@ -66,7 +66,7 @@ def test_soak_with_kills_sees_replacements(
 
 def test_a_point_of_one_replica_forwards_nothing(whole: BenchServer) -> None:
     point = measure_point(whole, "toy", None, lambda _: None, rounds=1, seconds=0.5)
-    assert (point.replicas, point.connections, point.speedup) == (1, 16, 1.0)
+    assert (point.replicas, point.connections, point.speedup) == (1, 32, 1.0)
     assert (point.forwarded, point.forwarded_share) == (0.0, None)
     assert point.by_policy > 0.9
     assert 0 < point.single_p50_ms <= point.p50_ms <= point.p99_ms
