@@ -21,6 +21,7 @@ from torch import Tensor
 from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
+from loadmaster.models.decima.device_tables import Places, Sizes, Workspace, places_in
 from loadmaster.models.decima.training_block import (
     JOBS,
     STAGES,
@@ -30,77 +31,6 @@ from loadmaster.models.decima.training_block import (
 )
 
 THREADS = min(8, os.cpu_count() or 1)
-SPARE = 0.25  # share of places that stay free when tables grow
-
-
-class Sizes(NamedTuple):
-    """Places of a minibatch. Of each kind, but for edges, the last is always padding."""
-
-    levels: tuple[int, ...]  # stages by height
-    edges: tuple[int, ...]  # by the height of the parent
-    jobs: int
-    decisions: int
-    legal: int  # schedulable stages
-    limits: int
-    widest: tuple[int, int]  # most schedulable stages and limits of a decision
-
-    def grown(self, needed: Sizes) -> Sizes:
-        """These, or larger ones that have room for `needed`."""
-
-        def sizes(own: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
-            own += (0,) * (len(other) - len(own))
-            other += (0,) * (len(own) - len(other))
-            return tuple(map(size, own, other))
-
-        def size(own: int, other: int) -> int:
-            return own if other < own else int(other * (1 + SPARE)) + 1
-
-        return Sizes(*(
-            sizes(own, other) if isinstance(own, tuple) else size(own, other)  # type: ignore[arg-type]
-            for own, other in zip(self, needed, strict=True)
-        ))  # fmt: skip
-
-
-NOTHING = Sizes((0,), (0,), 0, 0, 0, 0, (0, 0))
-
-
-class Places(NamedTuple):
-    """Where everything of a minibatch comes from and belongs to, as arrays or tensors.
-
-    R stages sorted by height, J jobs, E edges by the height of their parents, B decisions.
-    """
-
-    stage_source: Any  # (R,) row of the recording
-    stage_decision: Any  # (R,)
-    stage_job: Any  # (R,)
-    job_source: Any  # (J,) row of the recording
-    job_decision: Any  # (J,)
-    child: Any  # (E,) stage
-    parent: Any  # (E,) stage within its level
-    legal_stage: Any  # (legal,)
-    legal_decision: Any  # (legal,)
-    legal_place: Any  # (legal,) place among the decision's own
-    limit: Any  # (limits,) the limit itself
-    limit_decision: Any  # (limits,)
-    limit_place: Any  # (limits,)
-    source: Any  # (B,) row of the recording
-    job: Any  # (B,) job of the chosen stage
-    chosen_stage: Any  # (B,) place among the decision's schedulable stages
-    chosen_limit: Any  # (B,) place among its limits
-    is_real: Any  # (B,) 1: not padding
-
-
-def places_in(buffer: Any, sizes: Sizes) -> Places:
-    """The parts of one buffer of whole numbers."""
-    stages, edges = sum(sizes.levels), sum(sizes.edges)
-    counts = [stages] * 3 + [sizes.jobs] * 2 + [edges] * 2 + [sizes.legal] * 3
-    counts += [sizes.limits] * 3 + [sizes.decisions] * 5
-    ends = np.cumsum(counts).tolist()
-    return Places(*(buffer[end - count : end] for count, end in zip(counts, ends, strict=True)))
-
-
-def buffer_size(sizes: Sizes) -> int:
-    return sum(len(part) for part in places_in(range(1 << 40), sizes))
 
 
 class DeviceDecisions(NamedTuple):
@@ -111,52 +41,6 @@ class DeviceDecisions(NamedTuple):
     stages: Tensor  # (R, STAGE_FEATURES)
     jobs: Tensor  # (J, JOB_FEATURES)
     cluster: Tensor  # (B, CLUSTER_FEATURES)
-
-
-class Workspace:
-    """Tables on the device, kept from minibatch to minibatch; replaced when one does not fit."""
-
-    def __init__(self, device: Any) -> None:
-        self._device = torch.device(device)
-        self.sizes = NOTHING
-        self._host: list[tuple[Tensor, Any]] = []  # used in turn; an event follows their last copy
-        self.ints = torch.zeros(0)  # see `places_in`
-        self.tables: dict[str, Tensor] = {}
-
-    def fit(self, needed: Sizes, widths: Mapping[str, tuple[int, ...]]) -> None:
-        """`widths`: of a row of each table."""
-        sizes = self.sizes.grown(needed)
-        if sizes == self.sizes:
-            return
-        self.sizes, on_gpu = sizes, self._device.type == "cuda"
-        length = buffer_size(sizes)
-        self._host = [
-            (
-                torch.zeros(length, dtype=torch.int32, pin_memory=on_gpu),
-                torch.cuda.Event() if on_gpu else None,
-            )
-            for _ in range(2)
-        ]
-        self.ints = torch.zeros(length, dtype=torch.int32, device=self._device)
-        rows = {"stages": sum(sizes.levels), "jobs": sizes.jobs}
-        self.tables = {
-            name: torch.zeros((rows.get(name, sizes.decisions), *width), device=self._device)
-            for name, width in widths.items()
-        }
-
-    def free_places(self) -> Places:
-        """Arrays to fill before the next `copy_places`."""
-        buffer, event = self._host[0]
-        if event is not None:
-            event.synchronize()  # not before the copy before the last has ended
-        return places_in(buffer.numpy(), self.sizes)
-
-    def copy_places(self) -> None:
-        buffer, event = self._host[0]
-        self.ints.copy_(buffer, non_blocking=True)
-        if event is not None:
-            event.record()
-        self._host.reverse()
 
 
 def facts_of(decisions: Decisions) -> Ints:
@@ -263,19 +147,19 @@ def fill_padding(
 
     `used`: the end of the places in use, as in `facts_of`.
     """
-    nobody, no_job, levels = sizes.decisions - 1, sizes.jobs - 1, len(sizes.levels)
+    padding, no_job, levels = sizes.decisions - 1, sizes.jobs - 1, len(sizes.levels)
     edge_first = 0
     for level, (stages, edges) in enumerate(zip(sizes.levels, sizes.edges, strict=True)):
         rest = slice(used[level], level_first[level] + stages)
         to.stage_source[rest] = len(decisions.stages)
-        to.stage_decision[rest], to.stage_job[rest] = nobody, no_job
+        to.stage_decision[rest], to.stage_job[rest] = padding, no_job
         rest = slice(used[levels + level], edge_first + edges)
         to.child[rest], to.parent[rest] = 0, stages - 1
         edge_first += edges
     jobs, legal, limits = used[2 * levels :]
-    to.job_source[jobs:], to.job_decision[jobs:] = len(decisions.jobs), nobody
-    to.legal_stage[legal:], to.legal_decision[legal:] = sizes.levels[0] - 1, nobody
-    to.limit[limits:], to.limit_decision[limits:] = 1, nobody
+    to.job_source[jobs:], to.job_decision[jobs:] = len(decisions.jobs), padding
+    to.legal_stage[legal:], to.legal_decision[legal:] = sizes.levels[0] - 1, padding
+    to.limit[limits:], to.limit_decision[limits:] = 1, padding
     to.source[count:], to.job[count:] = len(decisions.cluster), no_job
     for part in (to.legal_place[legal:], to.limit_place[limits:]):
         part[:] = 0

@@ -10,13 +10,8 @@ from torch import Tensor
 
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.decima.device_batch import (
-    DeviceDecisions,
-    DeviceMinibatches,
-    Places,
-    Workspace,
-    places_in,
-)
+from loadmaster.models.decima.device_batch import DeviceDecisions, DeviceMinibatches
+from loadmaster.models.decima.device_tables import Places, Workspace, places_in
 from loadmaster.models.decima.features import StageBatch, job_inputs_of, stage_inputs_of
 from loadmaster.models.decima.gradient import (
     DecisionMinibatches,
@@ -86,7 +81,7 @@ class DecimaModule(TorchRLModule):
         network, sizes = self.network, given.sizes
         places = places_in(given.ints.long(), sizes)
         batch = _stage_batch(given, places)
-        edges = torch.stack([places.child, places.parent]).split(sizes.edges, dim=1)
+        edges = torch.split(torch.stack([places.child, places.parent]), list(sizes.edges), dim=1)
         schedule = MessageSchedule(list(sizes.levels), edges)
         embedded = network.embed(batch, sizes.decisions, schedule)
         owner = places.legal_decision

@@ -68,7 +68,7 @@ def kill(pid: int, deployment: str) -> None:
 def cpu_seconds(pids: Iterable[int]) -> float:
     """CPU time that these processes have used."""
     times = [psutil.Process(pid).cpu_times() for pid in pids]
-    return sum(one.user + one.system for one in times)
+    return float(sum(one.user + one.system for one in times))
 
 
 def accepted_by(pids: Iterable[int], port: int) -> dict[int, int]:

@@ -5,12 +5,11 @@ them one by one. Recording takes 0.2 s, and is done again only when the tables g
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-WARM_UP = 1  # passes before a recording: libraries allocate their buffers at the first
+WARM_UP = 2  # passes before a recording: libraries allocate their buffers at the first
 
 
 class GradientGraph:
@@ -20,7 +19,6 @@ class GradientGraph:
         self._key: Hashable = None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._output, self._given = torch.zeros(0), torch.zeros(0)
-        self._pool: Any = None  # memory that successive graphs share
 
     def run(self, key: Hashable, compute: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
         """`compute(given)`, of tensors that are the same for the same key.
@@ -36,15 +34,14 @@ class GradientGraph:
         return self._output
 
     def _record(self, compute: Callable[[Tensor], Tensor], given: Tensor) -> None:
-        self._graph, self._given, self._output = None, given.clone(), given
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        stream = torch.cuda.Stream()
+        self._graph, self._given = None, given.clone()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 compute(self._given)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph):
             self._output = compute(self._given)
         self._graph = graph

@@ -202,7 +202,7 @@ class InputDrivenLearner(TorchLearner):
         entropy: Tensor | float,
     ) -> tuple[Tensor, Tensor]:
         """Mean loss of the batch and its STEP_METRICS; `entropy` is the weight of the bonus."""
-        mask = batch.get(Columns.LOSS_MASK)
+        mask: Tensor | None = batch.get(Columns.LOSS_MASK)
 
         def mean(values: Tensor) -> Tensor:
             """Over the rows that count."""

@@ -9,7 +9,8 @@ from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.models.decima import training_block
-from loadmaster.models.decima.device_batch import DeviceMinibatches, Workspace
+from loadmaster.models.decima.device_batch import DeviceMinibatches
+from loadmaster.models.decima.device_tables import Workspace
 from loadmaster.models.decima.gradient import DecisionMinibatches
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.policy import ENTROPY
