@@ -197,6 +197,8 @@ def test_run_survives_a_kill_of_each_kind(
     monkeypatch.setattr(faults, "QUIET_END", QUIET)
     monkeypatch.setattr(fault_injection, "WORKERS", 2)
     monkeypatch.setattr(fault_injection, "settings_of", tiny)
+    patient = {**fault_injection.HEALTH_CHECKS, "health_check_failure_threshold": 8}
+    monkeypatch.setattr(fault_injection, "HEALTH_CHECKS", patient)  # other tests run meanwhile
     summary = Cli(capfd).json(f"bench faults --kills 3 --seed 1 --output {tmp_path}")
     assert summary["holds"], summary["checks"]
     assert [cost["kills"] for cost in summary["kills"].values()] == [1, 1, 1]
