@@ -18,6 +18,8 @@ from tests.object_store import CREDENTIALS, ObjectStore, object_store
 # Before torch is imported: on networks as small as those of tests its threads cost more than they
 # save, seconds where the cores are busy.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Ray ends a node, and with it the tests' process, whose agent is not up within 30 s, by default.
+os.environ.update({"RAY_agent_register_timeout_ms": "300000"})
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 LIVE = "live"  # group of the files that use the service on Ray Serve

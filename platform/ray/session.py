@@ -10,7 +10,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import reraise_sigint
-from loadmaster.platform.ray.head import own_head
+from loadmaster.platform.ray.head import AGENT_START, own_head
 from loadmaster.platform.ray.session_folder import session_folder
 from loadmaster.serving.jobs import access
 from loadmaster.serving.monitoring.metrics import export_port
@@ -43,7 +43,8 @@ def set_ray_env(address: str | None) -> None:
     as long on two busy cores. A cluster started by `ray start` requires the token in the home
     folder if there is one, but a client that joins by host and port does not send it by itself.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for name, value in {"OMP_WAIT_POLICY": "PASSIVE", **AGENT_START}.items():
+        os.environ.setdefault(name, value)
     given = access.AUTH_TOKEN in os.environ or access.AUTH_TOKEN_PATH in os.environ
     if cluster_address(address) is not None and (given or access.token_file().exists()):
         os.environ.setdefault(access.AUTH_MODE, "token")

@@ -119,7 +119,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
     chosen: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
     chosen |= {name: {} for name in SYSTEMS}
     for one in chosen.values():
-        one["deadline_ms"] = 10_000
+        one["deadline_ms"] = 60_000  # the first decision of a kind may be compiled
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOADMASTER_TOKENS", raising=False)
         here = open_service(chosen, folder)
