@@ -101,6 +101,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         small = {"object_store_memory": 80 << 20}
         dashboard, gcs = free_ports(2)
         head = {**small, "num_cpus": 2, "include_dashboard": True, "dashboard_port": dashboard}
+        # The store of the Ray of other tests, which the start and the end of a cluster replace.
+        client = internal_kv.internal_kv_get_gcs_client()
         cluster = Cluster(initialize_head=True, head_node_args={**head, "gcs_server_port": gcs})
         try:
             for _ in range(2):
@@ -111,9 +113,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             wait_for(lambda: status_of(f"{made.url}/readyz") == 200, START_S, made.replicas)
             yield made
         finally:
-            client = internal_kv.internal_kv_get_gcs_client()  # of the Ray of other tests
             cluster.shutdown()
-            if client is not None:  # the end of a cluster resets it
+            if client is not None:
                 internal_kv._initialize_internal_kv(client)
 
 
