@@ -163,16 +163,25 @@ class Load:
 
 def test_replicas_are_on_several_nodes_and_all_workers_decide(service: Service) -> None:
     assert len({one["node_id"] for one in service.replicas()}) > 1
+    wait_for(lambda: len(service.replicas("toy")) == 2, START_S, service.replicas)
     with Load(service).running():
         time.sleep(1.0)
     for url in (service.url, service.proxy):
         with Client(url, deadline_s=30.0, tenant="t0") as client:
             assert client.decide("toy", STATE).source == "policy"
-    used = [psutil.Process(one["pid"]).cpu_times().user for one in service.replicas("toy")]
+    before = cpu_times(service)
     with Load(service, pause_s=0.0).running():
-        time.sleep(2.0)
-    now = [psutil.Process(one["pid"]).cpu_times().user for one in service.replicas("toy")]
-    assert all(after > before for before, after in zip(used, now, strict=True))
+        wait_for(
+            lambda: all(cpu_times(service)[pid] > used + 0.05 for pid, used in before.items()),
+            START_S,
+            service.replicas,
+        )
+
+
+def cpu_times(service: Service) -> dict[int, float]:
+    """CPU time of each worker, by process."""
+    pids = [one["pid"] for one in service.replicas("toy")]
+    return {pid: psutil.Process(pid).cpu_times().user for pid in pids}
 
 
 def test_actions_reach_all_gateways_before_their_next_decision(service: Service) -> None:
