@@ -2,8 +2,8 @@
 
 Every connection sends requests of one tenant. The kernel chooses the gateway that accepts it; one
 that does not own the tenant forwards the first requests and passes the connection on. Which
-requests are forwarded after that is known from the sockets of the gateways, read in the middle of a
-measurement, and from the assignment of tenants.
+requests are forwarded after that is known from the sockets of the gateways at the end and from the
+assignment of tenants.
 """
 
 import time
@@ -41,7 +41,7 @@ TENANTS = 256  # each connection has its own
 IN_TURN = 64  # connections that send one request at a time
 CONNECTIONS = 32  # of each generator; there is one generator for each gateway
 ROUNDS, SECONDS, WARMUP_S = 3, 4.0, 1.0
-START_S = 0.5  # of a generator, about
+POLL_S = 0.25
 BY_POLICY = '"source":"policy"'  # in a response
 FILES = TABLE, CHART = "replicas.csv", "replicas.png"
 
@@ -151,8 +151,10 @@ def run_loads(server: BenchServer, loads: Sequence[Load]) -> Run:
     with ThreadPoolExecutor(len(loads)) as threads:
         before_s = cpu_seconds(pids)
         results = [threads.submit(measure_load, load) for load in loads]
-        time.sleep(START_S + loads[0].warmup_s + loads[0].seconds / 2)
-        accepted = accepted_by(replicas[GATEWAY], server.settings.port)
+        accepted = dict[int, int]()
+        while not all(result.done() for result in results):
+            time.sleep(POLL_S)
+            accepted |= accepted_by(replicas[GATEWAY], server.settings.port)
     reports = [result.result() for result in results]
     used_s, requests = cpu_seconds(pids) - before_s, sum(report["sent"] for report in reports)
     for report in reports:
