@@ -250,8 +250,8 @@ class Control:
                     left_s = max(0.01, found.lease_until - time.monotonic())
                     await asyncio.wait_for(found.peer.call(name, body), left_s)
                     return
-            except (LinkLostError, TimeoutError):
-                pass
+            except (LinkLostError, TimeoutError) as fault:
+                log.info("%s of gateway %s is repeated: %s", name, gateway, line_of(fault))
             except Exception as fault:
                 log.warning("%s of gateway %s: %s", name, gateway, line_of(fault))
             await asyncio.sleep(WATCH_S / 2)

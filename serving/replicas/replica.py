@@ -96,7 +96,7 @@ class Replica:
             try:
                 await self._control.call("ready")
                 return
-            except LinkLostError:  # it is told when it joins again
+            except LinkLostError:  # joining again repeats it
                 await asyncio.sleep(READY_S)
 
     async def wait_member(self) -> None:

@@ -1,6 +1,7 @@
 """A system as the routes see it: every call is carried out by the gateway that owns its tenant."""
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -12,6 +13,8 @@ from loadmaster.serving.decisions.tenant_names import ALL_TENANTS, DEFAULT_TENAN
 from loadmaster.serving.policies.control_view import ControlState
 from loadmaster.serving.policies.manager import AdminAction, pause_reason, read_action
 from loadmaster.serving.replicas.link import LinkLostError, MovedError
+
+log = logging.getLogger(__name__)
 
 HERE = ""  # place of a tenant that this gateway owns
 Place = str  # HERE, or the name of another gateway
@@ -124,8 +127,8 @@ class RoutedSystem:
                     body = [self.endpoint.system, *arguments]
                     reply: Json = await replica.call_gateway(place, name, body)
                     return reply
-            except (LinkLostError, MovedError):  # the owner has changed, or will
-                pass
+            except (LinkLostError, MovedError) as fault:  # the owner has changed, or will
+                log.info("%s is repeated: %s", name, fault)
             until = until or replica.wait_until()
             await replica.wait_place(until)
 

@@ -242,6 +242,9 @@ def test_requests_survive_the_loss_of_a_node(service: Service) -> None:
             service.replicas,
         )
     service.wait_for_replicas(lambda found: len(found) == 3)
+    assert lost.node_id not in {one["node_id"] for one in service.replicas()}
+    for tenant in TENANTS:
+        assert [one for one in load.seen if one.tenant == tenant and one.began > removed], tenant
 
 
 def versions(load: Load, tenant: str) -> list[str]:
