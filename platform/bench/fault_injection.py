@@ -1,16 +1,15 @@
-"""A training on a cluster of several nodes of this machine, whose processes are killed at random.
+"""A training whose processes and nodes are killed at random, beside an undisturbed one.
 
-The head has no CPUs for workers. The training runs under the supervisor of `submit --retries`,
-which resumes it when its process dies. A killed node loses all its processes at once; another node
-joins in its place.
+The training runs under the supervisor of `submit --retries`, which resumes it when its process
+dies.
 """
 
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,16 @@ import yaml
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
+from loadmaster.platform.bench.fault_cluster import (
+    CPUS,
+    HEALTH_CHECKS,
+    NODES,
+    POLL_S,
+    FaultCluster,
+    fault_cluster,
+    kill_process,
+    process_tree,
+)
 from loadmaster.platform.bench.faults import (
     QUIET_END,
     Faults,
@@ -30,25 +39,12 @@ from loadmaster.platform.bench.faults import (
     with_consequences,
 )
 from loadmaster.platform.cli import retries
-from loadmaster.platform.ray.head import die_with_parent, end, own_head, start_node
-from loadmaster.platform.ray.session import own_token
-from loadmaster.platform.ray.session_folder import session_folder
-from loadmaster.platform.rl.workers import EngineRunner
+from loadmaster.platform.ray.head import die_with_parent
 from loadmaster.platform.training.run_folder import RunFolder
 
-NODES, CPUS = 2, 2  # beside the head; CPUs of each
 WORKERS = 3  # so that the nodes have room for one more, and a node can hold two
 CHECKPOINT_EVERY = 4
 STALL_S = 300.0  # without a recorded iteration, until the run is given up
-POLL_S = 0.05
-TITLE = f"ray::{EngineRunner.__name__}"  # of rollout workers; the method they run follows
-# With Ray's defaults a killed node counts as alive for about 15 seconds.
-HEALTH_CHECKS = {
-    "health_check_initial_delay_ms": 1000,
-    "health_check_period_ms": 1000,
-    "health_check_timeout_ms": 1000,
-    "health_check_failure_threshold": 3,
-}
 
 
 def settings_of(seed: int, kills: int) -> dict[str, Any]:
@@ -61,77 +57,6 @@ def settings_of(seed: int, kills: int) -> dict[str, Any]:
         "validation": {"every": CHECKPOINT_EVERY, "sequences": 6},
         "checkpoints": {"every": CHECKPOINT_EVERY},
     }
-
-
-class FaultCluster:
-    """Nodes of a head's cluster that can be killed."""
-
-    def __init__(self, address: str, folders: ExitStack) -> None:
-        """`folders`: deletes the nodes' folders at the end."""
-        self.address, self._folders, self.failed = address, folders, 0
-        self._nodes: list[subprocess.Popen[bytes]] = []
-
-    def add_node(self) -> None:
-        folder = self._folders.enter_context(session_folder())
-        self._nodes.append(start_node(folder, self.address, CPUS))
-
-    def rollout_workers(self) -> list[list[psutil.Process]]:
-        """Processes of the rollout workers on each node."""
-        return [[one for one in _tree(node.pid) if _is_worker(one)] for node in self._nodes]
-
-    def kill_node(self, place: int) -> None:
-        """Kill all processes of a node, and start another one in its place."""
-        node = self._nodes.pop(place)
-        for process in _tree(node.pid):
-            _kill(process)
-        node.wait()
-        self.add_node()
-
-    def replace_failed(self) -> None:
-        """Start another node for each that ended by itself: on a busy machine Ray may not start."""
-        running = [node for node in self._nodes if node.poll() is None]
-        failed, self._nodes = len(self._nodes) - len(running), running
-        self.failed += failed
-        for _ in range(failed):
-            self.add_node()
-
-    def stop(self) -> None:
-        for node in self._nodes:
-            end(node)
-
-
-def _tree(pid: int) -> list[psutil.Process]:
-    try:
-        top = psutil.Process(pid)
-        return [top, *top.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "".join(process.cmdline()[:1]).startswith(TITLE)
-    except psutil.Error:  # it has just ended
-        return False
-
-
-def _kill(process: psutil.Process) -> None:
-    """Kill a process that may have ended."""
-    with suppress(psutil.NoSuchProcess):
-        process.kill()
-
-
-@contextmanager
-def fault_cluster() -> Iterator[FaultCluster]:
-    with ExitStack() as stack:
-        folder = stack.enter_context(session_folder())
-        stack.enter_context(own_token())
-        address = stack.enter_context(own_head(folder, 0, system_config=HEALTH_CHECKS))
-        cluster = FaultCluster(address, stack.enter_context(ExitStack()))
-        stack.callback(cluster.stop)
-        for _ in range(NODES):
-            cluster.add_node()
-        yield cluster
 
 
 class Training:
@@ -202,8 +127,8 @@ class Training:
     def stop(self) -> None:
         """End it at once if it still runs; the supervisor first, so that it resumes nothing."""
         if self._supervisor.poll() is None:
-            for process in _tree(self._supervisor.pid):
-                _kill(process)
+            for process in process_tree(self._supervisor.pid):
+                kill_process(process)
             self._supervisor.wait()
 
 
@@ -227,8 +152,9 @@ def run_faults(
         report_step(f"undisturbed: {iterations} iterations")
         undisturbed = start("undisturbed", 0)
         if (code := _watch(undisturbed, cluster)) != 0:
-            log = (runs / "undisturbed.log").read_text(errors="replace").strip()
-            raise InputError(f"the undisturbed training failed ({code}): {log[-300:]}")
+            ended = "stalled" if code is None else f"ended with exit code {code}"
+            log = (runs / "undisturbed.log").read_text(errors="replace").strip()[-300:]
+            raise InputError(f"the undisturbed training {ended}: {log}; {cluster.describe()}")
         training = start("run", 2 * kills)  # more than planned, as any failure is resumed
         done: list[Kill] = []
         for planned in schedule(seed, kills, iterations):
@@ -326,13 +252,13 @@ def _kill_one(
     if planned.kind == "driver":
         if not (drivers := training.drivers()):
             return None
-        _kill(drivers[0])
+        kill_process(drivers[0])
         drivers[0].wait()  # what it wrote last counts
         lost = 0
     elif planned.kind == "worker":
         if not (workers := [one for node in nodes for one in node]):
             return None
-        _kill(workers[int(planned.choice * len(workers))])
+        kill_process(workers[int(planned.choice * len(workers))])
         lost = 1
     else:
         if not (busy := [place for place, node in enumerate(nodes) if node]):

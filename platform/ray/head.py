@@ -24,7 +24,11 @@ START_S = 90.0
 END_S = 20.0
 HERE = "127.0.0.1"
 LOG = "start.log"  # output of `ray start`, in the node's folder
+STARTED = "Ray runtime started."  # in that output, once the node has joined
 PORTS = range(20_000, 32_768)
+# By default all nodes give the ports from 10002 on to their workers, each on its own: on one
+# machine two nodes that start at the same time would choose the same one.
+ANY_WORKER_PORT = ("--min-worker-port=0", "--max-worker-port=0")
 # Ray ends a node whose dashboard agent is not up within 30 s, by default.
 AGENT_START = {"RAY_agent_register_timeout_ms": "120000"}
 DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
@@ -90,7 +94,7 @@ def end(node: "subprocess.Popen[bytes]") -> None:
 def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
-        f"--node-ip-address={HERE}", f"--temp-dir={folder}", *options,
+        f"--node-ip-address={HERE}", f"--temp-dir={folder}", *ANY_WORKER_PORT, *options,
     ]  # fmt: skip
     with open(folder / LOG, "wb", opener=private_opener) as file:
         return subprocess.Popen(
@@ -120,8 +124,8 @@ def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
 def free_ports(count: int) -> list[int]:
     """Find ports that are free at every address; held until the last is found, so that they differ.
 
-    None is in the range that the kernel gives to outgoing connections, nor in that of Ray's
-    workers: until the caller listens there, nothing else is likely to take it.
+    None is in the range that the kernel gives to outgoing connections: until the caller listens
+    there, nothing else is likely to take it.
     """
     numbers = random.SystemRandom().sample(PORTS, len(PORTS))  # tests seed the common generator
     found = list[int]()

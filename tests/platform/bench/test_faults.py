@@ -2,16 +2,20 @@
 
 import csv
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from loadmaster.platform.bench import fault_injection, faults
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.bench import fault_cluster, fault_injection, faults
 from loadmaster.platform.bench.faults import KINDS, QUIET_END, Faults, Kill, Row, Seen
+from loadmaster.platform.ray.head import LOG
 from tests.platform.cli.one_line import Captured, Cli, Patch
 
 ITERATIONS = 9
@@ -178,6 +182,27 @@ def test_failed_check_fails_the_command(capsys: Captured, monkeypatch: Patch, he
     assert (here / "out" / faults.SUMMARY).is_file()
 
 
+def test_node_that_does_not_join_is_reported(monkeypatch: Patch) -> None:
+    """A node that ends is replaced; one that never joins ends the benchmark, with its output."""
+    started = list[subprocess.Popen[bytes]]()
+
+    def start(folder: Path, address: str, cpus: int) -> "subprocess.Popen[bytes]":
+        (folder / LOG).write_text(f"connecting to {address}")
+        started.append(subprocess.Popen(["sleep", "0" if not started else "100"]))
+        return started[-1]
+
+    monkeypatch.setattr(fault_cluster, "start_node", start)
+    monkeypatch.setattr(fault_cluster, "JOIN_S", 1.0)
+    with ExitStack() as folders:
+        cluster = fault_cluster.FaultCluster("127.0.0.1:1", folders)
+        cluster.add_node()
+        with pytest.raises(InputError, match="within 1 s: node 1: connecting to 127"):
+            cluster.wait()
+        assert cluster.failed == 1
+        cluster.stop()
+    assert [process.poll() is None for process in started] == [False, False]
+
+
 TINY = {
     "environment": {"workload": "toy", "jobs": 3, "executors": 4},
     "rollouts": {"workers": 2, "sequences": 2, "per_sequence": 3},
@@ -197,8 +222,6 @@ def test_run_survives_a_kill_of_each_kind(
     monkeypatch.setattr(faults, "QUIET_END", QUIET)
     monkeypatch.setattr(fault_injection, "WORKERS", 2)
     monkeypatch.setattr(fault_injection, "settings_of", tiny)
-    patient = {**fault_injection.HEALTH_CHECKS, "health_check_failure_threshold": 8}
-    monkeypatch.setattr(fault_injection, "HEALTH_CHECKS", patient)  # other tests run meanwhile
     summary = Cli(capfd).json(f"bench faults --kills 3 --seed 1 --output {tmp_path}")
     assert summary["holds"], summary["checks"]
     assert [cost["kills"] for cost in summary["kills"].values()] == [1, 1, 1]
