@@ -130,7 +130,7 @@ class DecimaNetwork(nn.Module):
         known = JOB_INPUTS + 2 * width + LIMIT_INPUTS
         self.score_limit = mlp(known, 32, 16, 8, 1) if settings.limits else None
         # Linear terms from the inputs to a score: few weights that each shift all decisions, which
-        # evolution can search. Bundles and settings know them as `tilt_*`.
+        # evolution can search. In bundles and settings they are called `tilt_*`.
         self.tilt_stage = _zeros(STAGE_TERMS)
         self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
 

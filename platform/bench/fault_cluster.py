@@ -21,6 +21,7 @@ from loadmaster.platform.rl.workers import EngineRunner
 
 NODES, CPUS = 2, 2  # beside the head; CPUs of each
 JOIN_S = 300.0  # until all nodes have joined
+NODE_START_S = 100.0  # until one has joined; it is replaced then
 POLL_S = 0.05
 TITLE = f"ray::{EngineRunner.__name__}"  # of rollout workers; the method they run follows
 # With Ray's defaults a killed node counts as alive for about 15 seconds. A check of a killed node
@@ -36,9 +37,13 @@ HEALTH_CHECKS = {
 class Node(NamedTuple):
     process: "subprocess.Popen[bytes]"
     log: Path
+    began: float
 
     def output(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def joined(self) -> bool:
+        return STARTED in self.output()
 
 
 class FaultCluster:
@@ -47,25 +52,32 @@ class FaultCluster:
     def __init__(self, address: str, folders: ExitStack) -> None:
         """`folders`: deletes the nodes' folders at the end."""
         self.address, self._folders, self.failed = address, folders, 0
+        self._failure = ""  # the end of the output of the last node that ended by itself
         self._nodes: list[Node] = []
 
     def add_node(self) -> None:
         folder = self._folders.enter_context(session_folder())
-        self._nodes.append(Node(start_node(folder, self.address, CPUS), folder / LOG))
+        process = start_node(folder, self.address, CPUS)
+        self._nodes.append(Node(process, folder / LOG, time.monotonic()))
 
     def wait(self) -> None:
         """Wait until every node has joined."""
         began = time.monotonic()
-        while not all(STARTED in node.output() for node in self._nodes):
+        while not all(node.joined() for node in self._nodes):
             if time.monotonic() - began > JOIN_S:
                 raise InputError(f"nodes did not join within {JOIN_S:.0f} s: {self.describe()}")
             time.sleep(POLL_S)
             self.replace_failed()
 
     def describe(self) -> str:
-        """The end of each node's output, in one line."""
-        ends = (" ".join(node.output().split())[-200:] or "no output" for node in self._nodes)
-        return "; ".join(f"node {number}: {text}" for number, text in enumerate(ends, 1))
+        """The end of each node's output, and of the last one that failed, in one line."""
+        outputs = {f"node {place}": node.output() for place, node in enumerate(self._nodes, 1)}
+        if self.failed:
+            outputs[f"{self.failed} failed before"] = self._failure
+        return "; ".join(
+            f"{name}: {' '.join(text.split())[-200:] or 'no output'}"
+            for name, text in outputs.items()
+        )
 
     def rollout_workers(self) -> list[list[psutil.Process]]:
         """Processes of the rollout workers on each node."""
@@ -76,23 +88,31 @@ class FaultCluster:
 
     def kill_node(self, place: int) -> None:
         """Kill all processes of a node, and start another one in its place."""
-        node = self._nodes.pop(place)
-        for process in process_tree(node.process.pid):
-            kill_process(process)
-        node.process.wait()
+        _kill_all(self._nodes.pop(place))
         self.add_node()
 
     def replace_failed(self) -> None:
-        """Start another node for each that ended by itself: on a busy machine Ray may not start."""
-        running = [node for node in self._nodes if node.process.poll() is None]
-        failed, self._nodes = len(self._nodes) - len(running), running
-        self.failed += failed
-        for _ in range(failed):
-            self.add_node()
+        """Start another node for each that ended by itself or has not joined in time.
+
+        On a busy machine Ray may not start.
+        """
+        for node in list(self._nodes):
+            late = time.monotonic() - node.began > NODE_START_S and not node.joined()
+            if late or node.process.poll() is not None:
+                self._nodes.remove(node)
+                _kill_all(node)
+                self.failed, self._failure = self.failed + 1, node.output()
+                self.add_node()
 
     def stop(self) -> None:
         for node in self._nodes:
             end(node.process)
+
+
+def _kill_all(node: Node) -> None:
+    for process in process_tree(node.process.pid):
+        kill_process(process)
+    node.process.wait()
 
 
 def process_tree(pid: int) -> list[psutil.Process]:

@@ -25,11 +25,11 @@ from loadmaster.platform.rl.advantages import (
 )
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.learner import InputDrivenLearner
-from loadmaster.platform.rl.learner_team import (
+from loadmaster.platform.rl.learners import (
+    Learners,
     LearnersLost,
-    LearnerTeam,
-    ProcessTeam,
-    WorkerTeam,
+    ProcessLearners,
+    WorkerLearners,
 )
 from loadmaster.platform.rl.rollout import (
     EpisodeScore,
@@ -126,10 +126,10 @@ class InputDriven(Algorithm):
         self.search: WeightSearch | None = None  # where the method is evolution
         self.averaged: Weights | None = None  # running mean of the weights
         super().setup(config)
-        self.team: LearnerTeam = (
-            WorkerTeam(self.env_runner_group, self.learner_group)
+        self.learners: Learners = (
+            WorkerLearners(self.env_runner_group, self.learner_group)
             if self.learner_group.is_local
-            else ProcessTeam(self.learner_group)
+            else ProcessLearners(self.learner_group)
         )
 
     def _setup_logdir(self) -> None:
@@ -206,7 +206,7 @@ class InputDriven(Algorithm):
             {name: part[place] for name, part in parts.items()} for place in range(len(samples))
         ]
         seed = self._seed_of(1)
-        found = self.team.learn(samples, more, module_id=module_id, seed=seed, **settings)
+        found = self.learners.learn(samples, more, module_id=module_id, seed=seed, **settings)
         for name, value in found.items():
             self.metrics.log_value((LEARNER_RESULTS, module_id, name), value, window=1)
 
@@ -341,7 +341,7 @@ class InputDriven(Algorithm):
         """Replace the learner's weights; workers get them with their next request."""
         module = {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: dict(weights)}}
         self.learner_group.set_state({COMPONENT_LEARNER: module})
-        self.team.forget()
+        self.learners.reset()
 
     def advantages(self, groups: Sequence[Sequence[Sample]]) -> NDArray[np.float32]:
         """(kept decisions,) with mean 0 and standard deviation 1."""
@@ -387,6 +387,6 @@ class InputDriven(Algorithm):
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self.team.forget()
+        self.learners.reset()
         for name in self.saved:
             setattr(self, name, state.get(name, getattr(self, name)))

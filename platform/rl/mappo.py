@@ -1,4 +1,4 @@
-"""MAPPO (Yu et al. 2022) on RLlib: several agents, one reward, one critic that sees everything.
+"""MAPPO (Yu et al. 2022) on RLlib: several agents, one reward, one critic of the whole state.
 
 One module decides for all agents in one forward pass. `forward_exploration` and `forward_inference`
 return
@@ -138,7 +138,7 @@ class MappoConfig(InputDrivenConfig):
         super().__init__(algo_class=algo_class or Mappo)
         self.critic: RLModuleSpec | None = None
 
-    def team(self, *, critic: RLModuleSpec | None) -> MappoConfig:
+    def central_critic(self, *, critic: RLModuleSpec | None) -> MappoConfig:
         """`critic` is None where `learning.critic.kind` is none."""
         self.critic = critic
         return self
@@ -222,7 +222,7 @@ class Mappo(InputDriven):
 
     def critic_values(self, samples: Sequence[Sample]) -> tuple[list[Floats], list[Floats]]:
         """Per sample: (K,) values of its decisions, (K + 1,) of its states and what follows."""
-        found = self.team.call("critic_values", samples, seed=self._seed_of(2))
+        found = self.learners.call("critic_values", samples, seed=self._seed_of(2))
         real = self.normalizer.denormalize
         state_value = []
         for sample, (_, values) in zip(samples, found, strict=True):

@@ -56,7 +56,7 @@ class EngineRunner(EnvRunner, Checkpointable):
         self._recordings: dict[RolloutSpec, Recording] = {}
         self._rendezvous: Rendezvous | None = None
         self._number = 0
-        self.team = 0  # number of the group of learners that this one is in; 0: none
+        self.group = 0  # number of the group of learners that this one is in; 0: none
         self.make_module()
 
     @cached_property
@@ -74,7 +74,7 @@ class EngineRunner(EnvRunner, Checkpointable):
     ) -> list[tuple[Any, Any]]:
         """Run a task on each item of `work`; pairs of item and result.
 
-        `worker` is the number by which the driver knows this one.
+        `worker` is this one's number in the driver.
         """
         self._number = worker
         tasks: dict[Task, Callable[[Any, Sequence[Any]], list[Any]]] = {
@@ -134,32 +134,32 @@ class EngineRunner(EnvRunner, Checkpointable):
         return self._rendezvous.address
 
     def join(
-        self, team: int, state: Any, rank: int, size: int, address: tuple[str, int] | None
+        self, group: int, state: Any, rank: int, size: int, address: tuple[str, int] | None
     ) -> bool:
         """Join a group of learners with the driver's state; False if a member does not connect."""
-        self.team, self.learner.peers = 0, None  # closes the connections of the last group
+        self.group, self.learner.peers = 0, None  # closes the connections of the last group
         self.learner.set_state(state)
         try:
             if address is not None:
                 self.learner.peers = Peers(address, rank, size)
         except PeerError:
             return False
-        self.team = team
+        self.group = group
         return True
 
     def learn(
-        self, team: int, specs: Sequence[RolloutSpec], **arguments: Any
+        self, group: int, specs: Sequence[RolloutSpec], **arguments: Any
     ) -> tuple[dict[str, float], Any] | None:
-        """Learn from own recordings with the team: metrics and, of the first member, the state.
+        """Learn from own recordings with the group: metrics and, of the first member, the state.
 
         None if this worker or another was replaced meanwhile.
         """
-        if team != self.team:
+        if group != self.group:
             return None
         try:
             metrics = self.call_learner("learn", specs, **arguments)
         except PeerError:
-            self.team, self.learner.peers = 0, None  # so that the others notice at once
+            self.group, self.learner.peers = 0, None  # so that the others notice at once
             return None
         peers = self.learner.peers
         first = peers is None or peers.rank == 0

@@ -252,13 +252,13 @@ class DecisionService:
         return known is not None and known.roles != state.roles
 
     def apply_control(self, state: ControlState) -> None:
-        """Obey another state from now on."""
+        """Apply another state from now on."""
         before, self._control.state = self._control.state, state
         by = state.why if state.promoted else None
         self._tenants.set_bundles(before and before.roles, state.roles, by=by)
 
     def report(self) -> dict[str, Any]:
-        """What the control process gets to know every few seconds."""
+        """The report for the control process, sent every few seconds."""
         counts, shadow = self._tenants.shadow_counts, self._control.roles.shadow
         report: dict[str, Any] = {"active": self._tenants.most_active(), "retrained": None}
         report["shadow"] = shadow and [shadow.version, counts["decisions"], counts["faults"]]
@@ -269,7 +269,7 @@ class DecisionService:
         return report
 
     def _inputs(self, tenant: Tenant) -> dict[str, Any]:
-        """What retraining needs to know of a tenant."""
+        """What retraining needs of a tenant."""
         means = tenant.recorder.monitor.input_means()
         environment = dict(self.endpoint.retraining(means))
         return {"rules_act": tenant.recorder.rules_act, "environment": environment}
@@ -311,7 +311,7 @@ class DecisionService:
     async def status(
         self, tenant: str, access: TenantAccess, others: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """`others`: what the control process knows of other gateways' tenants."""
+        """`others`: tenants of other gateways, as reported to the control process."""
         roles, found = self._control.roles, await self._tenants.peek(tenant)
         policies = {"serving": roles.serving, "shadow": roles.shadow, "previous": roles.previous}
         status = {

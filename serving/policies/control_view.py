@@ -1,4 +1,4 @@
-"""What a gateway knows of the control process's state of a system, and what it reports to it."""
+"""A gateway's copy of the control process's state of a system, and its reports to that process."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -67,7 +67,7 @@ class PolicyManager:
         publish: Callable[[ControlState], Awaitable[None]],
         clock: Callable[[], float],
     ) -> None:
-        """`publish` returns once every gateway obeys the state."""
+        """`publish` returns once every gateway has applied the state."""
         self._workers, self._writer, self._configured = workers, writer, configured
         self._retrainer, self._publish, self._clock = retrainer, publish, clock
         record = writer.load()
@@ -86,14 +86,14 @@ class PolicyManager:
 
     @property
     def state(self) -> ControlState:
-        """What every gateway must obey."""
+        """The state that every gateway must apply."""
         promoted = self.roles.serving.version == self._promoted
         retrainer, fault = self._retrainer, self._writer.fault
         status, tenant = retrainer.status(), retrainer.tenant
         return ControlState(self.roles, promoted, self._why, status, tenant, fault)
 
     async def publish(self) -> None:
-        """Let the gateways obey the present state, if it has changed."""
+        """Send the present state to the gateways, if it has changed."""
         async with self._publishing:  # in order
             if (state := self.state) != self._published:
                 await self._publish(state)
@@ -160,7 +160,7 @@ class PolicyManager:
         """Carry out an admin action that concerns the whole system.
 
         Raises Conflict, without any change, if it is not possible. At the end the action is durable
-        and every gateway obeys it.
+        and every gateway has applied it.
         """
         request: Any = read_action(action, raw)
         match action:

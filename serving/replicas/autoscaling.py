@@ -1,4 +1,4 @@
-"""Load of a replica, for Serve's autoscaling, which sees nothing of requests past its router.
+"""Load of a replica, for Serve's autoscaling, which does not count requests past its router.
 
 `loadmaster.serving.replicas.autoscaling:replicas_for_load` is the policy. Serve applies delays,
 factors and bounds of `autoscaling_config` to what it returns.

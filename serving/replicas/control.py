@@ -1,7 +1,7 @@
-"""The control process: the state that all gateways obey, and which gateway owns which tenants.
+"""The control process: the state that all gateways apply, and which gateway owns which tenants.
 
 There is one, kept so by a lock on the folder of the service. Gateways and workers hold a link to
-it. A change of state is confirmed once every gateway obeys it, or cannot decide any more: its
+it. A change of state is confirmed once every gateway has applied it, or cannot decide any more: its
 process has ended, or its lease has run out. A tenant moves to another gateway in two steps: its
 owner finishes its requests, writes its state and lets go ("release"), then all gateways get the new
 assignment ("assign"). Gateways keep deciding for LEASE_S without the control process, which Serve
@@ -238,7 +238,7 @@ class Control:
                 task.add_done_callback(self._calls.discard)
 
     async def _publish(self, system: str, state: ControlState) -> None:
-        """Return when every gateway obeys the state, or decides no more."""
+        """Return when every gateway has applied the state, or decides no more."""
         gateways, body = list(self._gateways), [system, state.record()]
         await asyncio.gather(*(self._call_until_gone(one, "state", body) for one in gateways))
 

@@ -1,4 +1,4 @@
-"""Proof that both ends of a connection know the key of the service, before anything else is sent.
+"""Proof that both ends of a connection hold the key of the service, before anything else is sent.
 
 The control process draws the key when it starts, and the others get it from there through Ray. Each
 end sends random bytes and expects their keyed digest (HMAC with SHA-256); the key itself is not
@@ -16,7 +16,7 @@ ACCEPTING, CONNECTING = b"accepts", b"connects"  # a digest is not valid for the
 
 
 class HandshakeError(ConnectionError):
-    """The other end does not know the key, or closed the connection."""
+    """The other end does not hold the key, or closed the connection."""
 
 
 async def open_connection(host: str, port: int, key: bytes) -> socket.socket:
@@ -46,7 +46,7 @@ async def prove(peer: socket.socket, key: bytes, *, accepts: bool) -> None:
         received = await _receive(peer)
         await loop.sock_sendall(peer, _digest(key, own, received))
         if not hmac.compare_digest(await _receive(peer), _digest(key, other, drawn)):
-            raise HandshakeError("the other process does not know the key of the service")
+            raise HandshakeError("the other process does not hold the key of the service")
 
 
 def _digest(key: bytes, end: bytes, drawn: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Gateways and workers as the control process knows them."""
+"""The control process's record of each connected gateway and worker."""
 
 import asyncio
 import time

@@ -176,7 +176,7 @@ class RoutedSystem:
     # Calls of the control process.
 
     async def apply_control(self, state: ControlState) -> None:
-        """Obey another state: requests that have begun are finished before, others wait."""
+        """Apply another state: requests that have begun are finished before, others wait."""
         if not self._local.changes_roles(state):
             self._local.apply_control(state)
             return

@@ -1,1 +1,1 @@
-"""Systems the decision service knows."""
+"""Systems of the decision service."""

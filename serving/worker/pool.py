@@ -48,7 +48,7 @@ class ConnectionPool:
     def set_workers(self, addresses: Sequence[RpcAddress], key: bytes, *, keep: bool) -> None:
         """The workers that there are now. Calls under way to others are finished.
 
-        With `keep`, connected ones stay: a new control process does not know all workers yet.
+        With `keep`, connected ones stay: a new control process does not have all workers yet.
         """
         self._key = key
         connected = {name for name, one in self._clients.items() if one.is_up and keep}

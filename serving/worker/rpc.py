@@ -104,7 +104,7 @@ class RpcServer:
         self._folder: Path | None = None
 
     def listen(self, name: str, host: str, key: bytes, folder: Path | None = None) -> RpcAddress:
-        """Listen on a Unix socket, and on TCP at `host` for processes that know the key.
+        """Listen on a Unix socket, and on TCP at `host` for processes that hold the key.
 
         The socket is in a new folder in `folder`, or in that for temporary files.
         """

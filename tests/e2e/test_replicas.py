@@ -200,13 +200,13 @@ def test_actions_reach_all_gateways_before_their_next_decision(service: Service)
                 lambda one: one.policy.version == versions[0].version,  # type: ignore[union-attr]
             ),
         ]
-        for act, obeyed in steps:
+        for act, applied in steps:
             act()
             confirmed = time.monotonic()
             time.sleep(0.5)
             after = load.since(confirmed)
             assert len(after) >= len(TENANTS)
-            assert not [one for one in after if not obeyed(one)]
+            assert not [one for one in after if not applied(one)]
 
 
 def test_guard_windows_hold_over_the_death_of_gateways(service: Service) -> None:

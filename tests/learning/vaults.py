@@ -161,7 +161,7 @@ def vaults_config(
     kind = learning.critic.kind
     seen = {"sees_actions": kind == "q", "agents": tuple(agents)}
     critic = RLModuleSpec(module_class=VaultCritic, model_config=seen)
-    return config.team(critic=None if kind == "none" else critic)
+    return config.central_critic(critic=None if kind == "none" else critic)
 
 
 def vaults_opened(costs: Sequence[float]) -> float:

@@ -67,7 +67,7 @@ def algorithm(config: DasTraining) -> MappoConfig:
         module=RLModuleSpec(module_class=DasModule, model_config=settings),
         engine=partial(DasEngine, environment),
     )
-    return built.team(critic=None if kind == "none" else critic)
+    return built.central_critic(critic=None if kind == "none" else critic)
 
 
 def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:

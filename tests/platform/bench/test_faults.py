@@ -183,7 +183,7 @@ def test_failed_check_fails_the_command(capsys: Captured, monkeypatch: Patch, he
 
 
 def test_node_that_does_not_join_is_reported(monkeypatch: Patch) -> None:
-    """A node that ends is replaced; one that never joins ends the benchmark, with its output."""
+    """Nodes that end or are late are replaced; if none joins, the benchmark fails."""
     started = list[subprocess.Popen[bytes]]()
 
     def start(folder: Path, address: str, cpus: int) -> "subprocess.Popen[bytes]":
@@ -192,15 +192,16 @@ def test_node_that_does_not_join_is_reported(monkeypatch: Patch) -> None:
         return started[-1]
 
     monkeypatch.setattr(fault_cluster, "start_node", start)
-    monkeypatch.setattr(fault_cluster, "JOIN_S", 1.0)
+    monkeypatch.setattr(fault_cluster, "JOIN_S", 2.0)
+    monkeypatch.setattr(fault_cluster, "NODE_START_S", 1.0)
     with ExitStack() as folders:
         cluster = fault_cluster.FaultCluster("127.0.0.1:1", folders)
         cluster.add_node()
-        with pytest.raises(InputError, match="within 1 s: node 1: connecting to 127"):
+        with pytest.raises(InputError, match="within 2 s: node 1: connecting to 127"):
             cluster.wait()
-        assert cluster.failed == 1
+        assert cluster.failed == len(started) - 1 >= 2
         cluster.stop()
-    assert [process.poll() is None for process in started] == [False, False]
+    assert not [process for process in started if process.poll() is None]
 
 
 TINY = {

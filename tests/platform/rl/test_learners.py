@@ -99,7 +99,7 @@ def test_team_formed_anew_takes_the_same_steps(start: Start) -> None:
     """As after the death of a worker: weights and optimiser come from the driver's copy."""
     one, other = start(SMALL, tiny(workers=2)), start(SMALL, tiny(workers=2))
     for _ in range(4):
-        other.algorithm.team.forget()
+        other.algorithm.learners.reset()
         first, second = one.step(), other.step()
         for name in SAME:
             assert first[name] == second[name], name

@@ -154,7 +154,7 @@ def test_dashboard_address_precedence(dashboard: Dashboard, monkeypatch: Patch) 
     assert dashboard_address() == "http://10.0.0.1:8265"
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://chosen:1")
     assert dashboard_address() == "http://chosen:1"
-    assert Jobs(dashboard.address, token="secret").list() == []  # Ray's client obeys too
+    assert Jobs(dashboard.address, token="secret").list() == []  # Ray's client does too
 
 
 def test_invalid_address_and_dead_head_are_refused(monkeypatch: Patch) -> None:

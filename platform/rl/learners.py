@@ -26,7 +26,7 @@ class LearnersLost(Exception):  # noqa: N818 (an event that is handled, not an e
     """A learner died during an update; no step of it counts."""
 
 
-class LearnerTeam(Protocol):
+class Learners(Protocol):
     """Calls of all learners, each with its own share of the samples."""
 
     def learn(
@@ -37,20 +37,20 @@ class LearnerTeam(Protocol):
     def call(self, method: str, samples: Sequence[Sample], **settings: Any) -> list[Any]:
         """Call a method that returns a result for each recording; results in order of samples."""
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Start the next update from the state of the driver's learners, which was replaced."""
 
 
-class WorkerTeam:
+class WorkerLearners:
     """Learners in the rollout workers, and a copy of their state in the driver's learner.
 
     The copy is what checkpoints hold. When a worker is replaced, a new group starts from it.
     """
 
-    def __init__(self, group: Any, learner_group: Any) -> None:
-        self._group, self._learner_group = group, learner_group
+    def __init__(self, env_runners: Any, learner_group: Any) -> None:
+        self._env_runners, self._learner_group = env_runners, learner_group
         self._members: tuple[int, ...] = ()
-        self._number = 0  # of the team, to distinguish members from workers that were replaced
+        self._number = 0  # of the group: a worker that was replaced has another
 
     def learn(
         self, samples: Sequence[Sample], more: MoreColumns, **settings: Any
@@ -62,7 +62,7 @@ class WorkerTeam:
             members,
             [
                 {
-                    "team": self._number,
+                    "group": self._number,
                     "specs": [samples[place].spec for place in share],
                     "more": [more[place] for place in share],
                     **settings,
@@ -86,13 +86,13 @@ class WorkerTeam:
         ]
         return _in_order(self._call("call_learner", members, requests), shares)
 
-    def forget(self) -> None:
-        """Form a new team for the next update: the driver's state was replaced."""
+    def reset(self) -> None:
+        """Form a new group for the next update: the driver's state was replaced."""
         self._members = ()
 
     def _form(self) -> tuple[int, ...]:
-        """The members; a new team if the healthy workers are others than before."""
-        members = tuple(self._group.healthy_env_runner_ids()) or (0,)
+        """The members; a new group if the healthy workers are others than before."""
+        members = tuple(self._env_runners.healthy_env_runner_ids()) or (0,)
         if members == self._members:
             return members
         self._members, self._number = (), self._number + 1
@@ -111,7 +111,7 @@ class WorkerTeam:
             members,
             [
                 {
-                    "team": self._number,
+                    "group": self._number,
                     "state": shared,
                     "rank": rank,
                     "size": len(members),
@@ -130,9 +130,9 @@ class WorkerTeam:
     ) -> list[Any]:
         """Answers of the members that respond."""
         if tuple(members) == (0,):
-            return [getattr(self._group.local_env_runner, method)(**arguments[0])]
+            return [getattr(self._env_runners.local_env_runner, method)(**arguments[0])]
         return list(
-            self._group.foreach_env_runner(
+            self._env_runners.foreach_env_runner(
                 method,
                 kwargs=list(arguments),
                 remote_worker_ids=list(members),
@@ -141,7 +141,7 @@ class WorkerTeam:
         )
 
 
-class ProcessTeam:
+class ProcessLearners:
     """Learners in processes that RLlib started, each with a GPU where GPUs are configured."""
 
     def __init__(self, learner_group: Any) -> None:
@@ -161,7 +161,7 @@ class ProcessTeam:
         shares = self._split(samples)
         return _in_order(self._call(method, samples, shares, [settings] * len(shares)), shares)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing: the processes hold the state themselves."""
 
     def _split(self, samples: Sequence[Sample]) -> list[list[int]]:
