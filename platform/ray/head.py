@@ -20,11 +20,11 @@ from pathlib import Path
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import private_opener
 
-START_S = 90.0
+START_S = 150.0
 END_S = 20.0
 HERE = "127.0.0.1"
 LOG = "start.log"  # output of `ray start`, in the node's folder
-STARTED = "Ray runtime started."  # in that output, once the node has joined
+STARTED = "Ray runtime started."  # in that output, once the node is part of the cluster
 PORTS = range(20_000, 32_768)
 # By default all nodes give the ports from 10002 on to their workers, each on its own: on one
 # machine two nodes that start at the same time would choose the same one.
@@ -110,12 +110,13 @@ def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
 
 
 def _wait_for(head: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    """Wait until the dashboard accepts connections; everything else is up by then."""
+    """Wait until the node has started and its dashboard accepts connections."""
     began = time.monotonic()
     while head.poll() is None and time.monotonic() - began < START_S:
-        with contextlib.suppress(OSError):
-            socket.create_connection((HERE, port), 1.0).close()
-            return
+        if STARTED in log.read_text(errors="replace"):
+            with contextlib.suppress(OSError):
+                socket.create_connection((HERE, port), 1.0).close()
+                return
         time.sleep(0.2)
     lines = log.read_text(errors="replace").strip().splitlines()
     raise InputError(f"Ray did not start: {' '.join(lines[-3:])[-300:] or 'no output'}")
