@@ -31,7 +31,7 @@ def rescale(job: JobTables, physics: Physics, state: SimState, plan: Ints) -> bo
     `plan` is adjusted in place to what the job allows.
     """
     fit_plan(job, physics, plan)
-    changed = False
+    changed = physics.always_restart
     for task in range(len(plan)):
         changed = changed or plan[task] != state.parallelism[task]
     if changed:

@@ -10,6 +10,7 @@ import math
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.instances import class_share, instances_of
 from loadmaster.envs.stream_scaling.latency import record_latency
+from loadmaster.envs.stream_scaling.noise import disturb_metrics
 from loadmaster.envs.stream_scaling.queueing import (
     busy_share,
     departure_variability,
@@ -67,6 +68,7 @@ def step_minute(job: JobTables, physics: Physics, state: SimState) -> None:
     _process(job, physics, state, up)
     record_latency(job, physics, state, up)
     update_checkpoint(job, physics, state, up)
+    disturb_metrics(job, physics, state)
     state.clock[MINUTE] += 1
 
 

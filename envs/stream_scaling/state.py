@@ -74,8 +74,12 @@ class Physics(NamedTuple):
     checkpoint_min: int
     shared_queue: bool  # all instances of a task serve one queue; False: each its own
     unbounded: bool  # buffers without limit, and a restart keeps their records
+    always_restart: bool  # also if the plan stays as it is
     target_min: float  # of the latency
     plan_limit: int  # most instances of the job
+    noise: float  # standard deviation of reported metrics, relative
+    missing: float  # share of the minutes without the number of pending records
+    key: int  # of the episode's random numbers
 
 
 class SimState(NamedTuple):
