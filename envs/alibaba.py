@@ -32,7 +32,7 @@ class TraceTask(NamedTuple):
 def finished_tasks(
     table: CsvTable, group: str = "job_name"
 ) -> tuple[dict[str, list[TraceTask]], list[str]]:
-    """Group the finished tasks by the column of jobs; also list the jobs that have unfinished tasks."""
+    """Finished tasks by the column `group`; also the jobs that have unfinished tasks."""
     finished = np.array([status == "Terminated" for status in table.text("status")], bool)
     unfinished = table.select(~finished).text(group)
     rows = table.select(finished)

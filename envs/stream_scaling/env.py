@@ -67,9 +67,7 @@ def decide_and_advance(
 
 
 @compiled
-def write_observation(
-    job: JobTables, state: SimState, week_minute: int, view: Observation
-) -> None:
+def write_observation(job: JobTables, state: SimState, week_minute: int, view: Observation) -> None:
     observe(job, state, week_minute, view)
 
 

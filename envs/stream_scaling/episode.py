@@ -72,9 +72,7 @@ class EpisodeResult:
 
 def build_setup(settings: StreamScalingSettings, job: Job | None = None) -> Setup:
     job = job or load_job(settings)
-    tables = job_tables(
-        job, settings.max_parallelism, chains=settings.chains, skew=settings.skew
-    )
+    tables = job_tables(job, settings.max_parallelism, chains=settings.chains, skew=settings.skew)
     rows = []
     for fault in settings.faults:
         if fault.task is not None and fault.task not in job.names:

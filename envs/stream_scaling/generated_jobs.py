@@ -45,7 +45,7 @@ def generated_job(name: str) -> Job:
     durations[long] = rng.uniform(*LONG, size.long)
     durations[long[0]] = 1.0
     children = np.bincount(np.concatenate([own for own in parents if own]), minlength=size.tasks)
-    tasks = []
+    tasks: list[Task] = []
     for number, own in enumerate(parents):
         kind = "source" if not own else "task" if children[number] else "sink"
         tasks.append(

@@ -99,5 +99,6 @@ def _task(path: Path, number: int, row: Any) -> Task:
     for name in ("name", "duration"):
         if name not in row:
             raise InputError(f"{where}: no {name}; expected one")
-    given = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    lists = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
+    given: dict[str, Any] = {**row, **lists}
     return Task(**given)

@@ -127,7 +127,7 @@ def _time_in_task(job: JobTables, state: SimState, task: int) -> float:
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     done, place = state.departed[task], minute % ring
     if state.arrived[task, place] - done <= _NOTHING:
-        return job.service_min[task]
+        return float(job.service_min[task])
     row = job.source[task]
     if row >= 0:
         low, high = 0, minute + 1  # offered[low] <= done < offered[high]
@@ -138,12 +138,13 @@ def _time_in_task(job: JobTables, state: SimState, task: int) -> float:
             else:
                 high = middle
         rise = state.offered[row, low + 1] - state.offered[row, low]
-        return minute + 1.0 - low - (done - state.offered[row, low]) / max(rise, _NOTHING)
+        ago: float = minute + 1.0 - low - (done - state.offered[row, low]) / max(rise, _NOTHING)
+        return ago
     for back in range(min(minute, ring - 1)):
         after = state.arrived[task, (minute - back) % ring]
         before = state.arrived[task, (minute - back - 1) % ring]
         if before <= done:
-            return back + (after - done) / max(after - before, _NOTHING)
+            return float(back + (after - done) / max(after - before, _NOTHING))
     return float(min(minute + 1, ring - 1))
 
 
@@ -153,10 +154,9 @@ def _at(table: Floats, task: int, minute: int, back: float) -> float:
     ring = table.shape[1]
     back = min(back, float(min(minute, ring - 2)))
     whole = int(back)
-    late, early = table[task, (minute - whole) % ring], table[task, (minute - whole - 1) % ring]
-    if whole >= minute:
-        return late
-    return late + (back - whole) * (early - late)
+    late: float = table[task, (minute - whole) % ring]
+    early: float = table[task, (minute - whole - 1) % ring]
+    return late if whole >= minute else late + (back - whole) * (early - late)
 
 
 @njit_internal

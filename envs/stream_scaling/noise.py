@@ -47,12 +47,11 @@ def disturb_metrics(job: JobTables, physics: Physics, state: SimState) -> None:
     if physics.noise > 0:
         for task in range(tasks):
             row, first = report[task], (minute * tasks + task) * METRIC_COLUMNS
-            for column in (BUSY, BLOCKED, HOT_BUSY, BUFFER_USE):
-                disturbed = row[column] * (1.0 + physics.noise * normal(physics.key, first + column))
-                row[column] = min(max(disturbed, 0.0), 1.0)
-            for column in (IN_RATE, OUT_RATE, QUEUED, PENDING):
-                disturbed = row[column] * (1.0 + physics.noise * normal(physics.key, first + column))
-                row[column] = max(disturbed, 0.0)
+            for column in (BUSY, BLOCKED, HOT_BUSY, BUFFER_USE, IN_RATE, OUT_RATE, QUEUED, PENDING):
+                factor = 1.0 + physics.noise * normal(physics.key, first + column)
+                row[column] = max(row[column] * factor, 0.0)
+            for column in (BUSY, HOT_BUSY, BUFFER_USE):
+                row[column] = min(row[column], 1.0)
             row[BLOCKED] = min(row[BLOCKED], np.float32(1.0) - row[BUSY])
             row[IDLE] = np.float32(1.0) - row[BUSY] - row[BLOCKED]
     if physics.missing > 0 and uniform(physics.key + 1, minute) < physics.missing:

@@ -38,6 +38,7 @@ TIME_COLUMNS = ("day sine", "day cosine", "week sine", "week cosine", "present")
 RESTART_COLUMNS = ("age", "length", "ever")
 _LEAST_BUSY = 0.01  # below it the true rate is not known
 _DAY, _WEEK = 1440.0, 10_080.0
+_MOST = 1e4  # of any column: logarithms, shares and the minutes of a restart
 
 
 class Observation(NamedTuple):
@@ -74,7 +75,7 @@ def observation_space(blank: Observation) -> spaces.Dict:
         {
             name: spaces.Box(0, count - 1, table.shape, np.int64)
             if name == "edges"
-            else spaces.Box(-np.inf, np.inf, table.shape, np.float32)
+            else spaces.Box(-_MOST, _MOST, table.shape, np.float32)
             for name, table in blank._asdict().items()
         }
     )

@@ -93,7 +93,8 @@ def _speed(job: JobTables, physics: Physics, task: int, count: int, minute: int)
             lost += 1
     crowding = 1.0 + physics.contention * (count - 1)
     present = max(count - lost, 0) / count
-    return present / (job.service_min[task] * _slowness(job, task, minute) * crowding)
+    speed: float = present / (job.service_min[task] * _slowness(job, task, minute) * crowding)
+    return speed
 
 
 @njit_internal
@@ -241,7 +242,8 @@ def _wanted(
     own = instances_of(job, physics, task, count, kind)
     if own == 0 or speed <= 0:
         return 0.0
-    amount = state.queue[kind, task] + arrivals * class_share(job, physics, task, count, kind)
+    amount: float = state.queue[kind, task]
+    amount += arrivals * class_share(job, physics, task, count, kind)
     capacity = own * speed
     if arrivals <= _NOTHING:  # without arrivals a queue drains at full speed
         return min(amount, capacity)

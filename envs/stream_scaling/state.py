@@ -109,9 +109,7 @@ class SimState(NamedTuple):
     outcome: Floats  # (T, OUTCOME_COLUMNS)
 
 
-def new_state(
-    job: JobTables, load: Floats, parallelism: Ints, ring: int
-) -> SimState:
+def new_state(job: JobTables, load: Floats, parallelism: Ints, ring: int) -> SimState:
     """The state before the first minute; `load` is (sources, minutes)."""
     tasks, edges, minutes = len(job.service_min), len(job.parent), load.shape[1]
     offered = np.zeros((len(load), minutes + 1))

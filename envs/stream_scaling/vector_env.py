@@ -1,5 +1,6 @@
 """Vector environment: many stream scaling episodes stepped in one compiled call."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
     def _start(self, index: int, seed: int) -> None:
         episode = build_episode(self.settings, self.setup, seed)
         warm_up(self.setup.tables, episode.physics, episode.state)
-        for table, own in zip(self._states, episode.state, strict=True):
+        tables: Iterable[NDArray[Any]] = self._states
+        for table, own in zip(tables, episode.state, strict=True):
             table[index] = own
         self._keys[index] = episode.physics.key
         self._week_minutes[index] = episode.week_minute

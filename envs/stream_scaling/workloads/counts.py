@@ -77,5 +77,5 @@ def _read(path: Path) -> Counts:
         if wrong.any():
             raise table.fault(int(wrong.argmax()), time, "the minute after that of the line before")
         start = moments.iloc[0]
-        first = start.dayofweek * 1440 + start.hour * 60 + start.minute
+        first = start.day_of_week * 1440 + start.hour * 60 + start.minute
     return Counts(path.stem, f"{len(counts):,} minutes of {path.name}", counts, first)

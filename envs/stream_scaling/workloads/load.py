@@ -12,8 +12,10 @@ Floats = NDArray[np.float64]
 class Load(Protocol):
     """Draws the load of an episode."""
 
-    name: str
-    description: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
 
     def draw(self, minutes: int, rng: np.random.Generator) -> tuple[Floats, int]:
         """(minutes,) records, and the minute of the week at which the first is."""
