@@ -132,7 +132,6 @@ def physics_of(settings: StreamScalingSettings, key: int) -> Physics:
         shared_queue=published or settings.queues == "shared",
         unbounded=published,
         always_restart=published,
-        target_min=settings.latency_target_min,
         plan_limit=settings.max_instances,
         noise=0.0 if published else settings.metric_noise,
         missing=settings.missing_metrics,

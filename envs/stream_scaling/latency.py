@@ -16,20 +16,13 @@ from loadmaster.envs.stream_scaling.state import (
     LATENCY,
     LATENCY_VARIANCE,
     MINUTE,
-    MOST_LAG,
     OUT_RATE,
     OUTPUT,
     PENDING,
     SLOTS,
     SUM_BUSY_SHARE,
-    SUM_INSTANCES,
-    SUM_LAG,
     SUM_LATENCY,
     SUM_MINUTES,
-    SUM_OUT,
-    SUM_OUT_LATENCY,
-    SUM_OVER_TARGET,
-    SUM_SLOTS,
     UP,
     UTILISATION,
     Floats,
@@ -70,17 +63,9 @@ def record_latency(job: JobTables, physics: Physics, state: SimState, up: float)
     row[OUTPUT], row[UTILISATION] = output, busy / instances
     row[INSTANCES], row[SLOTS] = instances, _slots(job, state)
     row[LAG], row[UP] = lag, up
-    sums = state.sums
-    sums[SUM_LATENCY] += latency
-    sums[SUM_BUSY_SHARE] += row[UTILISATION]
-    sums[SUM_INSTANCES] += instances
-    sums[SUM_SLOTS] += row[SLOTS]
-    sums[SUM_OVER_TARGET] += latency > physics.target_min
-    sums[SUM_LAG] += lag
-    sums[MOST_LAG] = max(sums[MOST_LAG], lag)
-    sums[SUM_OUT] += output
-    sums[SUM_OUT_LATENCY] += output * latency
-    sums[SUM_MINUTES] += 1
+    state.sums[SUM_LATENCY] += latency
+    state.sums[SUM_BUSY_SHARE] += row[UTILISATION]
+    state.sums[SUM_MINUTES] += 1
 
 
 @njit_internal

@@ -99,13 +99,12 @@ def _speed(job: JobTables, physics: Physics, task: int, count: int, minute: int)
 
 @njit_internal
 def _find_room(job: JobTables, physics: Physics, state: SimState, up: float) -> None:
-    """From the sinks: `reach`, the most each task can process, and `room` for more records."""
+    """From the sinks: `room`, the records that each task can accept in this minute."""
     minute = state.clock[MINUTE]
     for task in range(len(job.service_min) - 1, -1, -1):
         count = state.parallelism[task]
         capacity = count * _speed(job, physics, task, count, minute) * up
         reach = min(capacity, _outlet(job, state, task))
-        state.reach[task] = reach
         room = math.inf
         if not physics.unbounded:
             part = reach / capacity if capacity > 0 else 0.0
@@ -170,8 +169,7 @@ def _gap_variability(job: JobTables, state: SimState, task: int, arrivals: float
         return
     mean = 0.0
     for edge in range(job.parent_at[task], job.parent_at[task + 1]):
-        # `reach` of a processed task holds the variability of its departures.
-        mean += state.inflow[edge] / arrivals * state.reach[job.parent[edge]]
+        mean += state.inflow[edge] / arrivals * state.departure_jitter[job.parent[edge]]
     state.jitter[task] = mean
 
 
@@ -220,8 +218,7 @@ def _process_task(
     source = job.source[task] >= 0
     report[BUFFER_USE] = 0.0 if source else min(queued / (count * physics.buffer), 1.0)
     report[PENDING] = queued if source else 0.0
-    # From here on `reach` is not needed; it carries the variability to the children.
-    state.reach[task] = departure_variability(
+    state.departure_jitter[task] = departure_variability(
         min(busy, 1.0), state.jitter[task], job.variability[task]
     )
     return total

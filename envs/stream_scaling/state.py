@@ -20,11 +20,8 @@ UP_AT, DOWN_FOR = 0, 1  # when the job runs again; how long the last restart tak
 TIME_COLUMNS = 2
 
 # Columns of `SimState.sums`, over the minutes so far.
-(
-    SUM_LATENCY, SUM_BUSY_SHARE, SUM_INSTANCES, SUM_SLOTS, SUM_OVER_TARGET, SUM_LAG, MOST_LAG,
-    SUM_OUT, SUM_OUT_LATENCY, SUM_MINUTES,
-) = range(10)  # fmt: skip
-SUM_COLUMNS = 10
+SUM_LATENCY, SUM_BUSY_SHARE, SUM_MINUTES = range(3)
+SUM_COLUMNS = 3
 
 # Columns of `SimState.metrics`: what a task reports for a minute.
 (
@@ -75,7 +72,6 @@ class Physics(NamedTuple):
     shared_queue: bool  # all instances of a task serve one queue; False: each its own
     unbounded: bool  # buffers without limit, and a restart keeps their records
     always_restart: bool  # also if the plan stays as it is
-    target_min: float  # of the latency
     plan_limit: int  # most instances of the job
     noise: float  # standard deviation of reported metrics, relative
     missing: float  # share of the minutes without the number of pending records
@@ -101,7 +97,7 @@ class SimState(NamedTuple):
     inflow: Floats  # (E,) records on each edge in this minute
     room: Floats  # (N,) records that the task can still accept in this minute
     reserved: Floats  # (N,) share of parents that have not used their part of the room
-    reach: Floats  # (N,) most records it could process in this minute
+    departure_jitter: Floats  # (N,) as `jitter`, of the records that leave
     checkpoint: Floats  # (N,) of sources: records processed at the last complete checkpoint
     barrier: Floats  # (N,) records before the barrier of the checkpoint under way
     pending: Floats  # (N,) of sources: records processed at that barrier
@@ -133,7 +129,7 @@ def new_state(job: JobTables, load: Floats, parallelism: Ints, ring: int) -> Sim
         inflow=np.zeros(edges),
         room=np.zeros(tasks),
         reserved=np.zeros(tasks),
-        reach=np.zeros(tasks),
+        departure_jitter=np.ones(tasks),
         checkpoint=np.zeros(tasks),
         barrier=np.zeros(tasks),
         pending=np.zeros(tasks),

@@ -62,7 +62,7 @@ def _step_batch(
 def _with_key(p: Physics, key: int) -> Physics:
     return Physics(
         p.buffer, p.contention, p.restart_min, p.restore_min_per_mb, p.checkpoint_min,
-        p.shared_queue, p.unbounded, p.always_restart, p.target_min, p.plan_limit, p.noise,
+        p.shared_queue, p.unbounded, p.always_restart, p.plan_limit, p.noise,
         p.missing, key,
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def _state_of(s: SimState, i: int) -> SimState:
     return SimState(
         s.clock[i], s.times[i], s.sums[i], s.load[i], s.offered[i], s.parallelism[i], s.queue[i],
         s.variance[i], s.jitter[i], s.arrived[i], s.departed[i], s.age[i], s.age_variance[i],
-        s.inflow[i], s.room[i], s.reserved[i], s.reach[i], s.checkpoint[i], s.barrier[i],
+        s.inflow[i], s.room[i], s.reserved[i], s.departure_jitter[i], s.checkpoint[i], s.barrier[i],
         s.pending[i], s.metrics[i], s.outcome[i],
     )  # fmt: skip
 

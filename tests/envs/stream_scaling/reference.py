@@ -26,7 +26,7 @@ def physics(**changed: object) -> Physics:
     values = {
         "buffer": 1e9, "contention": 0.0, "restart_min": 1.0, "restore_min_per_mb": 0.0,
         "checkpoint_min": 1, "shared_queue": False, "unbounded": False, "always_restart": False,
-        "target_min": 1.0, "plan_limit": 10_000, "noise": 0.0, "missing": 0.0, "key": 1, **changed,
+        "plan_limit": 10_000, "noise": 0.0, "missing": 0.0, "key": 1, **changed,
     }  # fmt: skip
     return Physics(*(values[name] for name in Physics._fields))  # type: ignore[arg-type]
 

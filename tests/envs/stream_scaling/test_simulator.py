@@ -218,7 +218,7 @@ def test_uneven_key_groups_make_the_largest_instance_the_bottleneck() -> None:
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_rules_run_whole_weeks(name: str) -> None:
+def test_rules_run_a_day(name: str) -> None:
     settings = StreamScalingSettings(minutes=1440)
     setup = build_setup(settings)
     one = run_episode(name, settings, 1, setup, record=True)
