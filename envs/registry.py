@@ -96,6 +96,7 @@ SYSTEMS = (
         "A graph network chooses the next stage and how parallel its job may run.",
     ),
 )
+WITHOUT_SYSTEM = ("stream_scaling",)  # environments in which only rules decide
 
 
 def systems() -> dict[str, System]:
@@ -214,8 +215,8 @@ class EnvironmentSpec:
 
 
 def environments() -> dict[str, EnvironmentSpec]:
-    """Every environment of the built-in systems, by name."""
-    names = dict.fromkeys(sorted(system.environment for system in SYSTEMS))
+    """Every built-in environment, by name."""
+    names = sorted({*(system.environment for system in SYSTEMS), *WITHOUT_SYSTEM})
     return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 

@@ -126,6 +126,11 @@ def _number(text: str) -> float:
         return np.nan
 
 
+def column_names(path: Path) -> list[str]:
+    """Names in the first line of a .csv or .csv.gz file."""
+    return _first_record(path, _read_bytes(path))
+
+
 def read_csv(path: Path, columns: Sequence[str], *, header_optional: bool = False) -> CsvTable:
     """Read the named columns of a .csv or .csv.gz file; each problem is an InputError.
 

@@ -1,0 +1,59 @@
+"""Noise of reported metrics, and metrics that are missing; the simulation itself has none."""
+
+import math
+
+import numpy as np
+
+from loadmaster.envs.compiled import njit_internal, splitmix64
+from loadmaster.envs.stream_scaling.state import (
+    BLOCKED,
+    BUFFER_USE,
+    BUSY,
+    HOT_BUSY,
+    IDLE,
+    IN_RATE,
+    METRIC_COLUMNS,
+    MINUTE,
+    OUT_RATE,
+    PENDING,
+    QUEUED,
+    JobTables,
+    Physics,
+    SimState,
+)
+
+_UNIT = 2.0**-53
+_S11 = np.uint64(11)
+
+
+@njit_internal
+def uniform(key: int, count: int) -> float:
+    """A number in (0, 1) that depends on both arguments only."""
+    return (np.float64(splitmix64(key, count) >> _S11) + 0.5) * _UNIT
+
+
+@njit_internal
+def normal(key: int, count: int) -> float:
+    """A standard normal number (Box and Muller 1958)."""
+    radius = math.sqrt(-2.0 * math.log(uniform(key, 2 * count)))
+    return radius * math.cos(2.0 * math.pi * uniform(key, 2 * count + 1))
+
+
+@njit_internal
+def disturb_metrics(job: JobTables, physics: Physics, state: SimState) -> None:
+    """Add noise to this minute's reports; busy, idle and blocked still add up to 1."""
+    minute, tasks = state.clock[MINUTE], len(job.service_min)
+    report = state.metrics[minute % len(state.metrics)]
+    if physics.noise > 0:
+        for task in range(tasks):
+            row, first = report[task], (minute * tasks + task) * METRIC_COLUMNS
+            for column in (BUSY, BLOCKED, HOT_BUSY, BUFFER_USE, IN_RATE, OUT_RATE, QUEUED, PENDING):
+                factor = 1.0 + physics.noise * normal(physics.key, first + column)
+                row[column] = max(row[column] * factor, 0.0)
+            for column in (BUSY, HOT_BUSY, BUFFER_USE):
+                row[column] = min(row[column], 1.0)
+            row[BLOCKED] = min(row[BLOCKED], np.float32(1.0) - row[BUSY])
+            row[IDLE] = np.float32(1.0) - row[BUSY] - row[BLOCKED]
+    if physics.missing > 0 and uniform(physics.key + 1, minute) < physics.missing:
+        for task in range(tasks):
+            report[task, PENDING] = np.nan

@@ -1,0 +1,132 @@
+"""Observations: snapshots of every task over the last minutes, and the job's graph.
+
+All of it is in the REST API of Flink. Rates and pending records are on a logarithmic scale.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.stream_scaling.state import (
+    BLOCKED,
+    BUFFER_USE,
+    BUSY,
+    DOWN_FOR,
+    HOT_BUSY,
+    IDLE,
+    IN_RATE,
+    MINUTE,
+    OUT_RATE,
+    PARALLELISM,
+    PENDING,
+    RESTARTED_AT,
+    JobTables,
+    SimState,
+)
+
+# Columns of `snapshots`.
+SNAPSHOT_COLUMNS = (
+    "parallelism", "busy", "idle", "blocked", "hottest busy", "in rate", "out rate", "true rate",
+    "buffer use", "pending", "pending change", "pending missing",
+)  # fmt: skip
+TASK_COLUMNS = ("level", "source", "sink", "most instances", "chained")
+TIME_COLUMNS = ("day sine", "day cosine", "week sine", "week cosine", "present")
+RESTART_COLUMNS = ("age", "length", "ever")
+_LEAST_BUSY = 0.01  # below it the true rate is not known
+_DAY, _WEEK = 1440.0, 10_080.0
+_MOST = 1e4  # of any column: logarithms, shares and the minutes of a restart
+
+
+class Observation(NamedTuple):
+    """L snapshots, the oldest first, of N tasks and E edges."""
+
+    snapshots: NDArray[np.float32]  # (L, N, SNAPSHOT_COLUMNS)
+    times: NDArray[np.float32]  # (L, TIME_COLUMNS)
+    tasks: NDArray[np.float32]  # (N, TASK_COLUMNS)
+    edges: NDArray[np.int64]  # (2, E) parent, child
+    restart: NDArray[np.float32]  # (RESTART_COLUMNS,)
+
+
+def blank_observation(job: JobTables, levels: NDArray[np.int64], history: int) -> Observation:
+    """Tables with what does not change."""
+    count = len(job.service_min)
+    tasks = np.zeros((count, len(TASK_COLUMNS)), np.float32)
+    tasks[:, 0] = levels / max(levels.max(), 1)
+    tasks[:, 1] = job.source >= 0
+    tasks[:, 2] = job.weight > 0
+    tasks[:, 3] = np.log1p(job.cap) / 4
+    tasks[:, 4] = job.chain != np.arange(count)
+    return Observation(
+        snapshots=np.zeros((history, count, len(SNAPSHOT_COLUMNS)), np.float32),
+        times=np.zeros((history, len(TIME_COLUMNS)), np.float32),
+        tasks=tasks,
+        edges=np.stack([job.parent, job.child]),
+        restart=np.zeros(len(RESTART_COLUMNS), np.float32),
+    )
+
+
+def observation_space(blank: Observation) -> spaces.Dict:
+    count = len(blank.tasks)
+    return spaces.Dict(
+        {
+            name: spaces.Box(0, count - 1, table.shape, np.int64)
+            if name == "edges"
+            else spaces.Box(-_MOST, _MOST, table.shape, np.float32)
+            for name, table in blank._asdict().items()
+        }
+    )
+
+
+@njit_internal
+def observe(job: JobTables, state: SimState, week_minute: int, view: Observation) -> None:
+    """Write the snapshots before the present minute; `week_minute` is that of minute 0."""
+    history, now = len(view.snapshots), state.clock[MINUTE]
+    ring = len(state.metrics)
+    for place in range(history):
+        minute = now - history + place
+        if minute < 0:
+            view.snapshots[place] = 0
+            view.times[place] = 0
+            continue
+        moment = week_minute + minute
+        day, week = moment % _DAY / _DAY * 2 * math.pi, moment % _WEEK / _WEEK * 2 * math.pi
+        times = view.times[place]
+        times[0], times[1] = math.sin(day), math.cos(day)
+        times[2], times[3] = math.sin(week), math.cos(week)
+        times[4] = 1.0
+        for task in range(len(job.service_min)):
+            _write_features(
+                job, state.metrics[minute % ring, task], state.metrics[(minute - 1) % ring, task],
+                minute, task, view.snapshots[place, task],
+            )  # fmt: skip
+    restarted = state.clock[RESTARTED_AT]
+    view.restart[0] = math.log1p(now - restarted) / 8 if restarted >= 0 else 1.0
+    view.restart[1] = state.times[DOWN_FOR]
+    view.restart[2] = restarted >= 0
+
+
+@njit_internal
+def _write_features(
+    job: JobTables,
+    report: NDArray[np.float32],
+    before: NDArray[np.float32],
+    minute: int,
+    task: int,
+    row: NDArray[np.float32],
+) -> None:
+    row[0] = report[PARALLELISM] / job.cap[task]
+    row[1], row[2], row[3] = report[BUSY], report[IDLE], report[BLOCKED]
+    row[4] = report[HOT_BUSY]
+    row[5], row[6] = math.log1p(report[IN_RATE]) / 6, math.log1p(report[OUT_RATE]) / 6
+    row[7] = math.log1p(report[OUT_RATE] / max(report[BUSY], _LEAST_BUSY)) / 6
+    row[8] = report[BUFFER_USE]
+    pending, last = report[PENDING], before[PENDING]
+    missing = pending != pending
+    row[9] = 0.0 if missing else math.log1p(pending) / 8
+    change = 0.0 if missing or last != last or minute == 0 else pending - last
+    row[10] = math.copysign(math.log1p(abs(change)) / 8, change)
+    row[11] = 1.0 if missing else 0.0

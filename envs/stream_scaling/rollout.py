@@ -1,0 +1,87 @@
+"""Episodes under a baseline, run in compiled code."""
+
+import numpy as np
+
+from loadmaster.envs.compiled import Ints, compiled
+from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.stream_scaling.baselines import BASELINES, Baseline
+from loadmaster.envs.stream_scaling.baselines.rules import (
+    Parameters,
+    RuleState,
+    new_rule_state,
+    recommend,
+)
+from loadmaster.envs.stream_scaling.env import warm_up
+from loadmaster.envs.stream_scaling.episode import (
+    EpisodeResult,
+    Setup,
+    build_episode,
+    build_setup,
+    episode_result,
+)
+from loadmaster.envs.stream_scaling.restart import rescale
+from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
+from loadmaster.envs.stream_scaling.simulator import step_minute
+from loadmaster.envs.stream_scaling.state import (
+    HORIZON,
+    MINUTE,
+    JobTables,
+    Physics,
+    SimState,
+)
+
+
+@compiled
+def run_rule(
+    rule: int,
+    parameters: Parameters,
+    job: JobTables,
+    physics: Physics,
+    state: SimState,
+    memory: RuleState,
+    plan: Ints,
+    trace: Ints,
+) -> None:
+    """Run a rule to the end of the episode; `trace` is (minutes, N) or has no rows."""
+    while state.clock[MINUTE] < state.clock[HORIZON]:
+        if recommend(rule, parameters, job, physics, state, memory, plan):
+            rescale(job, physics, state, plan)
+        minute = state.clock[MINUTE] - WARM_UP_MIN
+        if minute < len(trace):
+            for task in range(len(plan)):
+                trace[minute, task] = state.parallelism[task]
+        step_minute(job, physics, state)
+
+
+def run_baseline(
+    baseline: Baseline,
+    settings: StreamScalingSettings,
+    setup: Setup,
+    seed: int,
+    *,
+    record: bool = False,
+) -> EpisodeResult:
+    """Run a baseline on the episode of `seed`; thread-safe."""
+    episode, tasks = build_episode(settings, setup, seed), len(setup.tables.cap)
+    warm_up(setup.tables, episode.physics, episode.state)
+    trace = np.zeros((settings.minutes if record else 0, tasks), np.int64)
+    run_rule(
+        baseline.rule, baseline.values, setup.tables, episode.physics, episode.state,
+        new_rule_state(tasks), np.zeros(tasks, np.int64), trace,
+    )  # fmt: skip
+    return episode_result(settings, episode.state, baseline.name, seed, trace if record else None)
+
+
+def run_episode(
+    policy: str,
+    settings: StreamScalingSettings,
+    seed: int,
+    setup: Setup | None = None,
+    *,
+    record: bool = False,
+) -> EpisodeResult:
+    """Run a named policy on the episode of `seed`; thread-safe."""
+    if policy not in BASELINES:
+        raise unknown_name("policy", policy, BASELINES)
+    chosen = setup or build_setup(settings)
+    return run_baseline(BASELINES[policy], settings, chosen, seed, record=record)

@@ -1,0 +1,79 @@
+"""Settings of a stream scaling episode: the job, its load, what a restart costs, the objective."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+
+from loadmaster.envs.settings import Settings
+
+DAY_MIN = 1440
+WEEK_MIN = 7 * DAY_MIN
+WARM_UP_MIN = 60  # before the first decision
+
+
+class Fault(Settings):
+    """A disturbance of the job or its load; times in minutes since the first decision."""
+
+    kind: Literal["spike", "drift", "lost-instance", "silent-source"]
+    at_min: float = Field(ge=0)
+    minutes: PositiveFloat = 30.0
+    factor: PositiveFloat = 10.0  # of the load in a spike, of the service time after a drift
+    task: str | None = None  # None: the task or source with the most work
+
+
+class StreamScalingSettings(Settings):
+    """Job, load, restarts and objective of an episode."""
+
+    job: str = "small-1"  # small-1 to large-2, alibaba:NAME, or a YAML file
+    workload: str = "clarknet-like"
+    data: Path | None = None  # trace file or folder; None: LOADMASTER_DATA
+    minutes: PositiveInt = WEEK_MIN  # of an episode, from the first decision
+    load_scale: PositiveFloat = 1.0  # factor of the load
+    random_scale: float = Field(default=0.0, ge=0, lt=1)  # each episode's load: +- this share
+    week: Literal["first", "second", "all"] = "all"  # part of a trace in which episodes begin
+
+    decide_every_min: PositiveInt = 5
+    history: PositiveInt = 60  # snapshots of the observation
+    semantics: Literal["flink", "paper"] = "flink"
+
+    initial: PositiveInt = 5  # instances of every task
+    max_parallelism: PositiveInt = 10  # instances of a task
+    max_instances: PositiveInt = 200  # of the job
+    range: PositiveFloat = 4.0  # an action of 1 multiplies by this, one of -1 divides
+
+    buffer: PositiveFloat = 200.0  # records that an instance can hold
+    contention: NonNegativeFloat = 0.01  # capacity of p instances: p / (1 + contention (p - 1))
+    queues: Literal["keyed", "shared"] = "keyed"
+    skew: float = Field(default=0.0, ge=0, lt=1)  # share of the records with the hottest key
+    chains: bool = True  # chained tasks have equal parallelism
+    restart_s: NonNegativeFloat = 30.0
+    state_mb: NonNegativeFloat = 100.0  # of each task that has a parent
+    restore_mb_per_s: PositiveFloat = 200.0
+    checkpoint_min: PositiveInt = 1
+    metric_noise: NonNegativeFloat = 0.02  # standard deviation, relative
+    missing_metrics: float = Field(default=0.0, ge=0, le=1)  # share of minutes without pending
+    faults: tuple[Fault, ...] = ()
+
+    latency_weight: float = Field(default=0.7, ge=0, le=1)  # lambda
+    latency_scale_min: PositiveFloat = 1.0
+    latency_target_min: PositiveFloat = 1.0
+
+    @model_validator(mode="after")
+    def _combinations(self) -> StreamScalingSettings:
+        if self.decide_every_min > self.minutes:
+            raise ValueError(
+                f"decide_every_min is {self.decide_every_min}, more than the {self.minutes} minutes"
+            )
+        if self.initial > self.max_parallelism:
+            raise ValueError(
+                f"initial is {self.initial}, more than max_parallelism {self.max_parallelism}"
+            )
+        return self
+
+    @property
+    def published(self) -> bool:
+        """The semantics of the paper: unbounded queues, every decision restarts the job."""
+        return self.semantics == "paper"
