@@ -20,8 +20,8 @@ from loadmaster.platform.ray.session_folder import session_folder
 from loadmaster.platform.rl.workers import EngineRunner
 
 NODES, CPUS = 2, 2  # beside the head; CPUs of each
-JOIN_S = 300.0  # until all nodes have joined
-NODE_START_S = 100.0  # until one has joined; it is replaced then
+JOIN_S = 600.0  # until a node or one in its place has joined
+NODE_START_S = 100.0  # until one is replaced that has not joined
 POLL_S = 0.05
 TITLE = f"ray::{EngineRunner.__name__}"  # of rollout workers; the method they run follows
 # With Ray's defaults a killed node counts as alive for about 15 seconds. A check of a killed node
@@ -146,5 +146,6 @@ def fault_cluster() -> Iterator[FaultCluster]:
         stack.callback(cluster.stop)
         for _ in range(NODES):
             cluster.add_node()
-        cluster.wait()
+            # One after another: `ray start` gives up if its node has not joined within 30 s.
+            cluster.wait()
         yield cluster
