@@ -62,5 +62,5 @@ def test_head_that_does_not_start_is_reported(
         pytest.raises(InputError, match=f"Ray did not start: .*{reason}"),
         head.own_head(tmp_path, 1),
     ):
-        pass
+        pytest.fail("it has not started")
     assert (len(starts.processes), starts.running()) == (tries, 0)
