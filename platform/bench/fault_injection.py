@@ -39,7 +39,7 @@ from loadmaster.platform.bench.faults import (
     with_consequences,
 )
 from loadmaster.platform.cli import retries
-from loadmaster.platform.ray.head import die_with_parent
+from loadmaster.platform.ray.head import SEVERAL_NODES, die_with_parent
 from loadmaster.platform.training.run_folder import RunFolder
 
 WORKERS = 3  # so that the nodes have room for one more, and a node can hold two
@@ -78,7 +78,7 @@ class Training:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 preexec_fn=die_with_parent,
-                env={**os.environ, "TMPDIR": str(scratch)},
+                env={**os.environ, "TMPDIR": str(scratch), SEVERAL_NODES: "1"},
             )
         self.began = time.monotonic()
         self.seen: list[Seen] = []

@@ -34,6 +34,8 @@ PORTS = range(20_000, 32_768)
 ANY_WORKER_PORT = ("--min-worker-port=0", "--max-worker-port=0")
 # Ray ends a node whose dashboard agent is not up within 30 s, by default.
 AGENT_START = {"RAY_agent_register_timeout_ms": "120000"}
+# Whether other nodes may join; without, as on macOS and Windows, Ray binds to this machine only.
+SEVERAL_NODES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 DIES_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
@@ -46,7 +48,8 @@ def own_head(
 ) -> Iterator[str]:
     """Run a head that only this machine can reach; yield its address.
 
-    `system_config` are settings of Ray's internals, for all nodes of the cluster.
+    `system_config` are settings of Ray's internals, for all nodes of the cluster, which others may
+    join then.
     """
     with contextlib.ExitStack() as stack:
         for attempt in range(1, TRIES + 1):
@@ -79,7 +82,8 @@ def _start_head(
     ]  # fmt: skip
     if system_config:
         options.append(f"--system-config={json.dumps(dict(system_config))}")
-    return _start(folder, options), f"{HERE}:{gcs}", dashboard
+    several = {SEVERAL_NODES: "1"} if system_config else {}
+    return _start(folder, options, several), f"{HERE}:{gcs}", dashboard
 
 
 def start_node(folder: Path, head: str, cpus: int) -> "subprocess.Popen[bytes]":
@@ -93,7 +97,7 @@ def start_node(folder: Path, head: str, cpus: int) -> "subprocess.Popen[bytes]":
         f"--address={head}", f"--num-cpus={cpus}", f"--dashboard-agent-listen-port={agent}",
         f"--metrics-export-port={metrics}",
     ]  # fmt: skip
-    return _start(folder, options)
+    return _start(folder, options, {SEVERAL_NODES: "1"})
 
 
 def end(node: "subprocess.Popen[bytes]") -> None:
@@ -106,7 +110,9 @@ def end(node: "subprocess.Popen[bytes]") -> None:
         node.wait()
 
 
-def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
+def _start(
+    folder: Path, options: list[str], variables: Mapping[str, str]
+) -> "subprocess.Popen[bytes]":
     command = [
         sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats",
         f"--node-ip-address={HERE}", f"--temp-dir={folder}", *ANY_WORKER_PORT, *options,
@@ -120,7 +126,7 @@ def _start(folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
             cwd=folder,
             start_new_session=True,  # Ctrl-C reaches only this process, which stops the node
             preexec_fn=die_with_parent,
-            env={**AGENT_START, **os.environ, "RAY_AUTH_MODE": "token"},
+            env={**AGENT_START, **os.environ, "RAY_AUTH_MODE": "token", **variables},
         )
 
 

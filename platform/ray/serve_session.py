@@ -17,6 +17,7 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import handled, ray_output_in
+from loadmaster.platform.ray.head import SEVERAL_NODES
 from loadmaster.serving.jobs.job import venv_first
 from loadmaster.serving.monitoring.metrics import export_port
 from loadmaster.serving.settings import ServeSettings
@@ -53,7 +54,7 @@ def set_serve_env() -> None:
     if export_port() is None:
         # Bind Ray's ports to this machine only, as on macOS and Windows. With a metrics port for
         # Prometheus they stay reachable; the others need Ray's token.
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        os.environ.setdefault(SEVERAL_NODES, "0")
     os.environ["PATH"] = venv_first(os.environ.get("PATH", ""))  # jobs use this environment's pip
 
 

@@ -15,7 +15,7 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.bench import fault_cluster, fault_injection, faults
 from loadmaster.platform.bench.faults import KINDS, QUIET_END, Faults, Kill, Row, Seen
-from loadmaster.platform.ray.head import LOG
+from loadmaster.platform.ray.head import LOG, SEVERAL_NODES
 from tests.platform.cli.one_line import Captured, Cli, Patch
 
 ITERATIONS = 9
@@ -223,6 +223,7 @@ def test_run_survives_a_kill_of_each_kind(
     monkeypatch.setattr(faults, "QUIET_END", QUIET)
     monkeypatch.setattr(fault_injection, "WORKERS", 2)
     monkeypatch.setattr(fault_injection, "settings_of", tiny)
+    monkeypatch.setenv(SEVERAL_NODES, "0")  # as `serve` sets it: a Ray of one node
     summary = Cli(capfd).json(f"bench faults --kills 3 --seed 1 --output {tmp_path}")
     assert summary["holds"], summary["checks"]
     assert [cost["kills"] for cost in summary["kills"].values()] == [1, 1, 1]

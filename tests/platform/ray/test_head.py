@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,9 @@ class Starts:
     def __init__(self, *scripts: str) -> None:
         self.scripts, self.processes = scripts, list[subprocess.Popen[bytes]]()
 
-    def __call__(self, folder: Path, options: list[str]) -> "subprocess.Popen[bytes]":
+    def __call__(
+        self, folder: Path, options: list[str], variables: Mapping[str, str]
+    ) -> "subprocess.Popen[bytes]":
         script = self.scripts[min(len(self.processes), len(self.scripts) - 1)]
         (port,) = (each.split("=")[1] for each in options if each.startswith("--dashboard-port"))
         with (folder / head.LOG).open("wb") as log:
