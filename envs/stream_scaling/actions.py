@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.stream_scaling.restart import rescale
-from loadmaster.envs.stream_scaling.state import Ints, JobTables, Physics, SimState
+from loadmaster.envs.stream_scaling.state import Ints, JobTables, SimConstants, SimState
 
 
 def action_space(tasks: int) -> spaces.Box:
@@ -19,15 +19,15 @@ def action_space(tasks: int) -> spaces.Box:
 @compiled
 def apply_action(
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     action: NDArray[np.float32],
-    reach: float,
+    max_factor: float,
     plan: Ints,
 ) -> bool:
     """Rescale as the action says; returns whether it is legal, which one with NaN is not.
 
-    With a `reach` of 0 the published rule applies, which adds a share of the parallelism.
+    With a `max_factor` of 0 the published rule applies, which adds a share of the parallelism.
     `plan` is overwritten.
     """
     legal = True
@@ -37,12 +37,12 @@ def apply_action(
         change, count = min(max(action[1 + task], -1.0), 1.0), state.parallelism[task]
         if not legal or not action[0] > 0:
             plan[task] = count
-        elif reach > 0:
-            plan[task] = int(np.round(count * reach**change))
+        elif max_factor > 0:
+            plan[task] = int(np.round(count * max_factor**change))
         else:
             plan[task] = count + int(change * count)
-    if action[0] > 0 or physics.always_restart:
-        rescale(job, physics, state, plan)
+    if action[0] > 0 or constants.published:
+        rescale(job, constants, state, plan)
     return legal
 
 

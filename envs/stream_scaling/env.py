@@ -18,7 +18,6 @@ from loadmaster.envs.stream_scaling.episode import (
 )
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.observation import (
-    Observation,
     blank_observation,
     observation_space,
     observe,
@@ -32,7 +31,7 @@ from loadmaster.envs.stream_scaling.state import (
     RESTARTS,
     Ints,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
@@ -40,10 +39,10 @@ ObservationDict = dict[str, NDArray[Any]]
 
 
 @compiled
-def warm_up(job: JobTables, physics: Physics, state: SimState) -> None:
+def warm_up(job: JobTables, constants: SimConstants, state: SimState) -> None:
     """Simulate the minutes before the first decision, which do not count."""
     for _ in range(WARM_UP_MIN):
-        step_minute(job, physics, state)
+        step_minute(job, constants, state)
     state.sums[:] = 0
     state.clock[RESTARTS] = 0
 
@@ -51,24 +50,19 @@ def warm_up(job: JobTables, physics: Physics, state: SimState) -> None:
 @compiled
 def decide_and_advance(
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     action: NDArray[np.float32],
-    reach: float,
+    max_factor: float,
     minutes: int,
     plan: Ints,
 ) -> bool:
     """Act and simulate so many minutes, or until the episode ends; whether the action is legal."""
-    legal = apply_action(job, physics, state, action, reach, plan)
+    legal = apply_action(job, constants, state, action, max_factor, plan)
     for _ in range(minutes):
         if state.clock[MINUTE] < state.clock[HORIZON]:
-            step_minute(job, physics, state)
+            step_minute(job, constants, state)
     return legal
-
-
-@compiled
-def write_observation(job: JobTables, state: SimState, week_minute: int, view: Observation) -> None:
-    observe(job, state, week_minute, view)
 
 
 class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
@@ -83,8 +77,9 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
 
     ## Action
     N + 1 numbers from -1 to 1 for N tasks. If the first is not above 0, the job goes on unchanged.
-    Else each task with p instances gets p * range^a of them, rounded, where a is its number, within
-    the limits of the task, its chain and the job. With `semantics="paper"` it gets p + int(a * p).
+    Else each task with p instances gets p * max_factor^a of them, rounded, where a is its number,
+    within the limits of the task, its chain and the job. With `semantics="paper"` it gets
+    p + int(a * p).
     An action with NaN changes nothing; `info["legal"]` is then False.
 
     ## Observation
@@ -125,9 +120,9 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
         self._over = True
 
     @property
-    def reach(self) -> float:
+    def max_factor(self) -> float:
         """See `apply_action`."""
-        return 0.0 if self.settings.published else self.settings.range
+        return 0.0 if self.settings.published else self.settings.max_factor
 
     @property
     def episode(self) -> Episode:
@@ -142,7 +137,7 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
         super().reset(seed=seed)
         self._seed = seed if seed is not None else int(self.np_random.integers(1 << 31))
         self._episode = build_episode(self.settings, self.setup, self._seed)
-        warm_up(self.setup.tables, self._episode.physics, self._episode.state)
+        warm_up(self.setup.tables, self._episode.constants, self._episode.state)
         self._rewarded, self._over = 0.0, False
         return self._observation(), {"seed": self._seed, **self._info()}
 
@@ -153,8 +148,8 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
             raise gymnasium.error.ResetNeeded("no episode is in progress: call reset() first")
         episode = self.episode
         legal = decide_and_advance(
-            self.setup.tables, episode.physics, episode.state,
-            np.asarray(action, np.float32), self.reach, self.settings.decide_every_min, self._plan,
+            self.setup.tables, episode.constants, episode.state, np.asarray(action, np.float32),
+            self.max_factor, self.settings.decide_every_min, self._plan,
         )  # fmt: skip
         clock = episode.state.clock
         self._over = bool(clock[MINUTE] >= clock[HORIZON])
@@ -170,7 +165,7 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
     def _observation(self) -> ObservationDict:
         """Copy the tables, which every step overwrites."""
         episode = self.episode
-        write_observation(self.setup.tables, episode.state, episode.week_minute, self._view)
+        observe(self.setup.tables, episode.state, episode.week_minute, self._view)
         return {name: table.copy() for name, table in self._view._asdict().items()}
 
     def _info(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from loadmaster.envs.stream_scaling.state import (
     UTILISATION,
     Floats,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
     new_state,
 )
@@ -46,7 +46,7 @@ class Setup(NamedTuple):
 
 
 class Episode(NamedTuple):
-    physics: Physics
+    constants: SimConstants
     state: SimState
     week_minute: int  # of the first minute
 
@@ -118,20 +118,19 @@ def build_episode(settings: StreamScalingSettings, setup: Setup, seed: int) -> E
             load[max(row, 0), span] = 0.0
     plan = np.minimum(settings.initial, setup.tables.cap)
     state = new_state(setup.tables, load, plan, settings.history + RING_MARGIN)
-    return Episode(physics_of(settings, int(rng.integers(1 << 40))), state, week_minute)
+    return Episode(constants_of(settings, int(rng.integers(1 << 40))), state, week_minute)
 
 
-def physics_of(settings: StreamScalingSettings, key: int) -> Physics:
+def constants_of(settings: StreamScalingSettings, key: int) -> SimConstants:
     published = settings.published
-    return Physics(
+    return SimConstants(
         buffer=settings.buffer,
         contention=0.0 if published else settings.contention,
         restart_min=1.0 if published else settings.restart_s / 60,
         restore_min_per_mb=0.0 if published else 1 / settings.restore_mb_per_s / 60,
         checkpoint_min=settings.checkpoint_min,
         shared_queue=published or settings.queues == "shared",
-        unbounded=published,
-        always_restart=published,
+        published=published,
         plan_limit=settings.max_instances,
         noise=0.0 if published else settings.metric_noise,
         missing=settings.missing_metrics,

@@ -7,7 +7,7 @@ grows older, and so does the latency.
 """
 
 from loadmaster.envs.compiled import njit_internal
-from loadmaster.envs.stream_scaling.instances import instances_of
+from loadmaster.envs.stream_scaling.instances import instance_class
 from loadmaster.envs.stream_scaling.state import (
     BUSY,
     CLASSES,
@@ -16,6 +16,7 @@ from loadmaster.envs.stream_scaling.state import (
     LATENCY,
     LATENCY_VARIANCE,
     MINUTE,
+    NOTHING,
     OUT_RATE,
     OUTPUT,
     PENDING,
@@ -27,20 +28,18 @@ from loadmaster.envs.stream_scaling.state import (
     UTILISATION,
     Floats,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
-_NOTHING = 1e-9  # records: fewer count as none
-
 
 @njit_internal
-def record_latency(job: JobTables, physics: Physics, state: SimState, up: float) -> None:
+def record_latency(job: JobTables, constants: SimConstants, state: SimState, up: float) -> None:
     """Record ages at every task, and the job's result of this minute."""
     minute = state.clock[MINUTE]
     place, tasks = minute % state.arrived.shape[1], len(job.service_min)
     for task in range(tasks):
-        _record_age(job, physics, state, task)
+        _record_age(job, constants, state, task)
     report = state.metrics[minute % len(state.metrics)]
     output = 0.0
     for task in range(tasks):
@@ -54,7 +53,7 @@ def record_latency(job: JobTables, physics: Physics, state: SimState, up: float)
         busy += report[task, BUSY] * count
         lag += report[task, PENDING]
         if job.weight[task] > 0:
-            share = report[task, OUT_RATE] / output if output > _NOTHING else job.weight[task]
+            share = report[task, OUT_RATE] / output if output > NOTHING else job.weight[task]
             mean = state.age[task, place]
             latency += share * mean
             square += share * (state.age_variance[task, place] + mean * mean)
@@ -84,24 +83,23 @@ def _slots(job: JobTables, state: SimState) -> int:
 
 
 @njit_internal
-def _record_age(job: JobTables, physics: Physics, state: SimState, task: int) -> None:
+def _record_age(job: JobTables, constants: SimConstants, state: SimState, task: int) -> None:
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     place = minute % ring
     spent = _time_in_task(job, state, task)
     mean, square = 0.0, 0.0
-    inflow = nominal = 0.0
+    inflow, nominal = 0.0, job.nominal[task]
     for edge in range(job.parent_at[task], job.parent_at[task + 1]):
         inflow += state.inflow[edge]
-        nominal += job.nominal[job.parent[edge]] * job.ratio[edge]
     for edge in range(job.parent_at[task], job.parent_at[task + 1]):
         parent = job.parent[edge]
         usual = job.nominal[parent] * job.ratio[edge] / nominal if nominal > 0 else 0.0
-        share = state.inflow[edge] / inflow if inflow > _NOTHING else usual
+        share = state.inflow[edge] / inflow if inflow > NOTHING else usual
         before = _at(state.age, parent, minute, spent)
         mean += share * before
         square += share * (_at(state.age_variance, parent, minute, spent) + before * before)
     state.age[task, place] = spent + mean
-    state.age_variance[task, place] = _sojourn_variance(job, physics, state, task) + max(
+    state.age_variance[task, place] = _sojourn_variance(job, constants, state, task) + max(
         square - mean * mean, 0.0
     )
 
@@ -111,7 +109,7 @@ def _time_in_task(job: JobTables, state: SimState, task: int) -> float:
     """Minutes that the record which leaves at the end of this minute was in the task."""
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     done, place = state.departed[task], minute % ring
-    if state.arrived[task, place] - done <= _NOTHING:
+    if state.arrived[task, place] - done <= NOTHING:
         return float(job.service_min[task])
     row = job.source[task]
     if row >= 0:
@@ -123,13 +121,13 @@ def _time_in_task(job: JobTables, state: SimState, task: int) -> float:
             else:
                 high = middle
         rise = state.offered[row, low + 1] - state.offered[row, low]
-        ago: float = minute + 1.0 - low - (done - state.offered[row, low]) / max(rise, _NOTHING)
+        ago: float = minute + 1.0 - low - (done - state.offered[row, low]) / max(rise, NOTHING)
         return ago
     for back in range(min(minute, ring - 1)):
         after = state.arrived[task, (minute - back) % ring]
         before = state.arrived[task, (minute - back - 1) % ring]
         if before <= done:
-            return float(back + (after - done) / max(after - before, _NOTHING))
+            return float(back + (after - done) / max(after - before, NOTHING))
     return float(min(minute + 1, ring - 1))
 
 
@@ -145,18 +143,18 @@ def _at(table: Floats, task: int, minute: int, back: float) -> float:
 
 
 @njit_internal
-def _sojourn_variance(job: JobTables, physics: Physics, state: SimState, task: int) -> float:
+def _sojourn_variance(job: JobTables, constants: SimConstants, state: SimState, task: int) -> float:
     """Variance of the time in the task: of the number ahead, and of their service times."""
     count, records, total = state.parallelism[task], 0.0, 0.0
     for kind in range(CLASSES):
-        own = instances_of(job, physics, task, count, kind)
+        own = instance_class(job, constants, task, count, kind).size
         if own == 0:
             continue
-        servers = own if physics.shared_queue else 1
+        servers = own if constants.shared_queue else 1
         service = job.service_min[task] / servers
-        ahead = state.queue[kind, task] / (1 if physics.shared_queue else own)
+        ahead = state.queue[kind, task] / (1 if constants.shared_queue else own)
         spread = state.variance[kind, task] + job.variability[task] * (ahead + 1.0)
-        weight = state.queue[kind, task] + _NOTHING
+        weight = state.queue[kind, task] + NOTHING
         total += weight * service * service * spread
         records += weight
     return total / records if records > 0 else 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.state import (
     BLOCKED,
     BUFFER_USE,
@@ -81,7 +81,7 @@ def observation_space(blank: Observation) -> spaces.Dict:
     )
 
 
-@njit_internal
+@compiled
 def observe(job: JobTables, state: SimState, week_minute: int, view: Observation) -> None:
     """Write the snapshots before the present minute; `week_minute` is that of minute 0."""
     history, now = len(view.snapshots), state.clock[MINUTE]

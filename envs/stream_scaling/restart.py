@@ -6,43 +6,42 @@ sources go back to the last complete checkpoint, after which all of these came.
 """
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.stream_scaling.instances import class_share
+from loadmaster.envs.stream_scaling.instances import instance_class
 from loadmaster.envs.stream_scaling.state import (
     CHECKPOINTING,
     CLASSES,
     DOWN_FOR,
     MINUTE,
+    NOTHING,
     RESTARTED_AT,
     RESTARTS,
     UP_AT,
     Ints,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
-_NOTHING = 1e-9  # records: fewer count as none
-
 
 @compiled
-def rescale(job: JobTables, physics: Physics, state: SimState, plan: Ints) -> bool:
+def rescale(job: JobTables, constants: SimConstants, state: SimState, plan: Ints) -> bool:
     """Give every task so many instances; a change restarts the job. Returns whether there was one.
 
     `plan` is adjusted in place to what the job allows.
     """
-    fit_plan(job, physics, plan)
-    changed = physics.always_restart
+    fit_plan(job, constants, plan)
+    changed = constants.published
     for task in range(len(plan)):
         changed = changed or plan[task] != state.parallelism[task]
     if changed:
         for task in range(len(plan)):
             state.parallelism[task] = plan[task]
-        restart(job, physics, state)
+        restart(job, constants, state)
     return changed
 
 
 @njit_internal
-def fit_plan(job: JobTables, physics: Physics, plan: Ints) -> None:
+def fit_plan(job: JobTables, constants: SimConstants, plan: Ints) -> None:
     """Apply the limits of tasks, chains (the largest of their tasks counts) and the job."""
     tasks = len(plan)
     for task in range(tasks):
@@ -56,56 +55,61 @@ def fit_plan(job: JobTables, physics: Physics, plan: Ints) -> None:
     highest = 0
     for task in range(tasks):
         highest = max(highest, plan[task])
-    while plan.sum() > physics.plan_limit and highest > 1:
+    while plan.sum() > constants.plan_limit and highest > 1:
         highest -= 1
         for task in range(tasks):
             plan[task] = min(plan[task], highest)
 
 
 @njit_internal
-def restart(job: JobTables, physics: Physics, state: SimState) -> None:
+def restart(job: JobTables, constants: SimConstants, state: SimState) -> None:
     """Stop the job now; it runs again after its restart time."""
     now, size = state.clock[MINUTE], 0.0
     for task in range(len(job.service_min)):
         size += job.state_mb[task]
-    state.times[DOWN_FOR] = physics.restart_min + size * physics.restore_min_per_mb
+    state.times[DOWN_FOR] = constants.restart_min + size * constants.restore_min_per_mb
     state.times[UP_AT] = now + state.times[DOWN_FOR]
     state.clock[RESTARTS] += 1
     state.clock[RESTARTED_AT] = now
     state.clock[CHECKPOINTING] = 0
     for task in range(len(job.service_min)):
-        _place_records(job, physics, state, task)
+        _place_records(job, constants, state, task)
 
 
 @njit_internal
-def _place_records(job: JobTables, physics: Physics, state: SimState, task: int) -> None:
+def _place_records(job: JobTables, constants: SimConstants, state: SimState, task: int) -> None:
     """Distribute a task's records over its new instances, after replay or loss."""
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     arrived = state.arrived[task, (minute + ring - 1) % ring] if minute else 0.0
-    if not physics.unbounded:
+    if not constants.published:
         source = job.source[task] >= 0
         state.departed[task] = state.checkpoint[task] if source else arrived
     count, records = state.parallelism[task], arrived - state.departed[task]
     for kind in range(CLASSES):
-        state.queue[kind, task] = records * class_share(job, physics, task, count, kind)
+        share = instance_class(job, constants, task, count, kind).share
+        state.queue[kind, task] = records * share
         state.variance[kind, task] = 0.0
 
 
 @njit_internal
-def update_checkpoint(job: JobTables, physics: Physics, state: SimState, up: float) -> None:
+def update_checkpoint(job: JobTables, constants: SimConstants, state: SimState, up: float) -> None:
     """At the end of a minute: complete the checkpoint under way, or begin the next one."""
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     tasks = len(job.service_min)
     if state.clock[CHECKPOINTING]:
         complete = True
         for task in range(tasks):
-            if state.departed[task] < state.barrier[task] - _NOTHING:
+            if state.departed[task] < state.barrier[task] - NOTHING:
                 complete = False
         if complete:
             state.clock[CHECKPOINTING] = 0
             for task in range(tasks):
                 state.checkpoint[task] = state.pending[task]
-    if up == 1.0 and not state.clock[CHECKPOINTING] and (minute + 1) % physics.checkpoint_min == 0:
+    if (
+        up == 1.0
+        and not state.clock[CHECKPOINTING]
+        and (minute + 1) % constants.checkpoint_min == 0
+    ):
         state.clock[CHECKPOINTING] = 1
         for task in range(tasks):
             state.pending[task] = state.departed[task]

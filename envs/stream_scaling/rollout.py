@@ -26,7 +26,7 @@ from loadmaster.envs.stream_scaling.state import (
     HORIZON,
     MINUTE,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
@@ -36,7 +36,7 @@ def run_rule(
     rule: int,
     parameters: Parameters,
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     memory: RuleState,
     plan: Ints,
@@ -44,13 +44,13 @@ def run_rule(
 ) -> None:
     """Run a rule to the end of the episode; `trace` is (minutes, N) or has no rows."""
     while state.clock[MINUTE] < state.clock[HORIZON]:
-        if recommend(rule, parameters, job, physics, state, memory, plan):
-            rescale(job, physics, state, plan)
+        if recommend(rule, parameters, job, constants, state, memory, plan):
+            rescale(job, constants, state, plan)
         minute = state.clock[MINUTE] - WARM_UP_MIN
         if minute < len(trace):
             for task in range(len(plan)):
                 trace[minute, task] = state.parallelism[task]
-        step_minute(job, physics, state)
+        step_minute(job, constants, state)
 
 
 def run_baseline(
@@ -63,10 +63,10 @@ def run_baseline(
 ) -> EpisodeResult:
     """Run a baseline on the episode of `seed`; thread-safe."""
     episode, tasks = build_episode(settings, setup, seed), len(setup.tables.cap)
-    warm_up(setup.tables, episode.physics, episode.state)
+    warm_up(setup.tables, episode.constants, episode.state)
     trace = np.zeros((settings.minutes if record else 0, tasks), np.int64)
     run_rule(
-        baseline.rule, baseline.values, setup.tables, episode.physics, episode.state,
+        baseline.rule, baseline.values, setup.tables, episode.constants, episode.state,
         new_rule_state(tasks), np.zeros(tasks, np.int64), trace,
     )  # fmt: skip
     return episode_result(settings, episode.state, baseline.name, seed, trace if record else None)

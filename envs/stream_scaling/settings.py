@@ -42,7 +42,7 @@ class StreamScalingSettings(Settings):
     initial: PositiveInt = 5  # instances of every task
     max_parallelism: PositiveInt = 10  # instances of a task
     max_instances: PositiveInt = 200  # of the job
-    range: PositiveFloat = 4.0  # an action of 1 multiplies by this, one of -1 divides
+    max_factor: PositiveFloat = 4.0  # an action of 1 multiplies by this, one of -1 divides
 
     buffer: PositiveFloat = 200.0  # records that an instance can hold
     contention: NonNegativeFloat = 0.01  # capacity of p instances: p / (1 + contention (p - 1))

@@ -8,7 +8,7 @@ several tasks within a minute, and no buffer overflows.
 import math
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.stream_scaling.instances import class_share, instances_of
+from loadmaster.envs.stream_scaling.instances import InstanceClass, instance_class
 from loadmaster.envs.stream_scaling.latency import record_latency
 from loadmaster.envs.stream_scaling.noise import disturb_metrics
 from loadmaster.envs.stream_scaling.queueing import (
@@ -37,38 +37,37 @@ from loadmaster.envs.stream_scaling.state import (
     IN_RATE,
     LOST_INSTANCE,
     MINUTE,
+    NOTHING,
     OUT_RATE,
     PARALLELISM,
     PENDING,
     QUEUED,
     UP_AT,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
-_NOTHING = 1e-9  # records: fewer count as none
-
 
 @compiled
-def advance(job: JobTables, physics: Physics, state: SimState, minutes: int) -> None:
+def advance(job: JobTables, constants: SimConstants, state: SimState, minutes: int) -> None:
     """Simulate so many minutes with the present plan."""
     for _ in range(minutes):
-        step_minute(job, physics, state)
+        step_minute(job, constants, state)
 
 
 @njit_internal
-def step_minute(job: JobTables, physics: Physics, state: SimState) -> None:
+def step_minute(job: JobTables, constants: SimConstants, state: SimState) -> None:
     minute = state.clock[MINUTE]
     for fault in job.faults:
         if fault[FAULT_KIND] == LOST_INSTANCE and fault[FAULT_FROM] == minute:
-            restart(job, physics, state)
+            restart(job, constants, state)
     up = min(1.0, max(0.0, minute + 1.0 - state.times[UP_AT]))
-    _find_room(job, physics, state, up)
-    _process(job, physics, state, up)
-    record_latency(job, physics, state, up)
-    update_checkpoint(job, physics, state, up)
-    disturb_metrics(job, physics, state)
+    _find_room(job, constants, state, up)
+    _process(job, constants, state, up)
+    record_latency(job, constants, state, up)
+    update_checkpoint(job, constants, state, up)
+    disturb_metrics(job, constants, state)
     state.clock[MINUTE] += 1
 
 
@@ -84,42 +83,38 @@ def _slowness(job: JobTables, task: int, minute: int) -> float:
 
 
 @njit_internal
-def _speed(job: JobTables, physics: Physics, task: int, count: int, minute: int) -> float:
+def _speed(job: JobTables, constants: SimConstants, task: int, count: int, minute: int) -> float:
     """Records that one instance can process in a minute."""
     lost = 0
     for fault in job.faults:
         inside = fault[FAULT_FROM] <= minute < fault[FAULT_UNTIL]
         if fault[FAULT_KIND] == LOST_INSTANCE and fault[FAULT_TASK] == task and inside:
             lost += 1
-    crowding = 1.0 + physics.contention * (count - 1)
+    crowding = 1.0 + constants.contention * (count - 1)
     present = max(count - lost, 0) / count
     speed: float = present / (job.service_min[task] * _slowness(job, task, minute) * crowding)
     return speed
 
 
 @njit_internal
-def _find_room(job: JobTables, physics: Physics, state: SimState, up: float) -> None:
+def _find_room(job: JobTables, constants: SimConstants, state: SimState, up: float) -> None:
     """From the sinks: `room`, the records that each task can accept in this minute."""
     minute = state.clock[MINUTE]
     for task in range(len(job.service_min) - 1, -1, -1):
         count = state.parallelism[task]
-        capacity = count * _speed(job, physics, task, count, minute) * up
+        capacity = count * _speed(job, constants, task, count, minute) * up
         reach = min(capacity, _outlet(job, state, task))
         room = math.inf
-        if not physics.unbounded:
+        if not constants.published:
             part = reach / capacity if capacity > 0 else 0.0
             for kind in range(CLASSES):
-                own = instances_of(job, physics, task, count, kind)
-                share = class_share(job, physics, task, count, kind)
-                if own and share > 0:
-                    free = own * physics.buffer - state.queue[kind, task]
-                    done = own * capacity / count * part
-                    room = min(room, (free + done) / share)
+                own = instance_class(job, constants, task, count, kind)
+                if own.size and own.share > 0:
+                    free = own.size * constants.buffer - state.queue[kind, task]
+                    done = own.size * capacity / count * part
+                    room = min(room, (free + done) / own.share)
         state.room[task] = max(room, 0.0)
-        reserved = 0.0
-        for edge in range(job.parent_at[task], job.parent_at[task + 1]):
-            reserved += job.nominal[job.parent[edge]] * job.ratio[edge]
-        state.reserved[task] = reserved
+        state.reserved[task] = job.nominal[task]
 
 
 @njit_internal
@@ -140,7 +135,7 @@ def _outlet(job: JobTables, state: SimState, task: int) -> float:
 
 
 @njit_internal
-def _process(job: JobTables, physics: Physics, state: SimState, up: float) -> None:
+def _process(job: JobTables, constants: SimConstants, state: SimState, up: float) -> None:
     """From the sources: arrivals, processing and emission of every task."""
     minute, ring = state.clock[MINUTE], state.arrived.shape[1]
     now, before = minute % ring, (minute + ring - 1) % ring
@@ -152,7 +147,7 @@ def _process(job: JobTables, physics: Physics, state: SimState, up: float) -> No
                 arrivals += state.inflow[edge]
         _gap_variability(job, state, task, arrivals)
         state.arrived[task, now] = state.arrived[task, before] + arrivals
-        done = _process_task(job, physics, state, task, arrivals, up)
+        done = _process_task(job, constants, state, task, arrivals, up)
         state.departed[task] += done
         for place in range(job.child_at[task], job.child_at[task + 1]):
             edge = job.child_edge[place]
@@ -165,7 +160,7 @@ def _process(job: JobTables, physics: Physics, state: SimState, up: float) -> No
 @njit_internal
 def _gap_variability(job: JobTables, state: SimState, task: int, arrivals: float) -> None:
     """`jitter` of the records that arrive: those of the parents' departures, by their flow."""
-    if job.source[task] >= 0 or arrivals <= _NOTHING:
+    if job.source[task] >= 0 or arrivals <= NOTHING:
         return
     mean = 0.0
     for edge in range(job.parent_at[task], job.parent_at[task + 1]):
@@ -175,36 +170,41 @@ def _gap_variability(job: JobTables, state: SimState, task: int, arrivals: float
 
 @njit_internal
 def _process_task(
-    job: JobTables, physics: Physics, state: SimState, task: int, arrivals: float, up: float
+    job: JobTables, constants: SimConstants, state: SimState, task: int, arrivals: float, up: float
 ) -> float:
     """Process the records of a task, report its metrics, and return how many it processed."""
     minute, count = state.clock[MINUTE], state.parallelism[task]
-    speed = _speed(job, physics, task, count, minute)
+    speed = _speed(job, constants, task, count, minute)
     limit = _outlet(job, state, task)
     wanted = 0.0
     for kind in range(CLASSES):
-        wanted += _wanted(job, physics, state, task, kind, arrivals, speed * up)
+        own = instance_class(job, constants, task, count, kind)
+        state.wanted[kind, task] = _wanted(
+            job, constants, state, task, kind, own, arrivals, speed * up
+        )
+        wanted += state.wanted[kind, task]
     part = limit / wanted if wanted > limit else 1.0
     left, total, queued, hottest = limit - min(wanted, limit), 0.0, 0.0, 0.0
     for kind in range(CLASSES):
-        own = instances_of(job, physics, task, count, kind)
-        if own == 0:
+        own = instance_class(job, constants, task, count, kind)
+        if own.size == 0:
             state.queue[kind, task] = state.variance[kind, task] = 0.0
             continue
-        share = class_share(job, physics, task, count, kind)
-        amount = state.queue[kind, task] + arrivals * share
-        done = _wanted(job, physics, state, task, kind, arrivals, speed * up) * part
+        amount = state.queue[kind, task] + arrivals * own.share
+        done = state.wanted[kind, task] * part
         # The buffers were full: an instance without a pause processes more than on average.
-        over = amount - done - own * physics.buffer
-        if not physics.unbounded and job.source[task] < 0 and over > 0:
-            more = min(over, max(own * speed * up - done, 0.0), left)
+        over = amount - done - own.size * constants.buffer
+        if not constants.published and job.source[task] < 0 and over > 0:
+            more = min(over, max(own.size * speed * up - done, 0.0), left)
             done += more
             left -= more
-        _update_variance(job, physics, state, task, kind, arrivals * share, done, speed * up)
+        state.variance[kind, task] = _next_variance(
+            job, constants, state, task, kind, own, arrivals * own.share, done, speed * up
+        )
         state.queue[kind, task] = max(amount - done, 0.0)
         total += done
         queued += state.queue[kind, task]
-        hottest = max(hottest, done / (own * speed) if speed > 0 else 0.0)
+        hottest = max(hottest, done / (own.size * speed) if speed > 0 else 0.0)
     capacity = count * speed
     busy = total / capacity if capacity > 0 else 0.0
     blocked = min((wanted - min(wanted, total)) / capacity if capacity > 0 else 0.0, 1.0 - busy)
@@ -216,7 +216,7 @@ def _process_task(
     report[IN_RATE], report[OUT_RATE] = arrivals, total
     report[QUEUED] = queued
     source = job.source[task] >= 0
-    report[BUFFER_USE] = 0.0 if source else min(queued / (count * physics.buffer), 1.0)
+    report[BUFFER_USE] = 0.0 if source else min(queued / (count * constants.buffer), 1.0)
     report[PENDING] = queued if source else 0.0
     state.departure_jitter[task] = departure_variability(
         min(busy, 1.0), state.jitter[task], job.variability[task]
@@ -227,52 +227,55 @@ def _process_task(
 @njit_internal
 def _wanted(
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     task: int,
     kind: int,
+    own: InstanceClass,
     arrivals: float,
     speed: float,
 ) -> float:
-    """Records that a class of instances processes in this minute if nothing holds it up."""
-    count = state.parallelism[task]
-    own = instances_of(job, physics, task, count, kind)
-    if own == 0 or speed <= 0:
+    """Records that a class of instances processes in this minute if nothing blocks it."""
+    if own.size == 0 or speed <= 0:
         return 0.0
-    amount: float = state.queue[kind, task]
-    amount += arrivals * class_share(job, physics, task, count, kind)
-    capacity = own * speed
-    if arrivals <= _NOTHING:  # without arrivals a queue drains at full speed
+    amount: float = state.queue[kind, task] + arrivals * own.share
+    capacity = own.size * speed
+    if arrivals <= NOTHING:  # without arrivals a queue drains at full speed
         return min(amount, capacity)
-    if physics.shared_queue:
-        a = 0.5 * (state.jitter[task] + job.variability[task])
-        return min(capacity * shared_busy_share(amount, capacity, own, a), amount)
-    share = class_share(job, physics, task, count, kind) / own
-    a = 0.5 * (split_variability(state.jitter[task], share) + job.variability[task])
-    return min(capacity * busy_share(amount / own, speed, a), amount)
+    a = 0.5 * (_gaps(constants, state, task, own) + job.variability[task])
+    if constants.shared_queue:
+        return min(capacity * shared_busy_share(amount, capacity, own.size, a), amount)
+    return min(capacity * busy_share(amount / own.size, speed, a), amount)
 
 
 @njit_internal
-def _update_variance(
+def _gaps(constants: SimConstants, state: SimState, task: int, own: InstanceClass) -> float:
+    """Squared coefficient of variation of the gaps between the records of one queue."""
+    if constants.shared_queue:
+        return state.jitter[task]
+    return split_variability(state.jitter[task], own.share / own.size)
+
+
+@njit_internal
+def _next_variance(
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     task: int,
     kind: int,
+    own: InstanceClass,
     arrivals: float,
     done: float,
     speed: float,
-) -> None:
-    own = instances_of(job, physics, task, state.parallelism[task], kind)
-    cs2, ca2 = job.variability[task], state.jitter[task]
-    queues = 1 if physics.shared_queue else own
-    rho = min(done / max(own * speed, _NOTHING), 1.0)
-    if physics.shared_queue:
-        restoring = own * speed * shared_slope(rho, own, 0.5 * (ca2 + cs2))
+) -> float:
+    """Variance of the number in one queue of a class after this minute."""
+    cs2, ca2 = job.variability[task], _gaps(constants, state, task, own)
+    rho = min(done / max(own.size * speed, NOTHING), 1.0)
+    if constants.shared_queue:
+        queues = 1
+        restoring = own.size * speed * shared_slope(rho, own.size, 0.5 * (ca2 + cs2))
     else:
-        share = class_share(job, physics, task, state.parallelism[task], kind) / own
-        ca2 = split_variability(ca2, share)
+        queues = own.size
         restoring = speed * slope(rho, 0.5 * (ca2 + cs2))
-    state.variance[kind, task] = next_variance(
-        state.variance[kind, task], arrivals / queues, done / queues, ca2, cs2, restoring
-    )
+    before = state.variance[kind, task]
+    return next_variance(before, arrivals / queues, done / queues, ca2, cs2, restoring)

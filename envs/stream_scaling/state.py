@@ -10,6 +10,7 @@ Ints = NDArray[np.int64]
 
 HOT, COOL = 0, 1  # classes of a task's instances: those with the largest share of keys, the others
 CLASSES = 2
+NOTHING = 1e-9  # records: fewer count as none
 
 # Columns of `SimState.clock`.
 MINUTE, HORIZON, RESTARTS, RESTARTED_AT, CHECKPOINTING = range(5)
@@ -33,9 +34,9 @@ METRIC_COLUMNS = 10
 LATENCY, LATENCY_VARIANCE, OUTPUT, UTILISATION, INSTANCES, SLOTS, LAG, UP = range(8)
 OUTCOME_COLUMNS = 8
 
-# Columns of `Job.faults`; times in minutes.
+# Columns of `JobTables.faults`; times in minutes.
 FAULT_KIND, FAULT_TASK, FAULT_FROM, FAULT_UNTIL, FAULT_FACTOR = range(5)
-SPIKE, DRIFT, LOST_INSTANCE, SILENT_SOURCE = range(4)
+DRIFT, LOST_INSTANCE = range(2)
 
 
 class JobTables(NamedTuple):
@@ -61,7 +62,7 @@ class JobTables(NamedTuple):
     faults: Floats  # (faults, 5)
 
 
-class Physics(NamedTuple):
+class SimConstants(NamedTuple):
     """Constants of the simulation, equal for all tasks."""
 
     buffer: float  # records that one instance can hold
@@ -70,8 +71,7 @@ class Physics(NamedTuple):
     restore_min_per_mb: float
     checkpoint_min: int
     shared_queue: bool  # all instances of a task serve one queue; False: each its own
-    unbounded: bool  # buffers without limit, and a restart keeps their records
-    always_restart: bool  # also if the plan stays as it is
+    published: bool  # buffers without limit, and every decision is a restart that keeps records
     plan_limit: int  # most instances of the job
     noise: float  # standard deviation of reported metrics, relative
     missing: float  # share of the minutes without the number of pending records
@@ -89,6 +89,7 @@ class SimState(NamedTuple):
     parallelism: Ints  # (N,)
     queue: Floats  # (CLASSES, N) mean number of records in the task
     variance: Floats  # (CLASSES, N) of the number in one instance of the class
+    wanted: Floats  # (CLASSES, N) records to process in this minute, if nothing blocks them
     jitter: Floats  # (N,) squared coefficient of variation of the gaps between its records
     arrived: Floats  # (N, R) records so far, at the end of each minute
     departed: Floats  # (N,) processed, or lost in a restart
@@ -96,7 +97,7 @@ class SimState(NamedTuple):
     age_variance: Floats  # (N, R)
     inflow: Floats  # (E,) records on each edge in this minute
     room: Floats  # (N,) records that the task can still accept in this minute
-    reserved: Floats  # (N,) share of parents that have not used their part of the room
+    reserved: Floats  # (N,) usual rate of the parents that have not used their part of the room
     departure_jitter: Floats  # (N,) as `jitter`, of the records that leave
     checkpoint: Floats  # (N,) of sources: records processed at the last complete checkpoint
     barrier: Floats  # (N,) records before the barrier of the checkpoint under way
@@ -121,6 +122,7 @@ def new_state(job: JobTables, load: Floats, parallelism: Ints, ring: int) -> Sim
         parallelism=parallelism.copy(),
         queue=np.zeros((CLASSES, tasks)),
         variance=np.zeros((CLASSES, tasks)),
+        wanted=np.zeros((CLASSES, tasks)),
         jitter=np.ones(tasks),
         arrived=np.zeros((tasks, ring)),
         departed=np.zeros(tasks),

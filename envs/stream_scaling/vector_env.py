@@ -7,20 +7,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints, compiled, njit_internal
-from loadmaster.envs.stream_scaling.actions import apply_action
-from loadmaster.envs.stream_scaling.env import StreamScalingEnv, warm_up
+from loadmaster.envs.stream_scaling.env import (
+    StreamScalingEnv,
+    decide_and_advance,
+    warm_up,
+)
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, build_episode, episode_result
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.observation import Observation, blank_observation, observe
 from loadmaster.envs.stream_scaling.rewards import reward_sum
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN
-from loadmaster.envs.stream_scaling.simulator import step_minute
 from loadmaster.envs.stream_scaling.state import (
     HORIZON,
     MINUTE,
     RESTARTS,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask
@@ -29,12 +31,12 @@ from loadmaster.envs.vector_env import EpisodeVectorEnv, Mask
 @compiled
 def _step_batch(
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     keys: Ints,
     states: SimState,
     deciding: NDArray[np.bool_],
     actions: NDArray[np.float32],
-    reach: float,
+    max_factor: float,
     minutes: int,
     week_minutes: Ints,
     plan: Ints,
@@ -44,13 +46,10 @@ def _step_batch(
 ) -> None:
     """Act and advance where `deciding`, and observe every episode."""
     for i in range(len(deciding)):
-        state, own = _state_of(states, i), _with_key(physics, keys[i])
+        state, own = _state_of(states, i), _with_key(constants, keys[i])
         legal[i] = True
         if deciding[i]:
-            legal[i] = apply_action(job, own, state, actions[i], reach, plan)
-            for _ in range(minutes):
-                if state.clock[MINUTE] < state.clock[HORIZON]:
-                    step_minute(job, own, state)
+            legal[i] = decide_and_advance(job, own, state, actions[i], max_factor, minutes, plan)
         over[i] = state.clock[MINUTE] >= state.clock[HORIZON]
         view = Observation(
             views.snapshots[i], views.times[i], views.tasks[i], views.edges[i], views.restart[i]
@@ -59,10 +58,10 @@ def _step_batch(
 
 
 @njit_internal
-def _with_key(p: Physics, key: int) -> Physics:
-    return Physics(
+def _with_key(p: SimConstants, key: int) -> SimConstants:
+    return SimConstants(
         p.buffer, p.contention, p.restart_min, p.restore_min_per_mb, p.checkpoint_min,
-        p.shared_queue, p.unbounded, p.always_restart, p.plan_limit, p.noise,
+        p.shared_queue, p.published, p.plan_limit, p.noise,
         p.missing, key,
     )  # fmt: skip
 
@@ -72,9 +71,9 @@ def _state_of(s: SimState, i: int) -> SimState:
     """Views of episode i's tables."""
     return SimState(
         s.clock[i], s.times[i], s.sums[i], s.load[i], s.offered[i], s.parallelism[i], s.queue[i],
-        s.variance[i], s.jitter[i], s.arrived[i], s.departed[i], s.age[i], s.age_variance[i],
-        s.inflow[i], s.room[i], s.reserved[i], s.departure_jitter[i], s.checkpoint[i], s.barrier[i],
-        s.pending[i], s.metrics[i], s.outcome[i],
+        s.variance[i], s.wanted[i], s.jitter[i], s.arrived[i], s.departed[i], s.age[i],
+        s.age_variance[i], s.inflow[i], s.room[i], s.reserved[i], s.departure_jitter[i],
+        s.checkpoint[i], s.barrier[i], s.pending[i], s.metrics[i], s.outcome[i],
     )  # fmt: skip
 
 
@@ -86,14 +85,14 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
     ) -> None:
         single = StreamScalingEnv(custom_job, **settings)
         self.settings, self.setup = single.settings, single.setup
-        self._scale = single.reach
+        self._scale = single.max_factor
         tables = self.setup.tables
         blank = blank_observation(tables, self.setup.job.levels, self.settings.history)
         super().__init__(num_envs, single.observation_space, single.action_space, blank, copy)
         self._reward_unit = float(self.settings.decide_every_min)
         first = build_episode(self.settings, self.setup, 0)
         self._states = SimState._make(np.stack([table] * num_envs) for table in first.state)
-        self._physics = first.physics
+        self._physics = first.constants
         self._keys = np.zeros(num_envs, np.int64)
         self._week_minutes = np.zeros(num_envs, np.int64)
         self._plan = np.zeros(len(tables.cap), np.int64)
@@ -105,11 +104,11 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
 
     def _start(self, index: int, seed: int) -> None:
         episode = build_episode(self.settings, self.setup, seed)
-        warm_up(self.setup.tables, episode.physics, episode.state)
+        warm_up(self.setup.tables, episode.constants, episode.state)
         tables: Iterable[NDArray[Any]] = self._states
         for table, own in zip(tables, episode.state, strict=True):
             table[index] = own
-        self._keys[index] = episode.physics.key
+        self._keys[index] = episode.constants.key
         self._week_minutes[index] = episode.week_minute
 
     def _run(self, actions: NDArray[np.float32], deciding: Mask) -> tuple[Mask, Mask]:

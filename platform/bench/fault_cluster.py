@@ -141,7 +141,9 @@ def fault_cluster() -> Iterator[FaultCluster]:
     with ExitStack() as stack:
         folder = stack.enter_context(session_folder())
         stack.enter_context(own_token())
-        address = stack.enter_context(own_head(folder, 0, system_config=HEALTH_CHECKS))
+        address = stack.enter_context(
+            own_head(folder, 0, system_config=HEALTH_CHECKS, several_nodes=True)
+        )
         cluster = FaultCluster(address, stack.enter_context(ExitStack()))
         stack.callback(cluster.stop)
         for _ in range(NODES):

@@ -45,15 +45,19 @@ def own_head(
     cpus: int,
     metrics_port: int | None = None,
     system_config: Mapping[str, int] | None = None,
+    several_nodes: bool = False,
 ) -> Iterator[str]:
     """Run a head that only this machine can reach; yield its address.
 
-    `system_config` are settings of Ray's internals, for all nodes of the cluster, which others may
-    join then.
+    `system_config` are settings of Ray's internals, for all nodes of the cluster. Others can join
+    with `several_nodes`, or where the environment permits it.
     """
+    variables = {SEVERAL_NODES: "1"} if several_nodes else {}
     with contextlib.ExitStack() as stack:
         for attempt in range(1, TRIES + 1):
-            head, address, dashboard = _start_head(folder, cpus, metrics_port, system_config)
+            head, address, dashboard = _start_head(
+                folder, cpus, metrics_port, system_config, variables
+            )
             stack.callback(end, head)
             try:
                 _wait_for(head, dashboard, folder)
@@ -65,7 +69,11 @@ def own_head(
 
 
 def _start_head(
-    folder: Path, cpus: int, metrics_port: int | None, system_config: Mapping[str, int] | None
+    folder: Path,
+    cpus: int,
+    metrics_port: int | None,
+    system_config: Mapping[str, int] | None,
+    variables: Mapping[str, str],
 ) -> tuple["subprocess.Popen[bytes]", str, int]:
     """Start a head; returns it, its address and the port of its dashboard."""
     gcs, dashboard, client, agent, metrics = free_ports(5)
@@ -82,8 +90,7 @@ def _start_head(
     ]  # fmt: skip
     if system_config:
         options.append(f"--system-config={json.dumps(dict(system_config))}")
-    several = {SEVERAL_NODES: "1"} if system_config else {}
-    return _start(folder, options, several), f"{HERE}:{gcs}", dashboard
+    return _start(folder, options, variables), f"{HERE}:{gcs}", dashboard
 
 
 def start_node(folder: Path, head: str, cpus: int) -> "subprocess.Popen[bytes]":

@@ -42,7 +42,7 @@ from loadmaster.envs.stream_scaling.state import (
     RESTARTED_AT,
     Floats,
     JobTables,
-    Physics,
+    SimConstants,
     SimState,
 )
 
@@ -79,7 +79,7 @@ def recommend(
     rule: int,
     parameters: Parameters,
     job: JobTables,
-    physics: Physics,
+    constants: SimConstants,
     state: SimState,
     memory: RuleState,
     plan: Ints,
@@ -95,10 +95,10 @@ def recommend(
     if not settled:
         return False
     if rule == STATIC:
-        _static(parameters, job, physics, plan)
+        _static(parameters, job, constants, plan)
     elif rule == RANDOM:
         for task in range(len(plan)):
-            drawn = uniform(physics.key + 2, minute * len(plan) + task)
+            drawn = uniform(constants.key + 2, minute * len(plan) + task)
             plan[task] = 1 + int(drawn * job.cap[task])
     elif rule == THRESHOLD:
         _threshold(parameters, state, plan)
@@ -154,12 +154,12 @@ def _stabilise(parameters: Parameters, state: SimState, memory: RuleState, plan:
 
 
 @njit_internal
-def _static(parameters: Parameters, job: JobTables, physics: Physics, plan: Ints) -> None:
+def _static(parameters: Parameters, job: JobTables, constants: SimConstants, plan: Ints) -> None:
     """Instances that are busy for a share `target` at a load of `level`."""
     for task in range(len(plan)):
         need = parameters[LEVEL] * job.nominal[task] * job.service_min[task] / parameters[TARGET]
         # Capacity grows less than linearly: p / (1 + contention (p - 1)) = need.
-        crowded = need * (1.0 - physics.contention) / max(1.0 - need * physics.contention, 1e-3)
+        crowded = need * (1.0 - constants.contention) / max(1.0 - need * constants.contention, 1e-3)
         plan[task] = math.ceil(crowded - 1e-9)
 
 

@@ -15,20 +15,20 @@ from loadmaster.envs.stream_scaling.jobs import Job, Task, build_job, job_tables
 from loadmaster.envs.stream_scaling.metrics import latency_quantile_s
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
 from loadmaster.envs.stream_scaling.simulator import advance
-from loadmaster.envs.stream_scaling.state import JobTables, Physics, SimState, new_state
+from loadmaster.envs.stream_scaling.state import JobTables, SimConstants, SimState, new_state
 
 Floats = NDArray[np.float64]
 SERVICE_MIN = 1 / 60  # of the longest task
 
 
-def physics(**changed: object) -> Physics:
+def sim_constants(**changed: object) -> SimConstants:
     """Large buffers and no noise, but for what is changed."""
     values = {
         "buffer": 1e9, "contention": 0.0, "restart_min": 1.0, "restore_min_per_mb": 0.0,
-        "checkpoint_min": 1, "shared_queue": False, "unbounded": False, "always_restart": False,
+        "checkpoint_min": 1, "shared_queue": False, "published": False,
         "plan_limit": 10_000, "noise": 0.0, "missing": 0.0, "key": 1, **changed,
     }  # fmt: skip
-    return Physics(*(values[name] for name in Physics._fields))  # type: ignore[arg-type]
+    return SimConstants(*(values[name] for name in SimConstants._fields))  # type: ignore[arg-type]
 
 
 def single(variability: float = 1.0) -> Job:
@@ -49,7 +49,7 @@ def fork() -> Job:
 
 
 def simulate(
-    job: Job, load: Floats, instances: int, constants: Physics
+    job: Job, load: Floats, instances: int, constants: SimConstants
 ) -> tuple[JobTables, SimState]:
     """Run the simulator with the same load at every source and parallelism at every task."""
     tables = job_tables(job, 64, service_min=SERVICE_MIN)

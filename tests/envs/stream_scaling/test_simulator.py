@@ -24,6 +24,7 @@ from loadmaster.envs.stream_scaling.state import (
     LAG,
     LATENCY,
     LATENCY_VARIANCE,
+    LOST_INSTANCE,
     MINUTE,
     OUT_RATE,
     QUEUED,
@@ -35,9 +36,9 @@ from tests.envs.stream_scaling.reference import (
     SERVICE_MIN,
     fork,
     p99_min,
-    physics,
     record_level,
     result_between,
+    sim_constants,
     simulate,
     single,
 )
@@ -49,7 +50,7 @@ LOADS = [0.5, 0.8, 0.95]
 @pytest.mark.parametrize("variability", [0.0, 1.0, 2.0])
 def test_one_instance_is_an_m_g_1_queue(rho: float, variability: float) -> None:
     """Pollaczek and Khinchine: R = s + rho s (1 + cs^2) / 2 / (1 - rho)."""
-    _, state = simulate(single(variability), np.full(2000, rho / SERVICE_MIN), 1, physics())
+    _, state = simulate(single(variability), np.full(2000, rho / SERVICE_MIN), 1, sim_constants())
     expected = SERVICE_MIN * (1 + rho * (1 + variability) / 2 / (1 - rho))
     assert state.outcome[-1, LATENCY] == pytest.approx(expected, rel=1e-6)
     if variability == 1.0:  # the time in an M/M/1 queue is exponential
@@ -61,7 +62,7 @@ def test_one_instance_is_an_m_g_1_queue(rho: float, variability: float) -> None:
 def test_shared_queue_is_an_m_m_c_queue(rho: float, servers: int) -> None:
     """Erlang's formula, within 3%."""
     load = np.full(2000, rho * servers / SERVICE_MIN)
-    _, state = simulate(single(), load, servers, physics(shared_queue=True))
+    _, state = simulate(single(), load, servers, sim_constants(shared_queue=True))
     offered = rho * servers
     tail = offered**servers / math.factorial(servers) / (1 - rho)
     waits = tail / (sum(offered**k / math.factorial(k) for k in range(servers)) + tail)
@@ -89,7 +90,7 @@ def overload(length: int, rho: float) -> np.ndarray[Any, Any]:
 )
 def test_latency_of_a_record_level_simulation(load: Any, first: int, runs: int) -> None:
     """Mean within 5%, p99 within 10%."""
-    tables, state = simulate(fork(), load, 4, physics())
+    tables, state = simulate(fork(), load, 4, sim_constants())
     rng, found = np.random.default_rng(0), []
     for _ in range(runs):
         times, latencies = record_level(fork(), tables, load, 4, rng)
@@ -130,8 +131,8 @@ def test_records_are_conserved_in_every_minute(job: str, semantics: str) -> None
     for _ in range(300):
         if rng.random() < 0.05:
             plan = rng.integers(1, settings.max_parallelism + 1, len(tables.cap))
-            rescale(tables, episode.physics, state, plan)
-        advance(tables, episode.physics, state, 1)
+            rescale(tables, episode.constants, state, plan)
+        advance(tables, episode.constants, state, 1)
         balances(tables, state)
         report = state.metrics[(int(state.clock[MINUTE]) - 1) % len(state.metrics)]
         room = state.parallelism * settings.buffer
@@ -146,7 +147,7 @@ def chain(**changed: Any) -> Any:
 
 
 def test_back_pressure_moves_the_lag_to_the_source() -> None:
-    tables, state = simulate(chain(), np.full(60, 90.0), 1, physics(buffer=20))
+    tables, state = simulate(chain(), np.full(60, 90.0), 1, sim_constants(buffer=20))
     report = state.metrics[59 % len(state.metrics)]
     assert report[1, BUSY] == pytest.approx(1.0, abs=1e-3)
     assert report[0, BLOCKED] > 0.5
@@ -160,10 +161,10 @@ def test_back_pressure_moves_the_lag_to_the_source() -> None:
 def test_latency_of_a_stuck_job_grows_with_time() -> None:
     """All instances of a task are lost for twenty minutes."""
     tables = job_tables(chain(), 8, service_min=SERVICE_MIN)
-    lost = np.array([[2, 1, 30, 50, 1.0]])  # LOST_INSTANCE
+    lost = np.array([[LOST_INSTANCE, 1, 30, 50, 1.0]])
     tables = tables._replace(faults=lost)
     state = new_state(tables, np.full((1, 90), 30.0), np.ones(2, np.int64), 128)
-    advance(tables, physics(buffer=20), state, 90)
+    advance(tables, sim_constants(buffer=20), state, 90)
     latency = state.outcome[:, LATENCY]
     np.testing.assert_allclose(np.diff(latency[32:49]), 1.0, atol=1e-6)
     assert latency[49] > 17
@@ -172,7 +173,7 @@ def test_latency_of_a_stuck_job_grows_with_time() -> None:
 
 def test_restart_stops_the_job_and_repeats_since_the_checkpoint() -> None:
     tables = job_tables(chain(), 8, service_min=SERVICE_MIN)
-    constants = physics(restart_min=1.5, checkpoint_min=10)
+    constants = sim_constants(restart_min=1.5, checkpoint_min=10)
     state = new_state(tables, np.full((1, 60), 30.0), np.full(2, 2, np.int64), 128)
     advance(tables, constants, state, 27)
     before = state.departed[0]
@@ -199,10 +200,10 @@ def test_limits_of_tasks_chains_and_the_job() -> None:
     tables = job_tables(build_job("chained", tasks), 10)
     state = new_state(tables, np.full((1, 10), 1.0), np.ones(3, np.int64), 128)
     plan = np.array([1, 9, 12])
-    assert rescale(tables, physics(), state, plan)
+    assert rescale(tables, sim_constants(), state, plan)
     assert plan.tolist() == [3, 3, 10], "a chain has the most of its tasks, within their limits"
     plan = np.array([3, 3, 10])
-    rescale(tables, physics(plan_limit=9), state, plan)
+    rescale(tables, sim_constants(plan_limit=9), state, plan)
     assert plan.tolist() == [3, 3, 3]
 
 
@@ -210,10 +211,10 @@ def test_uneven_key_groups_make_the_largest_instance_the_bottleneck() -> None:
     """With 8 groups on 5 instances three have two groups, so capacity is that of 4."""
     load = np.full(200, 4.5 / SERVICE_MIN)
     job = build_job("keyed", [Task("a", 1.0, key_groups=8)])
-    _, state = simulate(job, load, 5, physics())
+    _, state = simulate(job, load, 5, sim_constants())
     assert state.outcome[-1, LAG] > 1000
     even = build_job("keyed", [Task("a", 1.0, key_groups=10)])
-    _, state = simulate(even, load, 5, physics())
+    _, state = simulate(even, load, 5, sim_constants())
     assert state.outcome[-1, LAG] < 100
 
 
