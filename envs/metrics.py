@@ -1,7 +1,8 @@
 """Metrics of episodes; each environment lists its own, the primary one first."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -9,18 +10,49 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Metric:
-    """One figure per episode, with its labels for tables and charts."""
+class Measure:
+    """What a figure measures: its labels, and which values are better."""
 
     name: str  # in JSON and CSV
     label: str  # in tables and charts
     unit: str  # "s"; empty for a plain number
-    of: Callable[[Any], float]  # of an episode's result; nan if undefined
-    better: Literal["lower", "higher"] | None = "lower"  # None: neither is better
+    better: Literal["lower", "higher"] | None = field(default="lower", kw_only=True)  # None: none
+    # False: its zero is arbitrary, as that of a reward, so only differences mean something.
+    relative: bool = field(default=True, kw_only=True)
 
     @property
     def title(self) -> str:
         return f"{self.label}, {self.unit}" if self.unit else self.label
+
+    @property
+    def sign(self) -> float:
+        """1.0 or -1.0: times this, lower values are better."""
+        return -1.0 if self.better == "higher" else 1.0
+
+    def rank(self, value: float) -> float:
+        """Sort key, the best first; nan last."""
+        return math.inf if math.isnan(value) else self.sign * value
+
+    def figure(self, value: float) -> str:
+        """A value without its unit, in one line of progress."""
+        return f"{value:,.{1 if self.relative else 3}f}"
+
+    def text(self, value: float) -> str:
+        """A value with its unit."""
+        return f"{self.figure(value)} {self.unit}".rstrip()
+
+    def change(self, value: float, reference: float) -> str:
+        """Difference of two values: in percent, where that means something."""
+        if not self.relative:
+            return f"{value - reference:+.3f}"
+        return f"{100 * (value / reference - 1):+.1f}%" if reference else "-"
+
+
+@dataclass(frozen=True)
+class Metric(Measure):
+    """One figure per episode."""
+
+    of: Callable[[Any], float]  # of an episode's result; nan if undefined
 
 
 def over_finished(statistic: Callable[[Any], Any], jobs: NDArray[np.float64]) -> float:

@@ -11,6 +11,7 @@ from loadmaster.platform.cli import options
 from loadmaster.platform.cli.options import AsJson, argument, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from loadmaster.envs.metrics import Measure
     from loadmaster.platform.training.history import History
 
 
@@ -49,7 +50,7 @@ def curve(
         draw_curves(histories, file, against, kind)
     if as_json:
         found = [_as_json(history) for history in histories]
-        record = {"picture": str(output), "metric": metric, "against": against, "runs": found}
+        record = {"picture": str(output), "metric": metric.name, "against": against, "runs": found}
         options.print_json(record)
         return
     print_table(histories, metric)
@@ -58,10 +59,8 @@ def curve(
     print(f"Learning curves: {output}")
 
 
-def print_table(histories: Sequence[History], metric: str) -> None:
+def print_table(histories: Sequence[History], metric: Measure) -> None:
     from rich.markup import escape
-
-    from loadmaster.platform.training.history import axis_label, percent_change
 
     rows = []
     for history in histories:
@@ -69,13 +68,13 @@ def print_table(histories: Sequence[History], metric: str) -> None:
         rows.append((
             escape(history.name),
             f"{history.iterations:,}",
-            f"{history.points[0].validation:,.1f}",
-            f"{best.validation:,.1f}",
+            metric.figure(history.points[0].validation),
+            metric.figure(best.validation),
             f"{best.iterations:,.0f}",
-            f"{escape(baseline[0])} {baseline[1]:,.1f}" if baseline else "-",
-            percent_change(best.validation, baseline[1]) if baseline and baseline[1] else "-",
+            f"{escape(baseline[0])} {metric.figure(baseline[1])}" if baseline else "-",
+            metric.change(best.validation, baseline[1]) if baseline else "-",
         ))  # fmt: skip
-    headings = ("run", "iterations", f"{axis_label(metric)}: first", "best", "at iteration")
+    headings = ("run", "iterations", f"{metric.title}: first", "best", "at iteration")
     options.print_table((*headings, "best baseline", "against it"), rows, right=range(1, 7))
 
 

@@ -145,7 +145,6 @@ def create(output: Place | None, system: str, settings: TrainingConfig) -> RunFo
 
 def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
     from loadmaster.platform.training.curve import draw_curve
-    from loadmaster.platform.training.history import metric_label, percent_change, unit_suffix
 
     progress = outcome.progress
     picture = folder.place / draw_curve(folder).name
@@ -155,22 +154,23 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "run": str(folder.place),
             "interrupted": outcome.interrupted,
             "iterations": int(progress.figures["iteration"]),
-            "metric": progress.metric,
+            "metric": progress.metric.name,
             "untrained": progress.curve[0][1],
             "best": {"iteration": iteration, "value": best},
             "baselines": dict(progress.baselines),
             "curve": str(picture),
         })  # fmt: skip
         return
-    metric, s = metric_label(progress.metric), unit_suffix(progress.metric)
+    metric = progress.metric
     print(
-        f"{metric} on {progress.sequences} unseen sequences: {progress.curve[0][1]:.1f}{s} at "
-        f"first, {best:.1f}{s} at best (iteration {iteration})"
+        f"{metric.label} on {progress.sequences} unseen sequences: "
+        f"{metric.text(progress.curve[0][1])} at first, {metric.text(best)} at best "
+        f"(iteration {iteration})"
     )
     if progress.best_baseline is not None:
         name, baseline = progress.best_baseline
-        against = percent_change(best, baseline)
-        print(f"{name}, the best baseline: {baseline:.1f}{s}; the policy {against}")
+        against = metric.change(best, baseline)
+        print(f"{name}, the best baseline: {metric.text(baseline)}; the policy {against}")
     print(f"Run: {folder.place}; learning curve: {picture}")
     if outcome.interrupted:
         print(f"Stopped before the end. Go on: loadmaster train --resume {folder.place}")

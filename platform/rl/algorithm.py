@@ -239,23 +239,23 @@ class InputDriven(Algorithm):
         candidates = [self.search.weights_at(point) for point in points]
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
         scores = self._run_all("compare", trials, candidates)
-        costs, losses = (
+        values, losses = (
             np.array(each).reshape(len(seeds), -1).T
-            for each in zip(*((score.cost, score.loss) for score in scores), strict=True)
+            for each in zip(*((score.value, score.loss) for score in scores), strict=True)
         )
         self.search.tell(points, relative_costs(losses))
         self.set_module_weights(self.search.mean_weights())
         return {
             "decisions": float(sum(score.decisions for score in scores)),
             "rollouts": float(len(trials)),
-            "cost_mean": float(costs.mean()),
-            "cost_best": float(costs.mean(axis=1).min()),
+            "cost_mean": float(values.mean()),
+            "cost_best": float(values[losses.mean(axis=1).argmin()].mean()),
             "spread": self.search.spread,
         }
 
-    def episode_costs(self, seeds: Sequence[int]) -> list[float]:
-        """Costs of the greedy policy on the episodes of `seeds`, distributed over the workers."""
-        return [score.cost for score in self._run_all("evaluate", seeds, self.policy_weights())]
+    def episode_values(self, seeds: Sequence[int]) -> list[float]:
+        """The metric of the greedy policy on the episodes of `seeds`, run by the workers."""
+        return [score.value for score in self._run_all("evaluate", seeds, self.policy_weights())]
 
     def _run_all(self, task: Task, work: Sequence[Any], weights: Any) -> list[EpisodeScore]:
         """A score for every item; what a dying worker did not return is run again."""

@@ -67,9 +67,9 @@ class Sample:
 class EpisodeScore(NamedTuple):
     """Result of one greedy episode."""
 
-    cost: float  # the metric that is reported; lower is better
+    value: float  # the metric that is reported
     decisions: int
-    loss: float  # what training minimises: the cost itself, or the negated return
+    loss: float  # what training minimises: a metric, or the negated return
 
 
 class RolloutEngine(Protocol):

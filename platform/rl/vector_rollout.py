@@ -110,8 +110,8 @@ class VectorEngine:
 
     Observations and actions may be trees, with a branch for each agent or shared by all of them;
     one module decides for all agents at once. Environments seeded alike must get the same input.
-    `outcome` returns an episode's metrics when it ends; `cost` names the one to minimise, the
-    negated return where there is none.
+    `outcome` returns an episode's metrics when it ends; `metric` names the one to report, the
+    return where there is none.
 
     A module that samples by the column `RNG_KEY` (models/keyed_random.py) samples the same in any
     batch, so the number of workers does not change the result.
@@ -121,10 +121,10 @@ class VectorEngine:
         self,
         make: MakeEnvs,
         outcome: Outcome | None = None,
-        cost: str | None = None,
+        metric: str | None = None,
         rows: Rows | None = None,
     ) -> None:
-        self._make, self._outcome, self._cost, self._rows = make, outcome, cost, rows
+        self._make, self._outcome, self._metric, self._rows = make, outcome, metric, rows
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         action_seeds = torch.tensor([own.action_seed for own in assignments])
@@ -146,9 +146,9 @@ class VectorEngine:
         envs.close()
         scores = []
         for index, length in enumerate(buffer.lengths):
-            loss = -float(buffer.tables["reward"][:length, index].sum())
-            cost = loss if self._cost is None else buffer.figures[index][self._cost]
-            scores.append(EpisodeScore(cost, int(length), loss))
+            total = float(buffer.tables["reward"][:length, index].sum())
+            value = total if self._metric is None else buffer.figures[index][self._metric]
+            scores.append(EpisodeScore(value, int(length), loss=-total))
         return scores
 
     def _run(

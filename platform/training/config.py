@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.metrics import Measure
 from loadmaster.envs.settings import Settings
 from loadmaster.models.storage import Place
 
@@ -160,7 +161,7 @@ class Recipe:
 
     system: str
     config_class: type[TrainingConfig]
-    metric: Callable[[Any], str]  # config -> name of the validation metric; lower is better
+    metric: Callable[[Any], Measure]  # config -> what validation measures
     algorithm: Callable[[Any], Any]  # config -> an InputDrivenConfig, ready to build
     baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # config, seeds -> metric by name
     # config -> the network's settings in a bundle; InputError for what cannot run; compile once,
@@ -170,13 +171,13 @@ class Recipe:
     compile: Callable[[Any], None] = lambda config: None
 
 
-def mean_costs(
-    names: Sequence[str], seeds: Sequence[int], cost: Callable[[str, int], float]
+def mean_scores(
+    names: Sequence[str], seeds: Sequence[int], score: Callable[[str, int], float]
 ) -> dict[str, float]:
-    """Mean episode cost of each name, in threads: compiled episodes release the GIL."""
+    """Mean episode score of each name, in threads: compiled episodes release the GIL."""
 
     def mean(name: str) -> float:
-        return float(np.mean([cost(name, seed) for seed in seeds]))
+        return float(np.mean([score(name, seed) for seed in seeds]))
 
     with ThreadPoolExecutor() as threads:
         return dict(zip(names, threads.map(mean, names), strict=True))

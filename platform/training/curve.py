@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from loadmaster.envs.metrics import Measure
 from loadmaster.models.files import atomic_binary_file
 from loadmaster.platform.evaluation import charts
 from loadmaster.platform.training.history import (
     Effort,
     History,
-    axis_label,
     common_metric,
     read_history,
 )
@@ -39,24 +39,24 @@ def draw_curves(
     histories: Sequence[History], file: IO[bytes], against: Effort = "decisions", kind: str = "png"
 ) -> None:
     """Validation over effort, a dot at the best; best baselines as horizontal lines."""
-    metric = axis_label(common_metric(histories))
+    metric = common_metric(histories)
     scale, effort = _effort(histories, against)
     with mpl.rc_context(charts.STYLE):
         figure = Figure(figsize=(7.5, 4.2), layout="constrained")
         axes = figure.subplots()
         for history, style in zip(histories, _styles(), strict=False):
             _draw(axes, history, against, scale, style)
-        _draw_baselines(axes, histories)
+        _draw_baselines(axes, histories, metric)
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=against == "iterations"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         # An untrained policy may be at 330 where trained ones are between 93 and 100.
         values = [value for history in histories for value in history.values]
-        if max(values) >= LOG_FROM * min(values) > 0:
+        if metric.relative and max(values) >= LOG_FROM * min(values) > 0:
             axes.set_yscale("log")
             charts.plain_log(axes.yaxis, 8)
         axes.set_xlabel(effort)
-        axes.set_ylabel(metric)
+        axes.set_ylabel(metric.title)
         axes.set_title("Greedy policy on sequences it never learns from", loc="left", fontsize=11)
         if len(histories) > 1:
             charts.legend_outside(axes, "run (best)")
@@ -88,7 +88,7 @@ def _draw(axes: Axes, history: History, against: Effort, scale: float, style: An
     effort = [getattr(point, against) / scale for point in history.points]
     values = [point.validation for point in history.points]
     best = history.best
-    label = f"{_literal(history.name)}  ({best.validation:,.1f})"
+    label = f"{_literal(history.name)}  ({history.metric.figure(best.validation)})"
     axes.plot(effort, values, linewidth=2, label=label, **style)
     axes.plot(getattr(best, against) / scale, best.validation, "o", color=style["color"])
 
@@ -100,7 +100,7 @@ def _literal(name: str) -> str:
     return f"\u200b{name}" if name.startswith("_") else name
 
 
-def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
+def _draw_baselines(axes: Axes, histories: Sequence[History], metric: Measure) -> None:
     """Draw one line if all runs share the best baseline, else one a run."""
     found: dict[tuple[str, float], list[tuple[str, str]]] = {}  # runs and their colours
     for history, style in zip(histories, _styles(), strict=False):
@@ -112,12 +112,13 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
         axes.axhline(value, color=charts.INK, **LEVEL)
         # Beside the curves: on the left if one crosses the line late, else on the right.
         left = any(
-            h.points[len(h.points) // 2].validation > value > h.best.validation for h in histories
+            (h.points[len(h.points) // 2].validation - value) * (value - h.best.validation) > 0
+            for h in histories
         )
         below = sum(h.points[0 if left else -1].validation < value for h in histories)
         above = 2 * below >= len(histories)
         axes.annotate(
-            f"{name}, the best baseline: {value:,.1f}",
+            f"{name}, the best baseline: {metric.figure(value)}",
             (0 if left else 1, value),
             xycoords=("axes fraction", "data"),
             xytext=(3 if left else -2, 5 if above else -5),
@@ -131,5 +132,7 @@ def _draw_baselines(axes: Axes, histories: Sequence[History]) -> None:
     else:
         for (name, value), ((first, colour), *others) in found.items():
             more = f" and {len(others)} more" if others else ""
-            label = f"{name}, the best baseline\nof {_literal(first)}{more}  ({value:,.1f})"
+            label = (
+                f"{name}, the best baseline\nof {_literal(first)}{more}  ({metric.figure(value)})"
+            )
             axes.axhline(value, color=colour, label=label, **LEVEL)

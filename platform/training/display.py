@@ -12,7 +12,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from loadmaster.platform.training.history import metric_label, percent_change, unit_suffix
+from loadmaster.envs.metrics import Measure
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH, CURVE_WIDTH = 76, 40
@@ -23,7 +23,7 @@ LINE_EVERY_S = 10.0  # without a terminal
 class Progress:
     """The latest metrics of a run and its validations so far."""
 
-    metric: str
+    metric: Measure
     iterations: int  # total
     began: float
     ends: float = math.inf  # time limit, on the clock of `began`
@@ -45,11 +45,12 @@ class Progress:
 
     @property
     def best_baseline(self) -> tuple[str, float] | None:
-        return min(self.baselines.items(), key=lambda pair: pair[1], default=None)
+        rank = self.metric.rank
+        return min(self.baselines.items(), key=lambda pair: rank(pair[1]), default=None)
 
     @property
     def best(self) -> tuple[int, float]:
-        return min(self.curve, key=lambda point: point[1])
+        return min(self.curve, key=lambda point: self.metric.rank(point[1]))
 
 
 @contextmanager
@@ -108,12 +109,12 @@ def line(progress: Progress, now: float) -> str:
 
 def against_baseline(progress: Progress) -> str:
     """The latest validation beside the best baseline."""
-    value = progress.curve[-1][1]
-    text = f"{metric_label(progress.metric)} {value:.1f}{unit_suffix(progress.metric)}"
+    value, metric = progress.curve[-1][1], progress.metric
+    text = f"{metric.label} {metric.text(value)}"
     if progress.best_baseline is None:
         return text
     name, baseline = progress.best_baseline
-    return f"{text} ({name} {baseline:.1f}, {percent_change(value, baseline)})"
+    return f"{text} ({name} {metric.figure(baseline)}, {metric.change(value, baseline)})"
 
 
 def missing_workers(progress: Progress) -> str:
@@ -179,9 +180,9 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
         table.add_row("candidates", costs)
     if progress.curve:
         table.add_row("validation", against_baseline(progress))
-        values = [value for _, value in progress.curve]
+        values, figure = [value for _, value in progress.curve], progress.metric.figure
         curve = Text(sparkline(values), style="cyan")
-        curve.append(f"  {values[0]:.1f} to {min(values):.1f}", style="dim")
+        curve.append(f"  {figure(values[0])} to {figure(progress.best[1])}", style="dim")
         table.add_row("", curve)
     table.add_row("time", time_left(progress, now) or "starting")
     return Panel(table, title=Text(title), title_align="left", width=WIDTH)

@@ -3,34 +3,38 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.metrics import Measure
 from loadmaster.models.storage import Location, Place, is_remote, parse_place
 from loadmaster.platform.training.run_folder import CONFIG, MANIFEST, METRICS, RunFolder
 
 Effort = Literal["iterations", "decisions", "minutes"]  # x axis of a learning curve
-LABELS = {"jct_s": "mean JCT", "makespan_s": "makespan"}
+UNKNOWN = Measure("validation", "validation", "")
 
 
-def metric_label(metric: str) -> str:
-    return LABELS.get(metric, metric.removesuffix("_s"))
+def describe_metric(metric: Measure) -> dict[str, Any]:
+    """Entries of a run's manifest."""
+    own = asdict(metric)
+    return {"metric": own.pop("name"), "metric_labels": own}
 
 
-def unit_suffix(metric: str) -> str:
-    """Unit with a leading space; a metric whose name does not end in `_s` has none."""
-    return " s" if metric.endswith("_s") else ""
-
-
-def axis_label(metric: str) -> str:
-    return f"{metric_label(metric)},{unit_suffix(metric)}".rstrip(",")
-
-
-def percent_change(value: float, reference: float) -> str:
-    return f"{100 * (value / reference - 1):+.1f}%"
+def _metric(manifest: Mapping[str, Any], folder: Place) -> Measure | None:
+    """The metric in a manifest; None if it has none yet. Old runs have its name alone."""
+    name = manifest.get("metric")
+    if name is None:
+        return None
+    labels = {"label": str(name).removesuffix("_s"), "unit": "s" if str(name)[-2:] == "_s" else ""}
+    try:
+        return Measure(str(name), **manifest.get("metric_labels", labels))
+    except TypeError:
+        raise InputError(
+            f"{folder / MANIFEST}: metric_labels are malformed; the run is damaged"
+        ) from None
 
 
 class Point(NamedTuple):
@@ -48,7 +52,7 @@ class History:
 
     name: str
     folder: Place
-    metric: str | None  # None: not in the manifest yet
+    metric: Measure  # UNKNOWN: not in the manifest yet
     iterations: int
     points: tuple[Point, ...]
     best_baseline: tuple[str, float] | None  # on the same sequences
@@ -61,7 +65,7 @@ class History:
     @property
     def best(self) -> Point:
         finite = (point for point in self.points if math.isfinite(point.validation))
-        return min(finite, key=lambda point: point.validation)
+        return min(finite, key=lambda point: self.metric.rank(point.validation))
 
 
 def read_history(folder: Place, name: str | None = None) -> History:
@@ -88,14 +92,14 @@ def _read_history(copy: Path, folder: Place, name: str) -> History:
         rows = run.rows()
     except UnicodeDecodeError:
         raise InputError(f"{folder / METRICS} is not text; the run is damaged") from None
-    metric = manifest.get("metric")
+    metric = _metric(manifest, folder) or UNKNOWN
     history = History(
         name=name,
         folder=folder,
-        metric=None if metric is None else str(metric),
+        metric=metric,
         iterations=int(rows[-1]["iteration"]) if rows else 0,
         points=tuple(_points(rows)),
-        best_baseline=_best_baseline(manifest, folder),
+        best_baseline=_best_baseline(manifest, metric, folder),
     )
     if not history.values:
         raise InputError(f"{str(folder)!r} has no validation yet; nothing to draw")
@@ -111,7 +115,9 @@ def _points(rows: Iterable[Mapping[str, float]]) -> Iterator[Point]:
             yield Point(row["iteration"], decisions, seconds / 60, row["validation"])
 
 
-def _best_baseline(manifest: Mapping[str, Any], folder: Place) -> tuple[str, float] | None:
+def _best_baseline(
+    manifest: Mapping[str, Any], metric: Measure, folder: Place
+) -> tuple[str, float] | None:
     try:
         known = [(name, float(value)) for name, value in manifest.get("baselines", {}).items()]
     except (AttributeError, TypeError, ValueError):
@@ -119,7 +125,7 @@ def _best_baseline(manifest: Mapping[str, Any], folder: Place) -> tuple[str, flo
             f"{folder / MANIFEST}: baselines are not numbers; the run is damaged"
         ) from None
     finite = (pair for pair in known if math.isfinite(pair[1]))
-    return min(finite, key=lambda pair: pair[1], default=None)
+    return min(finite, key=lambda pair: metric.rank(pair[1]), default=None)
 
 
 def read_histories(given: Sequence[str]) -> list[History]:
@@ -153,9 +159,10 @@ def _name_and_folder(text: str) -> tuple[str | None, Place]:
     return name, parse_place(folder)
 
 
-def common_metric(histories: Sequence[History]) -> str:
+def common_metric(histories: Sequence[History]) -> Measure:
     """The one metric of all runs; those without an entry are assumed to have it."""
-    metrics = {history.metric for history in histories if history.metric is not None}
+    metrics = {history.metric.name: history.metric for history in histories}
+    metrics.pop(UNKNOWN.name, None)
     if len(metrics) > 1:
         raise InputError(f"the runs measure {', '.join(sorted(metrics))}; expected one metric")
-    return metrics.pop() if metrics else "validation"
+    return next(iter(metrics.values()), UNKNOWN)

@@ -29,6 +29,7 @@ from loadmaster.platform.ray.cleanup import (
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 from loadmaster.platform.training.display import Progress, display
+from loadmaster.platform.training.history import describe_metric
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import Tracker, trackers_for
 from loadmaster.platform.training.trainer import Trainer
@@ -109,7 +110,9 @@ def run(
         show(progress)
         progress.baselines = trainer.recipe.baselines(config, trainer.validation_seeds)
         # Now, so that the curve can be drawn during the run.
-        folder.update_manifest(metric=progress.metric, baselines=dict(progress.baselines))
+        folder.update_manifest(
+            **describe_metric(progress.metric), baselines=dict(progress.baselines)
+        )
         if not progress.curve:
             log({"iteration": float(trainer.iteration), "validation": trainer.validate()})
             save_policy(trainer, folder, progress)
@@ -161,7 +164,7 @@ def save_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None
     if isinstance(environment, Settings):
         changed = environment.model_dump(mode="json", exclude_defaults=True)
     results: dict[str, Any] = {
-        "metric": progress.metric,
+        "metric": progress.metric.name,
         "validation": dict(progress.curve).get(trainer.iteration),
         "validation_sequences": progress.sequences,
     }

@@ -67,8 +67,8 @@ class Trainer:
         return figures
 
     def validate(self) -> float:
-        """Mean cost of the greedy policy on the validation sequences."""
-        return float(np.mean(self.algorithm.episode_costs(self.validation_seeds)))
+        """The greedy policy's mean metric on the validation sequences."""
+        return float(np.mean(self.algorithm.episode_values(self.validation_seeds)))
 
     def weights(self) -> dict[str, torch.Tensor]:
         """The network's weights to save, by its own names."""

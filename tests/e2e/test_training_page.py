@@ -64,6 +64,6 @@ def test_system_of_another_package_trains(page: str, tmp_path: Path, ray_session
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["metric"] == "cost"
-    assert found["best"]["value"] < min(found["baselines"]["keep-left"], found["untrained"])
+    assert found["metric"] == "return"
+    assert found["best"]["value"] > max(found["baselines"]["keep-left"], found["untrained"])
     assert (tmp_path / found["run"] / "best" / "weights.safetensors").is_file()

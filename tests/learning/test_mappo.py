@@ -49,7 +49,7 @@ def opened_after(iterations: int, how: Learning, agents: Sequence[str] = AGENTS)
     with built(how, agents=agents) as algorithm:
         for _ in range(iterations):
             algorithm.train()
-        return vaults_opened(algorithm.episode_costs(SEEDS))
+        return vaults_opened(algorithm.episode_values(SEEDS))
 
 
 @pytest.mark.parametrize(("kind", "iterations"), [("v", ITERATIONS), ("q", 2 * ITERATIONS)])

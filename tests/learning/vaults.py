@@ -164,10 +164,10 @@ def vaults_config(
     return config.central_critic(critic=None if kind == "none" else critic)
 
 
-def vaults_opened(costs: Sequence[float]) -> float:
+def vaults_opened(returns: Sequence[float]) -> float:
     """The share of the vaults that were opened in time to pay, over the episodes of SEEDS."""
     paid = [
-        STEPS * float(toll_of(game_of(seed)[1])) - cost
-        for seed, cost in zip(SEEDS, costs, strict=True)
+        STEPS * float(toll_of(game_of(seed)[1])) + own
+        for seed, own in zip(SEEDS, returns, strict=True)
     ]
     return float(np.mean(paid)) / BEST

@@ -14,6 +14,7 @@ from loadmaster.envs.gpu_scheduling.episode import build_episode, run_episode
 from loadmaster.envs.gpu_scheduling.observation import observation_space
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
+from loadmaster.envs.metrics import Measure
 from loadmaster.models.das.compiled import is_supported
 from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
@@ -27,7 +28,7 @@ from loadmaster.platform.training.config import (
     Rollouts,
     Schedule,
     TrainingConfig,
-    mean_costs,
+    mean_scores,
 )
 
 # The strongest of each ordering, and the paper's first.
@@ -78,7 +79,7 @@ def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
 
     known = config.environment.durations == "known"
     names = (*SHOWN, *SHOWN_IF_DURATIONS_ARE_KNOWN) if known else SHOWN
-    return mean_costs(names, seeds, cost)
+    return mean_scores(names, seeds, cost)
 
 
 def network(config: DasTraining) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def compile_loops(config: DasTraining) -> None:
 RECIPE = Recipe(
     system="das",
     config_class=DasTraining,
-    metric=lambda config: COST,
+    metric=lambda config: Measure(COST, "mean JCT", "s"),
     algorithm=algorithm,
     baselines=baselines,
     network=network,

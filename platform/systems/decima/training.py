@@ -16,6 +16,7 @@ from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.metrics import Measure
 from loadmaster.models.decima.gradient import DecisionMinibatches, log_probability_and_entropy
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
@@ -29,7 +30,7 @@ from loadmaster.platform.training.config import (
     Rollouts,
     Schedule,
     TrainingConfig,
-    mean_costs,
+    mean_scores,
 )
 
 
@@ -63,8 +64,10 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
     )
 
 
-def metric(config: DecimaTraining) -> str:
-    return "makespan_s" if config.environment.objective == "makespan" else "jct_s"
+def metric(config: DecimaTraining) -> Measure:
+    if config.environment.objective == "makespan":
+        return Measure("makespan_s", "makespan", "s")
+    return Measure("jct_s", "mean JCT", "s")
 
 
 def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
@@ -74,7 +77,7 @@ def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
         result = run_episode(name, config.environment, seed, workload)
         return episode_cost(config.environment, result)
 
-    return mean_costs([name for name in BASELINES if name != "random"], seeds, cost)
+    return mean_scores([name for name in BASELINES if name != "random"], seeds, cost)
 
 
 def network(config: DecimaTraining) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from loadmaster.envs.errors import InputError
 from loadmaster.platform.training.config import TrainingConfig
 from loadmaster.platform.training.curve import draw_curve, draw_curves
 from loadmaster.platform.training.history import Effort, Point, read_histories, read_history
@@ -20,6 +21,8 @@ from tests.platform.cli.one_line import Cli, Patch
 
 pytestmark = pytest.mark.usefixtures("here")
 BASELINES = {"fair": 50.0, "fifo": 90.0}
+LABELS = {"label": "mean JCT", "unit": "s"}
+REWARD = {"label": "reward", "unit": "", "better": "higher", "relative": False}
 
 
 def make_run(
@@ -28,12 +31,13 @@ def make_run(
     metric: str | None = "jct_s",
     baselines: Any = BASELINES,
     every: int = 2,
+    labels: Any = LABELS,
 ) -> Path:
     """Validated every other iteration; an iteration is 1000 decisions in 30 s. No config.yaml."""
     (folder := Path(name)).mkdir(parents=True)
     manifest: dict[str, Any] = {"system": "decima"}
     if metric is not None:
-        manifest |= {"metric": metric, "baselines": baselines}
+        manifest |= {"metric": metric, "baselines": baselines, "metric_labels": labels}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     lines = ["iteration,validation,seconds,decisions_in_all"]
     validations = {every * i: value for i, value in enumerate(values)}
@@ -51,7 +55,7 @@ def test_points_and_baseline_of_a_running_run() -> None:
     history = read_history(run)
     best = Point(2, 2000, 1.0, 45.0)
     assert history.points == (Point(0, 0, 0.0, 80.0), best, Point(4, 4000, 2.0, 60.0))
-    assert (history.name, history.metric, history.iterations) == ("one", "jct_s", 4)
+    assert (history.name, history.metric.name, history.iterations) == ("one", "jct_s", 4)
     assert (history.best, history.best_baseline) == (best, ("fair", 50.0))
 
 
@@ -75,6 +79,18 @@ def test_names_of_runs(given: tuple[str, ...], names: list[str], monkeypatch: Pa
     for folder in ("a/run", "b/run", "c/lr=0.1"):
         make_run(folder, 80.0)
     assert [history.name for history in read_histories(given)] == names
+
+
+def test_run_in_which_higher_is_better() -> None:
+    baselines = {"static": -0.3, "flink": -0.1}
+    run = make_run("one", -0.4, 0.2, -0.2, metric="reward", labels=REWARD, baselines=baselines)
+    history = read_history(run)
+    assert (history.best.validation, history.best_baseline) == (0.2, ("flink", -0.1))
+
+
+def test_labels_of_a_damaged_run() -> None:
+    with pytest.raises(InputError, match=r"one/manifest\.json: metric_labels are malformed"):
+        read_history(make_run("one", 80.0, labels={"colour": "red"}))
 
 
 @pytest.fixture

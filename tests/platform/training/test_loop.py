@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from loadmaster.envs.metrics import Measure
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import build_network, load_bundle
 from loadmaster.platform.systems.decima.training import DecimaTraining
@@ -20,6 +21,7 @@ from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import CsvTracker
 
 pytestmark = pytest.mark.usefixtures("here")
+JCT_S = Measure("jct_s", "mean JCT", "s")
 VALIDATIONS = {0: 100.0, 1: 90.0, 4: 70.0, 8: 80.0, 10: 75.0}
 REPORTED = {0: 100.0, 4: 70.0, 8: 80.0, 10: 75.0}  # untrained, every fourth, and at the end
 
@@ -39,7 +41,7 @@ class FakeTrainer:
         self.network = build_network("decima", {})
         self.recipe: Any = SimpleNamespace(
             system="decima",
-            metric=lambda config: "jct_s",
+            metric=lambda config: JCT_S,
             baselines=lambda config, seeds: {"fair": 90.0, "fifo": 95.0},
             network=lambda config: config.network.model_dump(),
         )
@@ -176,7 +178,7 @@ SEARCH = {"iteration": 30.0, "decisions_per_s": 10.0, "cost_mean": 70.0, "cost_b
 def progress(**changed: Any) -> Progress:
     """Thirty iterations of 100 done in sixty seconds."""
     values: dict[str, Any] = {
-        "metric": "jct_s", "iterations": 100, "began": 1000.0, "updated": 1060.0, "workers": 2,
+        "metric": JCT_S, "iterations": 100, "began": 1000.0, "updated": 1060.0, "workers": 2,
         "baselines": {"fifo": 200.0, "fair": 80.0}, "figures": dict(FIGURES),
         "curve": [(0, 160.0), (10, 100.0), (20, 60.0)],
     }  # fmt: skip
@@ -192,6 +194,8 @@ def drawn(shown: Progress, now: float) -> str:
 START = {"iteration": 0.0}
 RETURN = "12,346 decisions/s  return -1,234 ±99  entropy 1.23"
 JCT = "mean JCT 60.0 s (fair 80.0, -25.0%)"
+REWARD = Measure("reward", "reward", "", better="higher", relative=False)
+CURVE = [(0, -0.4), (10, 0.1), (20, 0.01)]
 
 
 @pytest.mark.parametrize(
@@ -201,13 +205,23 @@ JCT = "mean JCT 60.0 s (fair 80.0, -25.0%)"
         ({"figures": START, "curve": []}, "0/100"),
         ({"figures": START, "curve": [(0, 160.0)]}, "0/100  mean JCT 160.0 s (fair 80.0, +100.0%)"),
         (
-            {"figures": SEARCH, "metric": "cost", "baselines": {}},
+            {"figures": SEARCH, "metric": Measure("cost", "cost", ""), "baselines": {}},
             "30/100  10 decisions/s  candidates 70.0, best 60.0  cost 60.0  2:20 left",
+        ),
+        (
+            {"metric": REWARD, "curve": CURVE, "baselines": {"hpa": -0.05, "static": -0.2}},
+            f"30/100  {RETURN}  reward 0.010 (hpa -0.050, +0.060)  2:20 left",
         ),
     ],
 )
 def test_line(changed: dict[str, Any], expected: str) -> None:
     assert line(progress(**changed), 1060.0) == f"iteration {expected}"
+
+
+def test_higher_values_are_better_where_the_metric_says_so() -> None:
+    shown = progress(metric=REWARD, curve=CURVE)
+    assert shown.best == (10, 0.1)
+    assert "▁█▇  -0.400 to 0.100" in drawn(shown, 1060.0)
 
 
 @pytest.mark.parametrize(

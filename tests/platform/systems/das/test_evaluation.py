@@ -113,7 +113,7 @@ def test_conditions_and_folder_names(values: dict[str, Any], words: str, folder:
 @pytest.mark.slow
 def test_evaluation_runs_the_episodes_of_validation() -> None:
     module, seeds = module_of(**NETWORK), [0, 5]
-    validated = [score.cost for score in DasEngine(SETTINGS).judge(module, seeds)]
+    validated = [score.value for score in DasEngine(SETTINGS).judge(module, seeds)]
     # The sizes of the observation come from the policy, not from the evaluation's settings.
     settings, workload = GpuSchedulingSettings(jobs=60), load_workload(SETTINGS)
     policy = LearnedDas(module.network, SETTINGS)
