@@ -96,7 +96,8 @@ SYSTEMS = (
         "A graph network chooses the next stage and how parallel its job may run.",
     ),
 )
-WITHOUT_SYSTEM = ("stream_scaling",)  # environments in which only rules decide
+# Without a trained policy yet: only rules decide in their environments.
+UNTRAINED = (System("sure", "stream_scaling", "Scales every task of a streaming job."),)
 
 
 def systems() -> dict[str, System]:
@@ -216,7 +217,7 @@ class EnvironmentSpec:
 
 def environments() -> dict[str, EnvironmentSpec]:
     """Every built-in environment, by name."""
-    names = sorted({*(system.environment for system in SYSTEMS), *WITHOUT_SYSTEM})
+    names = sorted({system.environment for system in (*SYSTEMS, *UNTRAINED)})
     return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 

@@ -70,6 +70,14 @@ def over_defaults(default: BaseModel, values: Mapping[str, Any]) -> dict[str, An
     return tree
 
 
+def in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and values of settings as text, for titles and names of folders."""
+    return [
+        (name, f"{value:g}" if isinstance(value, float) else str(value))
+        for name, value in values.items()
+    ]
+
+
 def _unknown_setting(kind: type[BaseModel], path: Sequence[int | str]) -> InputError:
     """Name the new name of a renamed setting, or the nearest one."""
     for key in path[:-1]:

@@ -94,18 +94,27 @@ def evaluations(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Rows of setting, metric, mean, best baseline, its mean, difference and seeds."""
     entries = results.get("evaluations")
     return [
-        (
-            _cell(entry.get("setting", "-")),
-            _cell(entry.get("metric", "-")),
-            _estimate(entry, "mean"),
-            _cell(entry.get("best_baseline", "-")),
-            _estimate(entry, "baseline"),
-            _estimate(entry, "difference_percent", "+.1f", "%"),
-            _cell(entry.get("seeds", "-")),
-        )
+        _evaluation(entry)
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, Mapping)
     ]
+
+
+def _evaluation(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """One row; a metric of which percentages mean nothing has its difference in its own unit."""
+    absolute = "difference" in entry
+    form = ",.3f" if absolute else ",.1f"
+    return (
+        _cell(entry.get("setting", "-")),
+        _cell(entry.get("metric", "-")),
+        _estimate(entry, "mean", form),
+        _cell(entry.get("best_baseline", "-")),
+        _estimate(entry, "baseline", form),
+        _estimate(entry, "difference", "+.3f")
+        if absolute
+        else _estimate(entry, "difference_percent", "+.1f", "%"),
+        _cell(entry.get("seeds", "-")),
+    )
 
 
 def facts(values: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:

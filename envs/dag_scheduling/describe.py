@@ -1,6 +1,7 @@
 """Short descriptions of an episode's settings, for titles."""
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.settings import in_words
 
 
 def describe_episode(settings: DagSchedulingSettings) -> str:
@@ -27,7 +28,4 @@ def changed_settings(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     if classes:
         values.pop("executors", None)  # implied by the classes
         values["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
-    return [
-        (name, f"{value:g}" if isinstance(value, float) else str(value))
-        for name, value in values.items()
-    ]
+    return in_words(values)

@@ -2,6 +2,7 @@
 
 from loadmaster.envs.errors import counted
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
+from loadmaster.envs.settings import in_words
 
 
 def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = None) -> str:
@@ -29,10 +30,7 @@ def changed_settings(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
         values["cluster"] = settings.cluster
     if settings.gpu_types:
         values["gpu_types"] = "+".join(_gpu(gpu) for gpu in settings.gpu_types)
-    return [
-        (name, f"{value:g}" if isinstance(value, float) else str(value))
-        for name, value in values.items()
-    ]
+    return in_words(values)
 
 
 def _jobs(settings: GpuSchedulingSettings, recorded: int | None) -> str:

@@ -39,7 +39,9 @@ def restarts_per_day(result: EpisodeResult) -> float:
 def episode_metrics(settings: StreamScalingSettings) -> tuple[Metric, ...]:
     """Metrics of an evaluation with these settings, the primary one first."""
     return (
-        Metric("reward", "reward", "", lambda result: result.reward, better="higher"),
+        Metric(
+            "reward", "reward", "", lambda result: result.reward, better="higher", relative=False
+        ),
         Metric("latency", "mean latency", "s", mean_latency_s),
         Metric("latency_p99", "p99 latency", "s", lambda result: latency_quantile_s(result, 0.99)),
         Metric(

@@ -65,6 +65,7 @@ def evaluate(
 
     from loadmaster.envs.registry import systems
     from loadmaster.platform.evaluation import adapters, comparison, files, report
+    from loadmaster.platform.evaluation.explanations import print_explanations
 
     adapter = adapters.find_adapter(target)
     chosen_seeds = adapters.choose_seeds(first_seed, seeds)
@@ -111,7 +112,7 @@ def evaluate(
         console.width = PIPED_WIDTH
     report.print_report(result, console)
     for name, explained in explanations.items():
-        report.print_explanations(name, first_seed, explained, adapter.choice, console)
+        print_explanations(name, first_seed, explained, adapter.choice, console)
     if explanations:
         console.print()
     print(f"Tables and charts: {folder}{os.sep}")

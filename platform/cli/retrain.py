@@ -123,7 +123,7 @@ def report(result: ComparisonResult, as_json: bool) -> None:
     print(
         f"{result.metric} on {result.sequences} unseen sequences: {old.name} "
         f"{figure(old.mean)}, {new.name} {figure(new.mean)}: "
-        f"{figure(result.difference_percent)}% "
+        f"{result.difference_text or 'unknown'} "
         f"[{figure(result.ci95[0])}, {figure(result.ci95[1])}], {word}"
     )
     print(f"Bundle: {new.folder}")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
-from loadmaster.envs.registry import SYSTEMS, System, environments, systems
+from loadmaster.envs.registry import SYSTEMS, UNTRAINED, System, environments, systems
 from loadmaster.envs.settings import Settings, parse_assignments
 from loadmaster.models import manifest
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
@@ -82,9 +82,10 @@ def find_adapter(name: str) -> EnvironmentAdapter:
 
 def environment_part(environment: str, part: str) -> Any:
     """Load a part of the built-in system that acts in the environment."""
-    system = next((one for one in SYSTEMS if one.environment == environment), None)
+    having = [one for one in (*SYSTEMS, *UNTRAINED) if one.has(part)]
+    system = next((one for one in having if one.environment == environment), None)
     if system is None:
-        expected = " or ".join(sorted(one.environment for one in SYSTEMS))
+        expected = " or ".join(sorted(one.environment for one in having))
         raise InputError(f"{environment} has no {part}; expected {expected}")
     return system.load(part)
 

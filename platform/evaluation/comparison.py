@@ -1,134 +1,33 @@
-"""Compare policies that ran the same seeds: figures, ranking and paired differences.
-
-All figures are resampled over seeds with the same draws. Two policies that ran the same job
-sequences are therefore resampled together, and the difficulty of a sequence cancels out of their
-difference. The draws come from a fixed seed: the same results give the same interval.
-"""
+"""Compare policies that ran the same seeds: figures, ranking and paired differences."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.settings import Settings
 from loadmaster.models.policy import ExplainedDecision
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, EvaluationSetup, Learned
+from loadmaster.platform.evaluation.statistics import (
+    Difference,
+    Share,
+    Summary,
+    interval_ends,
+    paired_difference,
+    rounded,
+    share_closed,
+    summarise,
+)
 from loadmaster.platform.systems.bundle_ref import BundleRef
 from loadmaster.serving.policies.comparison import ComparisonResult, PolicyScore
 
 OPTIMUM = "optimal"
 MOST_LINES = 12  # in one chart
-RESAMPLES = 10_000
-DRAWS_SEED = 20_190_819
-CELLS_MAX = 20_000_000  # elements of the resampling weights; beyond it, fewer resamples
 FEW_SEEDS = 5  # below it, intervals are flagged: 95% intervals hold less often than they should
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A 95% interval; both ends are nan for a single seed."""
-
-    low: float
-    high: float
-
-    @property
-    def excludes_zero(self) -> bool:
-        return self.low > 0 or self.high < 0
-
-
-NO_INTERVAL = Interval(math.nan, math.nan)
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Figures of one policy in one metric, over seeds."""
-
-    mean: float
-    iqm: float
-    interval: Interval  # of the mean
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A policy minus a reference, paired by seed."""
-
-    mean: float
-    interval: Interval
-    percent: float  # of the absolute value of the reference's mean
-    percent_interval: Interval
-
-
-def interquartile_mean(values: NDArray[np.float64]) -> float:
-    """25% trimmed mean; the number of values cut on each side is rounded down."""
-    ordered = np.sort(values)
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else math.nan
-
-
-def summarise(values: NDArray[np.float64]) -> Summary:
-    """Summarise `values` (seeds,); nan values are left out."""
-    known = values[np.isfinite(values)]
-    mean = float(known.mean()) if len(known) else math.nan
-    return Summary(mean, interquartile_mean(known), _interval(resampled_means(values), len(known)))
-
-
-def paired_difference(values: NDArray[np.float64], reference: NDArray[np.float64]) -> Difference:
-    """Difference of two arrays (seeds,) with the same seeds in the same order."""
-    both = np.isfinite(values) & np.isfinite(reference)
-    ours, theirs = values[both], reference[both]
-    if not len(ours):
-        return Difference(math.nan, NO_INTERVAL, math.nan, NO_INTERVAL)
-    our_means, their_means = resampled_means(ours), resampled_means(theirs)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        percent = 100 * np.mean(ours - theirs) / np.abs(np.mean(theirs))
-        percents = 100 * (our_means - their_means) / np.abs(their_means)
-    percents = np.where(np.isfinite(percents), percents, np.nan)
-    return Difference(
-        float(np.mean(ours - theirs)),
-        _interval(our_means - their_means, len(ours)),
-        float(percent),
-        _interval(percents, len(ours)),
-    )
-
-
-def resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(resamples,) means of `values` (seeds,) drawn with replacement; nan values are left out."""
-    weights = _resampling_weights(len(values))  # (resamples, seeds)
-    known = np.isfinite(values)
-    if known.all():
-        return weights @ values / len(values)
-    with np.errstate(invalid="ignore"):
-        means: NDArray[np.float64] = weights[:, known] @ values[known] / weights[:, known].sum(1)
-    return means
-
-
-@lru_cache(maxsize=2)
-def _resampling_weights(seeds: int) -> NDArray[np.float64]:
-    """(resamples, seeds) how often each resample drew each seed."""
-    resamples = min(RESAMPLES, max(1000, CELLS_MAX // seeds))
-    generator = np.random.default_rng(DRAWS_SEED)
-    return generator.multinomial(seeds, np.full(seeds, 1 / seeds), resamples).astype(np.float64)
-
-
-def _interval(means: NDArray[np.float64], seeds: int) -> Interval:
-    """Percentile interval of resampled means, widened for small samples.
-
-    A plain percentile interval is too narrow on small samples: with 20 seeds it holds the true
-    mean 93 times in 100, not 95. Hesterberg's expanded percentiles (2015) correct this: the tails
-    are cut where a t interval would cut them.
-    """
-    if seeds < 2 or np.isnan(means).all():
-        return NO_INTERVAL
-    t = stats.t.ppf(0.975, seeds - 1)
-    tail = stats.norm.cdf(-math.sqrt(seeds / (seeds - 1)) * t)
-    low, high = np.nanquantile(means, [tail, 1 - tail])
-    return Interval(float(low), float(high))
 
 
 @dataclass(frozen=True)
@@ -143,6 +42,7 @@ class Comparison:
     best_baseline: str | None  # oracles excluded; None: no baseline took part
     differences: dict[str, Difference]  # policy -> from the best baseline, primary metric
     gaps: dict[str, Summary]  # policy -> percent above the optimum; empty if it did not run
+    closed: dict[str, Share]  # policy -> of the gap to the best reference; where gaps mean nothing
     notes: tuple[str, ...] = ()  # on the workload, on learned policies, warnings
     learned: Learned = field(default_factory=dict)  # the bundles among the policies
     explanations: Mapping[str, Sequence[ExplainedDecision]] = field(default_factory=dict)
@@ -195,7 +95,7 @@ def compare(
     explanations: Mapping[str, Sequence[ExplainedDecision]] | None = None,
 ) -> Comparison:
     """Rank the policies and compute their differences from the best baseline."""
-    sign = -1.0 if setup.metrics[0].better == "higher" else 1.0
+    primary = setup.metrics[0]
     measured = {
         policy: np.array([[metric.of(result) for result in results] for metric in setup.metrics])
         for policy, results in episodes.items()
@@ -204,20 +104,20 @@ def compare(
         policy: tuple(summarise(row) for row in values) for policy, values in measured.items()
     }
 
-    def rank(policy: str) -> float:
-        mean = summaries[policy][0].mean
-        return math.inf if math.isnan(mean) else sign * mean
-
-    order = sorted(measured, key=rank)
+    order = sorted(measured, key=lambda policy: primary.rank(summaries[policy][0].mean))
     rivals = set(adapter.baselines) - setup.oracles
     best = next((policy for policy in order if policy in rivals), None)
-    differences, gaps = {}, {}
+    bound = next((policy for policy in order if policy in adapter.references), None)
+    differences, gaps, closed = {}, {}, {}
     for policy in order:
+        own = measured[policy][0]
         if best is not None and policy != best:
-            differences[policy] = paired_difference(measured[policy][0], measured[best][0])
-        if OPTIMUM in measured and policy != OPTIMUM:
+            differences[policy] = paired_difference(own, measured[best][0])
+            if bound is not None and policy not in adapter.references and not primary.relative:
+                closed[policy] = share_closed(bound, own, measured[best][0], measured[bound][0])
+        if OPTIMUM in measured and policy != OPTIMUM and primary.relative:
             optimum = measured[OPTIMUM][0]
-            gaps[policy] = summarise(100 * sign * (measured[policy][0] - optimum) / np.abs(optimum))
+            gaps[policy] = summarise(100 * primary.sign * (own - optimum) / np.abs(optimum))
     return Comparison(
         adapter=adapter,
         setup=setup,
@@ -227,6 +127,7 @@ def compare(
         best_baseline=best,
         differences=differences,
         gaps=gaps,
+        closed=closed,
         notes=(*setup.notes, *adapters.learned_notes(learned or {}), *warnings),
         learned=learned or {},
         explanations=explanations or {},
@@ -251,6 +152,7 @@ def compare_bundles(
     metric = comparison.primary
     difference = comparison.difference(ours, theirs, metric)
     lower = metric.better == "lower"
+    percent = difference.percent if metric.relative else math.nan
     return ComparisonResult(
         system=serving.system.name,
         metric=metric.name,
@@ -261,8 +163,9 @@ def compare_bundles(
         environment=settings.model_dump(mode="json", exclude_defaults=True),
         candidate=_policy_score(comparison.summaries[ours][0], candidate),
         serving=_policy_score(comparison.summaries[theirs][0], serving),
-        difference_percent=rounded(difference.percent),
-        ci95=interval_ends(difference.percent_interval),
+        difference=rounded(difference.mean),
+        difference_percent=rounded(percent),
+        ci95=interval_ends(difference.of(metric)[1]),
         better=difference.interval.high < 0 if lower else difference.interval.low > 0,
     )
 
@@ -275,12 +178,3 @@ def _policy_score(summary: Summary, bundle: BundleRef) -> PolicyScore:
         mean=rounded(summary.mean),
         ci95=interval_ends(summary.interval),
     )
-
-
-def interval_ends(interval: Interval) -> tuple[float | None, float | None]:
-    return rounded(interval.low), rounded(interval.high)
-
-
-def rounded(value: float) -> float | None:
-    """Six decimals; None for nan and infinity, which JSON cannot hold."""
-    return round(value, 6) if math.isfinite(value) else None

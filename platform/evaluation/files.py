@@ -13,8 +13,8 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_folder, missing_folders, remove_empty_folders
 from loadmaster.models.storage import check_local
 from loadmaster.platform.evaluation.adapters import Episodes, learned_records
-from loadmaster.platform.evaluation.comparison import (
-    Comparison,
+from loadmaster.platform.evaluation.comparison import Comparison
+from loadmaster.platform.evaluation.statistics import (
     Difference,
     Interval,
     Summary,
@@ -109,7 +109,7 @@ def write_everything(
     comparison: Comparison, episodes: Episodes, scratch: Path, folder: Path
 ) -> list[str]:
     """Write tables, charts and JSON to `scratch`; return their paths in `folder`."""
-    from loadmaster.platform.evaluation.charts import draw_all
+    from loadmaster.platform.evaluation.comparison_charts import draw_all
 
     episode_table(comparison).to_csv(scratch / "episodes.csv", index=False)
     summary_table(comparison).round(6).to_csv(scratch / "summary.csv", index=False)
@@ -135,7 +135,11 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         "few_seeds": comparison.few_seeds,
         "settings": setup.settings.model_dump(mode="json"),
         "metrics": {
-            metric.name: {"unit": metric.unit, "better": metric.better}
+            metric.name: {
+                "unit": metric.unit,
+                "better": metric.better,
+                "relative": metric.relative,
+            }
             for metric in comparison.metrics
         },
         "policies": {
@@ -155,6 +159,15 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
     if comparison.gaps:
         record["optimality_gap_percent"] = {
             policy: _summary_record(gap) for policy, gap in comparison.gaps.items()
+        }
+    if comparison.closed:
+        record["share_of_gap_closed"] = {
+            policy: {
+                "oracle": share.oracle,
+                "mean": rounded(share.mean),
+                "ci95": interval_ends(share.interval),
+            }
+            for policy, share in comparison.closed.items()
         }
     record["notes"] = list(comparison.notes)
     record["parameters"] = {

@@ -1,17 +1,16 @@
-"""The comparison as text: a table that fits the terminal, sentences, notes and explanations."""
+"""The comparison as text: a table that fits the terminal, sentences and notes."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from rich.console import Console
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from loadmaster.envs.metrics import Metric
-from loadmaster.models.policy import ExplainedDecision, Option
-from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison, Interval
+from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
+from loadmaster.platform.evaluation.statistics import Interval
 
 ORACLE = "*"  # suffix of an oracle's name
 NAMED = 7  # at most so many rivals are named in a sentence
@@ -72,7 +71,7 @@ def _table(
     for metric in metrics:
         row = comparison.metrics.index(metric)
         summaries = [comparison.summaries[policy][row] for policy in policies]
-        digits = decimals(summary.mean for summary in summaries)
+        digits = decimals(metric, (summary.mean for summary in summaries))
         means = [Text(figure_text(summary.mean, digits)) for summary in summaries]
         if metric is comparison.primary:
             spread = median(s.interval.high - s.interval.low for s in summaries)
@@ -88,6 +87,9 @@ def _table(
             columns.append((heading, means))
     if comparison.gaps:
         columns.append((f"above{split}optimal", _gap_cells(comparison, between)))
+    if comparison.closed:
+        oracle = next(iter(comparison.closed.values())).oracle
+        columns.append((f"of the gap{split}to {oracle}", _share_cells(comparison, between)))
     if comparison.differences:
         cells = [_difference_cell(comparison, policy, between) for policy in policies]
         reference = f"against {comparison.best_baseline}" if wide else "against best\nbaseline"
@@ -113,18 +115,43 @@ def _gap_cells(comparison: Comparison, between: str) -> list[Text]:
     return cells
 
 
+def _share_cells(comparison: Comparison, between: str) -> list[Text]:
+    cells = []
+    for policy in comparison.policies:
+        cell = Text("")
+        share = comparison.closed.get(policy)
+        if share is not None:
+            cell = Text(f"{figure_text(100 * share.mean, 0)}%")
+            ends = Interval(100 * share.interval.low, 100 * share.interval.high)
+            _add_interval(cell, ends, ",.0f", between)
+        cells.append(cell)
+    return cells
+
+
 def _difference_cell(comparison: Comparison, policy: str, between: str) -> Text:
     if policy == comparison.best_baseline:
         return Text("best baseline", style="dim")
-    difference = comparison.differences[policy]
-    if not math.isfinite(difference.percent):
+    difference, metric = comparison.differences[policy], comparison.primary
+    value, ends = difference.of(metric)
+    if not math.isfinite(value):
         return Text("-")
-    form = "+,.0f" if abs(difference.percent) >= 100 else "+.1f"
-    cell = Text(f"{difference.percent:{form}}%")
-    _add_interval(cell, difference.percent_interval, form, between)
+    form = difference_form(metric, value)
+    cell = Text(f"{value:{form}}{difference_unit(metric)}")
+    _add_interval(cell, ends, form, between)
     if not difference.interval.excludes_zero:
         cell.stylize("dim")
     return cell
+
+
+def difference_form(metric: Metric, value: float) -> str:
+    """Format of a difference and its interval: of percentages, or of the metric's own values."""
+    if not metric.relative:
+        return "+,.3f"
+    return "+,.0f" if abs(value) >= 100 else "+,.1f"
+
+
+def difference_unit(metric: Metric) -> str:
+    return "%" if metric.relative else ""
 
 
 def _add_interval(figure: Text, interval: Interval, form: str, between: str) -> None:
@@ -143,8 +170,10 @@ def marked(comparison: Comparison, policy: str) -> str:
     return f"{policy}{ORACLE}" if policy in comparison.setup.oracles else policy
 
 
-def decimals(values: Iterable[float]) -> int:
+def decimals(metric: Metric, values: Iterable[float]) -> int:
     """Number of decimals for a column of figures, chosen by the smallest."""
+    if not metric.relative:
+        return 3
     sizes = [abs(value) for value in values if math.isfinite(value) and value]
     smallest = min(sizes, default=0.0)
     return 2 if smallest < 10 else 1 if smallest < 1000 else 0
@@ -172,7 +201,11 @@ def conclusion(comparison: Comparison) -> str:
     text = f"{best}{' is best' if len(ranked) > 1 else ''}: {_score(comparison, best)}"
     if best in comparison.gaps:
         gap = comparison.gaps[best]
-        text += f", {gap.mean:.1f}%{_percents(gap.interval)} from optimal"
+        text += f", {gap.mean:.1f}%{_bounds(gap.interval, '.1f', '%')} from optimal"
+    if best in comparison.closed:
+        share = comparison.closed[best]
+        ends = Interval(100 * share.interval.low, 100 * share.interval.high)
+        text += f", {100 * share.mean:.0f}%{_bounds(ends, '.0f', '%')} of the gap to {share.oracle}"
     if len(ranked) > 1 and reference is not None:
         text += ", " + (
             _lead_of_baseline(comparison, ranked[1:])
@@ -190,10 +223,10 @@ def learned_differences(comparison: Comparison) -> list[str]:
     ranked = [metric for metric in comparison.metrics if metric.better is not None][:2]
 
     def figure(policy: str, metric: Metric) -> str:
-        difference = comparison.difference(policy, first, metric)
-        ends = difference.percent_interval
-        between = "" if math.isnan(ends.low) else f" [{ends.low:+.1f}, {ends.high:+.1f}]"
-        return f"{metric.label} {difference.percent:+.1f}%{between}"
+        value, ends = comparison.difference(policy, first, metric).of(metric)
+        form = difference_form(metric, 0.0)
+        unit = difference_unit(metric)
+        return f"{metric.label} {value:{form}}{unit}{_bounds(ends, form)}"
 
     return [
         f"{policy} against {first}: {', '.join(figure(policy, metric) for metric in ranked)}"
@@ -254,70 +287,23 @@ def _lead_over_baseline(comparison: Comparison, best: str, reference: str) -> st
 
 
 def _distance(comparison: Comparison, policy: str, word: str = "") -> str:
-    """Absolute difference from the best baseline in percent, a word, and the interval."""
-    difference = comparison.differences[policy]
-    ends = difference.percent_interval
-    if difference.percent < 0:
+    """Size of the difference from the best baseline, a word, and the interval."""
+    metric = comparison.primary
+    value, ends = comparison.differences[policy].of(metric)
+    if value < 0:
         ends = Interval(-ends.high, -ends.low)
-    return f"{abs(difference.percent):.1f}%{word}{_percents(ends)}"
+    form, unit = (".1f", "%") if metric.relative else (".3f", "")
+    return f"{abs(value):{form}}{unit}{word}{_bounds(ends, form, unit)}"
 
 
-def _percents(interval: Interval) -> str:
+def _bounds(interval: Interval, form: str, unit: str = "") -> str:
     if math.isnan(interval.low):
         return ""
-    return f" [{interval.low:.1f}%, {interval.high:.1f}%]"
+    return f" [{interval.low:{form}}{unit}, {interval.high:{form}}{unit}]"
 
 
 def _score(comparison: Comparison, policy: str) -> str:
     mean = comparison.summaries[policy][0].mean
     metric = comparison.primary
     unit = f" {metric.unit}" if metric.unit else ""
-    return f"{metric.label} {figure_text(mean, decimals([mean]))}{unit}"
-
-
-def print_explanations(
-    policy: str, seed: int, explanations: Sequence[ExplainedDecision], choice: str, console: Console
-) -> None:
-    """Print a table for each choice of a decision. `choice` names the options: stage, job."""
-    whole = not console.is_terminal
-    console.print()
-    console.print(Text(f"Decisions of {policy} on seed {seed}", style="bold"), soft_wrap=whole)
-    if not explanations:
-        console.print(f"It never had more than one {choice} to choose from.", soft_wrap=whole)
-    for decision in explanations:
-        explanation = decision.explanation
-        console.print()
-        line = f"at {decision.time_s:,.1f} s: {explanation.summary}"
-        console.print(Text(line), soft_wrap=whole)
-        for heading, options in explanation.choices.items():
-            table = _option_table(heading, options, explanation.others.get(heading, 0))
-            console.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
-def _option_table(heading: str, options: Sequence[Option], others: int) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("")
-    table.add_column(heading, min_width=24)
-    columns = tuple(options[0].details) if options else ()
-    for column in (*columns, "probability"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for option in options:
-        details = (option.details[column] for column in columns)
-        cells = [*map(_cell, details), _probability(option.probability)]
-        mark, style = (">", "bold") if option.chosen else ("", "")
-        table.add_row(mark, Text(option.name), *cells, style=style)
-    if others:
-        left = 1 - sum(option.probability or 0.0 for option in options)
-        blank = [""] * len(columns)
-        table.add_row("", f"{others} more", *blank, _probability(max(left, 0.0)), style="dim")
-    return table
-
-
-def _probability(probability: float | None) -> str:
-    return "" if probability is None else f"{probability:.1%}"
-
-
-def _cell(value: str | float) -> str:
-    if isinstance(value, str):
-        return value
-    return f"{value:,}" if isinstance(value, int) else f"{value:.2f}"
+    return f"{metric.label} {figure_text(mean, decimals(metric, [mean]))}{unit}"

@@ -77,7 +77,10 @@ def _entry(record: dict[str, Any], name: str) -> dict[str, Any]:
             "best_baseline": best,
             "baseline": record["policies"][best][metric]["mean"],
             "baseline_ci95": record["policies"][best][metric]["ci95"],
-            "difference_percent": difference["percent"],
-            "difference_percent_ci95": difference["percent_ci95"],
         }
+        if record["metrics"][metric].get("relative", True):
+            entry["difference_percent"] = difference["percent"]
+            entry["difference_percent_ci95"] = difference["percent_ci95"]
+        else:
+            entry["difference"], entry["difference_ci95"] = difference["mean"], difference["ci95"]
     return entry

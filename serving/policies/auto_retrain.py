@@ -113,8 +113,8 @@ class AutoRetrainer:
             return
         state, difference = self._retraining.state, ""
         found = state and state.comparison
-        if found and found.difference_percent is not None:
-            difference = f", {found.difference_percent:+.1f}% {found.metric} against the last"
+        if found and (text := found.difference_text):
+            difference = f", {text} {found.metric} against the last"
         self._candidate = None
         system.promote_shadow(f"retrained{difference}; {decisions} decisions in shadow")
 

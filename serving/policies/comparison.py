@@ -37,9 +37,17 @@ class ComparisonResult(Record):
     environment: dict[str, Any]  # settings that differ from the defaults
     candidate: PolicyScore
     serving: PolicyScore
-    difference_percent: float | None  # of the candidate's metric, relative to the serving one's
-    ci95: ConfidenceInterval  # of difference_percent
+    difference: float | None = None  # of the candidate's metric from the serving one's
+    difference_percent: float | None  # None: percentages of this metric mean nothing
+    ci95: ConfidenceInterval  # of difference_percent, or of difference where there is none
     better: bool  # significantly: the interval lies on the better side of 0
+
+    @property
+    def difference_text(self) -> str:
+        """In percent where that means something; empty if unknown."""
+        if self.difference_percent is not None:
+            return f"{self.difference_percent:+.1f}%"
+        return "" if self.difference is None else f"{self.difference:+.4g}"
 
 
 def read_comparison(folder: Path) -> ComparisonResult:

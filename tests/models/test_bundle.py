@@ -289,6 +289,17 @@ def test_entry_points_add_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "nothing in particular" in (folder / "README.md").read_text()
 
 
+def test_card_of_a_reward_has_its_difference_in_the_same_unit(tmp_path: Path) -> None:
+    entry = {
+        "setting": "clarknet-like, small-1", "metric": "reward", "mean": 0.0512,
+        "mean_ci95": [0.047, 0.0561], "best_baseline": "static", "baseline": 0.0321,
+        "difference": 0.0191, "difference_ci95": [0.011, 0.028], "seeds": "0 to 19",
+    }  # fmt: skip
+    card = (save(tmp_path / "b", results={"evaluations": [entry]}) / "README.md").read_text()
+    mean, difference = "0.051 [0.047, 0.056]", "+0.019 [+0.011, +0.028]"
+    assert f"| reward | {mean} | static | 0.032 | {difference} | 0 to 19 |" in card
+
+
 def test_card_has_the_values_of_the_manifest(tmp_path: Path) -> None:
     entry = {
         "setting": "tpch-like, 20 jobs at once | <b>", "metric": "jct, s", "mean": 88.04,

@@ -17,7 +17,7 @@ from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.evaluation import adapters, calibration, charts, files, report
+from loadmaster.platform.evaluation import adapters, calibration, comparison_charts, files, report
 from loadmaster.platform.evaluation.comparison import Comparison
 from tests.platform.cli.one_line import Cli, Patch
 from tests.platform.evaluation import machine as example
@@ -37,7 +37,7 @@ def machine(monkeypatch: Patch, here: Path) -> Path:
 @pytest.fixture
 def no_charts(monkeypatch: Patch) -> None:
     """Skip the charts, which take a second to draw."""
-    monkeypatch.setattr(charts, "draw_all", lambda *_: None)
+    monkeypatch.setattr(comparison_charts, "draw_all", lambda *_: None)
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_charts_of_degenerate_results(tmp_path: Path) -> None:
     alone = compared("arrival", seeds=1)
     for name, result, drawn in (("a", alone, table("arrival", 0, 1)), ("b", two, jobs)):
         (tmp_path / name).mkdir()
-        charts.draw_all(result, drawn, tmp_path / name)
+        comparison_charts.draw_all(result, drawn, tmp_path / name)
         assert {file.name for file in (tmp_path / name).iterdir()} == PNGS
 
 
@@ -209,7 +209,7 @@ def test_few_seeds_are_flagged(seeds: int, note: str) -> None:
     shown = [line for line in report.notes(result) if "seed" in line]
     assert [line[: len(note)] for line in shown] == [note] * bool(note)
     assert set(shown) <= set(printed(result, 200).splitlines())
-    _, subtitle = (text.get_text() for text in charts.draw_summary(result).texts)
+    _, subtitle = (text.get_text() for text in comparison_charts.draw_summary(result).texts)
     assert subtitle.splitlines()[1:] == shown
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 import warnings
 from dataclasses import replace
@@ -14,9 +15,9 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Metric
-from loadmaster.platform.evaluation import adapters, comparison
-from loadmaster.platform.evaluation.comparison import paired_difference, resampled_means, summarise
+from loadmaster.platform.evaluation import adapters, report, statistics
 from loadmaster.platform.evaluation.files import as_json
+from loadmaster.platform.evaluation.statistics import paired_difference, resampled_means, summarise
 from tests.platform.evaluation import machine
 from tests.platform.evaluation.machine import MACHINE, compared, machine_episode
 
@@ -89,6 +90,12 @@ def test_user_warnings_become_one_note(recwarn: pytest.WarningsRecorder) -> None
     assert notes == ["warning: job 3 is left out (and 1 more such warnings)"]
 
 
+REWARD = Metric(
+    "reward", "reward", "", lambda e: -float(e.completion_s.mean()), better="higher", relative=False
+)
+REWARDED = machine.varied(metrics=(REWARD,))
+
+
 def mean_jct(policy: str, seed: int) -> float:
     return float(machine_episode(policy, seed).completion_s.mean())
 
@@ -120,12 +127,29 @@ def test_gap_to_the_optimum() -> None:
 
 
 def test_higher_can_be_better() -> None:
-    reward = Metric("reward", "reward", "", lambda e: -float(e.completion_s.mean()), "higher")
-    result = compared("arrival", "longest", "shortest", adapter=machine.varied(metrics=(reward,)))
+    result = compared("arrival", "longest", "shortest", adapter=REWARDED)
     assert result.policies == ("shortest", "arrival", "longest")
-    assert result.best_baseline == "shortest"
-    # Rewards are negative here: a smaller reward is a difference below zero, in percent as well.
-    assert max(result.differences["longest"].mean, result.differences["longest"].percent) < 0
+
+
+def test_share_closed_of_the_gap_to_an_oracle() -> None:
+    """Of a metric with an arbitrary zero there are no percentages, but shares of a gap."""
+    policies = ("optimal", "learned", "arrival", "longest")
+    result = compared(*policies, adapter=REWARDED)
+    rewards = {p: np.array([-mean_jct(p, seed) for seed in range(20)]) for p in policies}
+    whole = (rewards["optimal"] - rewards["arrival"]).mean()
+    share = result.closed["learned"]
+    assert (result.best_baseline, share.oracle) == ("arrival", "optimal")
+    assert share.mean == pytest.approx((rewards["learned"] - rewards["arrival"]).mean() / whole)
+    assert 0.9 < share.interval.low < share.mean < share.interval.high < 1
+    assert result.closed["longest"].mean < 0
+    assert (set(result.closed), result.gaps) == ({"learned", "longest"}, {})
+    record = as_json(result, [])
+    assert record["metrics"]["reward"]["relative"] is False
+    assert record["share_of_gap_closed"]["learned"]["mean"] == pytest.approx(share.mean, abs=1e-6)
+    assert re.sub(r"\d+\.\d+|\d+%", "#", report.conclusion(result)) == (
+        "learned is best: reward -#, # [#, #] of the gap to optimal, "
+        "# [#, #] ahead of arrival, the best baseline."
+    )
 
 
 def test_one_seed_has_no_interval() -> None:
@@ -164,7 +188,7 @@ def test_oracle_is_never_the_best_baseline() -> None:
     ],
 )
 def test_interquartile_mean_by_hand(values: list[float], mean: float) -> None:
-    assert comparison.interquartile_mean(np.array(values)) == mean
+    assert statistics.interquartile_mean(np.array(values)) == mean
 
 
 @pytest.mark.parametrize("seeds", [8, 20])
@@ -227,7 +251,7 @@ def test_interval_cuts_the_tails_where_students_t_does(seeds: int) -> None:
 
 
 def test_memory_is_bounded_with_many_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "CELLS_MAX", 150_000)
+    monkeypatch.setattr(statistics, "CELLS_MAX", 150_000)
     values = np.arange(101.0)  # no other test has as many
     means = resampled_means(values)
     assert len(means) == 150_000 // 101

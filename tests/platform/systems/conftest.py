@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from loadmaster.models import manifest as manifests
-from loadmaster.platform.evaluation import charts
+from loadmaster.platform.evaluation import comparison_charts
 from tests.bundles import make_bundle
 
 
@@ -36,4 +36,4 @@ def pretrained(here: Path) -> Path:
 
 @pytest.fixture
 def no_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(charts, "draw_all", lambda *_: None)
+    monkeypatch.setattr(comparison_charts, "draw_all", lambda *_: None)

@@ -1,0 +1,28 @@
+"""Short descriptions of an episode's settings, for titles."""
+
+from loadmaster.envs.settings import in_words
+from loadmaster.envs.stream_scaling.jobs import Job
+from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
+
+_HOUR_MIN = 60
+
+
+def describe_episode(settings: StreamScalingSettings, job: Job) -> str:
+    """Describe job, length and every other setting that was changed."""
+    days, hours = settings.minutes / DAY_MIN, settings.minutes / _HOUR_MIN
+    length = f"{days:g} days" if days >= 2 else f"{hours:g} hours"
+    parts = [f"{job.name} ({len(job.names)} tasks)", length]
+    described = {"job", "minutes"}
+    parts += [
+        f"{name} {value}" for name, value in changed_settings(settings) if name not in described
+    ]
+    return ", ".join(parts)
+
+
+def changed_settings(settings: StreamScalingSettings) -> list[tuple[str, str]]:
+    """Names and values of settings away from their defaults, except those titles always show."""
+    excluded = {"workload", "data", "calibration"}
+    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
+    if settings.faults:
+        values["faults"] = "+".join(f"{fault.kind}@{fault.at_min:g}" for fault in settings.faults)
+    return in_words(values)

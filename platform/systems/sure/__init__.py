@@ -1,0 +1,1 @@
+"""SURE in the platform."""

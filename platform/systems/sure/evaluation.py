@@ -1,0 +1,51 @@
+"""Evaluation in stream scaling: the environment's adapter."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from loadmaster.envs.settings import build_settings
+from loadmaster.envs.stream_scaling.baselines import BASELINES
+from loadmaster.envs.stream_scaling.describe import changed_settings, describe_episode
+from loadmaster.envs.stream_scaling.episode import build_setup
+from loadmaster.envs.stream_scaling.metrics import episode_metrics
+from loadmaster.envs.stream_scaling.rollout import run_episode
+from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
+from loadmaster.envs.stream_scaling.workloads import WORKLOADS
+from loadmaster.envs.traces import find_workload
+from loadmaster.platform.evaluation import adapters
+
+
+def settings_from(values: Mapping[str, Any]) -> StreamScalingSettings:
+    settings = build_settings(StreamScalingSettings, values)
+    find_workload(WORKLOADS, settings.workload)
+    return settings
+
+
+def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
+    setup = build_setup(settings)
+    return adapters.EvaluationSetup(
+        settings=settings,
+        workload=settings.workload,
+        conditions=describe_episode(settings, setup.job),
+        metrics=episode_metrics(settings),
+        run=lambda policy, seed: run_episode(policy, settings, seed, setup),
+        notes=(setup.load.description,) if setup.load.description else (),
+        bank=setup,
+    )
+
+
+def folder_name(settings: StreamScalingSettings) -> str:
+    own = [f"{name}-{value}" for name, value in changed_settings(settings) if name != "job"]
+    return adapters.folder_name_of(["stream_scaling", settings.job, settings.workload, *own])
+
+
+EVALUATION = adapters.EnvironmentAdapter(
+    environment="stream_scaling",
+    baselines=tuple(BASELINES),
+    settings=settings_from,
+    folder_name=folder_name,
+    prepare=prepare,
+    choice="task",
+    is_compiled=partial(adapters.loop_is_compiled, "stream_scaling"),
+)
