@@ -8,7 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-ENTROPY = "entropy"  # column of a module's training pass; RLlib has none of that name
+# Of a module's training pass; RLlib has none of these names.
+ENTROPY = "entropy"  # column
+DECISION = "decision"  # column: row of the batch, where a decision has several log-probabilities
+LOSS_TERMS = "loss_terms"  # terms of the loss beside the policy's, weighted, by name
 
 
 class Option(NamedTuple):

@@ -69,10 +69,33 @@ class Ragged:
         return len(self.counts)
 
 
+@dataclass(frozen=True)
+class Windows:
+    """A column of K rows, each of which is a part of a table of M items; parts may overlap.
+
+    Histories of successive decisions overlap almost entirely: the table has every item once.
+    """
+
+    items: NDArray[Any]  # (M, ...)
+    first: NDArray[np.int64]  # (K,) its first item
+    counts: NDArray[np.int64]  # (K,)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+
 def concatenated(parts: Sequence[Tree]) -> Tree:
     """The rows of all parts, one part after the other."""
 
     def joined(*columns: Any) -> Any:
+        if isinstance(columns[0], Windows):
+            sizes = [len(column.items) for column in columns]
+            before = np.cumsum(sizes) - sizes
+            return Windows(
+                _joined([column.items for column in columns]),
+                np.concatenate([own.first + at for own, at in zip(columns, before, strict=True)]),
+                np.concatenate([column.counts for column in columns]),
+            )
         if not isinstance(columns[0], Ragged):
             return _joined(columns)
         return Ragged(
@@ -110,9 +133,11 @@ class _Layout:
     Counts stay on the CPU: sizes are needed there, without waiting for the device.
     """
 
-    def __init__(self, counts: NDArray[np.int64]) -> None:
+    def __init__(self, counts: NDArray[np.int64], first: NDArray[np.int64] | None = None) -> None:
+        """`first`: (K,) where the items of each row begin; None: behind those of the last."""
         self.counts = torch.as_tensor(counts)  # (K,)
-        self.starts = self.counts.cumsum(0) - self.counts  # (K,)
+        ends = self.counts.cumsum(0)
+        self.starts = ends - self.counts if first is None else torch.as_tensor(first)  # (K,)
 
     def places(self, rows: Tensor, device: Any) -> _Places:
         counts = self.counts[rows]
@@ -168,16 +193,17 @@ class PaddedMinibatches:
 
 def on_device(columns: Tree, device: Any) -> Tree:
     """Copy columns to a device once; minibatches select their rows there."""
-    layouts: dict[bytes, _Layout] = {}
+    layouts: dict[tuple[bytes, bytes | None], _Layout] = {}
 
     def copied(column: Any) -> Any:
-        if not isinstance(column, Ragged):
+        if not isinstance(column, Ragged | Windows):
             return torch.as_tensor(column, device=device)
-        key = column.counts.tobytes()
+        first = column.first if isinstance(column, Windows) else None
+        key = (column.counts.tobytes(), None if first is None else first.tobytes())
         if key not in layouts:
-            layouts[key] = _Layout(column.counts)
+            layouts[key] = _Layout(column.counts, first)
         items = torch.as_tensor(column.items, device=device)
-        return _RaggedTensor(items, layouts[key], column.spare)
+        return _RaggedTensor(items, layouts[key], getattr(column, "spare", 0))
 
     return tree_map(copied, columns)
 

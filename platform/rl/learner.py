@@ -19,13 +19,14 @@ from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from torch import Tensor
 
 from loadmaster.models.keyed_random import splitmix64
-from loadmaster.models.policy import ENTROPY
+from loadmaster.models.policy import DECISION, ENTROPY, LOSS_TERMS
 from loadmaster.models.ragged import Minibatches, PaddedMinibatches
 from loadmaster.platform.rl.gradient_graph import GradientGraph
 from loadmaster.platform.rl.peers import Peers, ProcessPeers
 from loadmaster.platform.rl.rollout import Recording, columns_of
 
 STEP_METRICS = ("loss", "entropy", "kl")  # of a gradient step; a critic has only a loss
+TERM = "loss/"  # prefix of a module's own terms of the loss, as metrics
 STATE = [COMPONENT_RL_MODULE, COMPONENT_OPTIMIZER]  # all that learning changes
 
 More = Sequence[Mapping[str, NDArray[np.float32]]]  # columns by recording
@@ -44,7 +45,9 @@ class InputDrivenLearner(TorchLearner):
 
     A module's training pass returns either the log-probability and entropy of the batch's actions,
     or parameters of its distribution, as usual in RLlib. A module that decides for several agents
-    returns both per agent: (B, agents).
+    returns both per agent, (B, agents), or, where their number differs, all of them end to end with
+    the row of each as DECISION. LOSS_TERMS are added to the loss; its attribute `loss_terms` has
+    their names in order.
 
     Several learners have the same weights and learn from their own recordings. Each step sums
     gradients, metrics and numbers of decisions over all of them, so all take the same step, the
@@ -119,8 +122,9 @@ class InputDrivenLearner(TorchLearner):
             selection = Selection(batch, len(rows), fixed)
             steps.append(self._step(module_id, optimizer, selection, entropy))
         means = torch.stack(steps).mean(0).tolist()
+        terms = [f"{TERM}{name}" for name in self._terms(module_id)]
         return {
-            **dict(zip((*STEP_METRICS, "gradient_norm"), means, strict=True)),
+            **dict(zip((*STEP_METRICS, *terms, "gradient_norm"), means, strict=True)),
             "exchange_seconds": self._exchange_s,
             "gradient_seconds": time.perf_counter() - began - self._exchange_s,
         }
@@ -142,14 +146,14 @@ class InputDrivenLearner(TorchLearner):
         selection: Selection,
         entropy_weight: Tensor,
     ) -> Tensor:
-        """Take one step on the mean loss of all learners' rows; STEP_METRICS and gradient norm."""
+        """Take one step on the mean loss of all learners' rows; metrics and gradient norm."""
         parameters = [weight for group in optimizer.param_groups for weight in group["params"]]
-        rows = selection.rows
+        rows, count = selection.rows, len(STEP_METRICS) + len(self._terms(module_id))
         if rows:
             whole = self._gradient(module_id, parameters, selection, entropy_weight)
         else:
-            count = sum(weight.numel() for weight in parameters) + len(STEP_METRICS) + 1
-            whole = torch.zeros(count, device=self.device)
+            weights = sum(weight.numel() for weight in parameters)
+            whole = torch.zeros(weights + count + 1, device=self.device)
         # A mean over own rows becomes a sum, so that the sums of all learners give one mean.
         whole = whole * rows
         if self.peers is not None:
@@ -157,9 +161,9 @@ class InputDrivenLearner(TorchLearner):
             self.peers.add(whole)
             self._exchange_s += time.perf_counter() - before
         if not (rows if self.peers is None else float(whole[-1])):
-            return whole.new_zeros(len(STEP_METRICS) + 1)  # Adam would move by its momentum
+            return whole.new_zeros(count + 1)  # Adam would move by its momentum
         whole = whole / whole[-1]
-        gradient, metrics = whole[: -1 - len(STEP_METRICS)], whole[-1 - len(STEP_METRICS) : -1]
+        gradient, metrics = whole[: -1 - count], whole[-1 - count : -1]
         norm = gradient.norm()
         gradient = gradient * (self.config.learning.gradient_clip / (norm + 1e-6)).clamp(max=1)
         sizes = [weight.numel() for weight in parameters]
@@ -175,7 +179,7 @@ class InputDrivenLearner(TorchLearner):
         selection: Selection,
         entropy_weight: Tensor,
     ) -> Tensor:
-        """Gradient of the mean loss over own rows, STEP_METRICS and 1, end to end."""
+        """Gradient of the mean loss over own rows, metrics and 1, end to end."""
         batch = selection.batch
         assert batch is not None
 
@@ -198,23 +202,32 @@ class InputDrivenLearner(TorchLearner):
         self,
         module_id: str,
         batch: Mapping[str, Any],
-        output: Mapping[str, Tensor],
+        output: Mapping[str, Any],
         entropy: Tensor | float,
     ) -> tuple[Tensor, Tensor]:
-        """Mean loss of the batch and its STEP_METRICS; `entropy` is the weight of the bonus."""
+        """Mean loss of the batch, its STEP_METRICS and the module's own terms.
+
+        `entropy` is the weight of the bonus.
+        """
         mask: Tensor | None = batch.get(Columns.LOSS_MASK)
+        log_probability, entropies = self._log_probability(module_id, batch, output)
+        # Each agent has its own ratio; the advantage is shared.
+        advantage, decision = batch[Columns.ADVANTAGES], output.get(DECISION)
+        decisions = len(advantage)
+        if decision is not None:
+            advantage = advantage[decision]
+        elif log_probability.dim() == 2:
+            advantage = advantage.unsqueeze(1)
 
         def mean(values: Tensor) -> Tensor:
-            """Over the rows that count."""
+            """Over the rows that count; of all agents together, if their number differs."""
+            if decision is not None:
+                return values.sum() / decisions
             if mask is None:
                 return values.mean(0)
             own = mask if values.dim() == 1 else mask.unsqueeze(1)
             return (values * own).sum(0) / mask.sum()
 
-        log_probability, entropies = self._log_probability(module_id, batch, output)
-        advantage = batch[Columns.ADVANTAGES]
-        if log_probability.dim() == 2:  # each agent has its own ratio; the advantage is shared
-            advantage = advantage.unsqueeze(1)
         log_ratio = log_probability - batch[Columns.ACTION_LOGP]
         ratio = log_ratio.exp()
         if self.config.learning.method == "ppo":
@@ -226,13 +239,20 @@ class InputDrivenLearner(TorchLearner):
             # REINFORCE: grad log pi(a|s) * advantage.
             gain = mean(log_probability * advantage).sum()
         mean_entropy = mean(entropies).sum()
-        kl = mean(ratio - 1 - log_ratio)  # Schulman's estimator, never below 0
-        loss: Tensor = -gain - entropy * mean_entropy
-        # The divergence of the agent that moved furthest.
-        return loss, torch.stack([loss, mean_entropy, kl.max()]).detach()
+        divergence = ratio - 1 - log_ratio  # Schulman's estimator, never below 0
+        # Of the agent that moved furthest; of the mean agent, if their number differs.
+        kl = mean(divergence).max() if decision is None else divergence.mean()
+        terms: Mapping[str, Tensor] = output.get(LOSS_TERMS) or {}
+        own = [terms[name] for name in self._terms(module_id)]
+        loss: Tensor = sum(own, -gain - entropy * mean_entropy)
+        return loss, torch.stack([loss, mean_entropy, kl, *own]).detach()
+
+    def _terms(self, module_id: str) -> tuple[str, ...]:
+        """Names of the module's own terms of the loss."""
+        return tuple(getattr(self.module[module_id].unwrapped(), "loss_terms", ()))
 
     def _log_probability(
-        self, module_id: str, batch: Mapping[str, Any], output: Mapping[str, Tensor]
+        self, module_id: str, batch: Mapping[str, Any], output: Mapping[str, Any]
     ) -> tuple[Tensor, Tensor]:
         """Log-probability of the batch's actions, and entropy."""
         if Columns.ACTION_LOGP in output:

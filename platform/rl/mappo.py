@@ -58,7 +58,7 @@ class MappoLearner(InputDrivenLearner):
         self,
         module_id: str,
         batch: Mapping[str, Any],
-        output: Mapping[str, Tensor],
+        output: Mapping[str, Any],
         entropy: Tensor | float,
     ) -> tuple[Tensor, Tensor]:
         if module_id != CRITIC:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import njit_internal
-from loadmaster.models.ragged import Tree, concatenated
+from loadmaster.models.ragged import Ragged, Tree, concatenated
 from loadmaster.platform.rl.advantages import Rollout
 
 INITIAL_DECISIONS = 256  # of a CompiledBuffer
@@ -35,7 +35,8 @@ class Recording:
 
     observations: Tree  # of columns (K, ...), each an array or ragged
     actions: Tree  # (K, ...), a branch for each agent where there are many
-    log_probability: NDArray[np.float64]  # (K,), or (K, agents)
+    # (K,) or (K, agents); ragged where the number of agents differs
+    log_probability: NDArray[np.floating[Any]] | Ragged
     kept: NDArray[np.int64]  # (K,) which of the T decisions they are, in order
     rollout: Rollout  # of all T
     figures: Mapping[str, float]  # the environment's own metrics of the episode
@@ -92,12 +93,18 @@ def columns_of(
         {
             Names.OBS: recording.observations,
             Names.ACTIONS: recording.actions,
-            Names.ACTION_LOGP: recording.log_probability.astype(np.float32),
+            Names.ACTION_LOGP: _float32(recording.log_probability),
             **own,
         }
         for recording, own in zip(recordings, more, strict=True)
     ])  # fmt: skip
     return whole
+
+
+def _float32(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return replace(column, items=column.items.astype(np.float32))
+    return column.astype(np.float32)
 
 
 def normalised(

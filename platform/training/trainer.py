@@ -15,6 +15,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import build_network
 from loadmaster.models.files import atomic_folder
 from loadmaster.platform.rl.algorithm import InputDriven
+from loadmaster.platform.rl.learner import TERM
 from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.training.config import Recipe, TrainingConfig
 
@@ -59,7 +60,11 @@ class Trainer:
             "seconds": seconds,
             "decisions_in_all": float(self.decisions),
             "decisions_per_s": rolled["decisions"] / seconds,
-            **{name: float(learnt[name]) for name in LEARNER_METRICS if name in learnt},
+            **{
+                name: float(value)
+                for name, value in learnt.items()
+                if name in LEARNER_METRICS or name.startswith(TERM)
+            },
             **{name: float(value) for name, value in rolled.items()},
         }
         if self.iteration % self.config.validation.every == 0:

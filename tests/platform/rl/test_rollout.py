@@ -11,13 +11,32 @@ from hypothesis import strategies as st
 from ray.rllib.core.columns import Columns
 
 from loadmaster.models.keyed_random import RNG_KEY, standard_normal
-from loadmaster.models.ragged import Ragged, concatenated, leaves, on_device, taken, tree_map
+from loadmaster.models.ragged import (
+    Ragged,
+    Windows,
+    concatenated,
+    leaves,
+    on_device,
+    taken,
+    tree_map,
+)
 from loadmaster.platform.rl import rollout
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 
 QUEUE, MACHINES = 6, 2
 ROWS = Rows("mask", frozenset({"jobs", "mask"}), frozenset({"order", "place"}))
+
+
+def test_windows_share_the_items_of_their_table() -> None:
+    def history(first: list[int], counts: list[int], begin: int) -> Windows:
+        items = np.arange(begin, begin + 6, dtype=np.float32)
+        return Windows(items, np.array(first, np.int64), np.array(counts, np.int64))
+
+    whole = concatenated([history([0, 1, 3], [2, 3, 3], 0), history([2], [4], 100)])
+    assert (len(whole), len(whole.items)) == (4, 12)
+    found = taken(on_device({"x": whole}, "cpu"), torch.tensor([3, 1, 0]), "cpu")["x"]
+    assert found.tolist() == [[102, 103, 104, 105], [1, 2, 3, 0], [0, 1, 0, 0]]
 
 
 def ragged(rows: list[list[int]], spare: int = 0) -> Ragged:
