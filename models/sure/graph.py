@@ -130,10 +130,12 @@ def pack(
         priors = [torch.zeros(size) for size in sizes]
     if [len(prior) for prior in priors] != sizes:
         raise InputError(f"priors: {[len(p) for p in priors]} values; expected {sizes}, one a task")
+    gates = [0.0] * len(sizes) if gate_priors is None else gate_priors
+    if len(gates) != len(sizes):
+        raise InputError(f"gate_priors: {len(gates)} values; expected {len(sizes)}")
+    snapshots = [_by_age(o["snapshots"], window).transpose(0, 1) for o in observations]
     return DecisionBatch(
-        snapshots=torch.cat(
-            [_by_age(o["snapshots"], window).transpose(0, 1) for o in observations]
-        ),
+        snapshots=torch.cat(snapshots),
         times=times,
         tasks=torch.cat([_floats(o["tasks"]) for o in observations]),
         restart=torch.stack([_floats(o["restart"]) for o in observations]),
@@ -144,7 +146,7 @@ def pack(
         edges=torch.from_numpy(np.concatenate(edges, axis=1)),
         candidates=torch.from_numpy(candidates),
         prior=torch.cat([_floats(prior) for prior in priors]),
-        gate_prior=torch.zeros(len(sizes)) if gate_priors is None else _floats(gate_priors),
+        gate_prior=_floats(gates),
     )
 
 
@@ -207,7 +209,7 @@ def subgraph_nodes(batch: DecisionBatch, draw: Draw) -> Nodes:
     (tasks, slots, drawn), width = chosen.shape, chosen.shape[2] + 1
     own = torch.arange(tasks, device=age.device).view(-1, 1, 1).expand(-1, slots, 1)
     rows = batch.candidates.gather(1, chosen.clamp(min=0).flatten(1)).view(tasks, slots, drawn)
-    rows = torch.cat([own, rows], dim=2)  # (T, k1, 1 + k2)
+    rows = torch.cat([own, torch.where(chosen >= 0, rows, own)], dim=2)  # (T, k1, 1 + k2)
     real = torch.cat([(age >= 0).unsqueeze(2), chosen >= 0], dim=2)
     number = (real.flatten().cumsum(0) - 1).view_as(real)
     linked = _adjacent(batch, rows) & real.unsqueeze(3) & real.unsqueeze(2)
