@@ -88,7 +88,7 @@ def objective_terms(
     return terms
 
 
-def weighted_loss(terms: dict[str, Tensor], settings: SureSettings) -> dict[str, Tensor]:
+def weighted_losses(terms: dict[str, Tensor], settings: SureSettings) -> dict[str, Tensor]:
     """Each term with its weight, and with the sign of a loss to minimise."""
     weights = {
         KL: settings.kl_weight,

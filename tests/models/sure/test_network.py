@@ -17,7 +17,7 @@ from loadmaster.models.sure.graph import (
     whole_nodes,
 )
 from loadmaster.models.sure.network import Evaluation, SureNetwork, build_network
-from loadmaster.models.sure.objective import objective_terms, weighted_loss
+from loadmaster.models.sure.objective import objective_terms, weighted_losses
 from tests.models.sure.builders import Tables, random_observation, reordered
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -155,7 +155,7 @@ def test_options_give_finite_gradients(option: str, jobs: list[Tables]) -> None:
     terms = objective_terms(network, batch, parts, torch.randn(len(batch.tasks)))
     loss = parts.gate_log_prob.sum() + parts.task_log_prob.sum() + parts.task_entropy.sum()
     loss = loss + parts.gate_entropy.sum() + parts.sampler_entropy.sum()
-    (loss + sum(weighted_loss(terms, network.settings).values())).backward()
+    (loss + sum(weighted_losses(terms, network.settings).values())).backward()
     for name, weight in network.named_parameters():
         assert weight.grad is not None, name
         assert weight.grad.isfinite().all(), name

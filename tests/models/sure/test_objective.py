@@ -21,7 +21,7 @@ from loadmaster.models.sure.objective import (
     mutual_information,
     objective_terms,
     score_function,
-    weighted_loss,
+    weighted_losses,
 )
 from loadmaster.models.sure.sampler import Scores
 from loadmaster.models.sure.settings import SureSettings
@@ -152,7 +152,7 @@ def test_terms_have_names_and_weights(given: dict[str, object], names: set[str])
     evaluation = network.evaluate(batch, key, action.draw, action.gate, action.change)
     terms = objective_terms(network, batch, evaluation, torch.ones(len(batch.tasks)))
     assert set(terms) == names
-    losses = weighted_loss(terms, network.settings)
+    losses = weighted_losses(terms, network.settings)
     signs = {KL: 1e-7, GAUSSIAN: 1e-2, SAMPLER: -1.0, MUTUAL_INFORMATION: -1e-5}
     for name, term in terms.items():
         assert losses[name].item() == pytest.approx(signs[name] * term.item())

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from loadmaster.models.keyed_random import standard_gumbel, uniform
 from loadmaster.models.sure.graph import NONE, DecisionBatch, Draw, pack
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.sampler import (
@@ -45,19 +44,6 @@ def copies(batch: DecisionBatch, count: int) -> DecisionBatch:
         prior=batch.prior.repeat(count),
         gate_prior=batch.gate_prior.repeat(count),
     )
-
-
-def test_uniform_and_gumbel_numbers_have_their_moments() -> None:
-    key = torch.arange(200_000)
-    drawn = uniform(key, 3, stream=5)
-    assert 0 < drawn.min() < drawn.max() < 1
-    assert drawn.mean() == pytest.approx(1 / 2, abs=4 / (12 * len(key)) ** 0.5)
-    gumbel = standard_gumbel(key, 3, stream=6)
-    std = np.pi / 6**0.5
-    assert gumbel.mean() == pytest.approx(np.euler_gamma, abs=4 * std / len(key) ** 0.5)
-    assert gumbel.std() == pytest.approx(std, rel=0.02)
-    assert abs(np.corrcoef(drawn, gumbel)[0, 1]) < 4 / len(key) ** 0.5
-    assert torch.equal(drawn[7:9], uniform(key[7:9], 3, stream=5))
 
 
 def test_scores_are_drawn_with_their_standard_deviation() -> None:
