@@ -50,10 +50,25 @@ def standard_normal(key: Tensor, shape: Sequence[int] = (), stream: int = 0) -> 
     return pairs.flatten(1)[:, :count].reshape(-1, *shape)
 
 
+def uniform(key: Tensor, count: Tensor | int, stream: int = 0) -> Tensor:
+    """Float64 numbers between 0 and 1, neither included, of the common shape of key and count."""
+    bits = splitmix64(stream_key(key, stream), count)
+    return (_shifted(bits, 12).double() + 0.5) * 2.0**-52
+
+
+def standard_gumbel(key: Tensor, count: Tensor | int, stream: int = 0) -> Tensor:
+    """Gumbel numbers of the common shape of key and count; see `uniform`."""
+    return -(-uniform(key, count, stream).log()).log()
+
+
+def stream_key(key: Tensor, stream: int) -> Tensor:
+    """Keys of an independent stream."""
+    return splitmix64(splitmix64(key, stream), -1)
+
+
 def _bits(key: Tensor, count: int, stream: int) -> Tensor:
     """(B, count)"""
-    stream_key = splitmix64(splitmix64(key, stream), -1)
-    return splitmix64(stream_key[:, None], torch.arange(count, device=key.device))
+    return splitmix64(stream_key(key, stream)[:, None], torch.arange(count, device=key.device))
 
 
 def _shifted(x: Tensor, places: int) -> Tensor:
@@ -69,10 +84,10 @@ def draw_normal(
 
     In float32 where torch is, so that rounding is the same.
     """
-    stream_key = _env_splitmix64(_env_splitmix64(key, stream), -1)
+    own_key = _env_splitmix64(_env_splitmix64(key, stream), -1)
     for place in range(count):
         number = first + place
-        bits = _env_splitmix64(stream_key, number // 2)
+        bits = _env_splitmix64(own_key, number // 2)
         length = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
         angle = np.float32(bits & _LOW_U64) * _TURN
         out[place] = length * (np.cos(angle) if number % 2 == 0 else np.sin(angle))

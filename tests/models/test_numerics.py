@@ -10,7 +10,13 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled
 from loadmaster.models import eigensolver
 from loadmaster.models.eigensolver import Array64, Rotations, rotations_for
-from loadmaster.models.keyed_random import draw_normal, splitmix64, standard_normal
+from loadmaster.models.keyed_random import (
+    draw_normal,
+    splitmix64,
+    standard_gumbel,
+    standard_normal,
+    uniform,
+)
 from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 Array32 = NDArray[np.float32]
@@ -165,3 +171,16 @@ def test_dense_equals_leaky_linear_layer(inputs: int, made: int, slope: float) -
     whole_blocks = OUTPUTS * -(-made // OUTPUTS)
     assert (target[made:whole_blocks] == 0).all()
     assert (target[whole_blocks:] == 7).all()
+
+
+def test_uniform_and_gumbel_numbers_have_their_moments() -> None:
+    key = torch.arange(200_000)
+    drawn = uniform(key, 3, stream=5)
+    assert 0 < drawn.min() < drawn.max() < 1
+    assert drawn.mean() == pytest.approx(1 / 2, abs=4 / (12 * len(key)) ** 0.5)
+    gumbel = standard_gumbel(key, 3, stream=6)
+    std = np.pi / 6**0.5
+    assert gumbel.mean() == pytest.approx(np.euler_gamma, abs=4 * std / len(key) ** 0.5)
+    assert gumbel.std() == pytest.approx(std, rel=0.02)
+    assert abs(np.corrcoef(drawn, gumbel)[0, 1]) < 4 / len(key) ** 0.5
+    assert torch.equal(drawn[7:9], uniform(key[7:9], 3, stream=5))

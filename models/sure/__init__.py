@@ -1,0 +1,1 @@
+"""SURE: per-task autoscaling of streaming jobs by sampled subgraphs (IJCAI 2022)."""
