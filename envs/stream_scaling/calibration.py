@@ -35,14 +35,16 @@ class Calibration(TunedEntry):
 
     def __post_init__(self) -> None:
         """Raise for what no rule can use."""
-        numbers = [self.latency_weight, self.load_scale, *self.parameters.values()]
+        parameters = dict(self.parameters)
+        numbers = [self.latency_weight, self.load_scale, *parameters.values()]
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
             raise ValueError("a number below 0, or none")
-        if self.load_scale <= 0 or self.parameters.get("interval_min", 1) < 1 or self.tasks < 1:
+        if self.load_scale <= 0 or parameters.get("interval_min", 1) < 1 or self.tasks < 1:
             raise ValueError("load_scale, interval_min or tasks too low")
-        if self.baseline not in BASELINES or not {*self.parameters} <= {*PARAMETERS}:
+        if self.baseline not in BASELINES or not {*parameters} <= {*PARAMETERS}:
             raise ValueError("an unknown rule or parameter")
-        if self.plan and (len(self.plan) != self.tasks or min(self.plan) < 1):
+        counts = [count for count in self.plan if isinstance(count, int) and count >= 1]
+        if self.plan and not len(counts) == len(self.plan) == self.tasks:
             raise ValueError("a plan without a number from 1 on for each task")
 
     @property

@@ -24,7 +24,7 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 Values = Mapping[str, Sequence[float]]
 Move = Callable[[Baseline], Baseline | None]
 
-LEVELS = tuple(float(level) for level in np.geomspace(100, 600, 25).round())  # records a minute
+LEVELS = tuple(float(level) for level in np.geomspace(120, 600, 20).round())  # records a minute
 INTERVALS, WINDOWS = (1, 5, 10, 15, 30, 60, 120, 240), (1, 5, 10, 15, 30, 60)
 DOWNS = (0, 5, 30, 60, 120, 240, 360, 480, 720, 1440)
 SETTLES, SHARES = (5, 10, 15, 30, 60), (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9)
@@ -42,7 +42,7 @@ _TIMES: Values = {"interval_min": INTERVALS, "window_min": WINDOWS, "down_min": 
 SPACES = {
     "threshold": Space(
         {
-            "interval_min": (10, 30, 120), "target": (0.6, 0.7, 0.8), "low": (0.4, 0.5, 0.6),
+            "interval_min": (10, 30, 120), "target": (0.6, 0.7, 0.8), "low": (0.4, 0.55),
             "down_min": (0, 240),
         },
         {**_TIMES, "target": SHARES, "low": SHARES, "settle_min": SETTLES},
@@ -73,8 +73,8 @@ SPACES = {
     ),
     "flink": Space(
         {
-            "interval_min": (5, 15, 60), "target": (0.5, 0.6, 0.7), "tolerance": (0.1, 0.3),
-            "down_min": (60, 240, 720),
+            "interval_min": (10, 30, 60), "target": (0.5, 0.6, 0.7), "tolerance": (0.1, 0.3),
+            "down_min": (60, 480),
         },
         {
             **_TIMES, "target": SHARES, "tolerance": (0.05, 0.1, 0.2, 0.3, 0.4),
@@ -131,11 +131,18 @@ def static_plans(settings: StreamScalingSettings, setup: Setup) -> list[Baseline
 def _shift(
     settings: StreamScalingSettings, setup: Setup, chain: int, step: int, baseline: Baseline
 ) -> Baseline | None:
-    """One instance more or less of a chain; None beyond the limits of its tasks and the job."""
-    inside = setup.tables.chain == chain
-    plan = np.array(baseline.plan) + step * inside
-    within = (plan >= 1).all() and (plan <= setup.tables.cap).all()
-    if not within or plan.sum() > settings.max_instances:
+    """One instance more or less of a chain; at the job's limit the least busy other one has less.
+
+    None beyond the limits of the tasks.
+    """
+    tables = setup.tables
+    plan = np.array(baseline.plan) + step * (tables.chain == chain)
+    while plan.sum() > settings.max_instances:
+        busy = tables.nominal * tables.service_min / np.maximum(plan - 1, 1e-9)
+        busy[tables.chain == chain] = np.inf
+        np.maximum.at(busy, tables.chain, busy)  # the busiest task of a chain
+        plan -= tables.chain == tables.chain[busy[tables.chain].argmin()]
+    if (plan < 1).any() or (plan > tables.cap).any():
         return None
     return replace(baseline, plan=tuple(plan.tolist()))
 
