@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 
+from loadmaster.envs.calibration import Tuning
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.settings import Settings
 
@@ -205,6 +206,14 @@ class EnvironmentSpec:
     def sample_legal_action(self) -> LegalActionSampler:
         sampler: LegalActionSampler = resolve(f"{self.package}.actions:sample_legal_action")
         return sampler
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """What `loadmaster calibrate` tunes; None if no baseline has parameters."""
+        if find_spec(f"{self.package}.tuning") is None:
+            return None
+        tuning: Tuning = resolve(f"{self.package}.tuning:TUNING")
+        return tuning
 
     @property
     def baselines(self) -> tuple[str, ...]:

@@ -1,32 +1,26 @@
 """Tuned parameters of the heuristics, as found by `loadmaster calibrate`.
 
-A fair comparison needs baselines tuned for the load, on job sequences that no evaluation uses. A
-calibration file holds one entry per workload, kind of arrivals and load; an episode uses the
-nearest entry.
+A calibration file holds one entry per workload, kind of arrivals and load.
 """
 
-import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.rollout import mean_interarrival_s
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.errors import InputError
 
 SHIPPED_PATH = Path(__file__).parent / "baselines" / "calibrated.json"
 STAND_IN = "tpch-like"  # its entries serve workloads without any
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(TunedEntry):
     """The best parameters of one baseline in one setting."""
 
-    baseline: str
     workload: str
     arrivals: str
     objective: str
@@ -37,6 +31,11 @@ class Calibration:
     cost: float  # the objective's mean (s) over the sequences it was tuned on
     first_seed: int
     seeds: int
+
+    @property
+    def setting(self) -> tuple[str, str, str, str, float]:
+        key = (self.workload, self.arrivals, self.objective)
+        return (*key, self.baseline, round(self.load, 2))
 
 
 def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
@@ -80,35 +79,8 @@ def tuned_baseline_for(
         )
 
     baseline = BASELINES[name]
-    entries = read_calibrations(path) if baseline.calibrated else ()
-    near = min((entry for entry in entries if entry.baseline == name), key=distance, default=None)
+    entries = cached_entries(path, Calibration) if baseline.calibrated else ()
+    near = nearest_entry(entries, name, distance)
     if near is None:
         return baseline
     return replace(baseline, alpha=near.alpha, threshold=near.threshold, release=near.release)
-
-
-@lru_cache(maxsize=8)
-def read_calibrations(path: Path) -> tuple[Calibration, ...]:
-    """Read all entries of a calibration file."""
-    try:
-        return tuple(Calibration(**entry) for entry in json.loads(path.read_text()))
-    except OSError as fault:
-        raise InputError(
-            f"calibration {path}: {fault.strerror}; expected a readable file"
-        ) from None
-    except (ValueError, TypeError):
-        raise InputError(
-            f"calibration {path} is malformed; expected what `loadmaster calibrate` writes"
-        ) from None
-
-
-def merge_calibrations(path: Path, fresh: Sequence[Calibration]) -> str:
-    """Return the file's new text, in which `fresh` entries replace those of the same setting."""
-
-    def setting(entry: Calibration) -> tuple[str, str, str, str, float]:
-        key = (entry.workload, entry.arrivals, entry.objective)
-        return (*key, entry.baseline, round(entry.load, 2))
-
-    entries = {setting(e): e for e in (read_calibrations(path) if path.exists() else ())}
-    entries |= {setting(e): e for e in fresh}
-    return json.dumps([asdict(entries[key]) for key in sorted(entries)], indent=1) + "\n"

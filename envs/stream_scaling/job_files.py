@@ -58,7 +58,7 @@ def _from_trace(name: str, path: Path) -> Job:
     if fault:
         raise InputError(f"{file}: job {name} is one {fault}; expected a complete DAG")
     return build_job(
-        name.lower(),
+        f"{ALIBABA}{name.lower()}",
         [
             Task(row.name, float(row.duration_ms), tuple(rows[place].name for place in own))
             for row, own in zip(rows, parents, strict=True)

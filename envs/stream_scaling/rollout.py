@@ -3,7 +3,7 @@
 import numpy as np
 
 from loadmaster.envs.compiled import Ints, compiled
-from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.stream_scaling.baselines import BASELINES, Baseline
 from loadmaster.envs.stream_scaling.baselines.rules import (
     Parameters,
@@ -11,6 +11,7 @@ from loadmaster.envs.stream_scaling.baselines.rules import (
     new_rule_state,
     recommend,
 )
+from loadmaster.envs.stream_scaling.calibration import tuned_baseline
 from loadmaster.envs.stream_scaling.env import warm_up
 from loadmaster.envs.stream_scaling.episode import (
     EpisodeResult,
@@ -62,12 +63,18 @@ def run_baseline(
     record: bool = False,
 ) -> EpisodeResult:
     """Run a baseline on the episode of `seed`; thread-safe."""
-    episode, tasks = build_episode(settings, setup, seed), len(setup.tables.cap)
+    tasks = len(setup.tables.cap)
+    if baseline.plan and len(baseline.plan) != tasks:
+        raise InputError(
+            f"{baseline.name}: a plan for {len(baseline.plan)} tasks; "
+            f"expected {tasks}, one number for each task of {setup.job.name}"
+        )
+    episode = build_episode(settings, setup, seed)
     warm_up(setup.tables, episode.constants, episode.state)
     trace = np.zeros((settings.minutes if record else 0, tasks), np.int64)
     run_rule(
         baseline.rule, baseline.values, setup.tables, episode.constants, episode.state,
-        new_rule_state(tasks), np.zeros(tasks, np.int64), trace,
+        new_rule_state(tasks, baseline.plan), np.zeros(tasks, np.int64), trace,
     )  # fmt: skip
     return episode_result(settings, episode.state, baseline.name, seed, trace if record else None)
 
@@ -80,8 +87,9 @@ def run_episode(
     *,
     record: bool = False,
 ) -> EpisodeResult:
-    """Run a named policy on the episode of `seed`; thread-safe."""
+    """Run a named policy, tuned, on the episode of `seed`; thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
     chosen = setup or build_setup(settings)
-    return run_baseline(BASELINES[policy], settings, chosen, seed, record=record)
+    baseline = tuned_baseline(policy, settings, chosen)
+    return run_baseline(baseline, settings, chosen, seed, record=record)

@@ -60,6 +60,7 @@ class StreamScalingSettings(Settings):
     latency_weight: float = Field(default=0.7, ge=0, le=1)  # lambda
     latency_scale_min: PositiveFloat = 1.0
     latency_target_min: PositiveFloat = 1.0
+    calibration: Path | None = None  # tuned rules' parameters; None: those shipped
 
     @model_validator(mode="after")
     def _combinations(self) -> StreamScalingSettings:

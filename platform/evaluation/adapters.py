@@ -69,6 +69,11 @@ class EnvironmentAdapter:
 
 def find_adapter(name: str) -> EnvironmentAdapter:
     """Find an environment's adapter by environment name, Gymnasium id or system name."""
+    return cast(EnvironmentAdapter, environment_part(environment_name(name), "evaluation"))
+
+
+def environment_name(name: str) -> str:
+    """Return the environment of that name, Gymnasium id or system name."""
     known, trained = environments(), systems()
     name = next((spec.name for spec in known.values() if spec.gym_id == name), name)
     if name in trained:
@@ -77,7 +82,7 @@ def find_adapter(name: str) -> EnvironmentAdapter:
         name = trained[name].environment
     if name not in known:
         raise unknown_name("system or environment", name, (*trained, *known))
-    return cast(EnvironmentAdapter, environment_part(name, "evaluation"))
+    return name
 
 
 def environment_part(environment: str, part: str) -> Any:

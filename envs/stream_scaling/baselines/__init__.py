@@ -15,12 +15,16 @@ INTERVAL, WINDOW, TARGET, LOW, TOLERANCE, DOWN_MIN, SETTLE, RESTART, CATCH_UP, L
 
 @dataclass(frozen=True)
 class Baseline:
-    """A rule (`rules.py`) and its parameters by name; those not given are 0."""
+    """A rule (`rules.py`) and its parameters by name; those not given are 0.
+
+    The rule `static` may have a `plan` for a job instead, the instances of each task.
+    """
 
     name: str
     summary: str
     rule: int
     parameters: Mapping[str, float] = field(default_factory=dict)
+    plan: tuple[int, ...] = ()
 
     @property
     def values(self) -> tuple[float, ...]:

@@ -5,6 +5,7 @@ common to all of them: the interval of their decisions, and none until `settle_m
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -63,14 +64,16 @@ class RuleState(NamedTuple):
     minutes: Ints  # (REMEMBERED,) when they were made
     made: Ints  # (1,) how many
     rate: Floats  # (N,) records a minute that a task should process
+    fixed: Ints  # (N,) instances of the rule `static`; 0: by its parameters
 
 
-def new_rule_state(tasks: int) -> RuleState:
+def new_rule_state(tasks: int, plan: Sequence[int] = ()) -> RuleState:
     return RuleState(
         np.zeros((tasks, REMEMBERED), np.int64),
         np.full(REMEMBERED, -1, np.int64),
         np.zeros(1, np.int64),
         np.zeros(tasks),
+        np.array(plan or np.zeros(tasks), np.int64),
     )
 
 
@@ -95,7 +98,7 @@ def recommend(
     if not settled:
         return False
     if rule == STATIC:
-        _static(parameters, job, constants, plan)
+        _static(parameters, job, constants, memory.fixed, plan)
     elif rule == RANDOM:
         for task in range(len(plan)):
             drawn = uniform(constants.key + 2, minute * len(plan) + task)
@@ -154,9 +157,14 @@ def _stabilise(parameters: Parameters, state: SimState, memory: RuleState, plan:
 
 
 @njit_internal
-def _static(parameters: Parameters, job: JobTables, constants: SimConstants, plan: Ints) -> None:
-    """Instances that are busy for a share `target` at a load of `level`."""
+def _static(
+    parameters: Parameters, job: JobTables, constants: SimConstants, fixed: Ints, plan: Ints
+) -> None:
+    """The fixed plan, or instances that are busy for a share `target` at a load of `level`."""
     for task in range(len(plan)):
+        if fixed[task] > 0:
+            plan[task] = fixed[task]
+            continue
         need = parameters[LEVEL] * job.nominal[task] * job.service_min[task] / parameters[TARGET]
         # Capacity grows less than linearly: p / (1 + contention (p - 1)) = need.
         crowded = need * (1.0 - constants.contention) / max(1.0 - need * constants.contention, 1e-3)

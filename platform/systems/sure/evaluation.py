@@ -6,8 +6,9 @@ from typing import Any
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
+from loadmaster.envs.stream_scaling.calibration import tuned_baseline
 from loadmaster.envs.stream_scaling.describe import changed_settings, describe_episode
-from loadmaster.envs.stream_scaling.episode import build_setup
+from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.metrics import episode_metrics
 from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
@@ -31,8 +32,21 @@ def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
         metrics=episode_metrics(settings),
         run=lambda policy, seed: run_episode(policy, settings, seed, setup),
         notes=(setup.load.description,) if setup.load.description else (),
+        parameters=tuned_parameters(settings, setup),
         bank=setup,
     )
+
+
+def tuned_parameters(settings: StreamScalingSettings, setup: Setup) -> dict[str, str]:
+    """The parameters of tuned rules in words."""
+    words = {}
+    for name, published in BASELINES.items():
+        rule = tuned_baseline(name, settings, setup)
+        if rule.plan:
+            words[name] = f"{sum(rule.plan)} instances"
+        elif rule != published:
+            words[name] = ", ".join(f"{key} {value:g}" for key, value in rule.parameters.items())
+    return words
 
 
 def folder_name(settings: StreamScalingSettings) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
+from loadmaster.envs.stream_scaling.calibration import tuned_baseline
 from loadmaster.envs.stream_scaling.episode import build_episode, build_setup
 from loadmaster.envs.stream_scaling.jobs import Task, build_job, job_tables
 from loadmaster.envs.stream_scaling.metrics import mean_latency_s
@@ -223,7 +224,7 @@ def test_rules_run_a_day(name: str) -> None:
     settings = StreamScalingSettings(minutes=1440)
     setup = build_setup(settings)
     one = run_episode(name, settings, 1, setup, record=True)
-    again = run_baseline(BASELINES[name], settings, setup, 1)
+    again = run_baseline(tuned_baseline(name, settings, setup), settings, setup, 1)
     assert one.reward == again.reward
     assert one.parallelism is not None
     assert (one.parallelism >= 1).all()
@@ -239,6 +240,8 @@ def test_flink_rule_follows_the_load() -> None:
     """Fewer instances at night than by day, and no more latency than a plan for the peak."""
     settings = StreamScalingSettings(workload="clarknet-like", minutes=2880, metric_noise=0.0)
     setup = build_setup(settings)
-    flink, static = (run_episode(name, settings, 2, setup) for name in ("flink", "static"))
+    flink, static = (
+        run_baseline(BASELINES[name], settings, setup, 2) for name in ("flink", "static")
+    )
     assert flink.instances.sum() < 0.8 * static.instances.sum()
     assert flink.instances.max() > 1.5 * flink.instances.min()

@@ -1,0 +1,98 @@
+"""Tuned parameters of baselines: the file of `loadmaster calibrate`, and what it needs to know.
+
+A fair comparison needs baselines tuned for the load, on seeds that no evaluation uses. A
+calibration file holds one entry per baseline and setting; an episode uses the nearest entry. The
+module `tuning` of an environment's package has its `Tuning`.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from loadmaster.envs.errors import InputError
+
+BaselineType = TypeVar("BaselineType")
+
+
+@dataclass(frozen=True)
+class TunedEntry(ABC):
+    """The best parameters of one baseline in one setting; an environment adds the fields.
+
+    A subclass raises ValueError or TypeError for values that no calibration writes.
+    """
+
+    baseline: str
+
+    @property
+    @abstractmethod
+    def setting(self) -> tuple[Any, ...]:
+        """What the entry is tuned for, baseline included: its key and its place in the file."""
+
+
+EntryType = TypeVar("EntryType", bound=TunedEntry)
+
+
+@dataclass(frozen=True)
+class TuningProblem(Generic[BaselineType]):
+    """Baselines to tune, with the settings fixed and the workload loaded.
+
+    `moves` are small changes of a baseline, None where one is not possible. If there are any, the
+    best candidate is improved by them.
+    """
+
+    conditions: str  # in words: "tpch-like, load 0.85"
+    candidates: Callable[[str], Sequence[BaselineType]]
+    score: Callable[[BaselineType, int], float]  # of the episode of a seed; called from threads
+    better: Literal["lower", "higher"]
+    entry: Callable[[BaselineType, float, range], TunedEntry]  # with its mean score on the seeds
+    describe: Callable[[BaselineType, float], str]  # parameters and mean score in words
+    published: Callable[[str], BaselineType | None] = lambda name: None  # runs on all seeds
+    moves: Callable[[BaselineType], Sequence[Callable[[BaselineType], BaselineType | None]]] = (
+        lambda baseline: ()
+    )
+    episodes: str = "episodes"  # what a seed fixes, in the plural
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The baselines of an environment that have parameters to tune."""
+
+    path: Path  # the file that Loadmaster ships
+    tunable: tuple[str, ...]
+    prepare: Callable[[Any], TuningProblem[Any]]  # of the environment's settings
+
+
+def nearest_entry(
+    entries: Iterable[EntryType], baseline: str, distance: Callable[[EntryType], Any]
+) -> EntryType | None:
+    """Return the baseline's entry with the least distance, the first of equals."""
+    own = (entry for entry in entries if entry.baseline == baseline)
+    return min(own, key=distance, default=None)
+
+
+def read_entries(path: Path, kind: type[EntryType]) -> tuple[EntryType, ...]:
+    """Read all entries of a calibration file."""
+    try:
+        return tuple(kind(**entry) for entry in json.loads(path.read_text(encoding="utf-8")))
+    except OSError as fault:
+        raise InputError(
+            f"calibration {path}: {fault.strerror}; expected a readable file"
+        ) from None
+    except (ValueError, TypeError):
+        raise InputError(
+            f"calibration {path} is malformed; expected what `loadmaster calibrate` writes"
+        ) from None
+
+
+cached_entries = lru_cache(maxsize=8)(read_entries)  # for episodes, which read no changes
+
+
+def merge_entries(path: Path, fresh: Sequence[EntryType]) -> str:
+    """Return the file's new text, in which `fresh` entries replace those of the same setting."""
+    kept = read_entries(path, type(fresh[0])) if fresh and path.exists() else ()
+    entries = {entry.setting: entry for entry in (*kept, *fresh)}
+    return json.dumps([asdict(entries[key]) for key in sorted(entries)], indent=1) + "\n"
