@@ -19,7 +19,7 @@ from loadmaster.envs.calibration import BaselineType, TunedEntry, TuningProblem
 FIRST_SEED = 1_000_000
 QUICK_SHARE = 4  # the first stage runs one seed in four
 FINALIST_SHARE = 4  # the second stage runs one candidate in four
-PASSES = 2  # over all moves, at most
+PASSES = 3  # over all moves, at most
 
 Scored = tuple[float, BaselineType]  # mean score over the seeds
 OnProgress = Callable[[int, int], None]  # episodes run; episodes planned so far
