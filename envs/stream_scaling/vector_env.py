@@ -92,7 +92,7 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
         self._reward_unit = float(self.settings.decide_every_min)
         first = build_episode(self.settings, self.setup, 0)
         self._states = SimState._make(np.stack([table] * num_envs) for table in first.state)
-        self._physics = first.constants
+        self._constants = first.constants
         self._keys = np.zeros(num_envs, np.int64)
         self._week_minutes = np.zeros(num_envs, np.int64)
         self._plan = np.zeros(len(tables.cap), np.int64)
@@ -114,7 +114,7 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
     def _run(self, actions: NDArray[np.float32], deciding: Mask) -> tuple[Mask, Mask]:
         over = np.zeros(self.num_envs, np.bool_)
         _step_batch(
-            self.setup.tables, self._physics, self._keys, self._states, deciding,
+            self.setup.tables, self._constants, self._keys, self._states, deciding,
             np.asarray(actions, np.float32), self._scale, self.settings.decide_every_min,
             self._week_minutes, self._plan, self._views, self._legal, over,
         )  # fmt: skip

@@ -67,21 +67,27 @@ class Action(NamedTuple):
     change: Tensor  # (T,) as drawn: the environment limits it to [-1, 1]
     draw: Draw | None  # None: nothing is drawn
     nodes: Tensor  # (B,)
+    log_prob: "LogProbs | None"  # of a sampled decision
+
+
+class LogProbs(NamedTuple):
+    """Log-probabilities of decisions, each part by itself; see Evaluation."""
+
+    gate: Tensor  # (B,)
+    task: Tensor  # (T,)
+    sampler: Tensor  # (T,)
 
 
 class Evaluation(NamedTuple):
     """Log-probabilities and entropies of recorded decisions, each part by itself.
 
     Those of tasks are 0 where the gate is shut. One action for the job counts in equal shares for
-    its tasks. Those of the sampler are given eps, whose distribution has no parameters.
+    its tasks. Those of the sampler are given eps, whose distribution has no parameters; they are 0
+    where nothing is drawn.
     """
 
-    gate_log_prob: Tensor  # (B,)
-    gate_entropy: Tensor  # (B,)
-    task_log_prob: Tensor  # (T,)
-    task_entropy: Tensor  # (T,)
-    sampler_log_prob: Tensor  # (T,) 0 where nothing is drawn
-    sampler_entropy: Tensor  # (T,)
+    log_prob: LogProbs
+    entropy: LogProbs
     scores: Scores | None
     embedding: Embedding
 
@@ -241,7 +247,8 @@ class SureNetwork(nn.Module):
         self, features: NodeFeatures, batch: DecisionBatch, key: Tensor, greedy: bool = False
     ) -> Action:
         """As `act`, with features that were kept."""
-        draw = self.draw(self.score(features, batch), batch, key, greedy)
+        scores = self.score(features, batch)
+        draw = self.draw(scores, batch, key, greedy)
         embedding = self.embed(features, batch, draw)
         found = self.distribution(embedding, batch)
         gate, change = found.gate_logit > 0, found.mean
@@ -251,7 +258,11 @@ class SureNetwork(nn.Module):
             of_action = key if by_job else task_keys(key, batch)
             stream = JOB_ACTION_STREAM if by_job else ACTION_STREAM
             change = change + found.log_std.exp() * standard_normal(of_action, (), stream)
-        return Action(gate, change[batch.decision] if by_job else change, draw, embedding.nodes)
+        change = change[batch.decision] if by_job else change
+        log_prob = None
+        if not greedy:
+            log_prob = self._log_prob(found, scores, batch, key, draw, gate, change)
+        return Action(gate, change, draw, embedding.nodes, log_prob)
 
     def evaluate(
         self, batch: DecisionBatch, key: Tensor, draw: Draw | None, gate: Tensor, change: Tensor
@@ -262,29 +273,44 @@ class SureNetwork(nn.Module):
         scores = self.score(features, batch)
         embedding = self.embed(features, batch, draw)
         found = self.distribution(embedding, batch)
-        open_gate = gate[batch.decision]
-        mean, share = found.mean, torch.ones_like(batch.prior)
-        if self.settings.actions == "job":
-            mean, share = mean[batch.decision], 1 / batch.sizes[batch.decision]
+        log_prob = self._log_prob(found, scores, batch, key, draw, gate, change)
+        entropy = found.log_std + (1 + LOG_TAU) / 2
+        of_task = torch.where(gate[batch.decision], self._share(batch) * entropy, 0.0)
+        of_draw = torch.zeros_like(batch.prior)
+        if draw is not None:
+            of_draw = draw_entropy(self.omega(scores, batch, key), batch, draw)
+        odds = found.gate_logit
+        of_gate = -odds.sigmoid() * logsigmoid(odds) - (-odds).sigmoid() * logsigmoid(-odds)
+        return Evaluation(log_prob, LogProbs(of_gate, of_task, of_draw), scores, embedding)
+
+    def _log_prob(
+        self,
+        found: ActionDistribution,
+        scores: Scores | None,
+        batch: DecisionBatch,
+        key: Tensor,
+        draw: Draw | None,
+        gate: Tensor,
+        change: Tensor,
+    ) -> LogProbs:
+        mean = found.mean[batch.decision] if self.settings.actions == "job" else found.mean
         standard = (change - mean) / found.log_std.exp()
         log_density = -standard.square() / 2 - found.log_std - LOG_TAU / 2
-        entropy = found.log_std + (1 + LOG_TAU) / 2
-        sampler_log_prob = sampler_entropy = torch.zeros_like(batch.prior)
+        of_draw = torch.zeros_like(batch.prior)
         if draw is not None:
-            omega = self.omega(scores, batch, key)
-            sampler_log_prob = draw_log_prob(omega, batch, draw)
-            sampler_entropy = draw_entropy(omega, batch, draw)
+            of_draw = draw_log_prob(self.omega(scores, batch, key), batch, draw)
         odds = found.gate_logit
-        return Evaluation(
-            gate_log_prob=logsigmoid(torch.where(gate, odds, -odds)),
-            gate_entropy=-odds.sigmoid() * logsigmoid(odds) - (-odds).sigmoid() * logsigmoid(-odds),
-            task_log_prob=torch.where(open_gate, share * log_density, 0.0),
-            task_entropy=torch.where(open_gate, share * entropy, 0.0),
-            sampler_log_prob=sampler_log_prob,
-            sampler_entropy=sampler_entropy,
-            scores=scores,
-            embedding=embedding,
+        return LogProbs(
+            gate=logsigmoid(torch.where(gate, odds, -odds)),
+            task=torch.where(gate[batch.decision], self._share(batch) * log_density, 0.0),
+            sampler=of_draw,
         )
+
+    def _share(self, batch: DecisionBatch) -> Tensor:
+        """(T,) weight of a task's change: with one action for the job, it counts once."""
+        if self.settings.actions == "job":
+            return 1 / batch.sizes[batch.decision]
+        return torch.ones_like(batch.prior)
 
 
 def build_network(settings: Mapping[str, Any]) -> SureNetwork:

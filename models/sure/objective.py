@@ -2,7 +2,9 @@
 
 The paper's bound Y holds a KL divergence, a Gaussian term, a cross-entropy and the mutual
 information of subgraph and whole graph. What is kept of each, and why, stands at its function [D].
-Terms are returned by name, each to be weighed and shown by itself.
+Terms are returned by name, each to be weighed and shown by itself. The paper's cross-entropy is
+-log p(g | Omega) of the draw itself, whose gradient is 0 on average; a draw is therefore an action
+of the policy, and its log-probability is weighed by the advantage like that of any other [D].
 """
 
 import math
@@ -17,7 +19,7 @@ from loadmaster.models.sure.network import Evaluation, SureNetwork
 from loadmaster.models.sure.sampler import Scores
 from loadmaster.models.sure.settings import SureSettings
 
-KL, GAUSSIAN, SAMPLER, MUTUAL_INFORMATION = "kl", "gaussian", "sampler", "mutual_information"
+KL, GAUSSIAN, MUTUAL_INFORMATION = "kl", "gaussian", "mutual_information"
 LOG_2 = math.log(2)
 
 
@@ -41,15 +43,6 @@ def half_log_determinant(scores: Scores) -> Tensor:
     return torch.where(scores.in_use, scores.log_variance, 0.0).sum((1, 2)) / 2
 
 
-def score_function(log_prob: Tensor, advantage: Tensor) -> Tensor:
-    """log p(g | Omega) * advantage, each (T,); its gradient is that of the expected advantage.
-
-    The paper's cross-entropy is -log p(g | Omega) of the draw itself, whose gradient is 0 on
-    average; weighed by the advantage it makes useful draws likelier [D].
-    """
-    return log_prob * advantage.detach()
-
-
 def mutual_information(subgraphs: Tensor, wholes: Tensor, decision: Tensor) -> Tensor:
     """Jensen-Shannon bound of I(f(g), f(G)), from 0 for unrelated pairs to 2 log 2.
 
@@ -68,9 +61,9 @@ def mutual_information(subgraphs: Tensor, wholes: Tensor, decision: Tensor) -> T
 
 
 def objective_terms(
-    network: SureNetwork, batch: DecisionBatch, evaluation: Evaluation, advantage: Tensor
+    network: SureNetwork, batch: DecisionBatch, evaluation: Evaluation
 ) -> dict[str, Tensor]:
-    """The terms that the settings have, as means over tasks; `advantage` is (T,).
+    """The terms that the settings have, as means over tasks.
 
     f(G) is computed for the first decisions of the batch alone, a share that the settings give.
     """
@@ -78,7 +71,6 @@ def objective_terms(
     if evaluation.scores is not None:
         terms[KL] = kl_divergence(evaluation.scores, settings.prior_variance).mean()
         terms[GAUSSIAN] = half_log_determinant(evaluation.scores).mean()
-        terms[SAMPLER] = score_function(evaluation.sampler_log_prob, advantage).mean()
     if settings.draws and settings.mutual_information_weight:
         share = settings.mutual_information_share
         part = network.window(batch).first(max(2, math.ceil(share * len(batch.sizes))))
@@ -93,7 +85,6 @@ def weighted_losses(terms: dict[str, Tensor], settings: SureSettings) -> dict[st
     weights = {
         KL: settings.kl_weight,
         GAUSSIAN: settings.gaussian_weight,
-        SAMPLER: -settings.sampler_weight,
         MUTUAL_INFORMATION: -settings.mutual_information_weight,
     }
     return {name: weights[name] * term for name, term in terms.items()}

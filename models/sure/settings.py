@@ -44,12 +44,11 @@ class SureSettings(Settings):
     neighbours: NonNegativeInt = 3  # k2, drawn in each of these
     hops: PositiveInt = 3  # upstream or downstream: how far away a neighbour may be
     temperature: PositiveFloat = 1.0  # of the draws: scores are divided by it
-    log_std: float = Field(default=-0.5, ge=-5, le=2)  # initial value, of the changes
+    log_std: float = Field(default=-2.0, ge=-5, le=2)  # initial value, of the changes
 
     prior_variance: PositiveFloat = 0.995  # s0
     kl_weight: NonNegativeFloat = 1e-7
     gaussian_weight: NonNegativeFloat = 1e-2
-    sampler_weight: NonNegativeFloat = 1.0  # of the draws' log-probability times the advantage
     mutual_information_weight: NonNegativeFloat = 1e-5  # 0: no such term
     mutual_information_share: float = Field(default=0.25, gt=0, le=1)  # of a batch's decisions
 

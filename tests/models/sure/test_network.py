@@ -120,11 +120,15 @@ def test_batch_gives_what_each_decision_gives_alone(option: str, jobs: list[Tabl
         torch.testing.assert_close(action.change[rows], alone.change, rtol=1e-4, atol=1e-5)
         assert action.gate[number] == alone.gate[0]
         assert action.nodes[number] == alone.nodes[0]
-        for name in ("task_log_prob", "sampler_log_prob", "task_entropy", "sampler_entropy"):
-            together, by_itself = getattr(whole, name)[rows], getattr(parts, name)
-            torch.testing.assert_close(together, by_itself, rtol=1e-4, atol=1e-4)
+        for together, by_itself in (
+            (whole.log_prob.task, parts.log_prob.task),
+            (whole.log_prob.sampler, parts.log_prob.sampler),
+            (whole.entropy.task, parts.entropy.task),
+            (whole.entropy.sampler, parts.entropy.sampler),
+        ):
+            torch.testing.assert_close(together[rows], by_itself, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(
-            whole.gate_log_prob[number], parts.gate_log_prob[0], rtol=1e-4, atol=1e-5
+            whole.log_prob.gate[number], parts.log_prob.gate[0], rtol=1e-4, atol=1e-5
         )
     if network.settings.draws:
         embedded = network.window(batch).first(2)
@@ -152,9 +156,9 @@ def test_options_give_finite_gradients(option: str, jobs: list[Tables]) -> None:
     network, key = trained(option), torch.arange(len(jobs))
     batch = pack(jobs, 3)
     parts = decided(network, batch, key)
-    terms = objective_terms(network, batch, parts, torch.randn(len(batch.tasks)))
-    loss = parts.gate_log_prob.sum() + parts.task_log_prob.sum() + parts.task_entropy.sum()
-    loss = loss + parts.gate_entropy.sum() + parts.sampler_entropy.sum()
+    terms = objective_terms(network, batch, parts)
+    loss = parts.log_prob.gate.sum() + parts.log_prob.task.sum() + parts.entropy.task.sum()
+    loss = loss + parts.entropy.gate.sum() + parts.entropy.sampler.sum()
     (loss + sum(weighted_losses(terms, network.settings).values())).backward()
     for name, weight in network.named_parameters():
         assert weight.grad is not None, name
@@ -194,10 +198,10 @@ def test_drawn_actions_follow_their_distribution() -> None:
     found = network.evaluate(batch, key, None, action.gate, action.change)
     density = torch.distributions.Normal(torch.tensor([0.3, -0.2]), std).log_prob(changes)
     counted = torch.where(action.gate[:, None], density, 0.0).flatten()
-    torch.testing.assert_close(found.task_log_prob, counted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.log_prob.task, counted, rtol=1e-4, atol=1e-5)
     acting = torch.distributions.Bernoulli(logits=torch.tensor(-1.0))
-    torch.testing.assert_close(found.gate_log_prob, acting.log_prob(action.gate.float()))
-    torch.testing.assert_close(found.gate_entropy, acting.entropy().expand(count))
+    torch.testing.assert_close(found.log_prob.gate, acting.log_prob(action.gate.float()))
+    torch.testing.assert_close(found.entropy.gate, acting.entropy().expand(count))
 
 
 def test_one_action_for_the_job_counts_once(jobs: list[Tables]) -> None:
@@ -208,7 +212,7 @@ def test_one_action_for_the_job_counts_once(jobs: list[Tables]) -> None:
         rows = batch.decision == number
         assert len(action.change[rows].unique()) == 1
         entropy = torch.distributions.Normal(0, np.exp(network.settings.log_std)).entropy()
-        torch.testing.assert_close(found.task_entropy[rows].sum(), entropy)
+        torch.testing.assert_close(found.entropy.task[rows].sum(), entropy)
 
 
 def test_features_of_a_snapshot_can_be_kept() -> None:

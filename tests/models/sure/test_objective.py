@@ -15,12 +15,10 @@ from loadmaster.models.sure.objective import (
     GAUSSIAN,
     KL,
     MUTUAL_INFORMATION,
-    SAMPLER,
     half_log_determinant,
     kl_divergence,
     mutual_information,
     objective_terms,
-    score_function,
     weighted_losses,
 )
 from loadmaster.models.sure.sampler import Scores
@@ -55,14 +53,6 @@ def test_half_log_determinant_shrinks_the_noise() -> None:
     torch.testing.assert_close(found.detach(), variances.prod(1).log() / 2, rtol=1e-4, atol=1e-5)
     (gradient,) = torch.autograd.grad(found.sum(), leaf)
     assert torch.equal(gradient, scores.in_use / 2)
-
-
-def test_score_function_has_no_gradient_to_the_advantage() -> None:
-    log_prob, advantage = torch.zeros(2, requires_grad=True), torch.ones(2, requires_grad=True)
-    score_function(log_prob, 3 * advantage).sum().backward()
-    assert advantage.grad is None
-    assert log_prob.grad is not None
-    assert log_prob.grad.tolist() == [3, 3]
 
 
 def test_mutual_information_of_independent_pairs_is_0() -> None:
@@ -121,7 +111,7 @@ def test_mutual_information_is_learned() -> None:
     values = []
     for _ in range(40):
         evaluation = network.evaluate(batch, key, draw, closed, batch.prior)
-        terms = objective_terms(network, batch, evaluation, torch.zeros(len(batch.tasks)))
+        terms = objective_terms(network, batch, evaluation)
         optimiser.zero_grad()
         (-terms[MUTUAL_INFORMATION]).backward()
         optimiser.step()
@@ -137,8 +127,8 @@ def test_mutual_information_is_learned() -> None:
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        ({}, {KL, GAUSSIAN, SAMPLER, MUTUAL_INFORMATION}),
-        ({"mutual_information_weight": 0}, {KL, GAUSSIAN, SAMPLER}),
+        ({}, {KL, GAUSSIAN, MUTUAL_INFORMATION}),
+        ({"mutual_information_weight": 0}, {KL, GAUSSIAN}),
         ({"sampler": "random"}, {MUTUAL_INFORMATION}),
         ({"sampler": "full"}, set()),
     ],
@@ -150,9 +140,9 @@ def test_terms_have_names_and_weights(given: dict[str, object], names: set[str])
     key = torch.arange(3)
     action = network.act(batch, key)
     evaluation = network.evaluate(batch, key, action.draw, action.gate, action.change)
-    terms = objective_terms(network, batch, evaluation, torch.ones(len(batch.tasks)))
+    terms = objective_terms(network, batch, evaluation)
     assert set(terms) == names
     losses = weighted_losses(terms, network.settings)
-    signs = {KL: 1e-7, GAUSSIAN: 1e-2, SAMPLER: -1.0, MUTUAL_INFORMATION: -1e-5}
+    signs = {KL: 1e-7, GAUSSIAN: 1e-2, MUTUAL_INFORMATION: -1e-5}
     for name, term in terms.items():
         assert losses[name].item() == pytest.approx(signs[name] * term.item())

@@ -1,0 +1,82 @@
+"""The rule that SURE starts from: instances for the load of the last minutes, from observations.
+
+As HPA it wants every task busy for a share `target`. It adds instances by the newest minutes and
+removes them by the busiest of the last `down_min`, and leaves the job alone for some time after a
+restart. The network adds its own outputs to what this rule recommends.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+
+from loadmaster.envs.settings import Settings
+from loadmaster.envs.stream_scaling.observation import (
+    RESTART_COLUMNS,
+    SNAPSHOT_COLUMNS,
+    TASK_COLUMNS,
+)
+
+Floats = NDArray[np.float32]
+
+PARALLELISM, BUSY, IDLE, BLOCKED = map(
+    SNAPSHOT_COLUMNS.index, ("parallelism", "busy", "idle", "blocked")
+)
+MOST, AGE, EVER = TASK_COLUMNS.index("most instances"), *map(RESTART_COLUMNS.index, ("age", "ever"))
+MAX_FACTOR = 4.0  # an action of 1 multiplies the parallelism by this
+_DOWN = 0.5  # less time reported than this share of a minute: the job was down
+
+
+class PriorSettings(Settings):
+    """Parameters of the rule; the defaults have the highest reward on training seeds of small-1."""
+
+    target: float = Field(default=0.6, gt=0, le=1)  # share of the time that a task is to be busy
+    tolerance: NonNegativeFloat = 0.2  # no change while the need is within this share
+    up_min: PositiveInt = 5  # minutes whose mean adds instances
+    down_min: PositiveInt = 10  # minutes whose highest mean removes them
+    every_min: NonNegativeFloat = 120.0  # between restarts
+    urgent_min: NonNegativeFloat = 15.0  # the same, while a task needs more than it has
+    log_odds: PositiveFloat = 4.0  # of acting where the rule acts, and of holding where it holds
+
+
+class Prior(NamedTuple):
+    """What the rule recommends: a change of each task as an action, and log-odds of acting."""
+
+    change: Floats  # (..., N)
+    gate: Floats  # (...)
+
+
+def recommend(snapshots: Floats, tasks: Floats, restart: Floats, settings: PriorSettings) -> Prior:
+    """Of observations `snapshots` (..., L, N, C), `tasks` (..., N, C) and `restart` (..., C)."""
+    most = np.rint(np.expm1(4 * tasks[..., MOST])).astype(np.float32)  # (..., N)
+    recent = snapshots[..., -settings.down_min :, :, :]
+    known = recent[..., BUSY] + recent[..., IDLE] + recent[..., BLOCKED] > _DOWN  # (..., W, N)
+    busy = recent[..., BUSY] * recent[..., PARALLELISM] * most[..., None, :]  # instances
+    means = _moving_means(np.where(known, busy, 0), known, settings.up_min)
+    count = np.maximum(np.rint(snapshots[..., -1, :, PARALLELISM] * most), 1)
+    now, peak = means[..., -1, :] / settings.target, means.max(axis=-2) / settings.target
+    high, low = 1 + settings.tolerance, 1 - settings.tolerance
+    wanted = np.where(now > high * count, now, np.where(peak < low * count, peak, count))
+    wanted = np.clip(np.ceil(wanted - 1e-4), 1, most)
+    ever = restart[..., EVER] > 0
+    age = np.where(ever, np.expm1(8 * restart[..., AGE]), np.inf)
+    overloaded = (now * settings.target > 0.95 * count).any(-1)
+    changed = (wanted != count).any(-1)
+    rested = age >= np.where(overloaded, settings.urgent_min, settings.every_min)
+    sign = np.where(changed & rested, 1.0, -1.0)
+    change = np.log(wanted / count) / np.log(MAX_FACTOR)
+    return Prior(change.astype(np.float32), (sign * settings.log_odds).astype(np.float32))
+
+
+def _moving_means(values: Floats, known: NDArray[np.bool_], window: int) -> Floats:
+    """Means of the known values in the last `window` rows up to each; 0 where none is known."""
+
+    def sums(table: Floats) -> Floats:
+        total = np.cumsum(table, axis=-2)
+        before = np.zeros_like(total)
+        before[..., window:, :] = total[..., :-window, :]
+        return total - before
+
+    found = sums(values) / np.maximum(sums(known.astype(np.float32)), 1)
+    return np.asarray(found, np.float32)
