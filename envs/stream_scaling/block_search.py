@@ -1,9 +1,9 @@
 """Dynamic programming over blocks of time: when to switch between the plans of a family.
 
 For every plan of the family one state is kept: that of the best schedule found so far that ends
-with this plan. In each block it goes on, or the job switches to the plan from one of the best
-states of other plans. All of them are simulated, backlogs and restarts included, so the value of a
-schedule is its true reward; that only one state a plan is kept is what makes the result a heuristic.
+with this plan. In each block it goes on, or the job switches to the plan from the best state of all.
+Both are simulated, backlogs and restarts included, so the value of a schedule is its true reward;
+that only one state a plan is kept is what makes the result a heuristic.
 """
 
 import math
@@ -38,11 +38,11 @@ from loadmaster.envs.stream_scaling.state import (
     SimState,
 )
 
-BLOCK_MIN = 20
-LEVELS = 28
-PREDECESSORS = 2  # states from which a switch to a plan is tried
-_SMOOTHED_MIN, _AHEAD_MIN = 30, 180
-_FULLEST, _EMPTIEST = 1.1, 0.35  # load over capacity at which a plan may be worth its restart
+BLOCK_MIN = 10
+LEVELS = 28  # plans for levels of the load
+_TRIED_LEVELS = 400
+_SMOOTHED_MIN, _AHEAD_MIN = 30, 60
+_FULLEST, _EMPTIEST = 1.0, 0.4  # load over capacity at which a plan may be worth its restart
 
 
 class Family(NamedTuple):
@@ -56,22 +56,25 @@ def plan_family(
     job: JobTables, constants: SimConstants, start: Ints, load: Floats, others: Ints
 ) -> Family:
     """Plans for levels of the load, and `others` (plans of rules), each once."""
-    smooth = _smoothed(load)
-    single = _capacities(job, constants)
-    full = float(np.take_along_axis(single, job.cap[:, None], axis=1).min())
-    low, high = max(float(np.quantile(smooth, 0.02)), 1e-3), float(smooth.max()) / _EMPTIEST
-    levels = np.geomspace(low / 2, max(min(high, full), low), LEVELS)
-    rows = [_plan_for(single, level) for level in levels]
-    drifts = job.faults[job.faults[:, FAULT_KIND] == DRIFT]
-    for drift in drifts:  # the same levels with the slower task
+    smooth, single = _smoothed(load), _capacities(job, constants)
+    tables = [single]
+    for drift in job.faults[job.faults[:, FAULT_KIND] == DRIFT]:  # also with the slower task
         slow = single.copy()
         slow[int(drift[FAULT_TASK])] /= drift[FAULT_FACTOR]
-        rows += [_plan_for(slow, level) for level in levels]
-    plans = np.vstack([*rows, others]).astype(np.int64)
-    fit_plans(job, constants, plans)
-    unique = np.array(list(dict.fromkeys(map(tuple, [start, *plans]))), np.int64)
-    capacity = np.take_along_axis(single, unique.T, axis=1).min(axis=0)
-    return Family(unique, capacity)
+        tables.append(slow)
+    low = max(float(np.quantile(smooth, 0.02)), 1e-3) / 2
+    levels = np.geomspace(low, max(float(smooth.max()) / _EMPTIEST, 2 * low), _TRIED_LEVELS)
+    rows = [start[None], others]
+    for table in tables:
+        plans = np.array([_plan_for(table, level) for level in levels], np.int64)
+        fit_plans(job, constants, plans)
+        # The limit of the job's instances takes them from the tasks that need most.
+        plans = plans[(_capacity(table, plans) >= levels) | (levels == low)]
+        distinct = np.array(list(dict.fromkeys(map(tuple, plans))), np.int64)
+        kept = np.linspace(0, len(distinct) - 1, min(LEVELS, len(distinct))).round()
+        rows.append(distinct[kept.astype(np.int64)])
+    unique = np.array(list(dict.fromkeys(map(tuple, np.vstack(rows)))), np.int64)
+    return Family(unique, _capacity(single, unique))
 
 
 def _smoothed(load: Floats) -> Floats:
@@ -94,6 +97,12 @@ def _plan_for(capacities: Floats, level: float) -> Ints:
     return np.minimum(short, capacities.shape[1] - 1)
 
 
+def _capacity(capacities: Floats, plans: Ints) -> Floats:
+    """(K,) the load that all tasks can process under each plan."""
+    least: Floats = np.take_along_axis(capacities, plans.T, axis=1).min(axis=0)
+    return least
+
+
 def search_blocks(
     job: JobTables, constants: SimConstants, state: SimState, family: Family, weights: Floats
 ) -> Schedule:
@@ -105,8 +114,7 @@ def search_blocks(
     origin = np.zeros((blocks, count), np.int64)
     last = advance_blocks(
         job, constants, new_slots(state, 2 * count + 1), family.plans, worthwhile, weights,
-        np.full(2 * count, -np.inf), np.zeros(PREDECESSORS, np.int64), np.zeros(tasks, np.int64),
-        BLOCK_MIN, origin,
+        np.full(2 * count, -np.inf), np.zeros(tasks, np.int64), BLOCK_MIN, origin,
     )  # fmt: skip
     minutes, chosen, plan = [], [], int(last)
     for block in range(blocks - 1, -1, -1):
@@ -145,7 +153,6 @@ def advance_blocks(
     worthwhile: NDArray[np.bool_],
     weights: Floats,
     values: Floats,
-    best: Ints,
     plan: Ints,
     block_min: int,
     origin: Ints,
@@ -160,7 +167,7 @@ def advance_blocks(
     values[0] = 0.0
     for block in range(len(origin)):
         after = count - now
-        _find_best(values, now, count, best)
+        best = _best(values, now, count)
         lead, switched = -math.inf, -math.inf
         for own in range(count):
             values[after + own], origin[block, own] = -math.inf, -1
@@ -169,10 +176,8 @@ def advance_blocks(
                 _advance_block(job, constants, slot_of(slots, after + own), block_min)
                 values[after + own] = reward_so_far(slot_of(slots, after + own), weights)
                 lead = max(lead, values[after + own])
-            for before in best:
-                if not worthwhile[block, own] or before < 0 or before == own:
-                    continue
-                copy_slot(slots, now + before, scratch)
+            if worthwhile[block, own] and best != own:
+                copy_slot(slots, now + best, scratch)
                 state = slot_of(slots, scratch)
                 for task in range(len(plan)):
                     plan[task] = plans[own, task]
@@ -181,7 +186,7 @@ def advance_blocks(
                 value = reward_so_far(state, weights)
                 switched = max(switched, value)
                 if value > values[after + own]:
-                    values[after + own], origin[block, own] = value, before
+                    values[after + own], origin[block, own] = value, best
                     copy_slot(slots, scratch, after + own)
         # A plan that fell behind by more than two restarts is reached again by a switch.
         if switched > -math.inf:
@@ -191,8 +196,7 @@ def advance_blocks(
             if values[after + own] < lead - 2.0 * dearest:
                 values[after + own] = -math.inf
         now = after
-    _find_best(values, now, count, best)
-    return best[0]
+    return _best(values, now, count)
 
 
 @njit_internal
@@ -205,13 +209,10 @@ def _advance_block(
 
 
 @njit_internal
-def _find_best(values: Floats, first: int, count: int, best: Ints) -> None:
-    """The plans with the highest values, in descending order; -1 where there are not as many."""
-    for rank in range(len(best)):
-        best[rank] = -1
-        for own in range(count):
-            taken = values[first + own] == -math.inf
-            for earlier in range(rank):
-                taken = taken or best[earlier] == own
-            if not taken and (best[rank] < 0 or values[first + own] > values[first + best[rank]]):
-                best[rank] = own
+def _best(values: Floats, first: int, count: int) -> int:
+    """The plan with the highest value."""
+    best = 0
+    for own in range(count):
+        if values[first + own] > values[first + best]:
+            best = own
+    return best
