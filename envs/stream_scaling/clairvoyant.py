@@ -27,8 +27,8 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.state import Ints
 
 POLICY = "clairvoyant"
-ROUND_EPISODES = (20, 30)  # by round: simulated time of the local search, in episodes
-KEPT_PLANS = 16  # of the best schedule, for the next family
+ROUND_EPISODES = (15, 25)  # by round: simulated time of the local search, in episodes
+KEPT_PLANS = 12  # of the best schedule, for the next family
 
 
 def run_clairvoyant(
