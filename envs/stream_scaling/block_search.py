@@ -1,9 +1,9 @@
 """Dynamic programming over blocks of time: when to switch between the plans of a family.
 
 For every plan of the family one state is kept: that of the best schedule found so far that ends
-with this plan. In each block it goes on, or the job switches to the plan from the best state of all.
-Both are simulated, backlogs and restarts included, so the value of a schedule is its true reward;
-that only one state a plan is kept is what makes the result a heuristic.
+with this plan. In each block it goes on, or the job switches to the plan from the best state of
+all. Both are simulated, backlogs and restarts included, so the value of a schedule is its true
+reward. As only one state a plan is kept, the result is a heuristic.
 """
 
 import math
@@ -126,9 +126,7 @@ def search_blocks(
     return Schedule(np.array(minutes[::-1], np.int64), family.plans[chosen[::-1]])
 
 
-def _worthwhile(
-    job: JobTables, load: Floats, family: Family, blocks: int
-) -> NDArray[np.bool_]:
+def _worthwhile(job: JobTables, load: Floats, family: Family, blocks: int) -> NDArray[np.bool_]:
     """(blocks, K) whether the load of the next hours suits a plan; at least the nearest plan."""
     smooth = _smoothed(load)
     drift = max([1.0, *job.faults[job.faults[:, FAULT_KIND] == DRIFT, FAULT_FACTOR]])

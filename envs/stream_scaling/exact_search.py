@@ -96,7 +96,7 @@ def bound_rewards(
     every: int,
     bound: Floats,
 ) -> None:
-    """Fill `bound`, (decisions + 1, p): the most that can follow a decision made with p instances."""
+    """Fill `bound`, (decisions + 1, p): the most that can follow if the job has p instances."""
     horizon, most = state.clock[HORIZON], bound.shape[1] - 1
     down = constants.restart_min + job.state_mb[0] * constants.restore_min_per_mb
     for decision in range(len(bound) - 2, -1, -1):

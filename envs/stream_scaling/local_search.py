@@ -125,7 +125,7 @@ class LocalSearch:
                 crowding = 1 + self._constants.contention * (count - 1 + min(step, 0))
                 busy = float(work[members].max()) * crowding / max(count + min(step, 0), 1)
                 # Far from these limits a change only idles instances, or overloads them.
-                if _LEAST_BUSY < busy if step > 0 else busy < _MOST_BUSY and count > 1:
+                if busy > _LEAST_BUSY if step > 0 else busy < _MOST_BUSY and count > 1:
                     while self._change_task(place, int(task), step):
                         improved = True
         return improved

@@ -36,9 +36,11 @@ from loadmaster.envs.stream_scaling.state import (
 
 # Tables that a minute hands on to the next; the others are constant, scratch or results.
 _CARRIED = frozenset(
-    "clock times sums parallelism queue variance jitter arrived departed age age_variance "
-    "checkpoint barrier pending".split()
-)
+    (
+        "clock", "times", "sums", "parallelism", "queue", "variance", "jitter", "arrived",
+        "departed", "age", "age_variance", "checkpoint", "barrier", "pending",
+    )
+)  # fmt: skip
 
 
 class Schedule(NamedTuple):

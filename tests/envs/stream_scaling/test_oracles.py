@@ -48,11 +48,11 @@ def test_schedule_of_a_rule_repeats_it(semantics: str, faults: list[dict[str, An
 
 @pytest.mark.parametrize("semantics", ["flink", "paper"])
 @pytest.mark.parametrize("faults", [[], FAULTS])
-@pytest.mark.parametrize("job", ["small-1", "small-2", "medium-1"])
+@pytest.mark.parametrize("job", ["small-1", "medium-1"])
 def test_clairvoyant_is_never_below_a_rule(
     job: str, semantics: str, faults: list[dict[str, Any]]
 ) -> None:
-    settings, setup = setting(job=job, minutes=300, semantics=semantics, faults=faults)
+    settings, setup = setting(job=job, minutes=200, semantics=semantics, faults=faults)
     for seed in (0, 1):
         found = run_clairvoyant(settings, setup, seed, RULES)
         assert found.reward >= max(run_baseline(r, settings, setup, seed).reward for r in RULES)
