@@ -280,7 +280,7 @@ def test_stream_scaling_speeds(monkeypatch: Patch) -> None:
         "stream_scaling/small-1/no-noise/task_minutes_per_s",
     ]
     assert all(figure.value > 50_000 and figure.peer is None for figure in figures)
-    assert "SimPy is not installed" in lines[0]
+    assert "loadmaster[bench]" in lines[0]
 
 
 def test_simpy_is_slower(monkeypatch: Patch) -> None:
