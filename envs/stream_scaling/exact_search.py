@@ -12,7 +12,7 @@ where u is the busy share and l(u) the stationary mean of `queueing.py` (its ste
 at least the arrivals that they did not process. The latency is at least the time in which so many
 records came last. The bound is the largest reward over u. A switch bounds u by the share of the
 minute in which the job is up. The bounds of the minutes of a decision are added, and a Viterbi
-recursion over p adds the decisions: only switches without their other effects are left out.
+recursion over p adds the decisions. It leaves out all other costs of a switch.
 """
 
 import math
