@@ -43,14 +43,20 @@ def run_rule(
     plan: Ints,
     trace: Ints,
 ) -> None:
-    """Run a rule to the end of the episode; `trace` is (minutes, N) or has no rows."""
+    """Run a rule to the end of the episode; `trace` is (minutes, N) or has no rows.
+
+    With N + 1 columns, the last is 1 in the minutes in which the rule restarts the job.
+    """
     while state.clock[MINUTE] < state.clock[HORIZON]:
+        restarted = False
         if recommend(rule, parameters, job, constants, state, memory, plan):
-            rescale(job, constants, state, plan)
+            restarted = rescale(job, constants, state, plan)
         minute = state.clock[MINUTE] - WARM_UP_MIN
         if minute < len(trace):
             for task in range(len(plan)):
                 trace[minute, task] = state.parallelism[task]
+            for column in range(len(plan), trace.shape[1]):
+                trace[minute, column] = restarted
         step_minute(job, constants, state)
 
 

@@ -83,7 +83,9 @@ def _slowness(job: JobTables, task: int, minute: int) -> float:
 
 
 @njit_internal
-def _speed(job: JobTables, constants: SimConstants, task: int, count: int, minute: int) -> float:
+def instance_speed(
+    job: JobTables, constants: SimConstants, task: int, count: int, minute: int
+) -> float:
     """Records that one instance can process in a minute."""
     lost = 0
     for fault in job.faults:
@@ -102,7 +104,7 @@ def _find_room(job: JobTables, constants: SimConstants, state: SimState, up: flo
     minute = state.clock[MINUTE]
     for task in range(len(job.service_min) - 1, -1, -1):
         count = state.parallelism[task]
-        capacity = count * _speed(job, constants, task, count, minute) * up
+        capacity = count * instance_speed(job, constants, task, count, minute) * up
         reach = min(capacity, _outlet(job, state, task))
         room = math.inf
         if not constants.published:
@@ -174,7 +176,7 @@ def _process_task(
 ) -> float:
     """Process the records of a task, report its metrics, and return how many it processed."""
     minute, count = state.clock[MINUTE], state.parallelism[task]
-    speed = _speed(job, constants, task, count, minute)
+    speed = instance_speed(job, constants, task, count, minute)
     limit = _outlet(job, state, task)
     wanted = 0.0
     for kind in range(CLASSES):

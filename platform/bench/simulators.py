@@ -12,6 +12,7 @@ times to the printed digit.
 import os
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import cycle
 from typing import Any
 
@@ -26,7 +27,14 @@ from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_b
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
+from loadmaster.envs.stream_scaling.episode import Setup, build_setup
+from loadmaster.envs.stream_scaling.episode import build_episode as build_stream
+from loadmaster.envs.stream_scaling.rollout import run_episode as run_stream
+from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
+from loadmaster.envs.stream_scaling.simulator import advance
+from loadmaster.envs.stream_scaling.state import Ints
 from loadmaster.platform.bench.measurements import Figure, cold_starts, in_fresh_process
+from loadmaster.platform.bench.simpy_stream import RecordSimulation
 
 PAI_SIMULATOR = "public PAI simulator"
 PAI_CPU_S = 9.0  # its fastest run on three nodes
@@ -153,6 +161,7 @@ def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
     """All figures of this group; `report_step` is called before each one."""
     yield from dag_scheduling(report_step)
     yield from gpu_scheduling(report_step)
+    yield from stream_scaling(report_step)
 
 
 def dag_scheduling(report_step: Callable[[str], None]) -> Iterator[Figure]:
@@ -204,3 +213,64 @@ def _vector_speed(count: int) -> Figure:
     name = f"dag_scheduling/vector-{count}/steps_per_s"
     peer = f"{SPARK_SCHED_SIM}, one environment"
     return Figure(name, speed, "steps/s", SPARK_SCHED_SIM_DECISIONS_PER_S, peer)
+
+
+SIMPY = "SimPy, every record simulated"
+SIMPY_MINUTES = {"small-1": 60, "large-2": 15}  # by job, a few seconds each
+STREAM_RUNS = 5
+
+
+def stream_scaling(report_step: Callable[[str], None]) -> Iterator[Figure]:
+    """Task-minutes per second of a week with the plan of `static`, beside SimPy in the same run."""
+    simpy = find_spec("simpy") is not None
+    if not simpy:
+        report_step("SimPy is not installed: no peer; expected pip install 'loadmaster[bench]'")
+    for job in SIMPY_MINUTES:
+        settings = StreamScalingSettings(job=job)
+        setup = build_setup(settings)
+        peer: tuple[float, str] | tuple[()] = ()
+        if simpy:
+            report_step(f"{job}: {SIMPY_MINUTES[job]} minutes in SimPy")
+            peer = (simpy_speed(settings, setup), SIMPY)
+        quiet = settings.model_copy(update={"metric_noise": 0.0})
+        for part, own in (("", settings), ("/no-noise", quiet)):
+            report_step(f"{job}: a week{part.replace('/', ', ')}")
+            name = f"stream_scaling/{job}{part}/task_minutes_per_s"
+            yield Figure(name, stream_speed(own, setup), "task-min/s", *peer)
+
+
+def stream_speed(settings: StreamScalingSettings, setup: Setup) -> float:
+    """Task-minutes per second of the fastest of several runs; the first may compile."""
+    plan, minutes, fastest = static_plan(settings, setup), WARM_UP_MIN + settings.minutes, np.inf
+    for _ in range(STREAM_RUNS):
+        start = build_stream(settings, setup, 0)
+        start.state.parallelism[:] = plan
+        began = time.thread_time()
+        advance(setup.tables, start.constants, start.state, minutes)
+        fastest = min(fastest, time.thread_time() - began)
+    return len(plan) * minutes / fastest
+
+
+def simpy_speed(settings: StreamScalingSettings, setup: Setup) -> float:
+    """Task-minutes per second of SimPy with the same plan.
+
+    Its time grows with the records, so it gets the minutes whose mean load is nearest the week's.
+    """
+    plan, minutes = static_plan(settings, setup), SIMPY_MINUTES[settings.job]
+    start = build_stream(settings, setup, 0)
+    load = start.state.load
+    means = np.convolve(load.mean(axis=0), np.ones(minutes) / minutes, mode="valid")
+    begin = int(np.abs(means - load.mean()).argmin())
+    part = np.ascontiguousarray(load[:, begin : begin + minutes])
+    began = time.thread_time()
+    RecordSimulation(setup.tables, start.constants, part, plan, 0).run(minutes)
+    return len(plan) * minutes / (time.thread_time() - began)
+
+
+def static_plan(settings: StreamScalingSettings, setup: Setup) -> Ints:
+    """The plan of the rule `static`."""
+    short = settings.model_copy(update={"minutes": settings.decide_every_min})
+    plans = run_stream("static", short, 0, setup, record=True).parallelism
+    assert plans is not None  # recorded
+    plan: Ints = plans[-1]
+    return plan

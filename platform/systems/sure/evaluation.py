@@ -7,14 +7,19 @@ from typing import Any
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.calibration import tuned_baseline
+from loadmaster.envs.stream_scaling.clairvoyant import run_clairvoyant
 from loadmaster.envs.stream_scaling.describe import changed_settings, describe_episode
-from loadmaster.envs.stream_scaling.episode import Setup, build_setup
+from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup, build_setup
+from loadmaster.envs.stream_scaling.exact_search import run_optimal
 from loadmaster.envs.stream_scaling.metrics import episode_metrics
 from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.workloads import WORKLOADS
 from loadmaster.envs.traces import find_workload
 from loadmaster.platform.evaluation import adapters
+from loadmaster.platform.evaluation.comparison import OPTIMUM
+
+CLAIRVOYANT = "clairvoyant"
 
 
 def settings_from(values: Mapping[str, Any]) -> StreamScalingSettings:
@@ -30,11 +35,22 @@ def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
         workload=settings.workload,
         conditions=describe_episode(settings, setup.job),
         metrics=episode_metrics(settings),
-        run=lambda policy, seed: run_episode(policy, settings, seed, setup),
+        run=lambda policy, seed: run(policy, settings, setup, seed),
         notes=(setup.load.description,) if setup.load.description else (),
         parameters=tuned_parameters(settings, setup),
+        oracles=frozenset({CLAIRVOYANT}),
         bank=setup,
     )
+
+
+def run(policy: str, settings: StreamScalingSettings, setup: Setup, seed: int) -> EpisodeResult:
+    """Run a rule or an oracle; the oracle that knows the load starts from every tuned rule."""
+    if policy == OPTIMUM:
+        return run_optimal(settings, setup, seed)
+    if policy == CLAIRVOYANT:
+        rivals = [tuned_baseline(name, settings, setup) for name in BASELINES]
+        return run_clairvoyant(settings, setup, seed, rivals)
+    return run_episode(policy, settings, seed, setup)
 
 
 def tuned_parameters(settings: StreamScalingSettings, setup: Setup) -> dict[str, str]:
@@ -60,6 +76,7 @@ EVALUATION = adapters.EnvironmentAdapter(
     settings=settings_from,
     folder_name=folder_name,
     prepare=prepare,
+    references=(OPTIMUM, CLAIRVOYANT),
     choice="task",
     is_compiled=partial(adapters.loop_is_compiled, "stream_scaling"),
 )

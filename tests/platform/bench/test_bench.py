@@ -10,8 +10,14 @@ import pandas as pd
 import pytest
 
 from loadmaster.envs.gpu_scheduling.episode import build_episode
+from loadmaster.envs.stream_scaling.episode import build_episode as build_stream
+from loadmaster.envs.stream_scaling.episode import build_setup
+from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
+from loadmaster.envs.stream_scaling.simulator import advance
+from loadmaster.envs.stream_scaling.state import LATENCY
 from loadmaster.platform.bench import simulators
 from loadmaster.platform.bench.measurements import Figure, in_fresh_process
+from loadmaster.platform.bench.simpy_stream import RecordSimulation
 from tests.platform.cli.one_line import Captured, Cli, Patch
 from tests.traces import needs_traces
 
@@ -261,3 +267,41 @@ def test_repeated_jobs() -> None:
     pairs = set(zip(own.duration_s, own.gpu, strict=True))
     assert set(zip(many.duration_s, many.gpu, strict=True)) <= pairs
     assert len(np.unique(many.duration_s)) > 10
+
+
+def test_stream_scaling_speeds(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(simulators, "SIMPY_MINUTES", {"small-1": 2})
+    monkeypatch.setattr(simulators, "STREAM_RUNS", 2)
+    lines: list[str] = []
+    monkeypatch.setattr(simulators, "find_spec", lambda name: None)
+    figures = list(simulators.stream_scaling(lines.append))
+    assert [figure.name for figure in figures] == [
+        "stream_scaling/small-1/task_minutes_per_s",
+        "stream_scaling/small-1/no-noise/task_minutes_per_s",
+    ]
+    assert all(figure.value > 50_000 and figure.peer is None for figure in figures)
+    assert "loadmaster[bench]" in lines[0]
+
+
+def test_simpy_is_slower(monkeypatch: Patch) -> None:
+    pytest.importorskip("simpy")
+    monkeypatch.setattr(simulators, "SIMPY_MINUTES", {"small-1": 5})
+    figure = next(simulators.stream_scaling(print))
+    assert (figure.ratio or 0) > 200
+
+
+def test_simpy_model_has_the_simulators_latency() -> None:
+    """A steady load that keeps the longest task busy for 80%: mean latency within 10%."""
+    pytest.importorskip("simpy")
+    settings = StreamScalingSettings(workload="toy", load_scale=2.0, minutes=120, contention=0.0)
+    setup = build_setup(settings)
+    start = build_stream(settings, setup, 0)
+    need = 120 * setup.tables.nominal * setup.tables.service_min / 0.8
+    plan = np.maximum(np.ceil(need), 1).astype(np.int64)
+    start.state.parallelism[:] = plan
+    advance(setup.tables, start.constants, start.state, 180)
+    records = RecordSimulation(setup.tables, start.constants, start.state.load, plan, 1)
+    records.run(180)
+    latencies, ends = np.array(records.latencies_min), np.array(records.ends_min)
+    expected = start.state.outcome[60:, LATENCY].mean()
+    assert latencies[ends > 60].mean() == pytest.approx(expected, rel=0.1)
