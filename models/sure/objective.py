@@ -24,23 +24,30 @@ LOG_2 = math.log(2)
 
 
 def kl_divergence(scores: Scores, prior_variance: float) -> Tensor:
-    """KL of Omega's distribution to N(0, s0 I), a sum for each task: (T,).
+    """KL of Omega's distribution to N(0, s0 I), the mean of each task's entries: (T,).
 
     The paper's p(Omega | g, S) has no form, so the prior is fixed, as in its code [D].
-    1/2 sum(sigma^2 / s0 + mu^2 / s0 - 1 + log s0 - log sigma^2).
+    1/2 (sigma^2 / s0 + mu^2 / s0 - 1 + log s0 - log sigma^2) of an entry. As a sum it would grow
+    with the window and outweigh the policy's gradient [D].
     """
     squares = scores.log_variance.exp() + scores.mean.square()
     of_entry = squares / prior_variance - 1 + math.log(prior_variance) - scores.log_variance
-    return torch.where(scores.in_use, of_entry, 0.0).sum((1, 2)) / 2
+    return _mean(of_entry, scores.in_use) / 2
 
 
 def half_log_determinant(scores: Scores) -> Tensor:
-    """1/2 log|Sigma| of each task: (T,).
+    """1/2 log|Sigma| of each task's entries, their mean: (T,).
 
     The quadratic part of the Gaussian term is eps^2 after reparametrisation and has no gradient.
     Minimised, this shrinks the noise of Omega, against the KL [D].
     """
-    return torch.where(scores.in_use, scores.log_variance, 0.0).sum((1, 2)) / 2
+    return _mean(scores.log_variance, scores.in_use) / 2
+
+
+def _mean(values: Tensor, counts: Tensor) -> Tensor:
+    """(T,) means of those entries of (T, L, 2) that count; 0 where none does."""
+    total = torch.where(counts, values, 0.0).sum((1, 2))
+    return total / counts.sum((1, 2)).clamp(min=1)
 
 
 def mutual_information(subgraphs: Tensor, wholes: Tensor, decision: Tensor) -> Tensor:

@@ -240,7 +240,8 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.few_seeds:
         lines.append(few_seeds_note(comparison))
     if comparison.oracles:
-        lines.append(f"{ORACLE} an oracle: it uses what no policy can know, such as durations or the load to come")
+        unknown = "durations or the load to come"
+        lines.append(f"{ORACLE} an oracle: it uses what no policy can know, such as {unknown}")
     tuned = [
         f"{policy} runs with {text}"
         for policy, text in comparison.setup.parameters.items()

@@ -192,7 +192,7 @@ def test_drawn_actions_follow_their_distribution() -> None:
     action = network.act(batch, key)
     chance = 1 / (1 + np.e)
     assert action.gate.float().mean() == pytest.approx(chance, abs=4 * (chance / count) ** 0.5)
-    changes, std = action.change.view(-1, 2), np.exp(-0.5)
+    changes, std = action.change.view(-1, 2), np.exp(network.settings.log_std)
     assert changes.mean(0).tolist() == pytest.approx([0.3, -0.2], abs=4 * std / count**0.5)
     assert changes.std(0).tolist() == pytest.approx([std, std], rel=0.05)
     found = network.evaluate(batch, key, None, action.gate, action.change)
