@@ -27,7 +27,7 @@ from loadmaster.platform.evaluation.charts import (
     plain_log,
     save,
 )
-from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
+from loadmaster.platform.evaluation.comparison import Comparison
 
 SIZE_BINS = 8  # quantiles of work
 TIME_POINTS = 400
@@ -261,9 +261,9 @@ def _new_figure(
 
 def _colour_of(comparison: Comparison, policy: str) -> str:
     """Colour by family of baselines; the same in every chart and every run."""
-    if policy == OPTIMUM:
-        return INK
     adapter = comparison.adapter
+    if policy in adapter.references:
+        return INK
     if policy not in adapter.baselines:
         return LEARNED_COLOUR
     families = list(dict.fromkeys(adapter.families.get(name, name) for name in adapter.baselines))
