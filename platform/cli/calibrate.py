@@ -28,7 +28,7 @@ def calibrate(
     these settings. Without --output it goes to the file that Loadmaster ships; a file of --output
     is used by --set calibration=FILE.
 
-    Examples:
+    Example:
 
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
 

@@ -62,23 +62,23 @@ def test_scores_equal_vector_engine() -> None:
     scores, expected = (one.judge(module, [0, 5]) for one in (engine, engine.vector))
     for one, other in zip(scores, expected, strict=True):
         assert one.decisions == other.decisions
-        assert one.cost == pytest.approx(other.cost)
+        assert one.value == pytest.approx(other.value)
         assert one.loss == pytest.approx(other.loss)
-    assert scores[0].cost != scores[1].cost
+    assert scores[0].value != scores[1].value
 
 
 def test_loss_is_the_negative_total_reward() -> None:
-    """The cost is the completion time, whatever the weight of the fee."""
+    """The value is the completion time, whatever the weight of the fee."""
     module, found = module_of(**NETWORK), []
     for fee_weight in (0.0, 1.0, 3.0):
         settings = SETTINGS.model_copy(update={"jct_weight": 2.0, "fee_weight": fee_weight})
         found += DasEngine(settings).judge(module, [5])
-    assert found[0].cost == found[1].cost == found[2].cost
+    assert found[0].value == found[1].value == found[2].value
     fee = found[1].loss - found[0].loss
     assert fee > 0
     assert found[2].loss - found[0].loss == pytest.approx(3 * fee)
     scale = reference_scales(SETTINGS, load_workload(SETTINGS)).jct_s
-    assert found[0].loss == pytest.approx(SETTINGS.jobs * 2 * found[0].cost / scale)
+    assert found[0].loss == pytest.approx(SETTINGS.jobs * 2 * found[0].value / scale)
 
 
 def test_clusters_with_cells_use_the_vector_engine() -> None:
