@@ -23,14 +23,13 @@ from loadmaster.envs.stream_scaling.schedule import (
     slot_of,
 )
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN
-from loadmaster.envs.stream_scaling.simulator import step_minute
+from loadmaster.envs.stream_scaling.simulator import advance
 from loadmaster.envs.stream_scaling.state import (
     DRIFT,
     FAULT_FACTOR,
     FAULT_KIND,
     FAULT_TASK,
     HORIZON,
-    MINUTE,
     Floats,
     Ints,
     JobTables,
@@ -171,7 +170,7 @@ def advance_blocks(
             values[after + own], origin[block, own] = -math.inf, -1
             if values[now + own] > -math.inf:
                 copy_slot(slots, now + own, after + own)
-                _advance_block(job, constants, slot_of(slots, after + own), block_min)
+                advance(job, constants, slot_of(slots, after + own), block_min)
                 values[after + own] = reward_so_far(slot_of(slots, after + own), weights)
                 lead = max(lead, values[after + own])
             if worthwhile[block, own] and best != own:
@@ -180,7 +179,7 @@ def advance_blocks(
                 for task in range(len(plan)):
                     plan[task] = plans[own, task]
                 rescale(job, constants, state, plan)
-                _advance_block(job, constants, state, block_min)
+                advance(job, constants, state, block_min)
                 value = reward_so_far(state, weights)
                 switched = max(switched, value)
                 if value > values[after + own]:
@@ -195,15 +194,6 @@ def advance_blocks(
                 values[after + own] = -math.inf
         now = after
     return _best(values, now, count)
-
-
-@njit_internal
-def _advance_block(
-    job: JobTables, constants: SimConstants, state: SimState, block_min: int
-) -> None:
-    for _ in range(block_min):
-        if state.clock[MINUTE] < state.clock[HORIZON]:
-            step_minute(job, constants, state)
 
 
 @njit_internal

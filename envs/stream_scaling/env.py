@@ -24,7 +24,7 @@ from loadmaster.envs.stream_scaling.observation import (
 )
 from loadmaster.envs.stream_scaling.rewards import reward_sum
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
-from loadmaster.envs.stream_scaling.simulator import step_minute
+from loadmaster.envs.stream_scaling.simulator import advance
 from loadmaster.envs.stream_scaling.state import (
     HORIZON,
     MINUTE,
@@ -41,8 +41,7 @@ ObservationDict = dict[str, NDArray[Any]]
 @compiled
 def warm_up(job: JobTables, constants: SimConstants, state: SimState) -> None:
     """Simulate the minutes before the first decision, which do not count."""
-    for _ in range(WARM_UP_MIN):
-        step_minute(job, constants, state)
+    advance(job, constants, state, WARM_UP_MIN)
     state.sums[:] = 0
     state.clock[RESTARTS] = 0
 
@@ -59,9 +58,7 @@ def decide_and_advance(
 ) -> bool:
     """Act and simulate so many minutes, or until the episode ends; whether the action is legal."""
     legal = apply_action(job, constants, state, action, max_factor, plan)
-    for _ in range(minutes):
-        if state.clock[MINUTE] < state.clock[HORIZON]:
-            step_minute(job, constants, state)
+    advance(job, constants, state, minutes)
     return legal
 
 

@@ -35,10 +35,9 @@ from loadmaster.envs.stream_scaling.schedule import (
     start_episode,
 )
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
-from loadmaster.envs.stream_scaling.simulator import instance_speed, step_minute
+from loadmaster.envs.stream_scaling.simulator import advance, instance_speed
 from loadmaster.envs.stream_scaling.state import (
     HORIZON,
-    MINUTE,
     NOTHING,
     SUM_BUSY_SHARE,
     SUM_LATENCY,
@@ -227,9 +226,7 @@ def _decide(
     if option > 0:
         plan[0] = option
         rescale(job, constants, state, plan)
-    for _ in range(every):
-        if state.clock[MINUTE] < state.clock[HORIZON]:
-            step_minute(job, constants, state)
+    advance(job, constants, state, every)
 
 
 @njit_internal

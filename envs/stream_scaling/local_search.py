@@ -13,6 +13,7 @@ from loadmaster.envs.stream_scaling.schedule import (
     copy_slot,
     fit_plans,
     new_slots,
+    next_switch,
     reward_so_far,
     run_minute,
     slot_of,
@@ -191,7 +192,7 @@ def extend_stored(
     """Simulate from the stored state of minute `begin`; store states, records and rewards."""
     copy_slot(slots, (begin - WARM_UP_MIN) // every, scratch)
     state = slot_of(slots, scratch)
-    switch = _next_switch(minutes, begin)
+    switch = next_switch(minutes, begin)
     while state.clock[MINUTE] < until:
         switch = run_minute(job, constants, state, minutes, plans, switch, plan)
         minute = state.clock[MINUTE]
@@ -220,21 +221,13 @@ def run_until_equal(
     """
     copy_slot(slots, first, scratch)
     state = slot_of(slots, scratch)
-    switch = _next_switch(minutes, state.clock[MINUTE])
+    switch = next_switch(minutes, state.clock[MINUTE])
     while state.clock[MINUTE] < most:
         minute = state.clock[MINUTE]
         if minute >= least and abs(_records(state) - queued[minute]) <= _EQUAL * queued[minute]:
             break
         switch = run_minute(job, constants, state, minutes, plans, switch, plan)
     return state.clock[MINUTE]
-
-
-@njit_internal
-def _next_switch(minutes: Ints, minute: int) -> int:
-    switch = 0
-    while switch < len(minutes) and minutes[switch] < minute:
-        switch += 1
-    return switch
 
 
 @njit_internal

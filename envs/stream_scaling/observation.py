@@ -36,6 +36,8 @@ SNAPSHOT_COLUMNS = (
 TASK_COLUMNS = ("level", "source", "sink", "most instances", "chained")
 TIME_COLUMNS = ("day sine", "day cosine", "week sine", "week cosine", "present")
 RESTART_COLUMNS = ("age", "length", "ever")
+MOST_INSTANCES = TASK_COLUMNS.index("most instances")
+_CAP_UNIT, _AGE_UNIT = 4.0, 8.0  # of logarithms
 _LEAST_BUSY = 0.01  # below it the true rate is not known
 _DAY, _WEEK = 1440.0, 10_080.0
 _MOST = 1e4  # of any column: logarithms, shares and the minutes of a restart
@@ -58,7 +60,7 @@ def blank_observation(job: JobTables, levels: NDArray[np.int64], history: int) -
     tasks[:, 0] = levels / max(levels.max(), 1)
     tasks[:, 1] = job.source >= 0
     tasks[:, 2] = job.weight > 0
-    tasks[:, 3] = np.log1p(job.cap) / 4
+    tasks[:, MOST_INSTANCES] = np.log1p(job.cap) / _CAP_UNIT
     tasks[:, 4] = job.chain != np.arange(count)
     return Observation(
         snapshots=np.zeros((history, count, len(SNAPSHOT_COLUMNS)), np.float32),
@@ -67,6 +69,17 @@ def blank_observation(job: JobTables, levels: NDArray[np.int64], history: int) -
         edges=np.stack([job.parent, job.child]),
         restart=np.zeros(len(RESTART_COLUMNS), np.float32),
     )
+
+
+def most_instances(tasks: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(..., N) most instances of each task, of `tasks` (..., N, TASK_COLUMNS)."""
+    return np.rint(np.expm1(_CAP_UNIT * tasks[..., MOST_INSTANCES]))
+
+
+def minutes_since_restart(restart: NDArray[np.float32]) -> NDArray[np.float32]:
+    """(...) of `restart` (..., RESTART_COLUMNS); infinite if there was none."""
+    age = np.expm1(_AGE_UNIT * restart[..., RESTART_COLUMNS.index("age")])
+    return np.where(restart[..., RESTART_COLUMNS.index("ever")] > 0, age, np.inf)
 
 
 def observation_space(blank: Observation) -> spaces.Dict:
@@ -104,7 +117,7 @@ def observe(job: JobTables, state: SimState, week_minute: int, view: Observation
                 minute, task, view.snapshots[place, task],
             )  # fmt: skip
     restarted = state.clock[RESTARTED_AT]
-    view.restart[0] = math.log1p(now - restarted) / 8 if restarted >= 0 else 1.0
+    view.restart[0] = math.log1p(now - restarted) / _AGE_UNIT if restarted >= 0 else 1.0
     view.restart[1] = state.times[DOWN_FOR]
     view.restart[2] = restarted >= 0
 

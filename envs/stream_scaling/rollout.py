@@ -69,6 +69,15 @@ def run_baseline(
     record: bool = False,
 ) -> EpisodeResult:
     """Run a baseline on the episode of `seed`; thread-safe."""
+    trace = np.zeros((settings.minutes if record else 0, len(setup.tables.cap)), np.int64)
+    state = simulate_rule(baseline, settings, setup, seed, trace)
+    return episode_result(settings, state, baseline.name, seed, trace if record else None)
+
+
+def simulate_rule(
+    baseline: Baseline, settings: StreamScalingSettings, setup: Setup, seed: int, trace: Ints
+) -> SimState:
+    """The state at the end of the episode of `seed` under a baseline; `trace` as in `run_rule`."""
     tasks = len(setup.tables.cap)
     if baseline.plan and len(baseline.plan) != tasks:
         raise InputError(
@@ -77,12 +86,11 @@ def run_baseline(
         )
     episode = build_episode(settings, setup, seed)
     warm_up(setup.tables, episode.constants, episode.state)
-    trace = np.zeros((settings.minutes if record else 0, tasks), np.int64)
     run_rule(
         baseline.rule, baseline.values, setup.tables, episode.constants, episode.state,
         new_rule_state(tasks, baseline.plan), np.zeros(tasks, np.int64), trace,
     )  # fmt: skip
-    return episode_result(settings, episode.state, baseline.name, seed, trace if record else None)
+    return episode.state
 
 
 def run_episode(

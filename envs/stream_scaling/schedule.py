@@ -10,7 +10,6 @@ import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.baselines import Baseline
-from loadmaster.envs.stream_scaling.baselines.rules import new_rule_state
 from loadmaster.envs.stream_scaling.env import warm_up
 from loadmaster.envs.stream_scaling.episode import (
     Episode,
@@ -21,7 +20,7 @@ from loadmaster.envs.stream_scaling.episode import (
 )
 from loadmaster.envs.stream_scaling.restart import fit_plan, rescale
 from loadmaster.envs.stream_scaling.rewards import reward_sum
-from loadmaster.envs.stream_scaling.rollout import run_rule
+from loadmaster.envs.stream_scaling.rollout import simulate_rule
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
 from loadmaster.envs.stream_scaling.simulator import step_minute
 from loadmaster.envs.stream_scaling.state import (
@@ -34,7 +33,7 @@ from loadmaster.envs.stream_scaling.state import (
     SimState,
 )
 
-# Tables that a minute hands on to the next; the others are constant, scratch or results.
+# Tables that a minute passes to the next; the others are constant, scratch or results.
 _CARRIED = frozenset(
     (
         "clock", "times", "sums", "parallelism", "queue", "variance", "jitter", "arrived",
@@ -71,17 +70,12 @@ def record_schedule(
     baseline: Baseline, settings: StreamScalingSettings, setup: Setup, seed: int
 ) -> tuple[Schedule, float]:
     """The schedule of a rule on the episode of `seed`, and its reward."""
-    episode, tasks = build_episode(settings, setup, seed), len(setup.tables.cap)
-    warm_up(setup.tables, episode.constants, episode.state)
+    tasks = len(setup.tables.cap)
     trace = np.zeros((settings.minutes, tasks + 1), np.int64)
-    run_rule(
-        baseline.rule, baseline.values, setup.tables, episode.constants, episode.state,
-        new_rule_state(tasks), np.zeros(tasks, np.int64), trace,
-    )  # fmt: skip
+    state = simulate_rule(baseline, settings, setup, seed, trace)
     minutes = np.flatnonzero(trace[:, tasks])
     schedule = Schedule(WARM_UP_MIN + minutes, np.ascontiguousarray(trace[minutes, :tasks]))
-    result = episode_result(settings, episode.state, baseline.name, seed)
-    return schedule, result.reward
+    return schedule, episode_result(settings, state, baseline.name, seed).reward
 
 
 def schedule_result(
@@ -123,11 +117,18 @@ def run_schedule(
     until: int,
 ) -> None:
     """Simulate up to minute `until`; `plan` is scratch, one entry a task."""
-    switch = 0
-    while switch < len(minutes) and minutes[switch] < state.clock[MINUTE]:
-        switch += 1
+    switch = next_switch(minutes, state.clock[MINUTE])
     while state.clock[MINUTE] < until:
         switch = run_minute(job, constants, state, minutes, plans, switch, plan)
+
+
+@njit_internal
+def next_switch(minutes: Ints, minute: int) -> int:
+    """The first switch in `minute` or later."""
+    switch = 0
+    while switch < len(minutes) and minutes[switch] < minute:
+        switch += 1
+    return switch
 
 
 @njit_internal
@@ -182,7 +183,7 @@ def slot_of(s: SimState, i: int) -> SimState:
 
 @njit_internal
 def copy_slot(slots: SimState, source: int, target: int) -> None:
-    """Copy the tables that a minute hands on."""
+    """Copy the tables that a minute passes to the next."""
     _copy(slots.clock[source], slots.clock[target])
     _copy(slots.times[source], slots.times[target])
     _copy(slots.sums[source], slots.sums[target])

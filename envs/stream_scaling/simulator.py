@@ -32,6 +32,7 @@ from loadmaster.envs.stream_scaling.state import (
     FAULT_KIND,
     FAULT_TASK,
     FAULT_UNTIL,
+    HORIZON,
     HOT_BUSY,
     IDLE,
     IN_RATE,
@@ -51,9 +52,10 @@ from loadmaster.envs.stream_scaling.state import (
 
 @compiled
 def advance(job: JobTables, constants: SimConstants, state: SimState, minutes: int) -> None:
-    """Simulate so many minutes with the present plan."""
+    """Simulate so many minutes with the present plan, or until the episode ends."""
     for _ in range(minutes):
-        step_minute(job, constants, state)
+        if state.clock[MINUTE] < state.clock[HORIZON]:
+            step_minute(job, constants, state)
 
 
 @njit_internal

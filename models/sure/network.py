@@ -60,6 +60,14 @@ class ActionDistribution(NamedTuple):
     log_std: Tensor  # ()
 
 
+class LogProbs(NamedTuple):
+    """Log-probabilities of decisions, each part by itself; see Evaluation."""
+
+    gate: Tensor  # (B,)
+    task: Tensor  # (T,)
+    sampler: Tensor  # (T,)
+
+
 class Action(NamedTuple):
     """Decisions of a batch; tasks keep their parallelism where the gate is shut."""
 
@@ -67,15 +75,7 @@ class Action(NamedTuple):
     change: Tensor  # (T,) as drawn: the environment limits it to [-1, 1]
     draw: Draw | None  # None: nothing is drawn
     nodes: Tensor  # (B,)
-    log_prob: "LogProbs | None"  # of a sampled decision
-
-
-class LogProbs(NamedTuple):
-    """Log-probabilities of decisions, each part by itself; see Evaluation."""
-
-    gate: Tensor  # (B,)
-    task: Tensor  # (T,)
-    sampler: Tensor  # (T,)
+    log_prob: LogProbs | None  # of a sampled decision
 
 
 class Evaluation(NamedTuple):

@@ -1,8 +1,8 @@
 """The rule that SURE starts from: instances for the load of the last minutes, from observations.
 
-As HPA it wants every task busy for a share `target`. It adds instances by the newest minutes and
-removes them by the busiest of the last `down_min`, and leaves the job alone for some time after a
-restart. The network adds its own outputs to what this rule recommends.
+As in HPA, tasks are to be busy for a share `target`. Instances are added by the newest minutes and
+removed by the busiest of the last `down_min`; for some time after a restart there is no other. The
+network adds its own outputs to what this rule recommends.
 """
 
 from typing import NamedTuple
@@ -13,9 +13,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from loadmaster.envs.settings import Settings
 from loadmaster.envs.stream_scaling.observation import (
-    RESTART_COLUMNS,
     SNAPSHOT_COLUMNS,
-    TASK_COLUMNS,
+    minutes_since_restart,
+    most_instances,
 )
 
 Floats = NDArray[np.float32]
@@ -23,8 +23,6 @@ Floats = NDArray[np.float32]
 PARALLELISM, BUSY, IDLE, BLOCKED = map(
     SNAPSHOT_COLUMNS.index, ("parallelism", "busy", "idle", "blocked")
 )
-MOST, AGE, EVER = TASK_COLUMNS.index("most instances"), *map(RESTART_COLUMNS.index, ("age", "ever"))
-MAX_FACTOR = 4.0  # an action of 1 multiplies the parallelism by this
 _DOWN = 0.5  # less time reported than this share of a minute: the job was down
 
 
@@ -47,9 +45,14 @@ class Prior(NamedTuple):
     gate: Floats  # (...)
 
 
-def recommend(snapshots: Floats, tasks: Floats, restart: Floats, settings: PriorSettings) -> Prior:
-    """Of observations `snapshots` (..., L, N, C), `tasks` (..., N, C) and `restart` (..., C)."""
-    most = np.rint(np.expm1(4 * tasks[..., MOST])).astype(np.float32)  # (..., N)
+def recommend(
+    snapshots: Floats, tasks: Floats, restart: Floats, settings: PriorSettings, max_factor: float
+) -> Prior:
+    """Of observations `snapshots` (..., L, N, C), `tasks` (..., N, C) and `restart` (..., C).
+
+    `max_factor` is the environment's: an action of 1 multiplies the parallelism by it.
+    """
+    most = most_instances(tasks)
     recent = snapshots[..., -settings.down_min :, :, :]
     known = recent[..., BUSY] + recent[..., IDLE] + recent[..., BLOCKED] > _DOWN  # (..., W, N)
     busy = recent[..., BUSY] * recent[..., PARALLELISM] * most[..., None, :]  # instances
@@ -59,13 +62,11 @@ def recommend(snapshots: Floats, tasks: Floats, restart: Floats, settings: Prior
     high, low = 1 + settings.tolerance, 1 - settings.tolerance
     wanted = np.where(now > high * count, now, np.where(peak < low * count, peak, count))
     wanted = np.clip(np.ceil(wanted - 1e-4), 1, most)
-    ever = restart[..., EVER] > 0
-    age = np.where(ever, np.expm1(8 * restart[..., AGE]), np.inf)
     overloaded = (now * settings.target > 0.95 * count).any(-1)
     changed = (wanted != count).any(-1)
-    rested = age >= np.where(overloaded, settings.urgent_min, settings.every_min)
-    sign = np.where(changed & rested, 1.0, -1.0)
-    change = np.log(wanted / count) / np.log(MAX_FACTOR)
+    least = np.where(overloaded, settings.urgent_min, settings.every_min)
+    sign = np.where(changed & (minutes_since_restart(restart) >= least), 1.0, -1.0)
+    change = np.log(wanted / count) / np.log(max_factor)
     return Prior(change.astype(np.float32), (sign * settings.log_odds).astype(np.float32))
 
 

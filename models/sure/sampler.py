@@ -5,6 +5,7 @@ A task draws k1 snapshots by its own scores (theta), then in each of these k2 ne
 and the largest sums win. All numbers come from keys, so that a draw can be repeated.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -112,12 +113,7 @@ def draw_log_prob(scores: Tensor, batch: DecisionBatch, draw: Draw) -> Tensor:
 
     The paper's product has p(v_l | theta) once for every neighbour; once per snapshot is meant.
     """
-    present = batch.present[batch.decision]
-    total = plackett_luce_log_prob(scores[..., SELF], present, draw.snapshot)
-    if draw.neighbour.shape[2]:
-        found, legal = _neighbour_scores(scores, batch, draw.snapshot)
-        total = total + plackett_luce_log_prob(found, legal, draw.neighbour).sum(1)
-    return total
+    return _sum_over_parts(plackett_luce_log_prob, scores, batch, draw)
 
 
 def draw_entropy(scores: Tensor, batch: DecisionBatch, draw: Draw) -> Tensor:
@@ -125,11 +121,20 @@ def draw_entropy(scores: Tensor, batch: DecisionBatch, draw: Draw) -> Tensor:
 
     Their mean over draws is the entropy of the draw, by the chain rule.
     """
-    present = batch.present[batch.decision]
-    total = plackett_luce_entropy(scores[..., SELF], present, draw.snapshot)
+    return _sum_over_parts(plackett_luce_entropy, scores, batch, draw)
+
+
+def _sum_over_parts(
+    of_part: Callable[[Tensor, Tensor, Tensor], Tensor],
+    scores: Tensor,
+    batch: DecisionBatch,
+    draw: Draw,
+) -> Tensor:
+    """(T,) `of_part` of the snapshots, and of the neighbours in each."""
+    total = of_part(scores[..., SELF], batch.present[batch.decision], draw.snapshot)
     if draw.neighbour.shape[2]:
         found, legal = _neighbour_scores(scores, batch, draw.snapshot)
-        total = total + plackett_luce_entropy(found, legal, draw.neighbour).sum(1)
+        total = total + of_part(found, legal, draw.neighbour).sum(1)
     return total
 
 

@@ -27,12 +27,13 @@ from loadmaster.envs.gpu_scheduling.episode import Episode, build_episode, run_b
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.vector_env import GpuSchedulingVectorEnv
+from loadmaster.envs.stream_scaling.calibration import tuned_baseline
 from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.episode import build_episode as build_stream
-from loadmaster.envs.stream_scaling.rollout import run_episode as run_stream
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
 from loadmaster.envs.stream_scaling.simulator import advance
 from loadmaster.envs.stream_scaling.state import Ints
+from loadmaster.envs.stream_scaling.tuning import plan_of
 from loadmaster.platform.bench.measurements import Figure, cold_starts, in_fresh_process
 from loadmaster.platform.bench.simpy_stream import RecordSimulation
 
@@ -269,8 +270,4 @@ def simpy_speed(settings: StreamScalingSettings, setup: Setup) -> float:
 
 def static_plan(settings: StreamScalingSettings, setup: Setup) -> Ints:
     """The plan of the rule `static`."""
-    short = settings.model_copy(update={"minutes": settings.decide_every_min})
-    plans = run_stream("static", short, 0, setup, record=True).parallelism
-    assert plans is not None  # recorded
-    plan: Ints = plans[-1]
-    return plan
+    return np.array(plan_of(tuned_baseline("static", settings, setup), settings, setup), np.int64)

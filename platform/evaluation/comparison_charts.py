@@ -31,7 +31,7 @@ from loadmaster.platform.evaluation.comparison import Comparison
 
 SIZE_BINS = 8  # quantiles of work
 TIME_POINTS = 400
-REWARD_TICKS = tuple(sign * size for sign in (-1, 1) for size in (0, 0.1, 1, 10, 100, 1000))
+REWARD_TICKS = (-1000, -100, -10, -1, -0.1, 0, 0.1, 1, 10, 100, 1000)
 PERCENT_TICKS = (-80, -50, -20, 0, 10, 20, 50, 200, 1000, 5000, 20_000)
 
 

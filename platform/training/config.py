@@ -171,6 +171,13 @@ class Recipe:
     compile: Callable[[Any], None] = lambda config: None
 
 
+def refuse_critic(config: TrainingConfig, system: str) -> None:
+    if (kind := config.training.critic.kind) != "none":
+        raise InputError(
+            f"setting training.critic.kind is {kind!r}; expected 'none': {system} has no critic"
+        )
+
+
 def mean_scores(
     names: Sequence[str], seeds: Sequence[int], score: Callable[[str, int], float]
 ) -> dict[str, float]:

@@ -15,7 +15,6 @@ from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Measure
 from loadmaster.models.decima.gradient import DecisionMinibatches, log_probability_and_entropy
 from loadmaster.models.decima.module import DecimaModule
@@ -31,6 +30,7 @@ from loadmaster.platform.training.config import (
     Schedule,
     TrainingConfig,
     mean_scores,
+    refuse_critic,
 )
 
 
@@ -85,10 +85,7 @@ def network(config: DecimaTraining) -> dict[str, Any]:
 
 
 def check(config: DecimaTraining) -> None:
-    if (kind := config.training.critic.kind) != "none":
-        raise InputError(
-            f"setting training.critic.kind is {kind!r}; expected 'none': decima has no critic"
-        )
+    refuse_critic(config, "decima")
     load_workload(config.environment)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.calibration import tuned_baseline
+from loadmaster.envs.stream_scaling.clairvoyant import POLICY as CLAIRVOYANT
 from loadmaster.envs.stream_scaling.clairvoyant import run_clairvoyant
 from loadmaster.envs.stream_scaling.describe import changed_settings, describe_episode
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup, build_setup
@@ -18,8 +19,6 @@ from loadmaster.envs.stream_scaling.workloads import WORKLOADS
 from loadmaster.envs.traces import find_workload
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.comparison import OPTIMUM
-
-CLAIRVOYANT = "clairvoyant"
 
 
 def settings_from(values: Mapping[str, Any]) -> StreamScalingSettings:

@@ -111,7 +111,11 @@ class SureEngine:
 
     def _batch(self, network: SureNetwork, observations: Mapping[str, Any]) -> DecisionBatch:
         prior = recommend(
-            observations["snapshots"], observations["tasks"], observations["restart"], self.prior
+            observations["snapshots"],
+            observations["tasks"],
+            observations["restart"],
+            self.prior,
+            self.settings.max_factor,
         )
         rows = [_row(observations, number) for number in range(len(prior.gate))]
         return pack(rows, network.settings.hops, list(prior.change), prior.gate.tolist())

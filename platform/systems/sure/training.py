@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from loadmaster.platform.training.config import (
     TrainingConfig,
     Validation,
     mean_scores,
+    refuse_critic,
 )
 
 
@@ -77,10 +79,7 @@ def network(config: SureTraining) -> dict[str, Any]:
 
 
 def check(config: SureTraining) -> None:
-    if (kind := config.training.critic.kind) != "none":
-        raise InputError(
-            f"setting training.critic.kind is {kind!r}; expected 'none': sure has no critic"
-        )
+    refuse_critic(config, "sure")
     if not config.jobs:
         raise InputError("setting jobs is empty; expected the name of a job or more")
     for job in config.jobs:
@@ -91,7 +90,7 @@ def compile_loops(config: SureTraining) -> None:
     """Compile the environment on the smallest episode."""
     smallest = StreamScalingSettings(minutes=5, history=config.environment.history)
     engine = SureEngine(smallest, ("small-1",), config.prior)
-    engine._run(SureNetwork(config.network), "small-1", [0], None)
+    engine.judge(SimpleNamespace(network=SureNetwork(config.network)), [0])
 
 
 RECIPE = Recipe(

@@ -1,5 +1,6 @@
 """The clairvoyant oracle beside rules, and both beside the optimum of jobs with one task."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -36,7 +37,8 @@ def setting(**values: Any) -> tuple[StreamScalingSettings, Setup]:
 @pytest.mark.parametrize("faults", [[], FAULTS])
 def test_schedule_of_a_rule_repeats_it(semantics: str, faults: list[dict[str, Any]]) -> None:
     settings, setup = setting(minutes=300, semantics=semantics, faults=faults)
-    for rule in RULES:
+    planned = replace(BASELINES["static"], plan=(3,) * len(setup.tables.cap))
+    for rule in (*RULES, planned):
         own = run_baseline(rule, settings, setup, 3, record=True)
         schedule, reward = record_schedule(rule, settings, setup, 3)
         again = schedule_result(settings, setup, 3, schedule, rule.name, record=True)

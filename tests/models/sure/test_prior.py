@@ -11,9 +11,9 @@ from loadmaster.envs.stream_scaling.observation import (
     SNAPSHOT_COLUMNS,
     TASK_COLUMNS,
 )
-from loadmaster.models.sure.prior import MAX_FACTOR, Prior, PriorSettings, recommend
+from loadmaster.models.sure.prior import Prior, PriorSettings, recommend
 
-MOST, COUNT = 10, 4
+MOST, COUNT, MAX_FACTOR = 10, 4, 3.0
 SETTINGS = PriorSettings(
     target=0.5, tolerance=0.2, up_min=2, down_min=6, every_min=60, urgent_min=10
 )
@@ -35,7 +35,7 @@ def decide(*busy: float | None, age: float | None = None, count: int = COUNT) ->
         restart[:] = 0
         restart[RESTART_COLUMNS.index("age")] = np.log1p(age) / 8
         restart[RESTART_COLUMNS.index("ever")] = 1
-    return recommend(snapshots, tasks, restart, SETTINGS)
+    return recommend(snapshots, tasks, restart, SETTINGS, MAX_FACTOR)
 
 
 def instances(prior: Prior, count: int = COUNT) -> NDArray[Any]:
@@ -77,5 +77,5 @@ def test_never_more_than_the_task_may_have() -> None:
         (0.1, 30, False),
     ],
 )
-def test_rest_after_a_restart(busy: float, age: float | None, acts: bool) -> None:
+def test_time_between_restarts(busy: float, age: float | None, acts: bool) -> None:
     assert (decide(busy, busy, age=age).gate > 0) == acts
