@@ -96,9 +96,12 @@ SYSTEMS = (
         "dag_scheduling",
         "A graph network chooses the next stage and how parallel its job may run.",
     ),
+    System(
+        "sure",
+        "stream_scaling",
+        "A network over sampled subgraphs scales every task of a streaming job.",
+    ),
 )
-# Without a trained policy yet: only rules decide in their environments.
-UNTRAINED = (System("sure", "stream_scaling", "Scales every task of a streaming job."),)
 
 
 def systems() -> dict[str, System]:
@@ -226,7 +229,7 @@ class EnvironmentSpec:
 
 def environments() -> dict[str, EnvironmentSpec]:
     """Every built-in environment, by name."""
-    names = sorted({system.environment for system in (*SYSTEMS, *UNTRAINED)})
+    names = sorted({system.environment for system in SYSTEMS})
     return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 

@@ -9,14 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from loadmaster.envs.settings import Settings
 from loadmaster.envs.stream_scaling.observation import (
     SNAPSHOT_COLUMNS,
     minutes_since_restart,
     most_instances,
 )
+from loadmaster.models.sure.settings import PriorSettings
 
 Floats = NDArray[np.float32]
 
@@ -24,18 +23,6 @@ PARALLELISM, BUSY, IDLE, BLOCKED = map(
     SNAPSHOT_COLUMNS.index, ("parallelism", "busy", "idle", "blocked")
 )
 _DOWN = 0.5  # less time reported than this share of a minute: the job was down
-
-
-class PriorSettings(Settings):
-    """Parameters of the rule; the defaults have the highest reward on training seeds of small-1."""
-
-    target: float = Field(default=0.6, gt=0, le=1)  # share of the time that a task is to be busy
-    tolerance: NonNegativeFloat = 0.2  # no change while the need is within this share
-    up_min: PositiveInt = 5  # minutes whose mean adds instances
-    down_min: PositiveInt = 10  # minutes whose highest mean removes them
-    every_min: NonNegativeFloat = 120.0  # between restarts
-    urgent_min: NonNegativeFloat = 15.0  # the same, while a task needs more than it has
-    log_odds: PositiveFloat = 4.0  # of acting where the rule acts, and of holding where it holds
 
 
 class Prior(NamedTuple):

@@ -1,8 +1,9 @@
-"""Settings of SURE's network: sizes, what it reads of the graph, and weights of its objective.
+"""Settings of SURE: the rule it starts from, its network, and a bundle's training.
 
 Imports neither torch nor numba.
 """
 
+import math
 from typing import Literal, Self
 
 from pydantic import (
@@ -14,10 +15,27 @@ from pydantic import (
     model_validator,
 )
 
+from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
+from loadmaster.envs.stream_scaling.describe import describe_episode
+from loadmaster.envs.stream_scaling.job_files import load_job
+from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
+from loadmaster.models.manifest import Manifest, describe_training, training_environment
 
 Sampler = Literal["learned", "random", "full", "temporal", "spatial", "none"]
 Encoder = Literal["gin", "attention", "recurrent"]
+
+
+class PriorSettings(Settings):
+    """Parameters of the rule; the defaults have the highest reward on training seeds of small-1."""
+
+    target: float = Field(default=0.6, gt=0, le=1)  # share of the time that a task is to be busy
+    tolerance: NonNegativeFloat = 0.2  # no change while the need is within this share
+    up_min: PositiveInt = 5  # minutes whose mean adds instances
+    down_min: PositiveInt = 10  # minutes whose highest mean removes them
+    every_min: NonNegativeFloat = 120.0  # between restarts
+    urgent_min: NonNegativeFloat = 15.0  # the same, while a task needs more than it has
+    log_odds: PositiveFloat = 4.0  # of acting where the rule acts, and of holding where it holds
 
 
 class SureSettings(Settings):
@@ -45,6 +63,7 @@ class SureSettings(Settings):
     hops: PositiveInt = 3  # upstream or downstream: how far away a neighbour may be
     temperature: PositiveFloat = 1.0  # of the draws: scores are divided by it
     log_std: float = Field(default=-2.0, ge=-5, le=2)  # initial value, of the changes
+    prior: PriorSettings = PriorSettings()  # the rule whose changes the network adds to
 
     prior_variance: PositiveFloat = 0.995  # s0
     kl_weight: NonNegativeFloat = 1e-7
@@ -80,3 +99,50 @@ class SureSettings(Settings):
     def drawn_neighbours(self) -> int:
         """k2"""
         return 0 if self.sampler == "temporal" else self.neighbours
+
+
+def training_settings(manifest: Manifest) -> StreamScalingSettings:
+    """Environment settings that the bundle was trained with; the job is the first of several."""
+    settings = training_environment(manifest, StreamScalingSettings)
+    return settings.model_copy(update={"job": trained_jobs(manifest)[0]})
+
+
+def trained_jobs(manifest: Manifest) -> tuple[str, ...]:
+    """Names of the jobs that the bundle was trained on."""
+    config = manifest.trained.get("config")
+    jobs = config.get("jobs") if isinstance(config, dict) else None
+    if not isinstance(jobs, list) or not jobs:
+        return (training_environment(manifest, StreamScalingSettings).job,)
+    return tuple(str(job) for job in jobs)
+
+
+def trained_on(manifest: Manifest) -> str:
+    """The jobs, load and conditions of the training, in words."""
+    jobs = trained_jobs(manifest)
+
+    def in_words(settings: StreamScalingSettings) -> str:
+        first = settings.model_copy(update={"job": jobs[0]})
+        conditions = describe_episode(first, load_job(first))
+        return ", ".join([settings.workload, conditions, *(f"also {job}" for job in jobs[1:])])
+
+    return describe_training(manifest, StreamScalingSettings, in_words)
+
+
+def distance(manifest: Manifest, settings: StreamScalingSettings) -> tuple[float, ...]:
+    """Distance of `settings` from those of the training; the smaller tuple is nearer.
+
+    Compared in this order: semantics, weight of the latency, whether this job was trained on alone
+    or among others, load, restart time.
+    """
+    try:
+        own, jobs = training_settings(manifest), trained_jobs(manifest)
+    except InputError:
+        return (math.inf,)
+    alone = jobs == (settings.job,)
+    return (
+        own.semantics != settings.semantics,
+        abs(own.latency_weight - settings.latency_weight),
+        0 if alone else 1 if len(jobs) > 1 else 2,
+        abs(math.log(own.load_scale / settings.load_scale)),
+        abs(own.restart_s - settings.restart_s),
+    )

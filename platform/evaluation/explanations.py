@@ -34,17 +34,18 @@ def _option_table(heading: str, options: Sequence[Option], others: int) -> Table
     table.add_column("")
     table.add_column(heading, min_width=24)
     columns = tuple(options[0].details) if options else ()
-    for column in (*columns, "probability"):
+    has_odds = any(option.probability is not None for option in options)
+    for column in (*columns, *(("probability",) if has_odds else ())):
         table.add_column(column, justify="right", no_wrap=True)
     for option in options:
-        details = (option.details[column] for column in columns)
-        cells = [*map(_cell, details), _probability(option.probability)]
+        cells = [_cell(option.details[column]) for column in columns]
+        cells += [_probability(option.probability)] if has_odds else []
         mark, style = (">", "bold") if option.chosen else ("", "")
         table.add_row(mark, Text(option.name), *cells, style=style)
     if others:
         left = 1 - sum(option.probability or 0.0 for option in options)
-        blank = [""] * len(columns)
-        table.add_row("", f"{others} more", *blank, _probability(max(left, 0.0)), style="dim")
+        odds = [_probability(max(left, 0.0))] if has_odds else []
+        table.add_row("", f"{others} more", *([""] * len(columns)), *odds, style="dim")
     return table
 
 

@@ -1,4 +1,4 @@
-"""Evaluation in stream scaling: the environment's adapter."""
+"""Evaluation in stream scaling: the environment's adapter, and SURE's bundles in episodes."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -17,8 +17,44 @@ from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.workloads import WORKLOADS
 from loadmaster.envs.traces import find_workload
+from loadmaster.models.policy import ExplainedDecision
+from loadmaster.models.sure.explain import explained
+from loadmaster.models.sure.policy import SurePolicy
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.comparison import OPTIMUM
+from loadmaster.platform.systems.policies import spread
+
+
+class LearnedSure(SurePolicy):
+    """The policy with explanations of episodes."""
+
+    def explain(
+        self, settings: StreamScalingSettings, seed: int, workload: Setup, count: int
+    ) -> tuple[ExplainedDecision, ...]:
+        """Decisions that restart the job; where there are fewer, also others."""
+        found = []
+        runner = self.start_episode(settings, seed, workload)
+        names, hops = workload.job.names, self.network.settings.hops
+        for step in self.steps(runner):
+            before, minute = runner.parallelism.copy(), runner.minute
+            edges = runner.view.edges
+            runner.decide(step.decision.action)
+            after = runner.parallelism.copy()
+            found.append(
+                (
+                    step.decision.act,
+                    explained(step.decision, names, edges, hops, before, after, minute),
+                )
+            )
+        acting = [number for number, (act, _) in enumerate(found) if act]
+        chosen = spread(acting if len(acting) >= count else range(len(found)), count)
+        return tuple(found[number][1] for number in sorted(chosen))
+
+    def is_compiled(self) -> bool:
+        return adapters.loop_is_compiled("stream_scaling")
+
+
+load_policy = LearnedSure.from_bundle
 
 
 def settings_from(values: Mapping[str, Any]) -> StreamScalingSettings:

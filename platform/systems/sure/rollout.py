@@ -17,7 +17,7 @@ from loadmaster.models.keyed_random import splitmix64
 from loadmaster.models.sure.batches import EpisodeRecorder
 from loadmaster.models.sure.graph import DecisionBatch, pack
 from loadmaster.models.sure.network import SureNetwork
-from loadmaster.models.sure.prior import PriorSettings, recommend
+from loadmaster.models.sure.prior import recommend
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import EpisodeScore, Recording, RolloutSpec
 
@@ -38,10 +38,8 @@ class _Episodes:
 class SureEngine:
     """A `RolloutEngine`; a seed decides the job of an episode, its load and its noise."""
 
-    def __init__(
-        self, environment: StreamScalingSettings, jobs: Sequence[str], prior: PriorSettings
-    ) -> None:
-        self.settings, self.jobs, self.prior = environment, tuple(jobs), prior
+    def __init__(self, environment: StreamScalingSettings, jobs: Sequence[str]) -> None:
+        self.settings, self.jobs = environment, tuple(jobs)
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         found: dict[int, Recording] = {}
@@ -114,7 +112,7 @@ class SureEngine:
             observations["snapshots"],
             observations["tasks"],
             observations["restart"],
-            self.prior,
+            network.settings.prior,
             self.settings.max_factor,
         )
         rows = [_row(observations, number) for number in range(len(prior.gate))]

@@ -17,7 +17,6 @@ from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
 from loadmaster.models.sure.module import SureModule
 from loadmaster.models.sure.network import SureNetwork
-from loadmaster.models.sure.prior import PriorSettings
 from loadmaster.models.sure.settings import SureSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
 from loadmaster.platform.systems.sure.rollout import SureEngine
@@ -36,7 +35,6 @@ from loadmaster.platform.training.config import (
 class SureTraining(TrainingConfig):
     environment: StreamScalingSettings = StreamScalingSettings(minutes=2 * DAY_MIN)
     jobs: tuple[str, ...] = ("small-1",)  # an episode has one of them, by its seed
-    prior: PriorSettings = PriorSettings()
     network: SureSettings = SureSettings()
     rollouts: Rollouts = Rollouts(sequences=4, per_sequence=4, keep=0.25)
     training: Learning = Learning(
@@ -57,7 +55,7 @@ def algorithm(config: SureTraining) -> InputDrivenConfig:
         config,
         spaces=(box, box),
         module=RLModuleSpec(module_class=SureModule, model_config={"network": network(config)}),
-        engine=partial(SureEngine, config.environment, config.jobs, config.prior),
+        engine=partial(SureEngine, config.environment, config.jobs),
     )
 
 
@@ -89,7 +87,7 @@ def check(config: SureTraining) -> None:
 def compile_loops(config: SureTraining) -> None:
     """Compile the environment on the smallest episode."""
     smallest = StreamScalingSettings(minutes=5, history=config.environment.history)
-    engine = SureEngine(smallest, ("small-1",), config.prior)
+    engine = SureEngine(smallest, ("small-1",))
     engine.judge(SimpleNamespace(network=SureNetwork(config.network)), [0])
 
 

@@ -11,7 +11,8 @@ from loadmaster.envs.stream_scaling.observation import (
     SNAPSHOT_COLUMNS,
     TASK_COLUMNS,
 )
-from loadmaster.models.sure.prior import Prior, PriorSettings, recommend
+from loadmaster.models.sure.prior import Prior, recommend
+from loadmaster.models.sure.settings import PriorSettings
 
 MOST, COUNT, MAX_FACTOR = 10, 4, 3.0
 SETTINGS = PriorSettings(

@@ -14,7 +14,6 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.policy import DECISION
 from loadmaster.models.ragged import Ragged, Windows, leaves
 from loadmaster.models.sure.module import SureModule
-from loadmaster.models.sure.prior import PriorSettings
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
 from loadmaster.platform.systems.sure.rollout import SureEngine
 from loadmaster.platform.systems.sure.training import RECIPE, SureTraining
@@ -27,7 +26,7 @@ ENVIRONMENT = StreamScalingSettings(minutes=60, history=20)
 
 def module_of(**network: Any) -> Any:
     torch.manual_seed(1)
-    settings = {"network": {**SMALL, **network}}
+    settings = {"network": {**SMALL, "prior": {"log_odds": 0.5}, **network}}
     module: Any = SureModule(observation_space=None, action_space=None, model_config=settings)
     for weight in module.network.parameters():  # heads begin as zeros: nothing would depend on them
         torch.nn.init.normal_(weight, std=0.2) if weight.dim() > 1 else None
@@ -35,7 +34,7 @@ def module_of(**network: Any) -> Any:
 
 
 def engine(**changed: Any) -> SureEngine:
-    return SureEngine(ENVIRONMENT.model_copy(update=changed), JOBS, PriorSettings(log_odds=0.5))
+    return SureEngine(ENVIRONMENT.model_copy(update=changed), JOBS)
 
 
 SPECS = [RolloutSpec(4, 11), RolloutSpec(4, 12), RolloutSpec(5, 13, keep=0.5)]
