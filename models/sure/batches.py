@@ -16,7 +16,7 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from loadmaster.models.ragged import Ragged, Windows
-from loadmaster.models.sure.graph import DecisionBatch, Draw, pack
+from loadmaster.models.sure.graph import NONE, PRESENT, DecisionBatch, Draw, JobGraph, job_graph
 from loadmaster.models.sure.network import Action
 
 # Of the observations; `prior` and `gate_prior` are what the rule recommended.
@@ -39,96 +39,157 @@ class SelectedDecisions(NamedTuple):
 
 
 class SureMinibatches:
-    """Recorded decisions for SURE's training pass: unpadded, selected by row."""
+    """Recorded decisions for SURE's training pass: unpadded, selected by row on the device.
+
+    Graphs and fixed features are kept once for each job; everything else is indexed.
+    """
 
     def __init__(self, columns: Mapping[str, Any], hops: int, neighbours: int, device: Any) -> None:
         """`columns` as recorded; `neighbours` is k2, which the columns hold flat."""
         self.fixed = None
-        self._observations, self._actions = columns[Columns.OBS], columns[Columns.ACTIONS]
-        self._log_prob: Ragged = columns[Columns.ACTION_LOGP]
+        observations, actions = columns[Columns.OBS], columns[Columns.ACTIONS]
+        self._device, self._neighbours = device, neighbours
+        self._jobs = _JobTables(observations[TASKS], observations[EDGES], hops, device)
+        self._window = int(observations[TIMES].counts.max(initial=1))
+        whole = (RESTART, GATE_PRIOR)
+        self._tensors = {
+            name: self._tensor(column if name in whole else column.items)
+            for name, column in observations.items()
+            if name not in (TASKS, EDGES)
+        }
+        self._tensors |= {
+            name: self._tensor(column if name in (GATE, KEY) else column.items)
+            for name, column in actions.items()
+        }
+        self._first = {name: self._tensor(observations[name].first) for name in (SNAPSHOTS, TIMES)}
+        counts = self._tensor(observations[PRIOR].counts)
+        self._task_start = counts.cumsum(0) - counts
+        self._log_prob = self._tensor(columns[Columns.ACTION_LOGP].items)
+        counts = self._tensor(columns[Columns.ACTION_LOGP].counts)
+        self._log_start = counts.cumsum(0) - counts
         self._others = {
-            name: torch.as_tensor(column)
+            name: self._tensor(column)
             for name, column in columns.items()
             if name not in (Columns.OBS, Columns.ACTIONS, Columns.ACTION_LOGP)
         }
-        self._hops, self._neighbours, self._device = hops, neighbours, device
-        self._starts = {
-            name: np.cumsum(column.counts) - column.counts
-            for name, column in (*self._actions.items(), *self._observations.items())
-            if isinstance(column, Ragged)
-        }
-        self._log_starts = np.cumsum(self._log_prob.counts) - self._log_prob.counts
+
+    def _tensor(self, table: Any) -> Tensor:
+        return torch.as_tensor(table).to(self._device)
 
     def select(self, rows: Tensor) -> dict[str, Any]:
-        numbers: list[int] = rows.tolist()
-        batch = pack(
-            [self._observation(row) for row in numbers],
-            self._hops,
-            [self._ragged(self._observations, PRIOR, row) for row in numbers],
-            self._observations[GATE_PRIOR][numbers].tolist(),
-        )
-        actions = self._actions
-        gate = torch.from_numpy(actions[GATE][numbers])
-        selected = SelectedDecisions(
-            batch=batch,
-            key=torch.from_numpy(actions[KEY][numbers]),
-            draw=self._draw(numbers),
-            gate=gate,
-            change=self._joined(actions, CHANGE, numbers),
-        )
-        parts = [self._log_prob_of(row) for row in numbers]
-        recorded = [torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)]
+        rows = rows.to(self._device)
+        batch, task = self._batch(rows)
+        tables = self._tensors
+        gate = tables[GATE][rows]
+        draw = None
+        if DRAWN_SNAPSHOT in tables:
+            snapshot = tables[DRAWN_SNAPSHOT][task].long()
+            drawn = tables[DRAWN_NEIGHBOUR][task].long()
+            draw = Draw(snapshot, drawn.view(*snapshot.shape, self._neighbours))
+        # Of a decision: the gate, its tasks, then their draws.
+        start = self._log_start[rows]
+        of_task = (start + 1)[batch.decision] + batch.place
+        parts = start, of_task, of_task + batch.sizes[batch.decision]
+        recorded = [self._log_prob[part] for part in parts]
         return {
-            **{name: column[rows].to(self._device) for name, column in self._others.items()},
-            Columns.ACTION_LOGP: counted(recorded, gate[batch.decision]).to(self._device),
-            Columns.OBS: moved(selected, self._device),
+            **{name: column[rows] for name, column in self._others.items()},
+            Columns.ACTION_LOGP: counted(recorded, gate[batch.decision]),
+            Columns.OBS: SelectedDecisions(
+                batch, tables[KEY][rows], draw, gate, tables[CHANGE][task]
+            ),
         }
 
-    def _observation(self, row: int) -> dict[str, Any]:
-        tables = {
-            name: _window(self._observations[name], row) for name in (SNAPSHOTS, TIMES, TASKS)
-        }
-        count = len(tables[TASKS])
-        tables[SNAPSHOTS] = tables[SNAPSHOTS].reshape(-1, count, tables[SNAPSHOTS].shape[-1])
-        tables[EDGES] = _window(self._observations[EDGES], row).T
-        return {**tables, RESTART: self._observations[RESTART][row]}
+    def _batch(self, rows: Tensor) -> tuple[DecisionBatch, Tensor]:
+        """The observations of these decisions, and where the values of each task are."""
+        tables, device = self._tensors, self._device
+        job, decision, place, sizes, start = self._jobs.rows(rows)
+        age = torch.arange(self._window, device=device)
+        back = self._window - 1 - age  # snapshots are recorded oldest first
+        first = self._first[SNAPSHOTS][rows][decision] + place
+        node = first.unsqueeze(1) + back * sizes[decision].unsqueeze(1)
+        times = tables[TIMES][self._first[TIMES][rows].unsqueeze(1) + back]
+        task = self._task_start[rows][decision] + place
+        return DecisionBatch(
+            snapshots=tables[SNAPSHOTS][node],
+            times=times,
+            tasks=self._jobs.tasks[job[decision], place],
+            restart=tables[RESTART][rows],
+            present=times[:, :, PRESENT] > 0,
+            sizes=sizes,
+            decision=decision,
+            place=place,
+            edges=self._jobs.edges_of(job, start),
+            candidates=self._jobs.candidates_of(job, decision, place, start),
+            prior=tables[PRIOR][task],
+            gate_prior=tables[GATE_PRIOR][rows],
+        ), task
 
-    def _ragged(self, columns: Mapping[str, Any], name: str, row: int) -> NDArray[Any]:
-        column, start = columns[name], self._starts[name][row]
-        found: NDArray[Any] = column.items[start : start + column.counts[row]]
-        return found
 
-    def _joined(self, columns: Mapping[str, Any], name: str, rows: Sequence[int]) -> Tensor:
-        return torch.from_numpy(np.concatenate([self._ragged(columns, name, r) for r in rows]))
+class _JobTables:
+    """Graphs and fixed features of the jobs in recordings, padded to the largest job."""
 
-    def _draw(self, rows: Sequence[int]) -> Draw | None:
-        if DRAWN_SNAPSHOT not in self._actions:
-            return None
-        snapshot = self._joined(self._actions, DRAWN_SNAPSHOT, rows).long()
-        neighbour = self._joined(self._actions, DRAWN_NEIGHBOUR, rows).long()
-        return Draw(snapshot, neighbour.view(*snapshot.shape, self._neighbours))
+    def __init__(self, tasks: Windows, edges: Windows, hops: int, device: Any) -> None:
+        numbers: dict[bytes, int] = {}
+        of_table: dict[int, int] = {}  # first item of a recording's table -> job
+        found: list[tuple[NDArray[Any], JobGraph]] = []
+        job = np.zeros(len(tasks), np.int64)
+        for row, first in enumerate(tasks.first.tolist()):
+            if first not in of_table:
+                features, pairs = _window(tasks, row), _window(edges, row).T
+                key = features.tobytes() + pairs.tobytes()
+                if key not in numbers:
+                    numbers[key] = len(numbers)
+                    found.append((features, job_graph(pairs, len(features), hops)))
+                of_table[first] = numbers[key]
+            job[row] = of_table[first]
+        most = max(len(features) for features, _ in found)
+        links = max(graph.edges.shape[1] for _, graph in found)
+        widest = max(graph.candidates.shape[1] for _, graph in found)
+        table = np.zeros((len(found), most, found[0][0].shape[1]), np.float32)
+        candidates = np.full((len(found), most, widest), NONE, np.int64)
+        pairs = np.zeros((len(found), 2, links), np.int64)
+        for number, (features, graph) in enumerate(found):
+            table[number, : len(features)] = features
+            candidates[number, : len(features), : graph.candidates.shape[1]] = graph.candidates
+            pairs[number, :, : graph.edges.shape[1]] = graph.edges
+        self._device = device
+        self._job = torch.from_numpy(job).to(device)
+        self._sizes = torch.tensor([len(features) for features, _ in found], device=device)
+        self._links = torch.tensor([graph.edges.shape[1] for _, graph in found], device=device)
+        self.tasks = torch.from_numpy(table).to(device)
+        self._candidates = torch.from_numpy(candidates).to(device)
+        self._edges = torch.from_numpy(pairs).to(device)
 
-    def _log_prob_of(self, row: int) -> tuple[NDArray[Any], ...]:
-        """Of the gate, of the tasks and of their draws."""
-        start, count = self._log_starts[row], self._log_prob.counts[row]
-        own = self._log_prob.items[start : start + count]
-        tasks = (count - 1) // 2
-        return own[:1], own[1 : 1 + tasks], own[1 + tasks :]
+    def rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Jobs (B,) of decisions; decision and place of each task (T,); sizes and starts (B,)."""
+        job = self._job[rows]
+        sizes = self._sizes[job]
+        start = sizes.cumsum(0) - sizes
+        decision = torch.repeat_interleave(sizes)
+        return (
+            job,
+            decision,
+            torch.arange(len(decision), device=self._device) - start[decision],
+            sizes,
+            start,
+        )
+
+    def edges_of(self, job: Tensor, start: Tensor) -> Tensor:
+        """(2, M) in rows of the batch."""
+        shifted = self._edges[job] + start.view(-1, 1, 1)
+        real = torch.arange(shifted.shape[2], device=self._device) < self._links[job].unsqueeze(1)
+        return shifted.transpose(0, 1)[:, real]
+
+    def candidates_of(self, job: Tensor, decision: Tensor, place: Tensor, start: Tensor) -> Tensor:
+        """(T, K) rows of the batch, then NONE."""
+        found = self._candidates[job[decision], place]
+        return torch.where(found == NONE, NONE, found + start[decision].unsqueeze(1))
 
 
 def counted(parts: Sequence[Tensor], acting: Tensor) -> Tensor:
     """Parts for gates (B,), tasks (T,) and draws (T,) end to end, without tasks that only held."""
     gate, task, draw = parts
     return torch.cat([gate, task[acting], draw])
-
-
-def moved(tree: Any, device: Any) -> Any:
-    """Named tuples of tensors, on the device."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, tuple):
-        return type(tree)(*(moved(each, device) for each in tree))
-    return tree
 
 
 def _window(column: Windows, row: int) -> NDArray[Any]:
