@@ -37,7 +37,7 @@ TASK_COLUMNS = ("level", "source", "sink", "most instances", "chained")
 TIME_COLUMNS = ("day sine", "day cosine", "week sine", "week cosine", "present")
 RESTART_COLUMNS = ("age", "length", "ever")
 MOST_INSTANCES = TASK_COLUMNS.index("most instances")
-_CAP_UNIT, _AGE_UNIT = 4.0, 8.0  # of logarithms
+CAP_UNIT, AGE_UNIT, RATE_UNIT, PENDING_UNIT = 4.0, 8.0, 6.0, 8.0  # of logarithms
 _LEAST_BUSY = 0.01  # below it the true rate is not known
 _DAY, _WEEK = 1440.0, 10_080.0
 _MOST = 1e4  # of any column: logarithms, shares and the minutes of a restart
@@ -60,7 +60,7 @@ def blank_observation(job: JobTables, levels: NDArray[np.int64], history: int) -
     tasks[:, 0] = levels / max(levels.max(), 1)
     tasks[:, 1] = job.source >= 0
     tasks[:, 2] = job.weight > 0
-    tasks[:, MOST_INSTANCES] = np.log1p(job.cap) / _CAP_UNIT
+    tasks[:, MOST_INSTANCES] = np.log1p(job.cap) / CAP_UNIT
     tasks[:, 4] = job.chain != np.arange(count)
     return Observation(
         snapshots=np.zeros((history, count, len(SNAPSHOT_COLUMNS)), np.float32),
@@ -73,12 +73,12 @@ def blank_observation(job: JobTables, levels: NDArray[np.int64], history: int) -
 
 def most_instances(tasks: NDArray[np.float32]) -> NDArray[np.float32]:
     """(..., N) most instances of each task, of `tasks` (..., N, TASK_COLUMNS)."""
-    return np.rint(np.expm1(_CAP_UNIT * tasks[..., MOST_INSTANCES]))
+    return np.rint(np.expm1(CAP_UNIT * tasks[..., MOST_INSTANCES]))
 
 
 def minutes_since_restart(restart: NDArray[np.float32]) -> NDArray[np.float32]:
     """(...) of `restart` (..., RESTART_COLUMNS); infinite if there was none."""
-    age = np.expm1(_AGE_UNIT * restart[..., RESTART_COLUMNS.index("age")])
+    age = np.expm1(AGE_UNIT * restart[..., RESTART_COLUMNS.index("age")])
     return np.where(restart[..., RESTART_COLUMNS.index("ever")] > 0, age, np.inf)
 
 
@@ -117,7 +117,7 @@ def observe(job: JobTables, state: SimState, week_minute: int, view: Observation
                 minute, task, view.snapshots[place, task],
             )  # fmt: skip
     restarted = state.clock[RESTARTED_AT]
-    view.restart[0] = math.log1p(now - restarted) / _AGE_UNIT if restarted >= 0 else 1.0
+    view.restart[0] = math.log1p(now - restarted) / AGE_UNIT if restarted >= 0 else 1.0
     view.restart[1] = state.times[DOWN_FOR]
     view.restart[2] = restarted >= 0
 
@@ -134,12 +134,13 @@ def _write_features(
     row[0] = report[PARALLELISM] / job.cap[task]
     row[1], row[2], row[3] = report[BUSY], report[IDLE], report[BLOCKED]
     row[4] = report[HOT_BUSY]
-    row[5], row[6] = math.log1p(report[IN_RATE]) / 6, math.log1p(report[OUT_RATE]) / 6
-    row[7] = math.log1p(report[OUT_RATE] / max(report[BUSY], _LEAST_BUSY)) / 6
+    row[5] = math.log1p(report[IN_RATE]) / RATE_UNIT
+    row[6] = math.log1p(report[OUT_RATE]) / RATE_UNIT
+    row[7] = math.log1p(report[OUT_RATE] / max(report[BUSY], _LEAST_BUSY)) / RATE_UNIT
     row[8] = report[BUFFER_USE]
     pending, last = report[PENDING], before[PENDING]
     missing = pending != pending
-    row[9] = 0.0 if missing else math.log1p(pending) / 8
+    row[9] = 0.0 if missing else math.log1p(pending) / PENDING_UNIT
     change = 0.0 if missing or last != last or minute == 0 else pending - last
-    row[10] = math.copysign(math.log1p(abs(change)) / 8, change)
+    row[10] = math.copysign(math.log1p(abs(change)) / PENDING_UNIT, change)
     row[11] = 1.0 if missing else 0.0

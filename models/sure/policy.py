@@ -15,7 +15,7 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.bundle import Bundle
 from loadmaster.models.sure.graph import Draw, pack
 from loadmaster.models.sure.network import SureNetwork
-from loadmaster.models.sure.prior import recommend
+from loadmaster.models.sure.prior import recommend_one
 from loadmaster.models.sure.sampler import SELF
 from loadmaster.models.sure.settings import training_settings
 
@@ -82,19 +82,17 @@ class SurePolicy:
         return cls(network, training_settings(bundle), bundle.name, bundle.version)
 
     @torch.no_grad()
-    def decide(self, observation: Mapping[str, Any], max_factor: float) -> ScalingDecision:
+    def decide(
+        self, observation: Mapping[str, Any], settings: StreamScalingSettings
+    ) -> ScalingDecision:
         """Decide on an observation; its window may be shorter than that of the training.
+
+        `settings` have the objective and the limits of the job.
 
         Raises FloatingPointError if the network's output is not finite.
         """
         network = self.network
-        prior = recommend(
-            observation["snapshots"],
-            observation["tasks"],
-            observation["restart"],
-            network.settings.prior,
-            max_factor,
-        )
+        prior = recommend_one(observation, network.settings.prior, settings)
         batch = network.window(
             pack([observation], network.settings.hops, [prior.change], [float(prior.gate)])
         )
@@ -137,5 +135,5 @@ class SurePolicy:
     def steps(self, runner: EpisodeRunner) -> Iterator[Step]:
         """The decisions that are left; the caller carries each out."""
         while not runner.over:
-            decision = self.decide(runner.view._asdict(), runner.settings.max_factor)
+            decision = self.decide(runner.view._asdict(), runner.settings)
             yield Step(runner, decision)

@@ -108,13 +108,7 @@ class SureEngine:
         return _Episodes(np.array(rewards), np.array(outlooks), recorders, figures)
 
     def _batch(self, network: SureNetwork, observations: Mapping[str, Any]) -> DecisionBatch:
-        prior = recommend(
-            observations["snapshots"],
-            observations["tasks"],
-            observations["restart"],
-            network.settings.prior,
-            self.settings.max_factor,
-        )
+        prior = recommend(observations, network.settings.prior, self.settings)
         rows = [_row(observations, number) for number in range(len(prior.gate))]
         return pack(rows, network.settings.hops, list(prior.change), prior.gate.tolist())
 
