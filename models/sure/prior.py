@@ -44,7 +44,7 @@ _WITHIN = tuple(math.exp(_MINUTE_STD * z) for z in (-1.5, -0.5, 0.5, 1.5))  # fa
 _DRIFTS = (-1.2, 0.0, 1.2)  # thirds of it, for the load until the next restart
 _FIRST_RESTART_MIN = 0.6  # length of a restart before one was seen
 _LEAST_FREE = 0.05  # share of idle time in the drain of a backlog, at least
-_PLAN_ROUNDS, _LIMIT_ROUNDS, _LIMIT_FACTOR = 4, 24, 1.3
+_PLAN_ROUNDS, _LIMIT_ROUNDS, _LIMIT_FACTOR = 4, 40, 1.4
 
 
 class Prior(NamedTuple):

@@ -6,77 +6,135 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from loadmaster.envs.stream_scaling.observation import (
-    RESTART_COLUMNS,
-    SNAPSHOT_COLUMNS,
-    TASK_COLUMNS,
-)
-from loadmaster.models.sure.prior import Prior, recommend
+from loadmaster.envs.stream_scaling.episode import build_episode, build_setup
+from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
+from loadmaster.envs.stream_scaling.observation import RESTART_COLUMNS, TIME_COLUMNS
+from loadmaster.envs.stream_scaling.restart import rescale
+from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
+from loadmaster.models.sure.prior import Prior, recommend, recommend_one
 from loadmaster.models.sure.settings import PriorSettings
 
-MOST, COUNT, MAX_FACTOR = 10, 4, 3.0
-SETTINGS = PriorSettings(
-    target=0.5, tolerance=0.2, up_min=2, down_min=6, every_min=60, urgent_min=10
-)
+SETTINGS = PriorSettings()
+AGE, LENGTH, EVER = map(RESTART_COLUMNS.index, ("age", "length", "ever"))
+STEADY: dict[str, Any] = {"workload": "toy", "minutes": 600, "metric_noise": 0.0}
 
 
-def decide(*busy: float | None, age: float | None = None, count: int = COUNT) -> Prior:
-    """Of one task, busy for these shares of the last minutes; None: the job was down."""
-    snapshots = np.zeros((len(busy), 1, len(SNAPSHOT_COLUMNS)), np.float32)
-    for row, share in zip(snapshots[:, 0], busy, strict=True):
-        row[SNAPSHOT_COLUMNS.index("parallelism")] = count / MOST
-        if share is not None:
-            row[SNAPSHOT_COLUMNS.index("busy")] = share
-            row[SNAPSHOT_COLUMNS.index("idle")] = 1 - share
-    tasks = np.zeros((1, len(TASK_COLUMNS)), np.float32)
-    tasks[0, TASK_COLUMNS.index("most instances")] = np.log1p(MOST) / 4
-    restart = np.zeros(len(RESTART_COLUMNS), np.float32)
-    restart[RESTART_COLUMNS.index("age")] = 1.0
-    if age is not None:
-        restart[:] = 0
-        restart[RESTART_COLUMNS.index("age")] = np.log1p(age) / 8
-        restart[RESTART_COLUMNS.index("ever")] = 1
-    return recommend(snapshots, tasks, restart, SETTINGS, MAX_FACTOR)
+def start(**changed: Any) -> EpisodeRunner:
+    settings = StreamScalingSettings(**{**STEADY, **changed})
+    return EpisodeRunner(settings, build_setup(settings), 3)
 
 
-def instances(prior: Prior, count: int = COUNT) -> NDArray[Any]:
-    return np.rint(count * MAX_FACTOR**prior.change)
+def observed(runner: EpisodeRunner, **restart: float) -> dict[str, NDArray[Any]]:
+    found = {name: table.copy() for name, table in runner.view._asdict().items()}
+    for name, value in restart.items():
+        found["restart"][RESTART_COLUMNS.index(name)] = value
+    return found
 
 
-@pytest.mark.parametrize(
-    ("busy", "expected"),
-    [
-        ((0.5, 0.5, 0.5), 4),
-        ((0.58, 0.58, 0.58), 4),  # within the tolerance
-        ((0.5, 0.8, 0.8), 7),  # 6.4 instances would be busy for half of the time
-        ((0.5, 1.0, 1.0), 8),
-        ((0.2, 0.2, 0.2), 2),
-        ((0.01, 0.01, 0.01), 1),
-        ((0.8, 0.8, 0.2, 0.2), 4),  # was busy within the last minutes
-        ((0.8, 0.8, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2), 2),  # that was before
-        ((0.6, 0.6, None, None, 0.5), 4),  # minutes without a report do not count
-    ],
-)
-def test_instances(busy: tuple[float | None, ...], expected: int) -> None:
-    prior = decide(*busy)
-    assert instances(prior) == [expected]
-    assert prior.gate == (SETTINGS.log_odds if expected != COUNT else -SETTINGS.log_odds)
+def recommended(runner: EpisodeRunner, **restart: float) -> Prior:
+    return recommend_one(observed(runner, **restart), SETTINGS, runner.settings)
 
 
-def test_never_more_than_the_task_may_have() -> None:
-    assert instances(decide(1.0, 1.0, count=8), 8) == [MOST]
+def plan_of(runner: EpisodeRunner, prior: Prior) -> NDArray[np.int64]:
+    return np.rint(runner.parallelism * runner.settings.max_factor**prior.change).astype(np.int64)
 
 
-@pytest.mark.parametrize(
-    ("busy", "age", "acts"),
-    [
-        (0.8, 59, False),
-        (0.8, 61, True),
-        (0.8, None, True),  # there was no restart
-        (1.0, 9, False),
-        (1.0, 11, True),  # urgent: it cannot keep up
-        (0.1, 30, False),
-    ],
-)
-def test_time_between_restarts(busy: float, age: float | None, acts: bool) -> None:
-    assert (decide(busy, busy, age=age).gate > 0) == acts
+def steady_reward(runner: EpisodeRunner, plan: NDArray[np.int64]) -> float:
+    """Reward with this plan, long after the restart."""
+    episode = build_episode(runner.settings, runner.setup, 3)
+    fresh = EpisodeRunner(runner.settings, runner.setup, 3)
+    rescale(runner.setup.tables, episode.constants, fresh.episode.state, plan.copy())
+    hold = np.full(1 + len(plan), -1, np.float32)
+    for _ in range(6):
+        fresh.decide(hold)
+    before, first = fresh.result("x").reward * fresh.minute, fresh.minute
+    for _ in range(40):
+        fresh.decide(hold)
+    return (fresh.result("x").reward * fresh.minute - before) / (fresh.minute - first)
+
+
+@pytest.mark.parametrize(("job", "scale"), [("small-1", 1.0), ("small-1", 3.5), ("medium-1", 2.0)])
+def test_plan_is_almost_the_best_on_a_steady_load(job: str, scale: float) -> None:
+    runner = start(job=job, load_scale=scale)
+    steady = PriorSettings(drift=0.0)
+    prior = recommend_one(observed(runner), steady, runner.settings)
+    plan, limits = plan_of(runner, prior), runner.setup.tables
+    own = steady_reward(runner, plan)
+    assert own > steady_reward(runner, runner.parallelism) + 0.01
+    others = []
+    for first in set(limits.chain.tolist()):
+        for step in (-1, 1):
+            changed = np.where(limits.chain == first, plan + step, plan)
+            if (changed >= 1).all() and (changed <= limits.cap).all():
+                others.append(steady_reward(runner, changed))
+    assert len(others) > len(plan)
+    assert max(others) < own + 0.012
+    assert np.mean(others) < own
+
+
+def test_it_acts_where_the_gain_exceeds_the_cost_of_the_restart() -> None:
+    runner = start()  # five instances a task are far too many for 60 records a minute
+    assert recommended(runner).gate == SETTINGS.log_odds
+    odds = [
+        float(recommended(runner, age=1.0, length=minutes, ever=1).gate)
+        for minutes in (0.5, 2.0, 4.0, 8.0)
+    ]
+    assert odds == sorted(odds, reverse=True)
+    assert odds[0] == SETTINGS.log_odds
+    assert odds[-1] < -SETTINGS.log_odds / 2
+
+
+def test_it_holds_its_own_plan() -> None:
+    runner = start()
+    prior = recommended(runner)
+    runner.decide(np.r_[1.0, prior.change].astype(np.float32))
+    for _ in range(12):
+        runner.decide(np.full(1 + len(prior.change), -1, np.float32))
+    again = recommended(runner)
+    assert not again.change.any()
+    assert again.gate == -SETTINGS.log_odds
+
+
+@pytest.mark.parametrize(("age", "acts"), [(12, False), (14, True)])
+def test_time_between_restarts(age: float, acts: bool) -> None:
+    prior = recommended(start(), age=np.log1p(age) / 8, length=0.6, ever=1)
+    assert (prior.gate > 0) == acts
+
+
+def test_more_instances_in_overload_up_to_the_limits() -> None:
+    overloaded = start(load_scale=5.5, initial=1)
+    plan = plan_of(overloaded, recommended(overloaded))  # at most four times as many
+    assert (plan[overloaded.setup.tables.cap > 1] > 1).all()
+    limited = start(load_scale=5.5, initial=1, max_instances=22)
+    assert plan_of(limited, recommended(limited)).sum() <= 22 < plan.sum()
+
+
+def test_chained_tasks_get_equal_numbers() -> None:
+    runner = start(job="large-2", load_scale=2.0)
+    chain = runner.setup.tables.chain
+    assert (chain != np.arange(len(chain))).any()
+    plan = plan_of(runner, recommended(runner))
+    assert np.array_equal(plan, plan[chain])
+
+
+@pytest.mark.parametrize("empty", ["times", "snapshots"])
+def test_without_a_history_it_holds(empty: str) -> None:
+    runner = start()
+    observation = observed(runner)
+    observation[empty][:] = 0
+    if empty == "times":
+        assert not observation["times"][:, TIME_COLUMNS.index("present")].any()
+    prior = recommend_one(observation, SETTINGS, runner.settings)
+    assert prior.gate == -SETTINGS.log_odds
+    assert not prior.change.any()
+
+
+def test_a_batch_decides_as_its_observations_do() -> None:
+    runners = [start(workload="clarknet-like", load_scale=scale) for scale in (0.5, 1.0, 2.0)]
+    views = [observed(runner) for runner in runners]
+    batch = {name: np.stack([view[name] for view in views]) for name in views[0]}
+    whole = recommend(batch, SETTINGS, runners[0].settings)
+    for number, view in enumerate(views):
+        own = recommend_one(view, SETTINGS, runners[0].settings)
+        assert np.array_equal(own.change, whole.change[number])
+        assert own.gate == whole.gate[number]
