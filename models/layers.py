@@ -2,17 +2,17 @@
 
 Arrays are float32 with one column per item (job or machine), padded to whole SIMD blocks so that
 each layer is a few long loops that vectorise. Padding columns hold arbitrary values, which no other
-column reads.
+column reads. `dense_rows` and `layer_norm_row` take items in rows.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
-from loadmaster.models.simd_dense import OUTPUTS
+from loadmaster.envs.compiled import njit_inline, njit_internal, njit_reduction
+from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 Array32 = NDArray[np.float32]
 
@@ -61,6 +61,26 @@ def transposed(layer: nn.Module) -> Dense:
     return Dense(to_numpy(layer.weight.T), to_numpy(layer.bias))
 
 
+def row_weights(matrix: Array32, bias: Array32 | None = None) -> Array32:
+    """(inputs + 1, columns) of a matrix (outputs, inputs), for `dense_rows`.
+
+    The last row is the bias. Column `outputs` passes on the 1 behind a row's inputs to its outputs;
+    columns are padded to whole blocks.
+    """
+    outputs, inputs = matrix.shape
+    found = np.zeros((inputs + 1, round_up(outputs + 1, COLUMNS)), np.float32)
+    found[:inputs, :outputs] = matrix.T
+    found[inputs, :outputs] = 0 if bias is None else bias
+    found[inputs, outputs] = 1
+    return found
+
+
+def row_weights_of(layer: nn.Module) -> Array32:
+    assert isinstance(layer, nn.Linear)
+    bias = None if layer.bias is None else to_numpy(layer.bias)
+    return row_weights(to_numpy(layer.weight), bias)
+
+
 @njit_inline  # functions that are not inlined cannot return arrays
 def as_matrix(flat: Array32, rows: int, columns: int) -> Array32:
     """The first rows * columns numbers as a matrix."""
@@ -79,6 +99,36 @@ def dense_vector(layer: Dense, x: Array32, slope: np.float32, out: Array32) -> N
             out[output] += weights[output] * value
     for output in range(outputs):
         out[output] = max(out[output], slope * out[output])
+
+
+@njit_inline
+def dense_rows(
+    weights: Array32, zeros: Array32, x: Array32, slope: np.float32, out: Array32, rows: int
+) -> None:
+    """A layer for items in rows, the 1 of `row_weights` behind the inputs of each.
+
+    The first factor of `simd_dense.dense` are the items, whose rows are whole blocks of OUTPUTS;
+    `zeros` has as many numbers. Rows suit sums over neighbours, which add whole rows.
+    """
+    dense(x, zeros, slope, weights, out, weights.shape[0], rows, weights.shape[1])
+
+
+@njit_reduction
+def layer_norm_row(x: Array32, scale: Array32, shift: Array32, out: Array32) -> None:
+    """LayerNorm of the first len(scale) numbers of one row, with a 1 behind them in `out`."""
+    count = len(scale)
+    mean = _ZERO
+    for place in range(count):
+        mean += x[place]
+    mean /= np.float32(count)
+    spread = _ZERO
+    for place in range(count):
+        apart = x[place] - mean
+        spread += apart * apart
+    factor = _ONE / np.sqrt(spread / np.float32(count) + _EPSILON)
+    for place in range(count):
+        out[place] = (x[place] - mean) * factor * scale[place] + shift[place]
+    out[count] = _ONE
 
 
 @njit_internal
@@ -150,7 +200,7 @@ def exponential(x: np.float32) -> np.float32:
 
 @njit_internal
 def top_k(
-    option: int, score: np.float32, best: NDArray[np.int64], scores: Array32, count: int
+    option: int, score: float, best: NDArray[np.int64], scores: NDArray[Any], count: int
 ) -> int:
     """Insert an option into the best K and return how many are known; equals keep their order.
 

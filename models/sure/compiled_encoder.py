@@ -1,0 +1,171 @@
+"""Features of snapshots and embeddings of drawn subgraphs in compiled code.
+
+The nodes of some tasks' subgraphs are the rows of one small matrix. A graph layer adds up the rows
+of neighbours, then applies two dense layers in vector registers.
+"""
+
+import numpy as np
+
+from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.stream_scaling.observation import SNAPSHOT_COLUMNS, TASK_COLUMNS, TIME_COLUMNS
+from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows, layer_norm_row
+from loadmaster.models.sure.compiled_tables import (
+    NODES,
+    SCORES,
+    CompiledJob,
+    KeptFeatures,
+    Weights,
+    Workspace,
+)
+from loadmaster.models.sure.graph import PRESENT
+
+_OF_TASK = len(SNAPSHOT_COLUMNS)
+_OF_TIME = _OF_TASK + len(TASK_COLUMNS)
+_INPUTS = _OF_TIME + len(TIME_COLUMNS)
+_ONE = np.float32(1)
+
+
+@compiled
+def keep_snapshots(
+    weights: Weights,
+    job: CompiledJob,
+    kept: KeptFeatures,
+    snapshots: Array32,
+    times: Array32,
+    work: Workspace,
+) -> None:
+    """Add new snapshots (E, M, N, columns) and their times (E, M, columns), the oldest first."""
+    window = kept.present.shape[1]
+    for episode in range(len(snapshots)):
+        for row in range(max(snapshots.shape[1] - window, 0), snapshots.shape[1]):
+            slot = (kept.newest[episode] + 1) % window
+            kept.newest[episode] = slot
+            kept.present[episode, slot] = times[episode, row, PRESENT] > 0
+            if kept.present[episode, slot]:
+                _compute_features(
+                    weights, job, snapshots[episode, row], times[episode, row],
+                    kept.x[episode, slot], kept.score_part[episode, slot], work,
+                )  # fmt: skip
+
+
+@njit_internal
+def _compute_features(
+    weights: Weights, job: CompiledJob, snapshot: Array32, time: Array32, x: Array32,
+    score_part: Array32, work: Workspace,
+) -> None:  # fmt: skip
+    """x = LayerNorm(Linear(features)) of every task, and what it adds to the scores."""
+    tasks, columns = len(job.tasks), x.shape[1]
+    for task in range(tasks):
+        row = work.inputs[task]
+        for i in range(_OF_TASK):
+            row[i] = snapshot[task, i]
+        for i in range(_OF_TASK, _OF_TIME):
+            row[i] = job.tasks[task, i - _OF_TASK]
+        for i in range(_OF_TIME, _INPUTS):
+            row[i] = time[i - _OF_TIME]
+        row[_INPUTS] = _ONE
+    dense_rows(weights.features, work.zeros, work.inputs, LINEAR, work.summed, tasks)
+    for task in range(tasks):
+        layer_norm_row(work.summed[task], weights.norm[0], weights.norm[1], work.normed[task])
+    dense_rows(weights.scores, work.zeros, work.normed, LINEAR, work.score_part, tasks)
+    for task in range(tasks):
+        for i in range(columns):
+            x[task, i] = work.normed[task, i]
+        for i in range(SCORES):
+            score_part[task, i] = work.score_part[task, i]
+
+
+@njit_internal
+def embed(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
+    """Embeddings of all tasks by their drawn subgraphs; `x` (L, N, columns) in the ring."""
+    tasks, per_task = len(job.tasks), work.snapshot.shape[1] * (1 + work.neighbour.shape[2])
+    group = max(NODES // per_task, 1)
+    work.pooled[:] = 0
+    for first in range(0, tasks, group):
+        nodes, edges = _subgraphs(weights, job, x, first, min(first + group, tasks), work)
+        for layer in range(len(weights.graph)):
+            _graph_layer(weights, layer, nodes, edges, work)
+    _read_out(weights, tasks, work)
+
+
+@njit_internal
+def _subgraphs(
+    weights: Weights, job: CompiledJob, x: Array32, first: int, last: int, work: Workspace
+) -> tuple[int, int]:
+    """Rows and edges of the subgraphs of tasks `first` to `last`: how many of both.
+
+    Edges go both ways inside a snapshot, and from a task's node to the next in time.
+    """
+    nodes, edges = 0, 0
+    table, width = work.nodes[0], len(weights.anchor)
+    for task in range(first, last):
+        before, older = -1, len(work.slot)
+        for _ in range(work.snapshot.shape[1]):
+            # The oldest drawn snapshot that is newer than the last.
+            place = -1
+            for other in range(work.snapshot.shape[1]):
+                age = work.snapshot[task, other]
+                if 0 <= age < older and (place < 0 or age > work.snapshot[task, place]):
+                    place = other
+            if place < 0:
+                break
+            older = work.snapshot[task, place]
+            features, context, own = x[work.slot[older]], work.context[older], nodes
+            for rank in range(-1, work.neighbour.shape[2]):
+                column = 0 if rank < 0 else work.neighbour[task, place, rank]
+                if column < 0:
+                    break
+                of = task if rank < 0 else job.candidates[task, column]
+                work.node_task[nodes], work.owner[nodes] = of, task
+                row, known = table[nodes], features[of]
+                for i in range(width):
+                    row[i] = known[i] + context[i]
+                for other in range(own, nodes):
+                    if job.adjacent[of, work.node_task[other]]:
+                        work.edges[edges, 0], work.edges[edges, 1] = nodes, other
+                        work.edges[edges + 1, 0], work.edges[edges + 1, 1] = other, nodes
+                        edges += 2
+                nodes += 1
+            for i in range(width):
+                table[own, i] += weights.anchor[i]
+            if before >= 0:
+                work.edges[edges, 0], work.edges[edges, 1] = before, own
+                edges += 1
+            before = own
+    return nodes, edges
+
+
+@njit_internal
+def _graph_layer(weights: Weights, layer: int, nodes: int, edges: int, work: Workspace) -> None:
+    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)), and its sums by task."""
+    table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
+    width, columns = len(weights.anchor), table.shape[1]
+    for node in range(nodes):
+        row, own = summed[node], table[node]
+        for i in range(columns):
+            row[i] = own[i]
+    for edge in range(edges):
+        row, other = summed[work.edges[edge, 1]], table[work.edges[edge, 0]]
+        for i in range(columns):
+            row[i] += other[i]
+    for node in range(nodes):
+        summed[node, width] = _ONE
+    first, second = weights.graph[layer, 0], weights.graph[layer, 1]
+    dense_rows(first, work.zeros, summed, RELU, hidden, nodes)
+    dense_rows(second, work.zeros, hidden, RELU, table, nodes)
+    for node in range(nodes):
+        row, own = work.pooled[work.owner[node]], table[node]
+        for i in range(width):
+            row[layer * width + i] += own[i]
+
+
+@njit_internal
+def _read_out(weights: Weights, tasks: int, work: Workspace) -> None:
+    """LayerNorm of the sums, then a feed-forward network with shortcut."""
+    scaled = work.joined[:, weights.feed_forward.shape[1] :]
+    for task in range(tasks):
+        layer_norm_row(
+            work.pooled[task], weights.readout_norm[0], weights.readout_norm[1], scaled[task]
+        )
+    dense_rows(weights.feed_forward, work.zeros, scaled, RELU, work.joined, tasks)
+    dense_rows(weights.joined, work.zeros, work.joined, LINEAR, work.embedding, tasks)
