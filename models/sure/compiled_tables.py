@@ -203,8 +203,8 @@ def empty_features(weights: Weights, episodes: int, tasks: int) -> KeptFeatures:
 
 
 def empty_decisions(settings: SureSettings, tasks: int, *sizes: int) -> Decisions:
-    """With these leading sizes."""
-    k1, k2 = settings.drawn_snapshots, settings.drawn_neighbours
+    """With these leading sizes; tables of draws have no columns if nothing is drawn."""
+    k1, k2 = (settings.drawn_snapshots, settings.drawn_neighbours) if settings.draws else (0, 0)
     return Decisions(
         gate=np.zeros(sizes, np.bool_),
         change=np.zeros((*sizes, tasks), np.float32),
