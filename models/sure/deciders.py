@@ -39,38 +39,45 @@ class Decider(Protocol):
 
 def decider_for(network: SureNetwork, observations: Observations) -> Decider:
     """The compiled one where it has the configuration. `observations` are the first."""
-    if is_supported(network.settings):
-        return CompiledDecider(network, observations)
-    return TorchDecider(network)
+    if not is_supported(network.settings):
+        return TorchDecider(network)
+    episodes, window = observations["snapshots"].shape[:2]
+    tasks, edges = observations["tasks"][0], observations["edges"][0]
+    found = CompiledDecider(network, tasks, edges, episodes, window)
+    found.follow(observations, window)
+    return found
 
 
 class CompiledDecider:
-    """Keeps the features of the window."""
+    """Keeps the features of the window, which is empty at first."""
 
-    def __init__(self, network: SureNetwork, observations: Observations) -> None:
-        episodes, window, tasks = observations["snapshots"].shape[:3]
+    def __init__(
+        self,
+        network: SureNetwork,
+        tasks: NDArray[Any],
+        edges: NDArray[Any],
+        episodes: int,
+        window: int,
+    ) -> None:
         settings = network.settings
-        self._weights = weights_of(network, window)
-        self._job = compiled_job(
-            observations["tasks"][0], observations["edges"][0], settings.hops
-        )
-        self._kept = empty_features(self._weights, episodes, tasks)
-        self._work = workspace_for(settings, self._weights, self._job)
-        self.follow(observations, window)
+        self.weights = weights_of(network, window)
+        self.job = compiled_job(tasks, edges, settings.hops)
+        self.kept = empty_features(self.weights, episodes, len(tasks))
+        self.work = workspace_for(settings, self.weights, self.job)
 
     def decide(
         self, observations: Observations, prior: Prior, keys: Ints, greedy: bool, out: Decisions
     ) -> None:
         decide(
-            self._weights, self._job, self._kept, np.ascontiguousarray(observations["restart"]),
-            np.ascontiguousarray(prior.change), prior.gate, keys, greedy, self._work, out,
+            self.weights, self.job, self.kept, np.ascontiguousarray(observations["restart"]),
+            np.ascontiguousarray(prior.change), prior.gate, keys, greedy, self.work, out,
         )  # fmt: skip
 
     def follow(self, observations: Observations, new: int) -> None:
         snapshots, times = (
             np.ascontiguousarray(observations[name][:, -new:]) for name in ("snapshots", "times")
         )
-        keep_snapshots(self._weights, self._job, self._kept, snapshots, times, self._work)
+        keep_snapshots(self.weights, self.job, self.kept, snapshots, times, self.work)
 
 
 class TorchDecider:
