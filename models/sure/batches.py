@@ -218,6 +218,5 @@ class EpisodeRecorder:
 
 def _ragged(rows: NDArray[Any]) -> Ragged:
     """Of rows (K, items, ..)"""
-    return Ragged(
-        rows.reshape(-1, *rows.shape[2:]), np.full(len(rows), rows.shape[1], np.int64)
-    )
+    count, each, *item = rows.shape
+    return Ragged(rows.reshape(count * each, *item), np.full(count, each, np.int64))
