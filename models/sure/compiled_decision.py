@@ -26,11 +26,6 @@ class DrawnNodes(NamedTuple):
     neighbour: NDArray[np.int64]  # (N, k1, k2) tasks, then NONE
     neighbour_score: Array32  # (N, k1, k2)
 
-    @property
-    def count(self) -> int:
-        """Encoded nodes, those in two subgraphs twice."""
-        return int((self.snapshot >= 0).sum() + (self.neighbour >= 0).sum())
-
 
 class Decision(NamedTuple):
     """A decision and its distribution."""
@@ -40,7 +35,8 @@ class Decision(NamedTuple):
     gate_logit: float
     mean: Array32  # (N,)
     log_std: float
-    drawn: DrawnNodes
+    drawn: DrawnNodes  # of no columns if the whole graph is encoded
+    nodes: int  # encoded, those in two subgraphs twice
 
 
 class JobDecision:
@@ -86,14 +82,19 @@ class JobDecision:
         observations = {"restart": np.asarray(restart, np.float32)[None]}
         keys = np.array([0 if key is None else key], np.int64)
         self._decider.decide(observations, rule, keys, key is None, self._out)
-        out = self._out
+        out, drawn = self._out, self._drawn()
+        if self._decider.weights.whole:
+            nodes = len(prior) * int(self._decider.kept.present.sum())
+        else:
+            nodes = int((drawn.snapshot >= 0).sum() + (drawn.neighbour >= 0).sum())
         return Decision(
             gate=bool(out.gate[0]),
             change=out.change[0].copy(),
             gate_logit=float(out.gate_logit[0]),
             mean=out.mean[0].copy(),
             log_std=float(self._decider.weights.log_std),
-            drawn=self._drawn(),
+            drawn=drawn,
+            nodes=nodes,
         )
 
     def _drawn(self) -> DrawnNodes:

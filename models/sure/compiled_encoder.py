@@ -77,15 +77,78 @@ def _compute_features(
 
 @njit_internal
 def embed(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
-    """Embeddings of all tasks by their drawn subgraphs; `x` (L, N, columns) in the ring."""
-    tasks, per_task = len(job.tasks), work.snapshot.shape[1] * (1 + work.neighbour.shape[2])
-    group = max(NODES // per_task, 1)
+    """Embeddings of all tasks by subgraphs, or by the whole graph; `x` (L, N, columns) in rings."""
     work.pooled[:] = 0
+    if weights.whole:
+        _encode_whole(weights, job, x, work)
+    else:
+        _encode_subgraphs(weights, job, x, work)
+    _read_out(weights, len(job.tasks), work)
+
+
+@njit_internal
+def _encode_subgraphs(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
+    tasks, per_task = len(job.tasks), work.snapshot.shape[1] * (1 + work.neighbour.shape[2])
+    group = max(NODES // max(per_task, 1), 1)
+    table, summed = work.nodes[0], work.nodes[1]
     for first in range(0, tasks, group):
         nodes, edges = _subgraphs(weights, job, x, first, min(first + group, tasks), work)
         for layer in range(len(weights.graph)):
-            _graph_layer(weights, layer, nodes, edges, work)
-    _read_out(weights, tasks, work)
+            for node in range(nodes):
+                _copy_row(table[node], summed[node])
+            for edge in range(edges):
+                _add_row(table[work.edges[edge, 0]], summed[work.edges[edge, 1]])
+            _graph_layer(weights, layer, nodes, work)
+
+
+@njit_internal
+def _encode_whole(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
+    """All tasks in all snapshots; each task is linked from a snapshot to the next in time."""
+    tasks, window, width = len(job.tasks), len(work.slot), len(weights.anchor)
+    for age in range(window):
+        if work.slot[age] >= 0:
+            for task in range(tasks):
+                row = work.whole[0, age * tasks + task]
+                known, context = x[work.slot[age], task], work.context[age]
+                for i in range(width):
+                    row[i] = known[i] + context[i]
+    table, summed = work.nodes[0], work.nodes[1]
+    group = max(NODES // tasks, 1)
+    for layer in range(len(weights.graph)):
+        before, after = work.whole[layer % 2], work.whole[1 - layer % 2]
+        for first in range(0, window, group):
+            nodes = 0
+            for age in range(first, min(first + group, window)):
+                if work.slot[age] < 0:
+                    continue
+                for task in range(tasks):
+                    work.owner[nodes + task] = task
+                    _copy_row(before[age * tasks + task], summed[nodes + task])
+                    if age + 1 < window and work.slot[age + 1] >= 0:
+                        _add_row(before[(age + 1) * tasks + task], summed[nodes + task])
+                for edge in range(job.edges.shape[1]):
+                    source, target = job.edges[0, edge], job.edges[1, edge]
+                    _add_row(before[age * tasks + source], summed[nodes + target])
+                nodes += tasks
+            _graph_layer(weights, layer, nodes, work)
+            nodes = 0
+            for age in range(first, min(first + group, window)):
+                if work.slot[age] >= 0:
+                    for task in range(tasks):
+                        _copy_row(table[nodes + task], after[age * tasks + task])
+                    nodes += tasks
+
+
+@njit_internal
+def _copy_row(source: Array32, target: Array32) -> None:
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@njit_internal
+def _add_row(source: Array32, target: Array32) -> None:
+    for i in range(len(target)):
+        target[i] += source[i]
 
 
 @njit_internal
@@ -136,18 +199,10 @@ def _subgraphs(
 
 
 @njit_internal
-def _graph_layer(weights: Weights, layer: int, nodes: int, edges: int, work: Workspace) -> None:
-    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)), and its sums by task."""
+def _graph_layer(weights: Weights, layer: int, nodes: int, work: Workspace) -> None:
+    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)) of these sums; add h' up by task."""
     table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
-    width, columns = len(weights.anchor), table.shape[1]
-    for node in range(nodes):
-        row, own = summed[node], table[node]
-        for i in range(columns):
-            row[i] = own[i]
-    for edge in range(edges):
-        row, other = summed[work.edges[edge, 1]], table[work.edges[edge, 0]]
-        for i in range(columns):
-            row[i] += other[i]
+    width = len(weights.anchor)
     for node in range(nodes):
         summed[node, width] = _ONE
     first, second = weights.graph[layer, 0], weights.graph[layer, 1]

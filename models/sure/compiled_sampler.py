@@ -73,10 +73,13 @@ def draw(
     work: Workspace,
 ) -> None:  # fmt: skip
     """Draw a subgraph for each task; `sampled`: by the keys of the tasks, else the best."""
+    # The ages of what is known, which the whole graph needs, too.
     window, slot, newest = len(work.slot), work.slot, kept.newest[episode]
     for age in range(window):
         place = (newest - age) % window
         slot[age] = place if kept.present[episode, place] else NONE
+    if weights.whole:
+        return
     parts = kept.score_part[episode]
     for task in range(len(job.candidates)):
         theta, phi = work.theta[task], work.phi[task]
@@ -160,7 +163,9 @@ def _neighbour_score(
 
 @njit_internal
 def draw_log_prob(job: CompiledJob, task: int, work: Workspace) -> float:
-    """log p(g | Omega) of a task's draw."""
+    """log p(g | Omega) of a task's draw; 0 if nothing is drawn."""
+    if work.snapshot.shape[1] == 0:
+        return 0.0
     candidates, options = job.candidates[task], work.options[0]
     window = len(work.slot)
     for age in range(window):

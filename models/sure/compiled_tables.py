@@ -46,6 +46,7 @@ class Weights(NamedTuple):
     gate: tuple[Array32, Array32]
     log_std: np.float32
     temperature: np.float32
+    whole: bool  # the graph is encoded as it is, nothing is drawn
     scored: bool  # else all options are equally likely
     by_job: bool  # one change for all tasks
 
@@ -56,6 +57,7 @@ class CompiledJob(NamedTuple):
     tasks: Array32  # (N, TASK_COLUMNS)
     candidates: Ints  # (N, K) neighbours of each task, then NONE
     adjacent: NDArray[np.bool_]  # (N, N)
+    edges: Ints  # (2, M) from, to: every edge in both directions
 
 
 class KeptFeatures(NamedTuple):
@@ -103,6 +105,7 @@ class Workspace(NamedTuple):
     snapshot_score: Array32  # (N, k1)
     neighbour_score: Array32  # (N, k1, k2)
     nodes: Array32  # (3, nodes, columns)
+    whole: Array32  # (2, L * N, columns) all nodes before and after a layer, if they are encoded
     node_task: Ints  # (nodes,)
     owner: Ints  # (nodes,)
     edges: Ints  # (edges, 2) from, to
@@ -117,7 +120,7 @@ class Workspace(NamedTuple):
 
 def is_supported(settings: SureSettings) -> bool:
     """Whether the compiled pass has this configuration; torch has all."""
-    return settings.draws and settings.encoder == "gin"
+    return settings.sampler != "none" and settings.encoder == "gin"
 
 
 def weights_of(network: SureNetwork, window: int) -> Weights:
@@ -125,8 +128,8 @@ def weights_of(network: SureNetwork, window: int) -> Weights:
     settings = network.settings
     if not is_supported(settings):
         raise InputError(
-            f"sampler={settings.sampler} is not compiled; expected learned, random, temporal or "
-            "spatial"
+            f"sampler={settings.sampler}, encoder={settings.encoder} is not compiled; expected "
+            "learned, random, temporal, spatial or full, with gin"
         )
     nodes, readout, anchor = network.nodes, network.readout, network.anchor
     parts = (nodes.of_snapshot, nodes.of_task, nodes.of_time)
@@ -136,7 +139,6 @@ def weights_of(network: SureNetwork, window: int) -> Weights:
     heads = network.score_heads
     nothing = row_weights(np.zeros((SCORES, settings.width), np.float32))
     layers = cast(GraphLayers, network.encoder).layers
-    assert anchor is not None
     change, gate = (
         tuple(row_weights_of(layer) for layer in head if isinstance(layer, nn.Linear))
         for head in (network.change, network.gate)
@@ -147,7 +149,7 @@ def weights_of(network: SureNetwork, window: int) -> Weights:
         scores=nothing if heads is None else row_weights_of(heads.heads),
         by_age=np.ascontiguousarray(ages @ of_age[:, :POSITIONS].T),
         by_restart=np.ascontiguousarray(of_age[:, POSITIONS:].T),
-        anchor=to_numpy(anchor),
+        anchor=np.zeros(settings.width, np.float32) if anchor is None else to_numpy(anchor),
         graph=np.stack(
             [[row_weights_of(cast(Any, layer)[place]) for place in (0, 2)] for layer in layers]
         ),
@@ -158,9 +160,15 @@ def weights_of(network: SureNetwork, window: int) -> Weights:
         gate=cast(tuple[Array32, Array32], gate),
         log_std=np.float32(network.log_std.item()),
         temperature=np.float32(settings.temperature),
+        whole=not settings.draws,
         scored=settings.scored,
         by_job=settings.actions == "job",
     )
+
+
+def _drawn(settings: SureSettings) -> tuple[int, int]:
+    """k1 and k2; 0 if nothing is drawn."""
+    return (settings.drawn_snapshots, settings.drawn_neighbours) if settings.draws else (0, 0)
 
 
 def used_window(settings: SureSettings, window: int) -> int:
@@ -188,7 +196,10 @@ def compiled_job(tasks: NDArray[Any], edges: NDArray[Any], hops: int) -> Compile
     adjacent = np.zeros((len(tasks), len(tasks)), np.bool_)
     adjacent[graph.edges[0], graph.edges[1]] = True
     return CompiledJob(
-        np.ascontiguousarray(tasks, np.float32), np.ascontiguousarray(graph.candidates), adjacent
+        np.ascontiguousarray(tasks, np.float32),
+        np.ascontiguousarray(graph.candidates),
+        adjacent,
+        np.ascontiguousarray(graph.edges),
     )
 
 
@@ -204,7 +215,7 @@ def empty_features(weights: Weights, episodes: int, tasks: int) -> KeptFeatures:
 
 def empty_decisions(settings: SureSettings, tasks: int, *sizes: int) -> Decisions:
     """With these leading sizes; tables of draws have no columns if nothing is drawn."""
-    k1, k2 = (settings.drawn_snapshots, settings.drawn_neighbours) if settings.draws else (0, 0)
+    k1, k2 = _drawn(settings)
     return Decisions(
         gate=np.zeros(sizes, np.bool_),
         change=np.zeros((*sizes, tasks), np.float32),
@@ -219,13 +230,13 @@ def empty_decisions(settings: SureSettings, tasks: int, *sizes: int) -> Decision
 def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) -> Workspace:
     """Scratch for decisions about one job."""
     (tasks, near), window = job.candidates.shape, len(weights.by_age)
-    k1, k2 = settings.drawn_snapshots, settings.drawn_neighbours
+    k1, k2 = _drawn(settings)
     size, columns = settings.layers * settings.width, weights.features.shape[1]
-    per_task = k1 * (1 + k2)
-    group = max(NODES // per_task, 1)
-    nodes, rows = round_up(group * per_task, OUTPUTS), round_up(tasks, OUTPUTS)
-    ages = round_up(window, OUTPUTS)
-    most = max(k1, k2)
+    # Nodes of a task's subgraph, or of a snapshot, stay together.
+    together = k1 * (1 + k2) if settings.draws else tasks
+    group = max(NODES // together, 1)
+    nodes, rows = round_up(group * together, OUTPUTS), round_up(tasks, OUTPUTS)
+    ages, most = round_up(window, OUTPUTS), max(k1, k2)
 
     def floats(*shape: int) -> Array32:
         return np.zeros(shape, np.float32)
@@ -256,6 +267,7 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         snapshot_score=floats(tasks, k1),
         neighbour_score=floats(tasks, k1, k2),
         nodes=floats(3, nodes, columns),
+        whole=floats(2, 0 if settings.draws else window * tasks, columns),
         node_task=ints(nodes),
         owner=ints(nodes),
         edges=ints(group * k1 * (k2 * (k2 + 1) + 1), 2),
