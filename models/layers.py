@@ -18,7 +18,7 @@ Array32 = NDArray[np.float32]
 
 RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
-_ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
+_ONE, _TWO, _HALF, _ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
 _EPSILON = np.float32(1e-5)  # of torch.nn.LayerNorm
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # few bits, so that multiples are exact
@@ -178,6 +178,12 @@ def softmax_terms(scores: Array32, rows: int, sums: Array32) -> None:
 @njit_internal
 def sigmoid(x: np.float32) -> np.float32:
     return _ONE / (_ONE + exponential(-x))
+
+
+@njit_internal
+def hyperbolic_tangent(x: np.float32) -> np.float32:
+    """tanh to 1e-7, without a call to libm."""
+    return _ONE - _TWO / (exponential(x + x) + _ONE)
 
 
 @njit_internal

@@ -25,6 +25,18 @@ _INPUTS = _OF_TIME + len(TIME_COLUMNS)
 _ONE = np.float32(1)
 
 
+@njit_internal
+def _copy_row(source: Array32, target: Array32) -> None:
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@njit_internal
+def _add_row(source: Array32, target: Array32) -> None:
+    for i in range(len(target)):
+        target[i] += source[i]
+
+
 @compiled
 def keep_snapshots(
     weights: Weights,
@@ -44,17 +56,19 @@ def keep_snapshots(
             if kept.present[episode, slot]:
                 _compute_features(
                     weights, job, snapshots[episode, row], times[episode, row],
-                    kept.x[episode, slot], kept.score_part[episode, slot], work,
+                    kept.x[episode, slot], work,
                 )  # fmt: skip
+                for task in range(len(job.tasks)):
+                    for i in range(SCORES):
+                        kept.score_part[episode, i, task, slot] = work.score_part[task, i]
 
 
 @njit_internal
 def _compute_features(
-    weights: Weights, job: CompiledJob, snapshot: Array32, time: Array32, x: Array32,
-    score_part: Array32, work: Workspace,
-) -> None:  # fmt: skip
+    weights: Weights, job: CompiledJob, snapshot: Array32, time: Array32, x: Array32, work: Workspace
+) -> None:
     """x = LayerNorm(Linear(features)) of every task, and what it adds to the scores."""
-    tasks, columns = len(job.tasks), x.shape[1]
+    tasks = len(job.tasks)
     for task in range(tasks):
         row = work.inputs[task]
         for i in range(_OF_TASK):
@@ -69,10 +83,7 @@ def _compute_features(
         layer_norm_row(work.summed[task], weights.norm[0], weights.norm[1], work.normed[task])
     dense_rows(weights.scores, work.zeros, work.normed, LINEAR, work.score_part, tasks)
     for task in range(tasks):
-        for i in range(columns):
-            x[task, i] = work.normed[task, i]
-        for i in range(SCORES):
-            score_part[task, i] = work.score_part[task, i]
+        _copy_row(work.normed[task], x[task])
 
 
 @njit_internal
@@ -137,18 +148,6 @@ def _encode_whole(weights: Weights, job: CompiledJob, x: Array32, work: Workspac
                     for task in range(tasks):
                         _copy_row(table[nodes + task], after[age * tasks + task])
                     nodes += tasks
-
-
-@njit_internal
-def _copy_row(source: Array32, target: Array32) -> None:
-    for i in range(len(target)):
-        target[i] = source[i]
-
-
-@njit_internal
-def _add_row(source: Array32, target: Array32) -> None:
-    for i in range(len(target)):
-        target[i] += source[i]
 
 
 @njit_internal

@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmaster.envs.compiled import Ints, njit_internal, njit_reduction, splitmix64
 from loadmaster.models.keyed_random import draw_gumbel, draw_normal_number, draw_stream_key
-from loadmaster.models.layers import LINEAR, Array32, exponential, top_k
+from loadmaster.models.layers import LINEAR, Array32, exponential, hyperbolic_tangent, top_k
 from loadmaster.models.simd_dense import dense
 from loadmaster.models.sure import sampler
 from loadmaster.models.sure.compiled_tables import (
@@ -42,9 +42,11 @@ def write_context(weights: Weights, restart: Array32, work: Workspace) -> None:
             factor, own = restart[part], weights.by_restart[part]
             for i in range(width):
                 row[i] += factor * own[i]
-    dense(
-        work.context, work.zeros, LINEAR, weights.scores, work.score_context, width, window, SCORES
-    )
+    rows = work.score_rows
+    dense(work.context, work.zeros, LINEAR, weights.scores, rows, width, window, SCORES)
+    for part in range(SCORES):
+        for age in range(window):
+            work.score_context[part, age] = rows[age, part]
 
 
 @njit_internal
@@ -52,19 +54,6 @@ def write_task_keys(key: int, work: Workspace) -> None:
     own = draw_stream_key(key, _TASKS)
     for task in range(len(work.task_key)):
         work.task_key[task] = splitmix64(own, task)
-
-
-@njit_internal
-def score(
-    weights: Weights, part: Array32, of_context: Array32, key: np.uint64, age: int, role: int,
-    sampled: bool,
-) -> np.float32:  # fmt: skip
-    """Omega = mu + sigma * eps, or mu, divided by the temperature."""
-    found = np.tanh(part[role] + of_context[role])
-    if sampled:
-        log_variance = min(max(part[2 + role] + of_context[2 + role], _LEAST), _MOST)
-        found += np.exp(log_variance / _TWO) * draw_normal_number(key, 2 * age + role)
-    return found / weights.temperature
 
 
 @njit_internal
@@ -81,20 +70,46 @@ def draw(
     if weights.whole:
         return
     parts = kept.score_part[episode]
+    work.theta[:] = 0
+    work.phi[:] = _UNKNOWN if weights.scored else 0
     for task in range(len(job.candidates)):
-        theta, phi = work.theta[task], work.phi[task]
-        key = draw_stream_key(work.task_key[task], _SCORE)
-        for age in range(window):
-            theta[age], phi[age] = 0, 0
-            if weights.scored and slot[age] >= 0:
-                own = parts[slot[age], task]
-                theta[age] = score(
-                    weights, own, work.score_context[age], key, age, _SELF, sampled
-                )  # fmt: skip
-                phi[age] = _UNKNOWN
+        if weights.scored:
+            _write_thetas(weights, parts, task, newest, sampled, work)
     for task in range(len(job.candidates)):
         _draw_snapshots(task, sampled, work)
         _draw_neighbours(weights, job, parts, task, sampled, work)
+
+
+@njit_internal
+def _write_thetas(
+    weights: Weights, parts: Array32, task: int, newest: int, sampled: bool, work: Workspace
+) -> None:
+    """Omega of a task's own nodes: mu + sigma * eps, or mu, divided by the temperature."""
+    theta, own, context = work.theta[task], parts[_SELF, task], work.score_context[_SELF]
+    window = len(theta)
+    # Each loop runs through the ring without a turn, so that it vectorises.
+    for age in range(newest + 1):
+        theta[age] = hyperbolic_tangent(own[newest - age] + context[age])
+    for age in range(newest + 1, window):
+        theta[age] = hyperbolic_tangent(own[newest + window - age] + context[age])
+    if sampled:
+        key = draw_stream_key(work.task_key[task], _SCORE)
+        for age in range(window):
+            if work.slot[age] >= 0:
+                theta[age] += _noise(parts, task, age, key, _SELF, work)
+    for age in range(window):
+        theta[age] /= weights.temperature
+
+
+@njit_internal
+def _noise(
+    parts: Array32, task: int, age: int, key: np.uint64, role: int, work: Workspace
+) -> np.float32:
+    """sigma * eps"""
+    slot, part = work.slot[age], SCORES // 2 + role
+    raw = parts[part, task, slot] + work.score_context[part, age]
+    log_variance = min(max(raw, _LEAST), _MOST)
+    return np.exp(log_variance / _TWO) * draw_normal_number(key, 2 * age + role)
 
 
 @njit_internal
@@ -153,11 +168,12 @@ def _neighbour_score(
 ) -> np.float32:
     """Compute a neighbour's score at first use."""
     if np.isnan(work.phi[other, age]):
-        key = draw_stream_key(work.task_key[other], _SCORE)
-        work.phi[other, age] = score(
-            weights, parts[work.slot[age], other], work.score_context[age], key, age, _NEIGHBOUR,
-            sampled,
-        )  # fmt: skip
+        context = work.score_context[_NEIGHBOUR, age]
+        found = hyperbolic_tangent(parts[_NEIGHBOUR, other, work.slot[age]] + context)
+        if sampled:
+            key = draw_stream_key(work.task_key[other], _SCORE)
+            found += _noise(parts, other, age, key, _NEIGHBOUR, work)
+        work.phi[other, age] = found / weights.temperature
     return work.phi[other, age]
 
 

@@ -64,7 +64,7 @@ class KeptFeatures(NamedTuple):
     """Features of the last L snapshots of E episodes, computed when a snapshot arrives: rings."""
 
     x: Array32  # (E, L, N, columns)
-    score_part: Array32  # (E, L, N, SCORES)
+    score_part: Array32  # (E, SCORES, N, L)
     present: NDArray[np.bool_]  # (E, L)
     newest: Ints  # (E,) its place in the ring
 
@@ -91,7 +91,8 @@ class Workspace(NamedTuple):
     score_part: Array32  # (N, columns)
     slot: Ints  # (L,) place in the ring by age, or NONE
     context: Array32  # (L, columns) by age
-    score_context: Array32  # (L, columns) by age
+    score_rows: Array32  # (L, columns) by age
+    score_context: Array32  # (SCORES, L) the same
     task_key: NDArray[np.uint64]  # (N,)
     pair_key: NDArray[np.uint64]  # (K,)
     theta: Array32  # (N, L) scores by age
@@ -207,7 +208,7 @@ def empty_features(weights: Weights, episodes: int, tasks: int) -> KeptFeatures:
     window, columns = len(weights.by_age), weights.features.shape[1]
     return KeptFeatures(
         x=np.zeros((episodes, window, tasks, columns), np.float32),
-        score_part=np.zeros((episodes, window, tasks, SCORES), np.float32),
+        score_part=np.zeros((episodes, SCORES, tasks, window), np.float32),
         present=np.zeros((episodes, window), np.bool_),
         newest=np.full(episodes, window - 1, np.int64),
     )
@@ -253,7 +254,8 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         score_part=floats(rows, weights.scores.shape[1]),
         slot=ints(window),
         context=floats(ages, columns),
-        score_context=floats(ages, weights.scores.shape[1]),
+        score_rows=floats(ages, weights.scores.shape[1]),
+        score_context=floats(SCORES, window),
         task_key=np.zeros(tasks, np.uint64),
         pair_key=np.zeros(near, np.uint64),
         theta=floats(tasks, window),
