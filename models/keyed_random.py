@@ -99,9 +99,10 @@ def draw_normal_number(own_key: np.uint64, number: int) -> np.float32:
     In float32 where torch is, so that rounding is the same.
     """
     bits = _env_splitmix64(own_key, number // 2)
-    length = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
+    length: np.float32 = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
     angle = np.float32(bits & _LOW_U64) * _TURN
-    return length * (np.cos(angle) if number % 2 == 0 else np.sin(angle))
+    part: np.float32 = np.cos(angle) if number % 2 == 0 else np.sin(angle)
+    return length * part
 
 
 @njit_internal
@@ -114,4 +115,5 @@ def draw_uniform(own_key: np.uint64, number: int) -> float:
 @njit_internal
 def draw_gumbel(own_key: np.uint64, number: int) -> float:
     """One number of `standard_gumbel` by the key of its stream."""
-    return -np.log(-np.log(draw_uniform(own_key, number)))
+    found: float = -np.log(-np.log(draw_uniform(own_key, number)))
+    return found

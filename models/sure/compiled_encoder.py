@@ -65,7 +65,12 @@ def keep_snapshots(
 
 @njit_internal
 def _compute_features(
-    weights: Weights, job: CompiledJob, snapshot: Array32, time: Array32, x: Array32, work: Workspace
+    weights: Weights,
+    job: CompiledJob,
+    snapshot: Array32,
+    time: Array32,
+    x: Array32,
+    work: Workspace,
 ) -> None:
     """x = LayerNorm(Linear(features)) of every task, and what it adds to the scores."""
     tasks = len(job.tasks)

@@ -108,8 +108,8 @@ def _noise(
     """sigma * eps"""
     slot, part = work.slot[age], SCORES // 2 + role
     raw = parts[part, task, slot] + work.score_context[part, age]
-    log_variance = min(max(raw, _LEAST), _MOST)
-    return np.exp(log_variance / _TWO) * draw_normal_number(key, 2 * age + role)
+    deviation: np.float32 = np.exp(min(max(raw, _LEAST), _MOST) / _TWO)
+    return deviation * draw_normal_number(key, 2 * age + role)
 
 
 @njit_internal
@@ -174,7 +174,8 @@ def _neighbour_score(
             key = draw_stream_key(work.task_key[other], _SCORE)
             found += _noise(parts, other, age, key, _NEIGHBOUR, work)
         work.phi[other, age] = found / weights.temperature
-    return work.phi[other, age]
+    known: np.float32 = work.phi[other, age]
+    return known
 
 
 @njit_internal
@@ -217,6 +218,6 @@ def _plackett_luce(options: Array32, count: int, chosen: Ints) -> float:
     found = 0.0
     for rank in range(drawn - 1, -1, -1):
         own = scores[chosen[rank]] - most
-        left += exponential(own)
+        left += float(exponential(own))
         found += own - np.log(left)
     return found

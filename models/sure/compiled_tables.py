@@ -25,7 +25,9 @@ from loadmaster.models.sure.graph import job_graph
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.settings import SureSettings
 
-NODES = 96  # rows that a graph layer takes at once, if a task has no more; they stay in the L1 cache
+NODES = (
+    96  # rows that a graph layer takes at once, if a task has no more; they stay in the L1 cache
+)
 SCORES = 4  # means of both roles, then log variances
 
 
@@ -281,5 +283,3 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         head_2=floats(rows, weights.change[1].shape[1]),
         head_3=floats(rows, weights.change[2].shape[1]),
     )
-
-

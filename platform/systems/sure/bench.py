@@ -170,7 +170,10 @@ def single_decisions(size: BenchSize, window: int) -> Iterator[Figure]:
     network = size.training.network
     ways = {
         name: JobDecision(SureNetwork(own), observation["tasks"], observation["edges"], window)
-        for name, own in (("", network), (FULL_GRAPH, network.model_copy(update={"sampler": "full"})))
+        for name, own in (
+            ("", network),
+            (FULL_GRAPH, network.model_copy(update={"sampler": "full"})),
+        )
     }
     prior, spent = np.zeros(len(observation["tasks"]), np.float32), dict[str, list[float]]()
     nodes = dict[str, float]()

@@ -54,9 +54,7 @@ def observations() -> list[Tables]:
 
 @pytest.mark.parametrize("greedy", [True, False], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_decisions_are_those_of_torch(
-    name: str, greedy: bool, observations: list[Tables]
-) -> None:
+def test_decisions_are_those_of_torch(name: str, greedy: bool, observations: list[Tables]) -> None:
     network = trained(name)
     compiled = CompiledDecision(network)
     gates = set()
@@ -83,9 +81,7 @@ def test_decisions_are_those_of_torch(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_distribution_and_scores_are_those_of_torch(
-    name: str, observations: list[Tables]
-) -> None:
+def test_distribution_and_scores_are_those_of_torch(name: str, observations: list[Tables]) -> None:
     network, key = trained(name), 5
     for observation in observations[:3]:
         prior, gate_prior = rule(observation, 3)
