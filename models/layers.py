@@ -16,6 +16,7 @@ from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 Array32 = NDArray[np.float32]
 
+ROW_INPUTS = 4  # see LANES in simd_dense.py
 RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
 _ONE, _TWO, _HALF, _ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
@@ -64,11 +65,12 @@ def transposed(layer: nn.Module) -> Dense:
 def row_weights(matrix: Array32, bias: Array32 | None = None) -> Array32:
     """(inputs + 1, columns) of a matrix (outputs, inputs), for `dense_rows`.
 
-    The last row is the bias. Column `outputs` passes on the 1 behind a row's inputs to its outputs;
-    columns are padded to whole blocks.
+    The last row is the bias. Column `outputs` passes on the 1 behind a row's inputs to its outputs.
+    Columns are padded with 0 to whole blocks, and rows to whole groups of ROW_INPUTS.
     """
     outputs, inputs = matrix.shape
-    found = np.zeros((inputs + 1, round_up(outputs + 1, COLUMNS)), np.float32)
+    shape = round_up(inputs + 1, ROW_INPUTS), round_up(outputs + 1, COLUMNS)
+    found = np.zeros(shape, np.float32)
     found[:inputs, :outputs] = matrix.T
     found[inputs, :outputs] = 0 if bias is None else bias
     found[inputs, outputs] = 1
@@ -108,7 +110,8 @@ def dense_rows(
     """A layer for items in rows, the 1 of `row_weights` behind the inputs of each.
 
     The first factor of `simd_dense.dense` are the items, whose rows are whole blocks of OUTPUTS;
-    `zeros` has as many numbers. Rows suit sums over neighbours, which add whole rows.
+    `zeros` has as many numbers. Numbers behind the 1 must be finite. Rows suit sums over
+    neighbours, which add whole rows.
     """
     dense(x, zeros, slope, weights, out, weights.shape[0], rows, weights.shape[1])
 

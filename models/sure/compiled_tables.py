@@ -13,11 +13,6 @@ from torch import nn
 
 from loadmaster.envs.compiled import Ints
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.stream_scaling.observation import (
-    SNAPSHOT_COLUMNS,
-    TASK_COLUMNS,
-    TIME_COLUMNS,
-)
 from loadmaster.models.layers import Array32, round_up, row_weights, row_weights_of, to_numpy
 from loadmaster.models.simd_dense import COLUMNS, OUTPUTS
 from loadmaster.models.sure.encoders import POSITIONS, GraphLayers, positions
@@ -247,10 +242,9 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
     def ints(*shape: int) -> Ints:
         return np.zeros(shape, np.int64)
 
-    inputs = len(SNAPSHOT_COLUMNS) + len(TASK_COLUMNS) + len(TIME_COLUMNS)
     return Workspace(
         zeros=floats(max(nodes, rows, ages)),
-        inputs=floats(rows, inputs + 1),
+        inputs=floats(rows, len(weights.features)),
         summed=floats(rows, columns),
         normed=floats(rows, columns),
         score_part=floats(rows, weights.scores.shape[1]),
@@ -278,7 +272,7 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         pooled=floats(rows, size),
         joined=floats(rows, len(weights.joined)),
         embedding=floats(rows, weights.joined.shape[1]),
-        job=floats(OUTPUTS, 2 * size + 1),
+        job=floats(OUTPUTS, len(weights.gate[0])),
         head_1=floats(rows, max(weights.change[0].shape[1], weights.gate[0].shape[1])),
         head_2=floats(rows, weights.change[1].shape[1]),
         head_3=floats(rows, weights.change[2].shape[1]),
