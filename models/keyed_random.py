@@ -25,7 +25,7 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _LOW = (1 << 32) - 1
 
 _UNIT, _TURN = np.float32(2.0**-32), np.float32(2 * math.pi * 2.0**-32)
-_S32, _LOW_U64 = np.uint64(32), np.uint64(_LOW)
+_S12, _S32, _LOW_U64 = np.uint64(12), np.uint64(32), np.uint64(_LOW)
 _MINUS_TWO, _ONE = np.float32(-2), np.uint64(1)
 
 
@@ -80,14 +80,40 @@ def _shifted(x: Tensor, places: int) -> Tensor:
 def draw_normal(
     key: int | np.int64 | np.uint64, stream: int, first: int, count: int, out: NDArray[np.float32]
 ) -> None:
-    """`standard_normal` of one key in compiled code: numbers `first` to `first + count`.
+    """`standard_normal` of one key in compiled code: numbers `first` to `first + count`."""
+    own_key = draw_stream_key(key, stream)
+    for place in range(count):
+        out[place] = draw_normal_number(own_key, first + place)
+
+
+@njit_internal
+def draw_stream_key(key: int | np.int64 | np.uint64, stream: int) -> np.uint64:
+    """`stream_key` in compiled code."""
+    return _env_splitmix64(_env_splitmix64(key, stream), -1)
+
+
+@njit_internal
+def draw_normal_number(own_key: np.uint64, number: int) -> np.float32:
+    """One number of `standard_normal` by the key of its stream.
 
     In float32 where torch is, so that rounding is the same.
     """
-    own_key = _env_splitmix64(_env_splitmix64(key, stream), -1)
-    for place in range(count):
-        number = first + place
-        bits = _env_splitmix64(own_key, number // 2)
-        length = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
-        angle = np.float32(bits & _LOW_U64) * _TURN
-        out[place] = length * (np.cos(angle) if number % 2 == 0 else np.sin(angle))
+    bits = _env_splitmix64(own_key, number // 2)
+    length: np.float32 = np.sqrt(_MINUS_TWO * np.log(np.float32((bits >> _S32) + _ONE) * _UNIT))
+    angle = np.float32(bits & _LOW_U64) * _TURN
+    part: np.float32 = np.cos(angle) if number % 2 == 0 else np.sin(angle)
+    return length * part
+
+
+@njit_internal
+def draw_uniform(own_key: np.uint64, number: int) -> float:
+    """One number of `uniform` by the key of its stream."""
+    bits = _env_splitmix64(own_key, number)
+    return (np.float64(bits >> _S12) + 0.5) * 2.0**-52
+
+
+@njit_internal
+def draw_gumbel(own_key: np.uint64, number: int) -> float:
+    """One number of `standard_gumbel` by the key of its stream."""
+    found: float = -np.log(-np.log(draw_uniform(own_key, number)))
+    return found

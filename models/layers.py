@@ -2,23 +2,24 @@
 
 Arrays are float32 with one column per item (job or machine), padded to whole SIMD blocks so that
 each layer is a few long loops that vectorise. Padding columns hold arbitrary values, which no other
-column reads.
+column reads. `dense_rows` and `layer_norm_row` take items in rows.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
-from loadmaster.models.simd_dense import OUTPUTS
+from loadmaster.envs.compiled import njit_inline, njit_internal, njit_reduction
+from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
 
 Array32 = NDArray[np.float32]
 
+ROW_INPUTS = 4  # see LANES in simd_dense.py
 RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
-_ONE, _HALF, _ZERO = np.float32(1), np.float32(0.5), np.float32(0)
+_ONE, _TWO, _HALF, _ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
 _EPSILON = np.float32(1e-5)  # of torch.nn.LayerNorm
 _LOG2_E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # few bits, so that multiples are exact
@@ -61,6 +62,27 @@ def transposed(layer: nn.Module) -> Dense:
     return Dense(to_numpy(layer.weight.T), to_numpy(layer.bias))
 
 
+def row_weights(matrix: Array32, bias: Array32 | None = None) -> Array32:
+    """(inputs + 1, columns) of a matrix (outputs, inputs), for `dense_rows`.
+
+    The last row is the bias. Column `outputs` passes on the 1 behind a row's inputs to its outputs.
+    Columns are padded with 0 to whole blocks, and rows to whole groups of ROW_INPUTS.
+    """
+    outputs, inputs = matrix.shape
+    shape = round_up(inputs + 1, ROW_INPUTS), round_up(outputs + 1, COLUMNS)
+    found = np.zeros(shape, np.float32)
+    found[:inputs, :outputs] = matrix.T
+    found[inputs, :outputs] = 0 if bias is None else bias
+    found[inputs, outputs] = 1
+    return found
+
+
+def row_weights_of(layer: nn.Module) -> Array32:
+    assert isinstance(layer, nn.Linear)
+    bias = None if layer.bias is None else to_numpy(layer.bias)
+    return row_weights(to_numpy(layer.weight), bias)
+
+
 @njit_inline  # functions that are not inlined cannot return arrays
 def as_matrix(flat: Array32, rows: int, columns: int) -> Array32:
     """The first rows * columns numbers as a matrix."""
@@ -79,6 +101,37 @@ def dense_vector(layer: Dense, x: Array32, slope: np.float32, out: Array32) -> N
             out[output] += weights[output] * value
     for output in range(outputs):
         out[output] = max(out[output], slope * out[output])
+
+
+@njit_inline
+def dense_rows(
+    weights: Array32, zeros: Array32, x: Array32, slope: np.float32, out: Array32, rows: int
+) -> None:
+    """A layer for items in rows, the 1 of `row_weights` behind the inputs of each.
+
+    The first factor of `simd_dense.dense` are the items, whose rows are whole blocks of OUTPUTS;
+    `zeros` has as many numbers. Numbers behind the 1 must be finite. Rows suit sums over
+    neighbours, which add whole rows.
+    """
+    dense(x, zeros, slope, weights, out, weights.shape[0], rows, weights.shape[1])
+
+
+@njit_reduction
+def layer_norm_row(x: Array32, scale: Array32, shift: Array32, out: Array32) -> None:
+    """LayerNorm of the first len(scale) numbers of one row, with a 1 behind them in `out`."""
+    count = len(scale)
+    mean = _ZERO
+    for place in range(count):
+        mean += x[place]
+    mean /= np.float32(count)
+    spread = _ZERO
+    for place in range(count):
+        apart = x[place] - mean
+        spread += apart * apart
+    factor = _ONE / np.sqrt(spread / np.float32(count) + _EPSILON)
+    for place in range(count):
+        out[place] = (x[place] - mean) * factor * scale[place] + shift[place]
+    out[count] = _ONE
 
 
 @njit_internal
@@ -131,6 +184,12 @@ def sigmoid(x: np.float32) -> np.float32:
 
 
 @njit_internal
+def hyperbolic_tangent(x: np.float32) -> np.float32:
+    """tanh to 1e-7, without a call to libm."""
+    return _ONE - _TWO / (exponential(x + x) + _ONE)
+
+
+@njit_internal
 def exponential(x: np.float32) -> np.float32:
     """exp to two units in the last place, without a call to libm, so that loops vectorise."""
     x = min(max(x, _MIN_EXP), _MAX_EXP)
@@ -150,7 +209,7 @@ def exponential(x: np.float32) -> np.float32:
 
 @njit_internal
 def top_k(
-    option: int, score: np.float32, best: NDArray[np.int64], scores: Array32, count: int
+    option: int, score: float, best: NDArray[np.int64], scores: NDArray[Any], count: int
 ) -> int:
     """Insert an option into the best K and return how many are known; equals keep their order.
 

@@ -16,6 +16,9 @@ from numba.extending import intrinsic
 # float32 numbers in a register. Numba's cache is specific to the processor, too.
 COLUMNS = 16 if get_host_cpu_features().get("avx512f") else 8
 OUTPUTS = 8
+# Inputs whose weights are loaded at once. ARM multiplies by any element of a register; x86 copies
+# one number from memory into all elements at no cost.
+LANES = 4 if get_host_cpu_features().get("neon") else 1
 LEFT, RIGHT = 4, 2  # rows of both factors of `add_outer` whose products are summed at once
 
 _VECTOR = ir.VectorType(ir.FloatType(), COLUMNS)
@@ -119,12 +122,25 @@ def _write_dense(builder: Any, arguments: Any) -> None:
             for row, total in zip(rows, sums, strict=True):
                 start = builder.load(builder.gep(bias, [row]))
                 builder.store(_broadcast(builder, start), total)
-            with cgutils.for_range(builder, given) as loop:
-                x = builder.load(_vector(builder, source, columns, loop.index, column), align=4)
-                for row, total in zip(rows, sums, strict=True):
-                    cell = _cell(builder, matrix, inputs, row, loop.index)
-                    weight = _broadcast(builder, builder.load(cell))
-                    builder.store(_multiply_add(builder, weight, x, builder.load(total)), total)
+
+            def add_inputs(first: Any, lanes: int) -> None:
+                """Add the products of `lanes` inputs, whose weights are loaded as one vector."""
+                cells = [_cell(builder, matrix, inputs, row, first) for row in rows]
+                kind = ir.VectorType(ir.FloatType(), lanes).as_pointer()
+                weights = [builder.load(builder.bitcast(c, kind), align=4) for c in cells]
+                for lane in range(lanes):
+                    place = builder.add(first, _INTEGER(lane))
+                    x = builder.load(_vector(builder, source, columns, place, column), align=4)
+                    for weight, total in zip(weights, sums, strict=True):
+                        known = _broadcast_lane(builder, weight, lane)
+                        builder.store(_multiply_add(builder, known, x, builder.load(total)), total)
+
+            whole = builder.sdiv(given, _INTEGER(LANES))
+            with cgutils.for_range(builder, whole) as loop:
+                add_inputs(builder.mul(loop.index, _INTEGER(LANES)), LANES)
+            done = builder.mul(whole, _INTEGER(LANES))
+            with cgutils.for_range(builder, builder.sub(given, done)) as loop:
+                add_inputs(builder.add(done, loop.index), 1)
             for row, total in zip(rows, sums, strict=True):
                 leaky = _leaky(builder, builder.load(total), slope)
                 builder.store(leaky, _vector(builder, target, wide, row, column), align=4)
@@ -198,6 +214,12 @@ def _broadcast(builder: Any, number: Any) -> Any:
     single = builder.insert_element(nothing, number, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), None)
     return builder.shuffle_vector(single, nothing, zeros)
+
+
+def _broadcast_lane(builder: Any, vector: Any, lane: int) -> Any:
+    """A vector with one element of another in every element."""
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), COLUMNS), [lane] * COLUMNS)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)
 
 
 def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:

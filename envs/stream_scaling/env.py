@@ -162,7 +162,8 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
     def _observation(self) -> ObservationDict:
         """Copy the tables, which every step overwrites."""
         episode = self.episode
-        observe(self.setup.tables, episode.state, episode.week_minute, self._view)
+        view = self._view
+        observe(self.setup.tables, episode.state, episode.week_minute, view, len(view.times))
         return {name: table.copy() for name, table in self._view._asdict().items()}
 
     def _info(self) -> dict[str, Any]:

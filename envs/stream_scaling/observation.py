@@ -95,11 +95,18 @@ def observation_space(blank: Observation) -> spaces.Dict:
 
 
 @compiled
-def observe(job: JobTables, state: SimState, week_minute: int, view: Observation) -> None:
-    """Write the snapshots before the present minute; `week_minute` is that of minute 0."""
+def observe(job: JobTables, state: SimState, week_minute: int, view: Observation, new: int) -> None:
+    """Write the snapshots before the present minute; `week_minute` is that of minute 0.
+
+    `view` holds the observation of `new` minutes ago, whose snapshots move up; with as many as
+    its snapshots or more, all are written.
+    """
     history, now = len(view.snapshots), state.clock[MINUTE]
+    kept = max(history - new, 0)
+    _move_up(view.snapshots.reshape(view.snapshots.size), kept, history)
+    _move_up(view.times.reshape(view.times.size), kept, history)
     ring = len(state.metrics)
-    for place in range(history):
+    for place in range(kept, history):
         minute = now - history + place
         if minute < 0:
             view.snapshots[place] = 0
@@ -120,6 +127,15 @@ def observe(job: JobTables, state: SimState, week_minute: int, view: Observation
     view.restart[0] = math.log1p(now - restarted) / AGE_UNIT if restarted >= 0 else 1.0
     view.restart[1] = state.times[DOWN_FOR]
     view.restart[2] = restarted >= 0
+
+
+@njit_internal
+def _move_up(table: NDArray[np.float32], kept: int, rows: int) -> None:
+    """Copy the last `kept` of so many rows to the front."""
+    width = len(table) // rows
+    shift = (rows - kept) * width
+    for place in range(kept * width):
+        table[place] = table[place + shift]
 
 
 @njit_internal

@@ -48,13 +48,16 @@ def _step_batch(
     for i in range(len(deciding)):
         state, own = _state_of(states, i), _with_key(constants, keys[i])
         legal[i] = True
+        new = len(views.times[i])
         if deciding[i]:
+            before = state.clock[MINUTE]
             legal[i] = decide_and_advance(job, own, state, actions[i], max_factor, minutes, plan)
+            new = state.clock[MINUTE] - before
         over[i] = state.clock[MINUTE] >= state.clock[HORIZON]
         view = Observation(
             views.snapshots[i], views.times[i], views.tasks[i], views.edges[i], views.restart[i]
         )
-        observe(job, state, week_minutes[i], view)
+        observe(job, state, week_minutes[i], view, new)
 
 
 @njit_internal

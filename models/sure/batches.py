@@ -16,8 +16,9 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from loadmaster.models.ragged import Ragged, Windows
+from loadmaster.models.sure.compiled_tables import Decisions
 from loadmaster.models.sure.graph import NONE, PRESENT, DecisionBatch, Draw, JobGraph, job_graph
-from loadmaster.models.sure.network import Action
+from loadmaster.models.sure.prior import Prior
 
 # Of the observations; `prior` and `gate_prior` are what the rule recommended.
 SNAPSHOTS, TIMES, TASKS, EDGES, RESTART = "snapshots", "times", "tasks", "edges", "restart"
@@ -198,76 +199,83 @@ def _window(column: Windows, row: int) -> NDArray[Any]:
 
 
 class EpisodeRecorder:
-    """Records the decisions of one job, with its snapshots once."""
+    """Records the decisions of E episodes of one job, with their snapshots once."""
 
-    def __init__(self, observation: Mapping[str, NDArray[Any]], every: int) -> None:
-        """`observation` is the first one; `every`: snapshots between decisions."""
-        self._every = every
-        self._fixed = {TASKS: observation[TASKS].copy(), EDGES: observation[EDGES].T.copy()}
-        self._length = len(observation[TIMES])
-        self._tables = {name: [observation[name].copy()] for name in (SNAPSHOTS, TIMES)}
-        self._rows: dict[str, list[Any]] = {
-            name: [] for name in (RESTART, PRIOR, GATE_PRIOR, GATE, CHANGE, KEY)
-        }
-        self._draws: list[tuple[NDArray[np.int16], NDArray[np.int16]]] = []
-        self._log_prob: list[NDArray[np.float32]] = []
-
-    def add(
-        self, action: Action, tasks: slice, number: int, batch: DecisionBatch, key: int
+    def __init__(
+        self, observations: Mapping[str, NDArray[Any]], every: int, decisions: Decisions
     ) -> None:
-        """A decision: its place in the batch, and its rows of tasks."""
-        assert action.log_prob is not None
-        self._rows[RESTART].append(batch.restart[number].numpy())
-        self._rows[PRIOR].append(batch.prior[tasks].numpy())
-        self._rows[GATE_PRIOR].append(float(batch.gate_prior[number]))
-        self._rows[GATE].append(bool(action.gate[number]))
-        self._rows[CHANGE].append(action.change[tasks].numpy())
-        self._rows[KEY].append(key)
-        if action.draw is not None:
-            drawn = (table[tasks].flatten(1).numpy() for table in action.draw)
-            self._draws.append(tuple(table.astype(np.int16) for table in drawn))  # type: ignore[arg-type]
-        gate, task, sampler = action.log_prob
-        parts = (gate[number : number + 1], task[tasks], sampler[tasks])
-        self._log_prob.append(torch.cat(parts).numpy())
+        """`observations` (E, ..) are the first; `every`: minutes between decisions.
 
-    def follow(self, observation: Mapping[str, NDArray[Any]]) -> None:
-        """The snapshots that are new in the next observation."""
-        for name, parts in self._tables.items():
-            parts.append(observation[name][-self._every :].copy())
+        `decisions` (T, E, ..) are filled by the caller.
+        """
+        self.decisions = decisions
+        (steps, episodes), window = decisions.gate.shape, observations[TIMES].shape[1]
+        self._window, self._new = window, min(every, window)
+        self._fixed = {
+            TASKS: observations[TASKS][0].copy(),
+            EDGES: observations[EDGES][0].T.copy(),
+        }
+        self._tables: dict[str, NDArray[np.float32]] = {}
+        for name in (SNAPSHOTS, TIMES):
+            first = observations[name]
+            shape = (episodes, window + steps * self._new, *first.shape[2:])
+            self._tables[name] = np.zeros(shape, np.float32)
+            self._tables[name][:, :window] = first
+        self._rows = {
+            name: np.zeros((steps, *table.shape), np.float32)
+            for name, table in (
+                (RESTART, observations[RESTART]),
+                (PRIOR, decisions.change[0]),
+                (GATE_PRIOR, decisions.gate[0]),
+            )
+        }
+        self._keys = np.zeros((steps, episodes), np.int64)
 
-    def columns(self, kept: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, Any], Ragged]:
-        """Observations, actions and log-probabilities of the kept decisions."""
+    def add(self, step: int, restart: NDArray[Any], prior: Prior, keys: NDArray[np.int64]) -> None:
+        """What the decisions of a step depend on beside the snapshots."""
+        self._rows[RESTART][step] = restart
+        self._rows[PRIOR][step], self._rows[GATE_PRIOR][step] = prior
+        self._keys[step] = keys
+
+    def follow(self, step: int, observations: Mapping[str, NDArray[Any]]) -> None:
+        """The snapshots that are new in the observations after a step."""
+        end = self._window + (step + 1) * self._new
+        for name, table in self._tables.items():
+            table[:, end - self._new : end] = observations[name][:, -self._new :]
+
+    def columns(
+        self, episode: int, kept: NDArray[np.int64]
+    ) -> tuple[dict[str, Any], dict[str, Any], Ragged]:
+        """Observations, actions and log-probabilities of the kept decisions of an episode."""
         tasks, count = len(self._fixed[TASKS]), len(kept)
-        snapshots = np.concatenate(self._tables[SNAPSHOTS])
-        size = np.full(count, self._length, np.int64)
+        snapshots = self._tables[SNAPSHOTS][episode]
+        size, first = np.full(count, self._window, np.int64), kept * self._new
+        made = self.decisions
         observations: dict[str, Any] = {
             SNAPSHOTS: Windows(
-                snapshots.reshape(-1, snapshots.shape[-1]), kept * self._every * tasks, size * tasks
+                snapshots.reshape(-1, snapshots.shape[-1]), first * tasks, size * tasks
             ),
-            TIMES: Windows(np.concatenate(self._tables[TIMES]), kept * self._every, size),
+            TIMES: Windows(self._tables[TIMES][episode], first, size),
             **{
                 name: Windows(table, np.zeros(count, np.int64), np.full(count, len(table)))
                 for name, table in self._fixed.items()
             },
-            RESTART: self._stacked(RESTART, kept),
-            PRIOR: self._ragged(self._rows[PRIOR], kept),
-            GATE_PRIOR: np.array(self._rows[GATE_PRIOR], np.float32)[kept],
+            RESTART: self._rows[RESTART][kept, episode],
+            PRIOR: _ragged(self._rows[PRIOR][kept, episode]),
+            GATE_PRIOR: self._rows[GATE_PRIOR][kept, episode],
         }
         actions: dict[str, Any] = {
-            GATE: np.array(self._rows[GATE], np.bool_)[kept],
-            CHANGE: self._ragged(self._rows[CHANGE], kept),
-            KEY: np.array(self._rows[KEY], np.int64)[kept],
+            GATE: made.gate[kept, episode],
+            CHANGE: _ragged(made.change[kept, episode]),
+            KEY: self._keys[kept, episode],
         }
-        if self._draws:
-            for place, name in enumerate((DRAWN_SNAPSHOT, DRAWN_NEIGHBOUR)):
-                actions[name] = self._ragged([draw[place] for draw in self._draws], kept)
-        return observations, actions, self._ragged(self._log_prob, kept)
+        if made.snapshot.size:
+            actions[DRAWN_SNAPSHOT] = _ragged(made.snapshot[kept, episode])
+            actions[DRAWN_NEIGHBOUR] = _ragged(made.neighbour[kept, episode])
+        return observations, actions, _ragged(made.log_prob[kept, episode])
 
-    def _stacked(self, name: str, kept: NDArray[np.int64]) -> NDArray[Any]:
-        width = len(self._rows[name][0])
-        return np.array(self._rows[name], np.float32).reshape(-1, width)[kept]
 
-    def _ragged(self, rows: Sequence[NDArray[Any]], kept: NDArray[np.int64]) -> Ragged:
-        chosen = [rows[number] for number in kept]
-        whole = np.concatenate(chosen) if chosen else rows[0][:0]
-        return Ragged(whole, np.array([len(row) for row in chosen], np.int64))
+def _ragged(rows: NDArray[Any]) -> Ragged:
+    """Of rows (K, items, ..)"""
+    count, each, *item = rows.shape
+    return Ragged(rows.reshape(count * each, *item), np.full(count, each, np.int64))

@@ -15,7 +15,7 @@ from loadmaster.envs.stream_scaling.observation import (
 )
 from loadmaster.models.sure.graph import DecisionBatch
 
-POSITIONS = 3  # columns of `_positions`
+POSITIONS = 3  # columns of `positions`
 PER_AGE, PER_LOG_AGE = 1 / 60, 1 / 4
 
 
@@ -31,7 +31,7 @@ def _sum_with_neighbours() -> Any:
     return GINConv(nn.Identity())
 
 
-def _positions(window: int, like: Tensor) -> Tensor:
+def positions(window: int, like: Tensor) -> Tensor:
     """(window, POSITIONS) functions of the age."""
     age = torch.arange(window, device=like.device, dtype=like.dtype)
     return torch.stack([age * PER_AGE, age.log1p() * PER_LOG_AGE, (age == 0).to(age)], dim=1)
@@ -64,7 +64,7 @@ class NodeEncoder(nn.Module):
     def context(self, batch: DecisionBatch) -> Tensor:
         """(B, L, width)"""
         decisions, window = batch.present.shape
-        ages = _positions(window, batch.restart).expand(decisions, -1, -1)
+        ages = positions(window, batch.restart).expand(decisions, -1, -1)
         restart = batch.restart.unsqueeze(1).expand(-1, window, -1)
         found: Tensor = self.of_age(torch.cat([ages, restart], dim=2))
         return found

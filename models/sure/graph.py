@@ -108,7 +108,7 @@ def pack(
     if not observations:
         raise InputError("pack: no observations; expected one or more")
     for observation in observations:
-        _check_shapes(observation)
+        check_shapes(observation)
     sizes = [len(observation["tasks"]) for observation in observations]
     graphs = [
         job_graph(np.asarray(observation["edges"]), size, hops)
@@ -150,7 +150,8 @@ def pack(
     )
 
 
-def _check_shapes(observation: Mapping[str, Any]) -> None:
+def check_shapes(observation: Mapping[str, Any]) -> None:
+    """Raise an InputError that names a table of a wrong shape."""
     tasks, window = len(observation["tasks"]), len(observation["times"])
     expected = {
         "snapshots": (window, tasks, len(SNAPSHOT_COLUMNS)),

@@ -1,4 +1,4 @@
-"""Rollouts of SURE: episodes of one job step together, and every step is one forward pass."""
+"""Rollouts of SURE: episodes of one job step together, and every step is one compiled call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.vector_env import StreamScalingVectorEnv
 from loadmaster.models.keyed_random import splitmix64
 from loadmaster.models.sure.batches import EpisodeRecorder
-from loadmaster.models.sure.graph import DecisionBatch, pack
+from loadmaster.models.sure.compiled_tables import Decisions, empty_decisions
+from loadmaster.models.sure.deciders import decider_for
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.prior import recommend
 from loadmaster.platform.rl.advantages import Rollout
@@ -31,7 +32,7 @@ class _Episodes:
 
     rewards: NDArray[np.float64]  # (T, E)
     outlooks: NDArray[np.float64]  # (T, E, P)
-    recorders: Sequence[EpisodeRecorder]
+    recorder: EpisodeRecorder | None  # of sampled episodes
     figures: Sequence[Mapping[str, float]]
 
 
@@ -71,52 +72,51 @@ class SureEngine:
             for first in range(0, len(places), TOGETHER)
         ]
 
-    @torch.no_grad()
     def _run(
         self, network: SureNetwork, job: str, seeds: Sequence[int], keys: torch.Tensor | None
     ) -> _Episodes:
         """Sample by `keys` and record, or act greedily if there are none."""
         values = self.settings.model_dump() | {"job": job}
         envs = StreamScalingVectorEnv(len(seeds), copy=False, **values)
-        every = self.settings.decide_every_min
+        every, minutes = self.settings.decide_every_min, self.settings.minutes
         observations, _ = envs.reset(seed=list(seeds))
-        recorders = [EpisodeRecorder(_row(observations, i), every) for i in range(len(seeds))]
-        rewards: list[NDArray[np.float64]] = []
+        tasks, window = observations["tasks"].shape[1], observations["times"].shape[1]
+        steps = -(-minutes // every)
+        decider = decider_for(network, observations)
+        recorded = steps if keys is not None else 1
+        made = empty_decisions(network.settings, tasks, recorded, len(seeds))
+        recorder = EpisodeRecorder(observations, every, made) if keys is not None else None
+        rewards = np.zeros((steps, len(seeds)))
         outlooks: list[NDArray[np.float64]] = []
-        over = np.zeros(len(seeds), np.bool_)
-        while not over.all():
-            batch, tasks = self._batch(network, observations), len(observations["tasks"][0])
-            own = torch.zeros(len(seeds), dtype=torch.int64)
-            own = own if keys is None else splitmix64(keys, len(rewards))
-            action = network.act(batch, own, greedy=keys is None)
+        actions = np.zeros((len(seeds), 1 + tasks), np.float32)
+        own = np.zeros(len(seeds), np.int64)
+        for step in range(steps):
+            prior = recommend(observations, network.settings.prior, self.settings)
+            out = Decisions._make(table[step % recorded] for table in made)
             if keys is not None:
+                own = splitmix64(keys, step).numpy()
+            decider.decide(observations, prior, own, keys is None, out)
+            if recorder is not None:
                 outlooks.append(_outlook(observations))
-                for number, recorder in enumerate(recorders):
-                    rows = slice(number * tasks, (number + 1) * tasks)
-                    recorder.add(action, rows, number, batch, int(own[number]))
-            sign = torch.where(action.gate, 1.0, -1.0).unsqueeze(1)
-            change = action.change.view(len(seeds), tasks).clamp(-1, 1)
-            actions = torch.cat([sign, change], dim=1).numpy()
-            observations, reward, _, over, _ = envs.step(actions)
-            rewards.append(reward.copy())
-            if keys is not None:
-                for number, recorder in enumerate(recorders):
-                    recorder.follow(_row(observations, number))
+                recorder.add(step, observations["restart"], prior, own)
+            actions[:, 0] = np.where(out.gate, 1.0, -1.0)
+            np.clip(out.change, -1, 1, out=actions[:, 1:])
+            observations, rewards[step], _, over, _ = envs.step(actions)
+            decider.follow(observations, min(every, window))
+            if recorder is not None:
+                recorder.follow(step, observations)
+        assert over.all()
         figures = [
             {"restarts": restarts_per_day(envs.result(number))} for number in range(len(seeds))
         ]
-        return _Episodes(np.array(rewards), np.array(outlooks), recorders, figures)
-
-    def _batch(self, network: SureNetwork, observations: Mapping[str, Any]) -> DecisionBatch:
-        prior = recommend(observations, network.settings.prior, self.settings)
-        rows = [_row(observations, number) for number in range(len(prior.gate))]
-        return pack(rows, network.settings.hops, list(prior.change), prior.gate.tolist())
+        return _Episodes(rewards, np.array(outlooks), recorder, figures)
 
     def _recording(self, ran: _Episodes, number: int, spec: RolloutSpec) -> Recording:
         count = len(ran.rewards)
         rng = np.random.default_rng(spec.action_seed)
         kept = np.flatnonzero(rng.random(count) < spec.keep)
-        observations, actions, log_probability = ran.recorders[number].columns(kept)
+        assert ran.recorder is not None
+        observations, actions, log_probability = ran.recorder.columns(number, kept)
         step_s = self.settings.decide_every_min * MINUTE_S
         return Recording(
             observations=observations,
@@ -131,10 +131,6 @@ class SureEngine:
             ),
             figures=ran.figures[number],
         )
-
-
-def _row(observations: Mapping[str, Any], number: int) -> dict[str, Any]:
-    return {name: table[number] for name, table in observations.items()}
 
 
 def _outlook(observations: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -41,8 +41,12 @@ SPECS = [RolloutSpec(4, 11), RolloutSpec(4, 12), RolloutSpec(5, 13, keep=0.5)]
 
 
 @pytest.mark.parametrize(
-    "network", [{}, {"sampler": "random"}, {"sampler": "none"}, {"actions": "job"}]
-)
+    "network",
+    [
+        {}, {"sampler": "random"}, {"sampler": "temporal"}, {"sampler": "spatial"},
+        {"sampler": "none"}, {"actions": "job"},
+    ],
+)  # fmt: skip
 def test_recorded_decisions_have_the_probability_with_which_they_were_drawn(
     network: dict[str, Any],
 ) -> None:
