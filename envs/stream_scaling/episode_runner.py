@@ -28,7 +28,7 @@ class EpisodeRunner:
         self.view: Observation = blank_observation(setup.tables, setup.job.levels, settings.history)
         self._plan = np.zeros(len(setup.job.tasks), np.int64)
         self._trace = np.zeros((settings.minutes, len(self._plan)), np.int64) if record else None
-        self._observe()
+        self._observe(settings.history)
 
     @property
     def minute(self) -> int:
@@ -54,11 +54,12 @@ class EpisodeRunner:
         )  # fmt: skip
         if self._trace is not None:
             self._trace[before : self.minute] = state.parallelism
-        self._observe()
+        self._observe(self.minute - before)
 
     def result(self, policy: str) -> EpisodeResult:
         """The outcome so far."""
         return episode_result(self.settings, self.episode.state, policy, self.seed, self._trace)
 
-    def _observe(self) -> None:
-        observe(self.setup.tables, self.episode.state, self.episode.week_minute, self.view)
+    def _observe(self, new: int) -> None:
+        episode = self.episode
+        observe(self.setup.tables, episode.state, episode.week_minute, self.view, new)

@@ -24,8 +24,8 @@ from loadmaster.models.sure.prior import Prior
 SNAPSHOTS, TIMES, TASKS, EDGES, RESTART = "snapshots", "times", "tasks", "edges", "restart"
 PRIOR, GATE_PRIOR = "prior", "gate_prior"
 # Of the actions.
-GATE, CHANGE, DRAWN_SNAPSHOT, DRAWN_NEIGHBOUR, KEY = (
-    "gate", "change", "drawn_snapshot", "drawn_neighbour", "key",
+GATE, CHANGE, DRAWN_SNAPSHOT, DRAWN_NEIGHBOUR, KEY, WEIGHT = (
+    "gate", "change", "drawn_snapshot", "drawn_neighbour", "key", "weight",
 )  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class SureMinibatches:
             if name not in (TASKS, EDGES)
         }
         self._tensors |= {
-            name: self._tensor(column if name in (GATE, KEY) else column.items)
+            name: self._tensor(column if name in (GATE, KEY, WEIGHT) else column.items)
             for name, column in actions.items()
         }
         self._first = {name: self._tensor(observations[name].first) for name in (SNAPSHOTS, TIMES)}
@@ -92,8 +92,11 @@ class SureMinibatches:
         of_task = (start + 1)[batch.decision] + batch.place
         parts = start, of_task, of_task + batch.sizes[batch.decision]
         recorded = [self._log_prob[part] for part in parts]
+        others = {name: column[rows] for name, column in self._others.items()}
+        if Columns.ADVANTAGES in others:
+            others[Columns.ADVANTAGES] = others[Columns.ADVANTAGES] * tables[WEIGHT][rows]
         return {
-            **{name: column[rows] for name, column in self._others.items()},
+            **others,
             Columns.ACTION_LOGP: counted(recorded, gate[batch.decision]),
             Columns.OBS: SelectedDecisions(
                 batch, tables[KEY][rows], draw, gate, tables[CHANGE][task]
@@ -243,10 +246,21 @@ class EpisodeRecorder:
         for name, table in self._tables.items():
             table[:, end - self._new : end] = observations[name][:, -self._new :]
 
+    def chosen(self, episode: int, keep: float, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Decisions to learn from: all that act, and a share of those that hold.
+
+        Few decisions act, and these have more to learn from; they weigh less in return.
+        """
+        acts = self.decisions.gate[:, episode]
+        return np.flatnonzero(acts | (rng.random(len(acts)) < keep))
+
     def columns(
-        self, episode: int, kept: NDArray[np.int64]
+        self, episode: int, kept: NDArray[np.int64], keep: float
     ) -> tuple[dict[str, Any], dict[str, Any], Ragged]:
-        """Observations, actions and log-probabilities of the kept decisions of an episode."""
+        """Observations, actions and log-probabilities of the kept decisions of an episode.
+
+        `keep` is the share that was kept of the decisions that hold.
+        """
         tasks, count = len(self._fixed[TASKS]), len(kept)
         snapshots = self._tables[SNAPSHOTS][episode]
         size, first = np.full(count, self._window, np.int64), kept * self._new
@@ -268,6 +282,7 @@ class EpisodeRecorder:
             GATE: made.gate[kept, episode],
             CHANGE: _ragged(made.change[kept, episode]),
             KEY: self._keys[kept, episode],
+            WEIGHT: np.where(made.gate[kept, episode], keep, 1.0).astype(np.float32),
         }
         if made.snapshot.size:
             actions[DRAWN_SNAPSHOT] = _ragged(made.snapshot[kept, episode])

@@ -44,6 +44,10 @@ class SureModule(TorchRLModule):
         """Log-probabilities of the gates, of the tasks that changed, and of the draws."""
         given: SelectedDecisions = batch[Columns.OBS]
         found = self.network.evaluate(*given)
+        weight, draws = self.network.settings.sampler_weight, found.log_prob.sampler
+        # The value stays, for the ratio; the gradient is weighed.
+        draws = weight * draws + (1 - weight) * draws.detach()
+        log_prob = found.log_prob._replace(sampler=draws)
         decision = given.batch.decision
         acting = given.gate[decision]
         each = torch.arange(len(given.gate), device=decision.device)
@@ -52,7 +56,7 @@ class SureModule(TorchRLModule):
             own = objective_terms(self.network, given.batch, found)
             terms = weighted_losses(own, self.network.settings)
         return {
-            Columns.ACTION_LOGP: counted(found.log_prob, acting),
+            Columns.ACTION_LOGP: counted(log_prob, acting),
             ENTROPY: counted(found.entropy, acting),
             DECISION: counted((each, decision, decision), acting),
             LOSS_TERMS: terms,

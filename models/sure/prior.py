@@ -44,6 +44,7 @@ _WITHIN = tuple(math.exp(_MINUTE_STD * z) for z in (-1.5, -0.5, 0.5, 1.5))  # fa
 _DRIFTS = (-1.2, 0.0, 1.2)  # thirds of it, for the load until the next restart
 _FIRST_RESTART_MIN = 0.6  # length of a restart before one was seen
 _LEAST_FREE = 0.05  # share of idle time in the drain of a backlog, at least
+_SURE, _MOST_LEAN = 10.0, 0.45  # factor of what an instance saves; part of an instance
 _PLAN_ROUNDS, _LIMIT_ROUNDS, _LIMIT_FACTOR = 4, 40, 1.4
 
 
@@ -85,7 +86,7 @@ class _Tables(NamedTuple):
     shortage: Doubles  # (N, P) the same, of a load above its capacity until the next restart
     saved: Doubles  # (N, P) weighted latency saved by one instance more
     most: Ints  # (N,)
-    count: Ints  # (N,)
+    now: Ints  # (N,) instances at present
     plan: Ints  # (N,)
     chain: Ints  # (N,) first task of the chain
     order: Ints  # (N,) parents first
@@ -98,10 +99,11 @@ def recommend(
     episodes, window, tasks, _ = observations["snapshots"].shape
     most = int(columns.most_instances(observations["tasks"]).max())
     change, gate = np.zeros((episodes, tasks), np.float32), np.zeros(episodes, np.float32)
-    _recommend_batch(
-        *(np.ascontiguousarray(observations[name]) for name in columns.Observation._fields),
-        _rule_of(settings, environment), _scratch(tasks, most, window), change, gate,
-    )  # fmt: skip
+    view = columns.Observation(
+        *(np.ascontiguousarray(observations[name]) for name in columns.Observation._fields)
+    )
+    tables = _scratch(tasks, most, window)
+    _recommend_batch(view, _rule_of(settings, environment), tables, change, gate)
     return Prior(change, gate)
 
 
@@ -133,35 +135,25 @@ def _rule_of(settings: PriorSettings, environment: StreamScalingSettings) -> _Ru
 
 
 def _scratch(tasks: int, most: int, window: int) -> _Tables:
-    line, table, numbers = (
-        lambda: np.zeros(tasks),
-        lambda: np.zeros((tasks, most)),
-        lambda: np.zeros(tasks, np.int64),
-    )
+    demand, service, visits = np.zeros((3, tasks))
+    latency, shortage, saved = np.zeros((3, tasks, most))
+    numbers = np.zeros((5, tasks), np.int64)
     return _Tables(
-        line(), line(), np.zeros(window), line(), np.zeros(len(_DRIFTS)), table(), table(),
-        table(), numbers(), numbers(), numbers(), numbers(), numbers(),
+        demand, service, np.zeros(window), visits, np.zeros(len(_DRIFTS)), latency, shortage,
+        saved, *numbers,
     )  # fmt: skip
 
 
 @compiled
 def _recommend_batch(
-    snapshots: Floats,
-    times: Floats,
-    tasks: Floats,
-    edges: Ints,
-    restart: Floats,
-    rule: _Rule,
-    tables: _Tables,
-    change: Floats,
-    gate: Floats,
+    views: columns.Observation, rule: _Rule, tables: _Tables, change: Floats, gate: Floats
 ) -> None:
+    """Decide for each observation; all are of one job."""
+    _read_job(views.tasks[0], views.edges[0], tables)
     for episode in range(len(gate)):
-        if episode == 0:
-            _read_job(tasks[0], edges[0], tables)
         gate[episode] = _decide(
-            snapshots[episode], times[episode], tasks[episode], restart[episode], rule, tables,
-            change[episode],
+            views.snapshots[episode], views.times[episode], views.tasks[episode],
+            views.restart[episode], rule, tables, change[episode],
         )  # fmt: skip
 
 
@@ -213,17 +205,18 @@ def _decide(
         change[:] = 0.0
         return -rule.log_odds
     busy = _latencies(load + waiting / rule.catch_up, rule, t)
-    _choose_plan(busy, rule, t)
+    worth = _choose_plan(busy, rule, t)
     changed, highest = False, 0.0
     for task in range(count):
-        changed |= t.plan[task] != t.count[task]
+        changed |= t.plan[task] != t.now[task]
         highest = max(highest, load * t.demand[task] / t.plan[task])
-        change[task] = math.log(t.plan[task] / t.count[task]) / math.log(rule.max_factor)
+        wanted = t.plan[task] + _lean(t.chain[task], worth, t)
+        change[task] = math.log(wanted / t.now[task]) / math.log(rule.max_factor)
     ever = restart[EVER] > 0
     age = math.expm1(columns.AGE_UNIT * restart[AGE])
     if not changed or (ever and age < rule.least):
         return -rule.log_odds
-    gain = rule.horizon * (_reward(t.plan, busy, rule, t) - _reward(t.count, busy, rule, t))
+    gain = rule.horizon * (_reward(t.plan, busy, rule, t) - _reward(t.now, busy, rule, t))
     # Records that came in the restart wait, on top of the backlog, until idle time has drained it.
     backlog = waiting / load
     down = (restart[LENGTH] if ever else _FIRST_RESTART_MIN) + rule.replay
@@ -271,7 +264,7 @@ def _read_tasks(snapshots: Floats, tasks: Floats, t: _Tables) -> bool:
         t.demand[task] = work / source
         t.service[task] = work / max(done, 1e-6)
         now = snapshots[history - 1, task, PARALLELISM] * t.most[task]
-        t.count[task] = max(round(now), 1)
+        t.now[task] = max(round(now), 1)
     return True
 
 
@@ -305,15 +298,15 @@ def _latencies(load: float, rule: _Rule, t: _Tables) -> float:
 
 
 @njit_internal
-def _choose_plan(busy: float, rule: _Rule, t: _Tables) -> None:
+def _choose_plan(busy: float, rule: _Rule, t: _Tables) -> float:
     """Give a task one more instance where that saves more than the utilisation lost.
 
     One more of P instances lowers the utilisation B / P by B / P^2. Where the plan exceeds the
-    limit of the job, an instance has to save more.
+    limit of the job, an instance has to save more. Returns what it has to save.
     """
-    total = 0
-    for task in range(len(t.count)):
-        total += t.count[task]
+    total, worth = 0, 0.0
+    for task in range(len(t.now)):
+        total += t.now[task]
     for _ in range(_PLAN_ROUNDS):
         worth = rule.utilisation * min(busy / total, 1.0) / total
         for _ in range(_LIMIT_ROUNDS):
@@ -331,6 +324,22 @@ def _choose_plan(busy: float, rule: _Rule, t: _Tables) -> None:
             if total <= rule.max_instances:
                 break
             worth *= _LIMIT_FACTOR
+    return worth
+
+
+@njit_internal
+def _lean(task: int, worth: float, t: _Tables) -> float:
+    """A part of an instance, less than half: towards more or fewer, by which is nearer to worth it.
+
+    Rounded, it changes nothing; a small change by the network tips the tasks that are undecided.
+    """
+    plan, sure = t.plan[task], math.log(_SURE)
+    last = next_one = sure
+    if plan > 1 and t.saved[task, plan - 2] > 0:
+        last = min(max(math.log(t.saved[task, plan - 2] / worth), 0.0), sure)
+    if plan < t.most[task] and t.saved[task, plan - 1] > 0:
+        next_one = min(max(math.log(worth / t.saved[task, plan - 1]), 0.0), sure)
+    return _MOST_LEAN * (last - next_one) / (last + next_one + 0.1)
 
 
 @njit_internal

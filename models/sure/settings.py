@@ -37,10 +37,8 @@ class PriorSettings(Settings):
     catch_up_min: PositiveFloat = 27.0  # in which a backlog is to be processed
     overload_min: NonNegativeFloat = 47.0  # latency of a load of twice the capacity
     least_min: NonNegativeFloat = 13.0  # between restarts
-    slope: PositiveFloat = (
-        4.0  # log-odds of acting per gain / cost, which are 0 where both are equal
-    )
-    log_odds: PositiveFloat = 4.0  # the highest, and negative the lowest
+    slope: PositiveFloat = 6.0  # log-odds of acting: slope * (gain / cost - 1)
+    log_odds: PositiveFloat = 6.0  # the highest, and negative the lowest
 
 
 class SureSettings(Settings):
@@ -67,9 +65,11 @@ class SureSettings(Settings):
     neighbours: NonNegativeInt = 3  # k2, drawn in each of these
     hops: PositiveInt = 3  # upstream or downstream: how far away a neighbour may be
     temperature: PositiveFloat = 1.0  # of the draws: scores are divided by it
-    log_std: float = Field(default=-2.0, ge=-5, le=2)  # initial value, of the changes
+    log_std: float = Field(default=-3.0, ge=-5, le=2)  # initial value, of the changes
     prior: PriorSettings = PriorSettings()  # the rule whose changes the network adds to
 
+    # Of the draws' policy gradient: a task draws 40 nodes, which add more noise than its change.
+    sampler_weight: NonNegativeFloat = 0.1
     prior_variance: PositiveFloat = 0.995  # s0
     kl_weight: NonNegativeFloat = 1e-7
     gaussian_weight: NonNegativeFloat = 1e-2

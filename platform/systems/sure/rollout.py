@@ -113,10 +113,9 @@ class SureEngine:
 
     def _recording(self, ran: _Episodes, number: int, spec: RolloutSpec) -> Recording:
         count = len(ran.rewards)
-        rng = np.random.default_rng(spec.action_seed)
-        kept = np.flatnonzero(rng.random(count) < spec.keep)
         assert ran.recorder is not None
-        observations, actions, log_probability = ran.recorder.columns(number, kept)
+        kept = ran.recorder.chosen(number, spec.keep, np.random.default_rng(spec.action_seed))
+        observations, actions, log_probability = ran.recorder.columns(number, kept, spec.keep)
         step_s = self.settings.decide_every_min * MINUTE_S
         return Recording(
             observations=observations,

@@ -91,7 +91,7 @@ def test_it_holds_its_own_plan() -> None:
     for _ in range(12):
         runner.decide(np.full(1 + len(prior.change), -1, np.float32))
     again = recommended(runner)
-    assert not again.change.any()
+    assert np.array_equal(plan_of(runner, again), runner.parallelism)
     assert again.gate == -SETTINGS.log_odds
 
 
