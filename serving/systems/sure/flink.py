@@ -21,9 +21,10 @@ _Increase = tuple[float, float, float]  # records in, records out, the seconds o
 BUSY, IDLE = "busyTimeMsPerSecond", "idleTimeMsPerSecond"
 BLOCKED = "backPressuredTimeMsPerSecond"
 RECORDS_IN, RECORDS_OUT = "numRecordsIn", "numRecordsOut"
-BUFFERS = "Shuffle.Netty.Input.Buffers.inPoolUsage"
+BUFFERS_IN = "Shuffle.Netty.Input.Buffers.inPoolUsage"  # 0 if the parent is in the same process
+BUFFERS_OUT = "Shuffle.Netty.Output.Buffers.outPoolUsage"
 PENDING = ".pendingRecords"  # its name begins with that of an operator
-METRICS = (BUSY, IDLE, BLOCKED, RECORDS_IN, RECORDS_OUT, BUFFERS)
+METRICS = (BUSY, IDLE, BLOCKED, RECORDS_IN, RECORDS_OUT, BUFFERS_IN, BUFFERS_OUT)
 
 SETTLE_S = 12.0  # after a start Flink reports every task as busy, and counters of before
 _MINUTE_S, _WEEK_MIN = 60.0, 10_080.0
@@ -131,8 +132,8 @@ def resource_requirements(
 def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
     """Convert polls, the oldest first, into snapshots of the last `history` minutes.
 
-    Polls may have any distance. A snapshot has the mean of the gauges of its minute and the
-    rates of its counters; parallelism and pending records are those of its last poll.
+    Polls may have any distance. A snapshot has the values of the last poll in its minute; rates
+    and the use of buffers are means over the minute.
     """
     _check(polls)
     newest = polls[-1]
@@ -146,7 +147,7 @@ def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
         if poll.job["state"] != "RUNNING":
             notes.append(f"{ago} min ago: the job is {poll.job['state']}, poll not used")
             continue
-        minute = minutes.setdefault(ago, _Minute(tasks))
+        minute = minutes.setdefault(ago, _Minute(tasks, _inputs(newest.job)))
         minute.parallelism = [_vertex(poll, task["id"])["parallelism"] for task in tasks]
         if _seconds_up(poll) < SETTLE_S:
             notes.append(
@@ -172,43 +173,39 @@ def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
 
 
 class _Minute:
-    """Polls of one minute."""
+    """Polls of one minute. Flink's busy, idle and back-pressured times are means over 60 s."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks = tasks
+    def __init__(self, tasks: Sequence[Task], inputs: Mapping[str, list[str]]) -> None:
+        self.tasks, self.inputs = tasks, inputs
         self.parallelism = [0] * len(tasks)
         self.polled: list[list[_Values]] = [[] for _ in tasks]
         self.increases: list[list[_Increase]] = [[] for _ in tasks]
 
     def add(self, poll: FlinkPoll, before: FlinkPoll | None) -> None:
         for k, task in enumerate(self.tasks):
-            self.polled[k].append(_read(poll, task["id"]))
+            self.polled[k].append(_read(poll, task["id"], self.inputs.get(task["id"], [])))
             if before is not None:
                 self.increases[k].append(_increase(poll, before, task["id"]))
 
     def values(self, k: int, ago: int, notes: list[str]) -> _Values:
-        """Return means of gauges, rates and the last number of pending records of one task."""
+        """Return times and pending records of the last poll, the rates and mean use of buffers."""
         task, polled = self.tasks[k], self.polled[k]
-        shares = [_with_busy(values) for values in polled]
-        if any(
-            math.isnan(v.busy) and not math.isnan(s.busy)
-            for v, s in zip(polled, shares, strict=True)
-        ):
+        last = polled[-1] if polled else _Values(*[math.nan] * len(_Values._fields))
+        rest = min(max(1000.0 - last.idle - last.blocked, 0.0), 1000.0)
+        if polled and math.isnan(last.busy) and not math.isnan(rest):
+            last = last._replace(busy=rest, busy_max=rest)
             notes.append(
-                f"{ago} min ago: {BUSY} of {task['name']!r} not reported, computed from idle and "
+                f"{ago} min ago: no {BUSY} of {task['name']!r}, computed from idle and "
                 "back-pressured time"
             )
         known = [increase for increase in self.increases[k] if not math.isnan(sum(increase))]
         records_in, records_out, seconds = (sum(i[c] for i in known) for c in range(3))
-        return _Values(
-            busy=_mean(v.busy for v in shares),
-            busy_max=_mean(v.busy_max for v in shares),
-            idle=_mean(v.idle for v in shares),
-            blocked=_mean(v.blocked for v in shares),
+        used = [values.buffers for values in polled if not math.isnan(values.buffers)]
+        return last._replace(
             records_in=records_in / seconds if known else math.nan,
             records_out=records_out / seconds if known else math.nan,
-            buffers=_mean(v.buffers for v in shares),
-            pending=(polled[-1].pending if polled else math.nan) if task["source"] else 0.0,
+            buffers=fmean(used) if used else math.nan,
+            pending=last.pending if task["source"] else 0.0,
         )
 
 
@@ -296,9 +293,14 @@ def _check_vertices(place: int, poll: FlinkPoll, expected: list[str]) -> None:
             raise InputError(f"poll {place}: no metrics of vertex {vertex!r}, expected an answer")
 
 
+def _inputs(job: Json) -> dict[str, list[str]]:
+    """Return the parents of each vertex."""
+    return {n["id"]: [i["id"] for i in n.get("inputs", ())] for n in job["plan"]["nodes"]}
+
+
 def _graph(job: Json) -> tuple[list[Task], list[tuple[str, str]]]:
     """Return the tasks and the edges of the plan; equal names get the vertex id."""
-    inputs = {n["id"]: [i["id"] for i in n.get("inputs", ())] for n in job["plan"]["nodes"]}
+    inputs = _inputs(job)
     feeding = {parent for parents in inputs.values() for parent in parents}
     shown = Counter(vertex["name"] for vertex in job["vertices"])
     names = {
@@ -334,42 +336,48 @@ def _seconds_up(poll: FlinkPoll) -> float:
     return (int(poll.job["now"]) - _started_ms(poll)) / 1000
 
 
-def _read(poll: FlinkPoll, vertex: str) -> _Values:
-    answers = {metric["id"]: metric for metric in poll.metrics[vertex]}
+def _metric(poll: FlinkPoll, vertex: str, name: str, aggregate: str) -> float:
+    for metric in poll.metrics[vertex]:
+        if metric["id"] == name:
+            try:
+                return float(metric.get(aggregate, math.nan))  # Flink sends "NaN" as text
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{aggregate} of {name} of vertex {vertex!r} is {metric[aggregate]!r}, "
+                    "expected a number"
+                ) from None
+    return math.nan
 
-    def value(name: str, aggregate: str) -> float:
-        return float(answers.get(name, {}).get(aggregate, math.nan))  # Flink may send "NaN"
 
-    pending = [value(name, "sum") for name in answers if name.endswith(PENDING)]
+def _read(poll: FlinkPoll, vertex: str, parents: list[str]) -> _Values:
+    names = [metric["id"] for metric in poll.metrics[vertex]]
+    pending = [_metric(poll, vertex, name, "sum") for name in names if name.endswith(PENDING)]
+    buffers = [_metric(poll, vertex, BUFFERS_IN, "avg")] if parents else [0.0]
+    buffers += [_metric(poll, parent, BUFFERS_OUT, "avg") for parent in parents]
     return _Values(
-        busy=value(BUSY, "avg"),
-        busy_max=value(BUSY, "max"),
-        idle=value(IDLE, "avg"),
-        blocked=value(BLOCKED, "avg"),
-        records_in=value(RECORDS_IN, "sum"),
-        records_out=value(RECORDS_OUT, "sum"),
-        buffers=min(value(BUFFERS, "avg"), 1.0),
+        busy=_metric(poll, vertex, BUSY, "avg"),
+        busy_max=_metric(poll, vertex, BUSY, "max"),
+        idle=_metric(poll, vertex, IDLE, "avg"),
+        blocked=_metric(poll, vertex, BLOCKED, "avg"),
+        records_in=_metric(poll, vertex, RECORDS_IN, "sum"),
+        records_out=_metric(poll, vertex, RECORDS_OUT, "sum"),
+        buffers=max((min(use, 1.0) for use in buffers if not math.isnan(use)), default=math.nan),
         pending=sum(pending) if pending else math.nan,
     )
 
 
-def _with_busy(values: _Values) -> _Values:
-    """Compute busy time from idle and back-pressured time if it is missing: they add up to 1 s."""
-    rest = min(max(1000.0 - values.idle - values.blocked, 0.0), 1000.0)
-    if math.isnan(values.busy):
-        values = values._replace(busy=rest)
-    return values._replace(busy_max=rest) if math.isnan(values.busy_max) else values
-
-
 def _increase(poll: FlinkPoll, before: FlinkPoll, vertex: str) -> _Increase:
     """Return the records since the poll before, or since a restart, which sets counters to 0."""
-    now, then = _read(poll, vertex), _read(before, vertex)
     seconds = poll.time_s - before.time_s
+    now, then = (
+        [_metric(p, vertex, name, "sum") for name in (RECORDS_IN, RECORDS_OUT)]
+        for p in (poll, before)
+    )
     if _started_ms(poll) != _started_ms(before):
-        return now.records_in, now.records_out, min(seconds, _seconds_up(poll))
-    if now.records_in < then.records_in or now.records_out < then.records_out:
-        return now.records_in, now.records_out, seconds
-    return now.records_in - then.records_in, now.records_out - then.records_out, seconds
+        return now[0], now[1], min(seconds, _seconds_up(poll))
+    if now[0] < then[0] or now[1] < then[1]:
+        return now[0], now[1], seconds
+    return now[0] - then[0], now[1] - then[1], seconds
 
 
 def _last_restart(polls: Sequence[FlinkPoll]) -> tuple[float | None, float | None]:
@@ -385,8 +393,3 @@ def _last_restart(polls: Sequence[FlinkPoll]) -> tuple[float | None, float | Non
     if any(poll.job["state"] != "RUNNING" or _started_ms(poll) < started for poll in polls):
         return (now - started) / 60_000, None
     return None, None
-
-
-def _mean(values: Iterable[float]) -> float:
-    known = [value for value in values if not math.isnan(value)]
-    return fmean(known) if known else math.nan

@@ -13,6 +13,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.systems.sure.flink import (
+    BLOCKED,
     BUSY,
     IDLE,
     PENDING,
@@ -192,17 +193,31 @@ def test_source_without_busy_time_and_pending_records() -> None:
 
 
 def test_busy_without_idle_is_that_of_the_snapshot_before(polls: list[FlinkPoll]) -> None:
-    steady = until(polls, 80)
-    newest = steady[-1].time_s
-    expected = job_state(steady).state["snapshots"]["busy_ms_per_s"]
-    for poll in steady:
-        if newest - poll.time_s < 50:
-            metric(poll, PARSE, BUSY).update(avg="NaN", max=math.nan)
-            remove(poll, PARSE, IDLE)
-    conversion = job_state(steady)
+    expected = job_state(polls).state["snapshots"]["busy_ms_per_s"]
+    metric(polls[-1], PARSE, BUSY).update(avg="NaN", max=math.nan)
+    remove(polls[-1], PARSE, IDLE)
+    conversion = job_state(polls)
     busy = conversion.state["snapshots"]["busy_ms_per_s"]
-    assert busy[-1][PARSE] == busy[-2][PARSE] == expected[-2][PARSE]
+    assert busy[-1][PARSE] == busy[-2][PARSE] == expected[-2][PARSE] != expected[-1][PARSE]
     assert any("'parse'" in note and "snapshot before" in note for note in conversion.notes)
+
+
+def test_nan_busy_is_computed_from_idle_and_blocked(polls: list[FlinkPoll]) -> None:
+    metric(polls[-1], PARSE, BUSY).update(avg="NaN", max="NaN")
+    metric(polls[-1], PARSE, IDLE).update(avg=600.0)
+    metric(polls[-1], PARSE, BLOCKED).update(avg=150.0)
+    conversion = job_state(polls)
+    assert conversion.state["snapshots"]["busy_ms_per_s"][-1][PARSE] == 250.0
+    assert conversion.state["snapshots"]["busy_max_ms_per_s"][-1][PARSE] == 250.0
+    assert any(note.startswith("0 min ago") and BUSY in note for note in conversion.notes)
+
+
+def test_busy_is_nan_soon_after_a_rescale(polls: list[FlinkPoll]) -> None:
+    """A recorded case: subtasks that have reported no busy time yet."""
+    recorded_nan = [p for p in polls if metric(p, PARSE, BUSY)["avg"] == "NaN"]
+    assert recorded_nan
+    busy = job_state(polls).state["snapshots"]["busy_ms_per_s"]
+    assert all(0 <= value <= 1000 for row in busy for value in row)
 
 
 def test_missing_pending_records_are_none(polls: list[FlinkPoll]) -> None:
@@ -255,6 +270,10 @@ def _other_answer(polls: list[FlinkPoll]) -> None:
     del polls[3].job["plan"]  # type: ignore[attr-defined]
 
 
+def _no_number(polls: list[FlinkPoll]) -> None:
+    metric(polls[-1], PARSE, RECORDS_IN)["sum"] = "many"
+
+
 def _never_counted(polls: list[FlinkPoll]) -> None:
     for poll in polls:
         remove(poll, PARSE, RECORDS_IN)
@@ -272,6 +291,7 @@ def _never_counted(polls: list[FlinkPoll]) -> None:
         (_unknown_in_plan, "f" * 32),
         (_not_running, "RESTARTING"),
         (_other_answer, "'plan'"),
+        (_no_number, "'many'"),
         (_never_counted, "'parse'"),
     ],
 )
