@@ -148,14 +148,16 @@ def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
             notes.append(f"{ago} min ago: the job is {poll.job['state']}, poll not used")
             continue
         minute = minutes.setdefault(ago, _Minute(tasks, _inputs(newest.job)))
-        minute.parallelism = [_vertex(poll, task["id"])["parallelism"] for task in tasks]
-        if _seconds_up(poll) < SETTLE_S:
+        settled = _seconds_up(poll) >= SETTLE_S
+        if settled or ago == 0 or not minute.polled[0]:
+            minute.parallelism = [_vertex(poll, task["id"])["parallelism"] for task in tasks]
+        if settled:
+            minute.add(poll, before)
+            before = poll
+        else:
             notes.append(
                 f"{ago} min ago: {_seconds_up(poll):.1f} s after a start, metrics not used"
             )
-            continue
-        minute.add(poll, before)
-        before = poll
     ages = sorted((ago for ago in minutes if ago < history), reverse=True)
     found = [[minutes[ago].values(k, ago, notes) for k in range(len(tasks))] for ago in ages]
     ages, rows = _filled(ages, found, tasks, notes)
