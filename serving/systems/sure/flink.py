@@ -118,9 +118,7 @@ def resource_requirements(
         limit = limits.get(vertex, parallelism)
         if type(parallelism) is not int or not 1 <= parallelism <= limit:
             most = f"1 to {limit}" if vertex in limits else "1 or more"
-            raise InputError(
-                f"parallelism of vertex {vertex!r} is {parallelism!r}, expected {most}"
-            )
+            raise InputError(f"vertex {vertex!r}: parallelism {parallelism!r}, expected {most}")
     if missing := [vertex for vertex in limits if vertex not in plan]:
         raise InputError(f"the plan has no vertex {missing[0]!r}, expected all of the job")
     return {
@@ -156,7 +154,7 @@ def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
             before = poll
         else:
             notes.append(
-                f"{ago} min ago: {_seconds_up(poll):.1f} s after a start, metrics not used"
+                f"{ago} min ago: less than {SETTLE_S:.0f} s after a start, metrics not used"
             )
     ages = sorted((ago for ago in minutes if ago < history), reverse=True)
     found = [[minutes[ago].values(k, ago, notes) for k in range(len(tasks))] for ago in ages]
@@ -383,14 +381,18 @@ def _increase(poll: FlinkPoll, before: FlinkPoll, vertex: str) -> _Increase:
 
 
 def _last_restart(polls: Sequence[FlinkPoll]) -> tuple[float | None, float | None]:
-    """Return minutes since the last restart began, and its length by Flink's rescale history."""
+    """Return minutes since the last restart began, and its length by the history of rescales."""
     newest = polls[-1]
     started, now = _started_ms(newest), int(newest.job["now"])
     last = ((newest.rescales or {}).get("latest") or {}).get("completed")
     if last is not None and abs(started - last["endTimestampInMillis"]) < SETTLE_S * 1000:
         if last["triggerCause"] == "INITIAL_SCHEDULE":
             return None, None
-        began, ended = last["startTimestampInMillis"], last["endTimestampInMillis"]
+        states = {state["state"]: state for state in last["schedulerStates"]}
+        began = states.get("Restarting", {}).get(  # until then the job runs and waits for a trigger
+            "enterTimestampInMillis", last["startTimestampInMillis"]
+        )
+        ended = last["endTimestampInMillis"]
         return (now - began) / 60_000, (ended - began) / 60_000
     if any(poll.job["state"] != "RUNNING" or _started_ms(poll) < started for poll in polls):
         return (now - started) / 60_000, None

@@ -135,6 +135,16 @@ def test_rescales(polls: list[FlinkPoll]) -> None:
     assert all(0 <= rate < 5000 for row in rates for rate in row)
 
 
+def test_length_of_a_restart_leaves_out_the_wait_for_its_trigger(polls: list[FlinkPoll]) -> None:
+    last = polls[-1].rescales["latest"]["completed"]  # type: ignore[index]
+    entered = last["endTimestampInMillis"] - 183
+    last["schedulerStates"] = [
+        {"state": "Executing", "enterTimestampInMillis": entered - 8615},
+        {"state": "Restarting", "enterTimestampInMillis": entered},
+    ]
+    assert job_state(polls).state["restart_minutes"] == pytest.approx(0.183 / 60)
+
+
 def test_restart_without_history_of_rescales(polls: list[FlinkPoll]) -> None:
     state = job_state([replace(poll, rescales=None) for poll in polls]).state
     assert state["restart_minutes"] is None
