@@ -388,7 +388,7 @@ def _last_restart(polls: Sequence[FlinkPoll]) -> tuple[float | None, float | Non
     if last is not None and abs(started - last["endTimestampInMillis"]) < SETTLE_S * 1000:
         if last["triggerCause"] == "INITIAL_SCHEDULE":
             return None, None
-        states = {state["state"]: state for state in last["schedulerStates"]}
+        states = {state["state"]: state for state in last.get("schedulerStates", ())}
         began = states.get("Restarting", {}).get(  # until then the job runs and waits for a trigger
             "enterTimestampInMillis", last["startTimestampInMillis"]
         )
