@@ -318,6 +318,15 @@ def test_bad_polls_are_refused_in_one_line(
     assert "expected" in str(error.value) or "did you mean" in str(error.value)
 
 
+def test_job_that_has_just_started_is_refused() -> None:
+    """A recorded case: no metrics of a vertex at first, so one poll has counters."""
+    polls = recorded("started.jsonl")
+    assert [] in polls[0].metrics.values()
+    with pytest.raises(InputError) as error:
+        job_state(polls)
+    assert "records_in" in str(error.value)
+
+
 def test_resource_requirements(polls: list[FlinkPoll]) -> None:
     tasks = job_state(polls).state["tasks"]
     plan = {task["id"]: 1 for task in tasks} | {tasks[PARSE]["id"]: 3}
