@@ -20,7 +20,7 @@ PER_AGE, PER_LOG_AGE = 1 / 60, 1 / 4
 
 
 @cache
-def _sum_with_neighbours() -> Any:
+def _sum_with_neighbours(device: torch.device) -> Any:
     """GINConv without weights: (1 + 0) x_v plus the sum of x_w over incoming edges.
 
     Imported at the first forward pass: PyTorch Geometric takes 3 s and 200 MB to import, and the
@@ -28,7 +28,7 @@ def _sum_with_neighbours() -> Any:
     """
     from torch_geometric.nn import GINConv
 
-    return GINConv(nn.Identity())
+    return GINConv(nn.Identity()).to(device)
 
 
 def positions(window: int, like: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ class GraphLayers(nn.Module):
         """(V, layers * width): the outputs of all layers."""
         found = []
         for layer in self.layers:
-            nodes = layer(_sum_with_neighbours()(nodes, edges))
+            nodes = layer(_sum_with_neighbours(nodes.device)(nodes, edges))
             found.append(nodes)
         return torch.cat(found, dim=1)
 

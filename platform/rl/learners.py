@@ -190,7 +190,10 @@ class ProcessLearners:
             for share, own in zip(shares, arguments, strict=True)
         ]
         answers = self._manager.foreach_actor("call_with", kwargs=requests)
-        return [answer.get() for answer in answers]  # raises the learner's error
+        for answer in answers:
+            if not answer.ok:
+                raise answer.get()
+        return [answer.get() for answer in answers]
 
 
 def _mean_metrics(answers: Sequence[Mapping[str, float]]) -> dict[str, float]:
