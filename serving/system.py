@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.registry import find_system, resolve
+from loadmaster.envs.registry import find_system, resolve, systems
+from loadmaster.models.manifest import pretrained_folder, pretrained_policies, read_manifest
 from loadmaster.models.policy import Proposal
 
 
@@ -62,6 +63,10 @@ class Quantity(NamedTuple):
     name: str  # stable across decisions: "job 17"
     current: float  # value in the state
     proposed: float
+    # Work that waits for what the quantity limits, where the state has it: the time in which as
+    # much arrives, and the part of what arrives that is added to it (below 0: it shrinks).
+    backlog_s: float = 0.0
+    backlog_growth: float = 0.0
 
 
 class Policy(Protocol):
@@ -121,6 +126,13 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     def validate_decision(self, state: StateType, decision: DecisionType) -> str | None:
         """Return why the decision cannot be carried out in the state; None if it can."""
 
+    def agreement(self, decision: DecisionType, other: DecisionType) -> float:
+        """How close two decisions about one state are, from 0 to 1; by default only if equal.
+
+        A system that sets quantities compares those.
+        """
+        return float(decision == other)
+
     @abstractmethod
     def features(self, state: StateType) -> Mapping[str, float]:
         """Summary figures of the state, monitored for drift: load, queue, sizes."""
@@ -132,6 +144,13 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     @abstractmethod
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
         """Environment settings for retraining, from the means of the observed `features`."""
+
+
+def default_systems() -> tuple[str, ...]:
+    """The registered systems that have an endpoint and a pretrained policy."""
+    folder = pretrained_folder()
+    shipped = {read_manifest(folder / name).system for name in pretrained_policies()}
+    return tuple(name for name, one in systems().items() if name in shipped and one.has("endpoint"))
 
 
 def find_endpoint(system: str, reference: str = "") -> Endpoint[Any, Any, Any]:

@@ -26,14 +26,18 @@ function decisionTags({ source, cause, guard, shadow }) {
 function decisionDetails({ id, decision, reason, shadow, policy, guard, mode }) {
   return [
     element("p", { class: "summary" }, reason.summary),
+    ...(reason.notes ?? []).map((text) => element("p", { class: "note" }, text)),
     decisionTable(decision, shadow),
     shadow ? element("p", { class: "note" }, element("span", { class: "role by-shadow" }, "shadow"), ` ${shadow.policy.name} `,
-      versionElement(shadow.policy), shadow.agrees ? " agrees" : " differs") : null,
+      versionElement(shadow.policy), shadow.agrees ? " agrees" : ` differs${closeness(shadow)}`) : null,
     ...Object.entries(reason.choices).flatMap(([name, choices]) => choiceTable(name, choices)),
     guard.length ? element("ul", { class: "guard-lines" }, ...guard.map((text) => element("li", {}, text))) : null,
     element("p", { class: "note" }, `${policy.name} `, versionElement(policy), ` · mode ${mode} · `, element("code", {}, id)),
   ].filter(Boolean);
 }
+
+// Systems that set quantities also say how close two decisions are.
+const closeness = ({ agreement }) => (agreement > 0 ? `, ${percent(agreement)} alike` : "");
 
 // The options that a decision scored: a bar each, with a whisker where scores are uncertain.
 function choiceTable(name, all) {

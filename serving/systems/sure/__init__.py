@@ -1,0 +1,1 @@
+"""SURE behind HTTP: its schemas, and the way from a state to tables."""
