@@ -147,10 +147,14 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
 
 
 def default_systems() -> tuple[str, ...]:
-    """The registered systems that have an endpoint and a pretrained policy."""
+    """The registered systems with an endpoint; of the built-in ones those that ship a policy."""
     folder = pretrained_folder()
     shipped = {read_manifest(folder / name).system for name in pretrained_policies()}
-    return tuple(name for name, one in systems().items() if name in shipped and one.has("endpoint"))
+    return tuple(
+        name
+        for name, one in systems().items()
+        if (one.package or name in shipped) and one.has("endpoint")
+    )
 
 
 def find_endpoint(system: str, reference: str = "") -> Endpoint[Any, Any, Any]:

@@ -87,14 +87,10 @@ def observe_snapshot(snapshot: JobSnapshot, history: int) -> Observation:
     return view
 
 
-def plan_of_action(
-    snapshot: JobSnapshot, action: NDArray[np.float32], max_factor: float
-) -> Ints:
+def plan_of_action(snapshot: JobSnapshot, action: NDArray[np.float32], max_factor: float) -> Ints:
     """(N,) instances after an action as the environment takes it; see `apply_action`."""
     plan = snapshot.parallelism.copy()
-    _fitted_action(
-        snapshot.job, snapshot.constants, snapshot.parallelism, action, max_factor, plan
-    )
+    _fitted_action(snapshot.job, snapshot.constants, snapshot.parallelism, action, max_factor, plan)
     return plan
 
 

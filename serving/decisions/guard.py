@@ -182,7 +182,7 @@ class Guard:
         return min(max(value, current - step), current + step)
 
     def _multiplied(self, current: float, value: float) -> float:
-        """Limit the ratio to the current value; 1 more or less is no jump, also for a value of 1."""
+        """Limit the ratio to the current value; 1 more or less is always allowed."""
         factor = self.settings.factor
         if factor is None:
             return value

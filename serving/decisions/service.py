@@ -197,8 +197,12 @@ class DecisionService:
         if (other := proposed.decision) is not None:
             agrees = other == decided.decision
             kind = self.endpoint.decision
-            agreement = 1.0 if agrees else self.endpoint.agreement(
-                kind.model_validate(decided.decision), kind.model_validate(other)
+            agreement = (
+                1.0
+                if agrees
+                else self.endpoint.agreement(
+                    kind.model_validate(decided.decision), kind.model_validate(other)
+                )
             )
         return {
             "policy": {"name": routing.shadow.name, "version": routing.shadow.version},

@@ -171,7 +171,7 @@ class Monitor:
 
     def shadow_changed(self) -> None:
         """Reset the shadow counts: another policy is in shadow from now on, or none."""
-        self._state.shadow.clear()
+        self._state.shadow = ShadowCounts()
 
     def input_means(self) -> dict[str, float]:
         """Means of the input features since they last changed."""

@@ -1,4 +1,4 @@
-"""Parts of a state: the tasks of a streaming job and their metrics, with the largest sizes accepted.
+"""Parts of a state: tasks of a streaming job and their metrics, with the largest sizes accepted.
 
 All of it is in the REST API of Flink. Tables have a row for each snapshot, with a value for each
 task.

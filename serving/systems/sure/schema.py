@@ -142,5 +142,3 @@ def to_decision(state: SureState, parallelism: Mapping[str, int]) -> SureDecisio
             },
         }
     )
-
-

@@ -83,7 +83,11 @@ class SureEndpoint(Endpoint[SureState, SureDecision, SureOutcome]):
 
     def quantities(self, state: SureState, decision: SureDecision) -> tuple[Quantity, ...]:
         """Instances of every task, before and after; any of them may be what a backlog needs."""
-        now, plan, backlog = state.snapshots.parallelism[-1], decision.parallelism, state.parsed.backlog()
+        now, plan, backlog = (
+            state.snapshots.parallelism[-1],
+            decision.parallelism,
+            state.parsed.backlog(),
+        )
         return tuple(
             Quantity(f"{_PREFIX}{task.name}", float(count), float(plan[task.name]), *backlog)
             for task, count in zip(state.tasks, now, strict=True)
