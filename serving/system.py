@@ -6,7 +6,7 @@ monitor, console and clients need no change. Systems that are not built in are g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -67,6 +67,13 @@ class Quantity(NamedTuple):
     # much arrives, and the part of what arrives that is added to it (below 0: it shrinks).
     backlog_s: float = 0.0
     backlog_growth: float = 0.0
+
+
+class RecordedInput(NamedTuple):
+    """Logged states as input of a retraining; a setting that is the name of a file refers to it."""
+
+    settings: Mapping[str, Any]  # those of `loadmaster train --set`: {"environment.data": "a.csv"}
+    files: Mapping[str, str]  # content by name
 
 
 class Policy(Protocol):
@@ -144,6 +151,14 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     @abstractmethod
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
         """Environment settings for retraining, from the means of the observed `features`."""
+
+    def recorded(self, states: Iterable[tuple[float, StateType]]) -> RecordedInput | None:
+        """Input of a retraining from the logged states of a tenant, the oldest first.
+
+        `states` has times and states. For a system whose retraining needs more than what
+        `retraining` returns, which it adds to. None: it needs no more, or the log is too short.
+        """
+        return None
 
 
 def default_systems() -> tuple[str, ...]:

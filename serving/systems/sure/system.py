@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from loadmaster.envs.stream_scaling.rewards import reward_sum
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.snapshot import observe_snapshot, plan_of_action
 from loadmaster.models.policy import Proposal
-from loadmaster.serving.system import Endpoint, Policy, Quantity
+from loadmaster.serving.system import Endpoint, Policy, Quantity, RecordedInput
 from loadmaster.serving.systems.sure.examples import examples
+from loadmaster.serving.systems.sure.recorded import recorded_input
 from loadmaster.serving.systems.sure.rules import RULES, SureRule
 from loadmaster.serving.systems.sure.schema import (
     SureDecision,
@@ -162,7 +163,11 @@ class SureEndpoint(Endpoint[SureState, SureDecision, SureOutcome]):
         return float(reward_sum(StreamScalingSettings(), sums))
 
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
+        """None: means say nothing of the job; `recorded` has it."""
         return {}
+
+    def recorded(self, states: Iterable[tuple[float, SureState]]) -> RecordedInput | None:
+        return recorded_input(states)
 
 
 ENDPOINT = SureEndpoint()
