@@ -26,7 +26,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Instances = Annotated[int, Field(ge=1, le=PARALLELISM_MAX)]
 
 _Row = Field(max_length=TASKS_MAX)
-_Table = {"max_length": SNAPSHOTS_MAX}
 
 
 class Task(Record):
@@ -65,35 +64,37 @@ class Snapshots(Record):
         min_length=1, max_length=SNAPSHOTS_MAX, description="Age of each snapshot; the last is 0."
     )
     parallelism: tuple[Annotated[tuple[Instances, ...], _Row], ...] = Field(
-        **_Table, description="Instances; those of the last snapshot are the present ones."
+        max_length=SNAPSHOTS_MAX,
+        description="Instances; those of the last snapshot are the present ones.",
     )
     busy_ms_per_s: tuple[Annotated[tuple[Milliseconds | None, ...], _Row], ...] = Field(
-        **_Table,
+        max_length=SNAPSHOTS_MAX,
         description="Mean of the instances. null, for sources that report none: what idle and "
         "backpressured time leave.",
     )
     busy_max_ms_per_s: tuple[Annotated[tuple[Milliseconds | None, ...], _Row], ...] = Field(
-        **_Table, description="Of the busiest instance; null as for busy_ms_per_s."
+        max_length=SNAPSHOTS_MAX, description="Of the busiest instance; null as for busy_ms_per_s."
     )
     idle_ms_per_s: tuple[Annotated[tuple[Milliseconds, ...], _Row], ...] = Field(
-        **_Table, description="Mean of the instances."
+        max_length=SNAPSHOTS_MAX, description="Mean of the instances."
     )
     backpressured_ms_per_s: tuple[Annotated[tuple[Milliseconds, ...], _Row], ...] = Field(
-        **_Table, description="Mean of the instances."
+        max_length=SNAPSHOTS_MAX, description="Mean of the instances."
     )
     records_in_per_s: tuple[Annotated[tuple[Records | None, ...], _Row], ...] = Field(
-        **_Table,
+        max_length=SNAPSHOTS_MAX,
         description="Records that arrive. null, for sources that count none, or 0 in all "
         "snapshots: those it reads and the growth of its pending records.",
     )
     records_out_per_s: tuple[Annotated[tuple[Records, ...], _Row], ...] = Field(
-        **_Table,
+        max_length=SNAPSHOTS_MAX,
         description="Records that it has finished, each counted once however many it emits; of a "
         "source those that it has read.",
     )
     buffer_usage: tuple[Annotated[tuple[Share, ...], _Row], ...] = Field(
-        **_Table, description="Used share of its input buffers; of a source 0."
+        max_length=SNAPSHOTS_MAX, description="Used share of its input buffers; of a source 0."
     )
     pending_records: tuple[Annotated[tuple[Records | None, ...], _Row], ...] = Field(
-        **_Table, description="Of sources: records that wait to be read; null: not known. Else 0."
+        max_length=SNAPSHOTS_MAX,
+        description="Of sources: records that wait to be read; null: not known. Else 0.",
     )

@@ -270,7 +270,7 @@ def _fill_missing(
 
 def _named(tasks: tuple[Task, ...], of: NDArray[np.bool_]) -> str:
     """Names of the tasks with a true value in a column."""
-    found = [tasks[place].name for place in of.any(0).nonzero()[0]]
+    found = [tasks[place].name for place in np.flatnonzero(np.any(of, axis=0)).tolist()]
     more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
     return ", ".join(found[:NAMED]) + more
 

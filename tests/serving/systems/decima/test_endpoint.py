@@ -107,7 +107,7 @@ def test_decisions_are_legal_also_after_constrain(
         allowed = {quantity.name: max(float(bound), quantity.current) for quantity in before}
         bounded = ENDPOINT.constrain(parsed, decision, allowed)
         assert ENDPOINT.validate_decision(parsed, bounded) is None
-        for name, _, proposed in ENDPOINT.quantities(parsed, bounded):
+        for name, _, proposed, *_ in ENDPOINT.quantities(parsed, bounded):
             assert proposed <= allowed[name]
         assert bounded.undecided == decision.undecided
 
