@@ -168,7 +168,7 @@ def default_systems() -> tuple[str, ...]:
     return tuple(
         name
         for name, one in systems().items()
-        if (one.package or name in shipped) and one.has("endpoint")
+        if one.available and (one.package or name in shipped) and one.has("endpoint")
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from loadmaster.serving.system import Record
 
-TASKS_MAX = 500
+TASKS_MAX = 256
 EDGES_MAX = 5_000
 SNAPSHOTS_MAX = 1_440
 INSTANCES_MAX = 100_000
