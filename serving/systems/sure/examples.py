@@ -6,16 +6,17 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.stream_scaling import state as cols
 from loadmaster.envs.stream_scaling.actions import HOLD
 from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.stream_scaling.settings import WEEK_MIN, StreamScalingSettings
-from loadmaster.envs.stream_scaling.state import SimState
+from loadmaster.envs.stream_scaling.state import JobTables, SimState
 from loadmaster.serving.systems.sure.records import Snapshots, Task
 from loadmaster.serving.systems.sure.schema import EXAMPLE, SureState
-from loadmaster.serving.systems.sure.snapshot import COLUMNS
+from loadmaster.serving.systems.sure.snapshot import COLUMNS, MINUTE_S, OUT
 
 HELD = 36  # decisions before the examples
 SEED = 3
@@ -57,7 +58,7 @@ def state_of(runner: EpisodeRunner, snapshots: int | None = None) -> SureState:
         job=setup.job.name,
         tasks=_tasks(setup),
         edges=tuple((names[parent], names[child]) for parent, child in setup.job.edges),
-        snapshots=_snapshots(state, now, count),
+        snapshots=_snapshots(setup.tables, state, now, count),
         time_of_week_min=(week_minute + now - 1) % WEEK_MIN,
         minutes_since_restart=now - restarted if restarted >= 0 else None,
         restart_minutes=float(state.times[cols.DOWN_FOR]) if restarted >= 0 else None,
@@ -80,18 +81,19 @@ def _tasks(setup: Setup) -> tuple[Task, ...]:
     )
 
 
-def _snapshots(state: SimState, now: int, count: int) -> Snapshots:
+def _snapshots(job: JobTables, state: SimState, now: int, count: int) -> Snapshots:
     minutes = np.arange(now - count, now)
     reports = state.metrics[minutes % len(state.metrics)].astype(np.float64)
 
-    def table(metric: int, factor: float) -> Any:
-        values = reports[:, :, metric] / factor
-        if metric == cols.PARALLELISM:
-            return values.astype(np.int64).tolist()
+    def table(values: NDArray[np.float64]) -> Any:
         # Nine digits distinguish all numbers of four bytes.
         return [[None if v != v else float(f"{v:.9g}") for v in row] for row in values.tolist()]
 
-    return Snapshots(
-        minutes_ago=tuple((now - 1 - minutes).tolist()),
-        **{column.name: table(column.metric, column.factor) for column in COLUMNS},
+    tables = {
+        column.name: table(reports[:, :, column.metric] / column.factor) for column in COLUMNS
+    }
+    emitted = np.bincount(job.parent, job.ratio, len(job.cap))
+    tables[OUT] = table(
+        reports[:, :, cols.OUT_RATE] * np.where(job.source < 0, emitted, 1) / MINUTE_S
     )
+    return Snapshots(minutes_ago=tuple((now - 1 - minutes).tolist()), **tables)

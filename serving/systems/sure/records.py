@@ -83,13 +83,12 @@ class Snapshots(Record):
     )
     records_in_per_s: tuple[Annotated[tuple[Records | None, ...], _Row], ...] = Field(
         max_length=SNAPSHOTS_MAX,
-        description="Records that arrive. null, for sources that count none, or 0 in all "
-        "snapshots: those it reads and the growth of its pending records.",
+        description="Records that arrive. Of a source, which counts none in Flink, null or 0 in "
+        "all snapshots: those it reads and the growth of its pending records.",
     )
     records_out_per_s: tuple[Annotated[tuple[Records, ...], _Row], ...] = Field(
         max_length=SNAPSHOTS_MAX,
-        description="Records that it has finished, each counted once however many it emits; of a "
-        "source those that it has read.",
+        description="Records that it emits; only those of sources are used.",
     )
     buffer_usage: tuple[Annotated[tuple[Share, ...], _Row], ...] = Field(
         max_length=SNAPSHOTS_MAX, description="Used share of its input buffers; of a source 0."
@@ -97,4 +96,12 @@ class Snapshots(Record):
     pending_records: tuple[Annotated[tuple[Records | None, ...], _Row], ...] = Field(
         max_length=SNAPSHOTS_MAX,
         description="Of sources: records that wait to be read; null: not known. Else 0.",
+    )
+    records_processed_per_s: (
+        Annotated[tuple[Annotated[tuple[Records, ...], _Row], ...], Field(max_length=SNAPSHOTS_MAX)]
+        | None
+    ) = Field(
+        default=None,
+        description="Records that it has finished, each counted once however many it emits. "
+        "Default: records out of a source, records in of another task.",
     )

@@ -70,10 +70,11 @@ COLUMNS = (
     Column("idle_ms_per_s", cols.IDLE, 1 / SECOND_MS),
     Column("backpressured_ms_per_s", cols.BLOCKED, 1 / SECOND_MS),
     Column("records_in_per_s", cols.IN_RATE, MINUTE_S),
-    Column("records_out_per_s", cols.OUT_RATE, MINUTE_S),
+    Column("records_processed_per_s", cols.OUT_RATE, MINUTE_S),
     Column("buffer_usage", cols.BUFFER_USE, 1.0),
     Column("pending_records", cols.PENDING, 1.0),
 )
+OUT = "records_out_per_s"
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ def parse_job(state: JobFields) -> ParsedJob:
     job = _ordered_job(state)
     place = {task.name: number for number, task in enumerate(state.tasks)}
     order = np.array([place[name] for name in job.names])
-    values = {one.name: _table(state.snapshots, one) for one in COLUMNS}
+    values = {name: np.array(table, np.float64) for name, table in _tables(state.snapshots)}
     _check_values(state.tasks, values)
     notes = tuple(_fill_missing(state, job, values))
     metrics = _metrics(state.snapshots.minutes_ago, values, order)
@@ -136,15 +137,21 @@ def _check_shapes(snapshots: Snapshots, tasks: int) -> None:
     if ages[-1] != 0:
         why = f"{ages[-1]:g}; expected 0, the last snapshot is that of now"
         raise field_error(("snapshots", "minutes_ago", len(ages) - 1), why)
-    for column in COLUMNS:
-        table = getattr(snapshots, column.name)
+    for name, table in _tables(snapshots):
         if len(table) != len(ages):
             why = f"{len(table)} rows; expected {len(ages)}, as many as minutes_ago"
-            raise field_error(("snapshots", column.name), why)
+            raise field_error(("snapshots", name), why)
         for row, given in enumerate(table):
             if len(given) != tasks:
                 why = f"{len(given)} values; expected {tasks}, one for each task"
-                raise field_error(("snapshots", column.name, row), why)
+                raise field_error(("snapshots", name, row), why)
+
+
+def _tables(snapshots: Snapshots) -> Iterator[tuple[str, Any]]:
+    """Names and (L, N) values of the tables that are given."""
+    for name in (*(column.name for column in COLUMNS), OUT):
+        if (table := getattr(snapshots, name)) is not None:
+            yield name, table
 
 
 def _ordered_job(state: JobFields) -> job_graphs.Job:
@@ -207,11 +214,6 @@ def _check_names(tasks: tuple[Task, ...]) -> None:
         vertices.add(vertex)
 
 
-def _table(snapshots: Snapshots, column: Column) -> Floats:
-    """(L, N) values as given; NaN where they are null."""
-    return np.array(getattr(snapshots, column.name), np.float64)
-
-
 def _check_values(tasks: tuple[Task, ...], values: dict[str, Floats]) -> None:
     """Raise for instances above the maximum, and for more time than there is."""
     most = np.array([task.max_parallelism for task in tasks])
@@ -236,7 +238,7 @@ def _first(wrong: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 def _fill_missing(
     state: JobFields, job: job_graphs.Job, values: dict[str, Floats]
 ) -> Iterator[str]:
-    """Replace what sources do not report; yield a note for each kind."""
+    """Replace what tasks do not report; yield notes on what Flink usually has."""
     parents = {task.name: task.parents for task in job.tasks}
     source = np.array([not parents[task.name] for task in state.tasks])
     for name in ("busy_ms_per_s", "busy_max_ms_per_s", "records_in_per_s"):
@@ -251,18 +253,15 @@ def _fill_missing(
         lacking = _named(state.tasks, missing)
         yield f"busy time of {lacking} not reported: taken from idle and backpressured time"
     hot[np.isnan(hot)] = busy[np.isnan(hot)]
-    arrived, read, pending = (
-        values[name] for name in ("records_in_per_s", "records_out_per_s", "pending_records")
-    )
-    never = source & ~np.nan_to_num(arrived).any(0) & read.any(0)
-    missing = np.isnan(arrived) | (never & np.ones_like(arrived, bool))
+    arrived, read, pending = (values[name] for name in ("records_in_per_s", OUT, "pending_records"))
+    uncounted = source & ~np.nan_to_num(arrived).any(0) & read.any(0)
+    missing = np.isnan(arrived) | np.broadcast_to(uncounted, arrived.shape)
     if missing.any():
         growth = np.zeros_like(read)
         minutes = -np.diff(np.array(state.snapshots.minutes_ago))[:, None]
         growth[1:] = np.nan_to_num(np.diff(pending, axis=0) / (MINUTE_S * minutes))
         arrived[missing] = np.maximum(read + growth, 0.0)[missing]
-        lacking = _named(state.tasks, missing)
-        yield f"records in of {lacking} not reported: taken from records out and pending records"
+    values.setdefault("records_processed_per_s", np.where(source, read, arrived))
     unknown = np.isnan(pending) & source
     if unknown.any():
         yield f"pending records of {_named(state.tasks, unknown)} not reported"
@@ -291,7 +290,7 @@ def _metrics(
 
 
 def _edge_ratios(job: JobTables, metrics: NDArray[np.float32]) -> Floats:
-    """(E,) records on an edge for each that its parent finishes, by the means of the last minutes.
+    """(E,) records on an edge for each that its parent processes, by the means of the last minutes.
 
     A task's parents are taken to have equal ratios, since metrics do not tell them apart.
     """

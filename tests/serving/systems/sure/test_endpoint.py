@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.stream_scaling import state as cols
 from loadmaster.envs.stream_scaling.actions import HOLD
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.episode import build_setup
@@ -18,6 +19,7 @@ from loadmaster.envs.stream_scaling.rollout import run_baseline
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.snapshot import observe_snapshot
 from loadmaster.serving.systems.sure.examples import examples
+from loadmaster.serving.systems.sure.records import Snapshots
 from loadmaster.serving.systems.sure.schema import EXAMPLE, SureState, to_decision
 from loadmaster.serving.systems.sure.system import ENDPOINT, BundlePolicy
 from tests.serving.systems.sure import jobs
@@ -30,7 +32,7 @@ def edited(**changes: Any) -> SureState:
     state = copy.deepcopy(EXAMPLE)
     tables: Any = state["snapshots"]
     for name, value in changes.items():
-        (tables if name in tables else state)[name] = value
+        (tables if name in Snapshots.model_fields else state)[name] = value
     return SureState.model_validate(state)
 
 
@@ -123,25 +125,36 @@ def test_missing_minutes_are_not_present() -> None:
 
 
 def test_what_sources_do_not_report_is_derived_and_noted() -> None:
-    busy: Any = copy.deepcopy(EXAMPLE["snapshots"])
-    full = edited().parsed.snapshot.metrics
+    lacking: Any = copy.deepcopy(EXAMPLE["snapshots"])
     for row in range(3):
-        busy["busy_ms_per_s"][row][0] = None
-        busy["busy_max_ms_per_s"][row][0] = None
-        busy["records_in_per_s"][row][0] = None
-    state = edited(**busy)
+        for name in ("busy_ms_per_s", "busy_max_ms_per_s", "records_in_per_s"):
+            lacking[name][row][0] = None
+    state = edited(**lacking)
     found = state.parsed.snapshot.metrics
-    assert found[2, 0, 1] == pytest.approx(1 - 0.489 - 0.21)
-    # Read 4,915 a second, and 29,100 more wait than a minute ago.
-    assert found[2, 0, 5] == pytest.approx(60 * 4915 + 29100)
-    np.testing.assert_array_equal(found[:, 1:], full[:, 1:])
-    assert [note.split(" of ")[0] for note in state.parsed.notes] == ["busy time", "records in"]
-    zeros = [[0, *row[1:]] for row in EXAMPLE["snapshots"]["records_in_per_s"]]  # type: ignore[index,call-overload]
-    never = edited(records_in_per_s=zeros)
-    np.testing.assert_allclose(never.parsed.snapshot.metrics[:, :, 5], found[:, :, 5])
+    assert found[2, 0, cols.BUSY] == found[2, 0, cols.HOT_BUSY] == pytest.approx(0.301)
+    np.testing.assert_allclose(found[:, :, cols.IN_RATE], ARRIVED, rtol=1e-6)
+    assert [note.split(" of ")[0] for note in state.parsed.notes] == ["busy time"]
+    np.testing.assert_array_equal(found[:, 1:], edited().parsed.snapshot.metrics[:, 1:])
     unknown = edited(pending_records=[[None, 0, 0]] * 3)
     assert unknown.parsed.notes == ("pending records of clicks not reported",)
     assert unknown.parsed.backlog() == (0.0, 0.0)
+
+
+# A source reads 4,900 a second; then 380 and 485 more wait with every second. Others count theirs.
+ARRIVED = 60 * np.array([[4900, 4890, 1220], [4920 + 380, 4910, 1230], [4915 + 485, 4915, 1228]])
+
+
+def test_records_are_counted_as_by_flink() -> None:
+    """Sources count no records in; the others' records out are those they emit."""
+    metrics = edited().parsed.snapshot.metrics
+    np.testing.assert_allclose(metrics[:, :, cols.IN_RATE], ARRIVED, rtol=1e-6)
+    processed = ARRIVED.copy()
+    processed[:, 0] = [60 * 4900, 60 * 4920, 60 * 4915]
+    np.testing.assert_allclose(metrics[:, :, cols.OUT_RATE], processed, rtol=1e-6)
+    job = edited().parsed.snapshot.job
+    np.testing.assert_allclose(job.ratio, [14715 / 14735, 3678 / 14715], rtol=1e-6)
+    given = edited(records_processed_per_s=[[10, 20, 30]] * 3).parsed.snapshot.metrics
+    np.testing.assert_allclose(given[:, :, cols.OUT_RATE], [[600, 1200, 1800]] * 3)
 
 
 @pytest.mark.parametrize("name", ENDPOINT.rules)
@@ -236,7 +249,7 @@ def test_quantities_have_the_backlog_of_the_job() -> None:
     assert [one[:3] for one in found] == [
         ("task clicks", 2, 2), ("task sessions", 4, 6), ("task store", 1, 1),
     ]  # fmt: skip
-    rate = (5100 + 5300 + 5400) / 3  # records a second
+    rate = (4900 + 5300 + 5400) / 3  # records a second
     for one in found:
         assert one.backlog_s == pytest.approx(63900 / rate)
         assert one.backlog_growth == pytest.approx((63900 - 12000) / 120 / rate)
