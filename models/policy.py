@@ -32,6 +32,7 @@ class Explanation:
     summary: str
     choices: Mapping[str, Sequence[Option]] = field(default_factory=dict)  # "stage": [...]
     others: Mapping[str, int] = field(default_factory=dict)  # "stage": options not listed
+    notes: Sequence[str] = ()  # what was missing in the input, and what was taken instead
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from loadmaster.serving.monitoring.decision_log import LogSettings
 from loadmaster.serving.monitoring.monitor import MonitorSettings
 from loadmaster.serving.policies.auto_retrain import AutoRetrainSettings
 from loadmaster.serving.policies.retraining_job import RetrainingSettings
+from loadmaster.serving.system import default_systems
 
 PORT = 8700
 # Deployments; the others have the names of their systems.
@@ -95,7 +96,7 @@ class ServeSettings(Settings):
     """The whole service."""
 
     systems: dict[str, EndpointSettings] = Field(
-        default_factory=lambda: {"das": EndpointSettings(), "decima": EndpointSettings()},
+        default_factory=lambda: {name: EndpointSettings() for name in default_systems()},
         min_length=1,
     )
     host: str = "127.0.0.1"

@@ -6,7 +6,7 @@ monitor, console and clients need no change. Systems that are not built in are g
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.registry import find_system, resolve
+from loadmaster.envs.registry import find_system, resolve, systems
+from loadmaster.models.manifest import pretrained_folder, pretrained_policies, read_manifest
 from loadmaster.models.policy import Proposal
 
 
@@ -62,6 +63,17 @@ class Quantity(NamedTuple):
     name: str  # stable across decisions: "job 17"
     current: float  # value in the state
     proposed: float
+    # Work that waits for what the quantity limits, where the state has it: the time in which as
+    # much arrives, and the part of what arrives that is added to it (below 0: it shrinks).
+    backlog_s: float = 0.0
+    backlog_growth: float = 0.0
+
+
+class RecordedInput(NamedTuple):
+    """Logged states as input of a retraining; a setting that is the name of a file refers to it."""
+
+    settings: Mapping[str, Any]  # those of `loadmaster train --set`: {"environment.data": "a.csv"}
+    files: Mapping[str, str]  # content by name
 
 
 class Policy(Protocol):
@@ -121,6 +133,13 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     def validate_decision(self, state: StateType, decision: DecisionType) -> str | None:
         """Return why the decision cannot be carried out in the state; None if it can."""
 
+    def agreement(self, decision: DecisionType, other: DecisionType) -> float:
+        """How close two decisions about one state are, from 0 to 1; by default only if equal.
+
+        A system that sets quantities compares those.
+        """
+        return float(decision == other)
+
     @abstractmethod
     def features(self, state: StateType) -> Mapping[str, float]:
         """Summary figures of the state, monitored for drift: load, queue, sizes."""
@@ -132,6 +151,25 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     @abstractmethod
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:
         """Environment settings for retraining, from the means of the observed `features`."""
+
+    def recorded(self, states: Iterable[tuple[float, StateType]]) -> RecordedInput | None:
+        """Input of a retraining from the logged states of a tenant, the oldest first.
+
+        `states` has times and states. For a system whose retraining needs more than what
+        `retraining` returns, which it adds to. None: it needs no more, or the log is too short.
+        """
+        return None
+
+
+def default_systems() -> tuple[str, ...]:
+    """The registered systems with an endpoint; of the built-in ones those that ship a policy."""
+    folder = pretrained_folder()
+    shipped = {read_manifest(folder / name).system for name in pretrained_policies()}
+    return tuple(
+        name
+        for name, one in systems().items()
+        if one.available and (one.package or name in shipped) and one.has("endpoint")
+    )
 
 
 def find_endpoint(system: str, reference: str = "") -> Endpoint[Any, Any, Any]:

@@ -1,5 +1,9 @@
-"""Short descriptions of an episode's settings, for titles."""
+"""Short descriptions of an episode's settings, for titles, and of decisions."""
 
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.errors import counted
 from loadmaster.envs.settings import in_words
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
@@ -26,3 +30,12 @@ def changed_settings(settings: StreamScalingSettings) -> list[tuple[str, str]]:
     if settings.faults:
         values["faults"] = "+".join(f"{fault.kind}@{fault.at_min:g}" for fault in settings.faults)
     return in_words(values)
+
+
+def describe_plan(before: NDArray[np.int64], after: NDArray[np.int64]) -> str:
+    """What a decision changes; both are (N,) instances."""
+    changed = int((before != after).sum())
+    if not changed:
+        return f"held {before.sum()} instances"
+    tasks = counted(changed, "task")
+    return f"restarted the job to change {tasks}, {before.sum()} to {after.sum()} instances"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.stream_scaling.describe import describe_plan
 from loadmaster.models.policy import ExplainedDecision, Explanation, Option
 from loadmaster.models.sure.graph import NONE, job_graph
 from loadmaster.models.sure.policy import ScalingDecision
@@ -18,7 +19,11 @@ Ints = NDArray[np.int64]
 
 
 def explain(
-    decision: ScalingDecision, names: Sequence[str], before: Ints, after: Ints
+    decision: ScalingDecision,
+    names: Sequence[str],
+    before: Ints,
+    after: Ints,
+    notes: Sequence[str] = (),
 ) -> Explanation:
     """Explain a decision by the instances before and after it, the largest changes first."""
     order = sorted(range(len(names)), key=lambda task: -abs(float(decision.change[task])))
@@ -37,7 +42,7 @@ def explain(
         for task in order[:OPTIONS]
     ]
     others = max(len(names) - OPTIONS, 0)
-    return Explanation(_summary(decision, before, after), {TASK: options}, {TASK: others})
+    return Explanation(_summary(decision, before, after), {TASK: options}, {TASK: others}, notes)
 
 
 def explained(
@@ -90,17 +95,12 @@ def drawn(
 
 
 def _summary(decision: ScalingDecision, before: Ints, after: Ints) -> str:
-    total = f"{before.sum()} instances"
     if not decision.act:
-        return f"held {total}, {1 - decision.probability:.1%} sure"
-    changed = int((before != after).sum())
-    if not changed:
-        return f"acted, {decision.probability:.1%} sure, but kept all {total}"
-    tasks = "1 task" if changed == 1 else f"{changed} tasks"
-    return (
-        f"restarted the job to change {tasks}, {before.sum()} to {after.sum()} instances, "
-        f"{decision.probability:.1%} sure"
-    )
+        return f"{describe_plan(before, after)}, {1 - decision.probability:.1%} sure"
+    sure = f"{decision.probability:.1%} sure"
+    if (before == after).all():
+        return f"acted, {sure}, but kept all {before.sum()} instances"
+    return f"{describe_plan(before, after)}, {sure}"
 
 
 def _instances(before: int, after: int) -> str:

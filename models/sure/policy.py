@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from loadmaster.envs.stream_scaling.actions import ACT, HOLD
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
@@ -18,8 +19,6 @@ from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.prior import recommend_one
 from loadmaster.models.sure.sampler import SELF
 from loadmaster.models.sure.settings import training_settings
-
-ACT, HOLD = 1.0, -1.0
 
 
 class ScalingDecision(NamedTuple):

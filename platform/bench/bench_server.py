@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.platform.ray.serve_session import base_url, serving, set_serve_env, wait_until_ready
@@ -15,7 +14,7 @@ from loadmaster.platform.ray.serve_settings import serve_arguments
 from loadmaster.platform.ray.session import ray_session
 from loadmaster.serving.decisions.request import to_json
 from loadmaster.serving.settings import ServeSettings
-from loadmaster.serving.system import find_endpoint
+from loadmaster.serving.system import default_systems, find_endpoint
 
 NOOP, BY_HANDLE = "noop", "noop_by_handle"  # replies itself; calls a deployment first
 NO_LIMIT = {"rate_per_s": 1e6, "burst": 1_000_000}  # the load generator sends as fast as it can
@@ -58,9 +57,8 @@ class BenchServer(NamedTuple):
 
 
 def served_systems() -> Systems:
-    """Systems of this installation that can be served, with default settings."""
-    known = systems().items()
-    return {name: {} for name, found in known if found.available and found.has("endpoint")}
+    """Systems of this installation that are served by default, with default settings."""
+    return {name: {} for name in default_systems()}
 
 
 @contextmanager

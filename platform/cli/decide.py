@@ -82,6 +82,7 @@ def decision_lines(decision: Decision) -> Iterator[str]:
         ("decision", json.dumps(decision.decision)),
         ("source", f"{by}{cause}, {decision.latency_ms:.1f} ms"),
         ("reason", decision.reason.summary),
+        *(("note", note) for note in decision.reason.notes),
         *(("guard", change) for change in decision.guard),
     ]
     if (shadow := decision.shadow) is not None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings, parse_assignments
 from loadmaster.models.manifest import read_manifest
 from loadmaster.models.storage import is_remote
@@ -13,7 +12,7 @@ from loadmaster.platform.training.config import merged
 from loadmaster.platform.training.yaml_with_lines import read_document
 from loadmaster.serving.policies.store import check_bundle_files, resolve_bundle
 from loadmaster.serving.settings import ServeSettings
-from loadmaster.serving.system import find_endpoint
+from loadmaster.serving.system import default_systems, find_endpoint
 
 
 def serve_arguments(
@@ -29,7 +28,7 @@ def serve_arguments(
     }
     _add_bundles(tree, bundles)
     if not tree.get("systems"):
-        tree["systems"] = {name: {} for name, one in systems().items() if one.has("endpoint")}
+        tree["systems"] = {name: {} for name in default_systems()}
     if not isinstance(tree["systems"], dict):
         raise InputError("setting systems: expected a mapping of systems, such as decima: {}")
     for name, one in tree["systems"].items():

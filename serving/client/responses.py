@@ -36,6 +36,7 @@ class Choice:
 class Reason:
     summary: str
     choices: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)  # best first
+    notes: tuple[str, ...] = ()  # what was missing in the state, and what was taken instead
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Shadow:
     """The decision of the policy that does not act."""
 
     decision: Mapping[str, Any] | None = None
-    agrees: bool | None = None
+    agrees: bool | None = None  # whether both decisions are equal
+    agreement: float | None = None  # how close they are, from 0 to 1
     policy: PolicyName | None = None
 
 
@@ -140,7 +142,7 @@ class Latency:
 @dataclass(frozen=True)
 class ShadowCounts:
     decisions: int = 0
-    agreement: float | None = None  # share of equal decisions
+    agreement: float | None = None  # mean over its decisions
     faults: int = 0
 
 

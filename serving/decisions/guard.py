@@ -1,7 +1,8 @@
 """Guard: keep the quantities of a decision within bounds, steps and totals, and from flapping.
 
 It works on numbers only (`Quantity`), so it is the same for every system. Limits apply in this
-order: bounds, step from the current value, total, stabilisation, changes of direction.
+order: bounds, step and factor from the current value, backlog, total, stabilisation, changes of
+direction.
 """
 
 from __future__ import annotations
@@ -15,18 +16,24 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, mod
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.system import Quantity
 
-BOUNDS, STEP, TOTAL, STABILISATION, FLAP = "bounds", "step", "total", "stabilisation", "flap"
-KINDS = (BOUNDS, STEP, TOTAL, STABILISATION, FLAP)
+BOUNDS, STEP, FACTOR, BACKLOG, TOTAL = "bounds", "step", "factor", "backlog", "total"
+STABILISATION, FLAP = "stabilisation", "flap"
+KINDS = (BOUNDS, STEP, FACTOR, BACKLOG, TOTAL, STABILISATION, FLAP)
 
 MAX_QUANTITIES = 10_000  # with a history; the least recently used are dropped first
 
 
 class GuardSettings(Settings):
-    """Limits set by the operator; by default only flapping is limited."""
+    """Limits set by the operator; by default only flapping, and falls during a long backlog."""
 
     minimum: float | None = None  # of each quantity
     maximum: float | None = None
     step: PositiveFloat | None = None  # the most a quantity may change by in one decision
+    # The most it may be multiplied or divided by in one decision; a change by 1 is always allowed
+    factor: float | None = Field(default=None, gt=1)
+    # No fall while so much work waits, or while this part of what arrives is added to it
+    backlog_s: NonNegativeFloat | None = 300.0
+    backlog_growth: NonNegativeFloat | None = None
     total: NonNegativeFloat | None = None  # of all quantities that one decision sets
     stabilisation_s: NonNegativeFloat = 0.0  # no fall below what was proposed in this window
     flaps: NonNegativeInt | None = 6  # changes of direction within `flap_window_s`; then it holds
@@ -90,7 +97,8 @@ class Guard:
     ) -> None:
         """`changed` is called with every history that `commit` has changed."""
         self.settings, self._changed = settings, changed
-        limits = (settings.minimum, settings.maximum, settings.step, settings.total)
+        ranges = (settings.minimum, settings.maximum, settings.step, settings.factor)
+        limits = (*ranges, settings.total)
         self._has_limits = any(limit is not None for limit in limits)
         self.histories: dict[str, QuantityHistory] = {}  # the least recently changed first
 
@@ -106,10 +114,12 @@ class Guard:
                 kinds.append(kind)
             return after
 
-        if self._has_limits:
+        if self._has_limits or any(one.backlog_s > 0 for one in quantities):
             for one in quantities:
                 value = change(one.name, one.proposed, self._bounded(one.proposed), BOUNDS)
-                values[one.name] = change(one.name, value, self._stepped(one.current, value), STEP)
+                value = change(one.name, value, self._stepped(one.current, value), STEP)
+                value = change(one.name, value, self._multiplied(one.current, value), FACTOR)
+                values[one.name] = change(one.name, value, self._caught_up(one, value), BACKLOG)
             for one, value in self._within_total(quantities, values):
                 values[one.name] = change(one.name, values[one.name], value, TOTAL)
         proposed = values
@@ -170,6 +180,21 @@ class Guard:
         if step is None:
             return value
         return min(max(value, current - step), current + step)
+
+    def _multiplied(self, current: float, value: float) -> float:
+        """Limit the ratio to the current value; 1 more or less is always allowed."""
+        factor = self.settings.factor
+        if factor is None:
+            return value
+        low, high = min(current / factor, current - 1), max(current * factor, current + 1)
+        return min(max(value, low), high)
+
+    def _caught_up(self, one: Quantity, value: float) -> float:
+        """Prevent a fall while work waits: what was added to catch up is still needed."""
+        limit, growth = self.settings.backlog_s, self.settings.backlog_growth
+        waits = limit is not None and one.backlog_s > limit
+        grows = growth is not None and one.backlog_growth > growth
+        return max(value, one.current) if waits or grows else value
 
     def _within_total(
         self, quantities: Sequence[Quantity], values: dict[str, float]

@@ -154,7 +154,7 @@ class DecisionService:
             left_s = deadline_ms / 1000 - (time.perf_counter() - began)
             await asyncio.wait({shadow}, timeout=max(left_s, 0))
             if shadow.done():
-                response["shadow"] = _compare(shadow.result(), decided, routing)
+                response["shadow"] = self._compare(shadow.result(), decided, routing)
         response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if shadow is None or response["shadow"] is not None:
             # After the response is sent, and before the next request is read.
@@ -169,7 +169,7 @@ class DecisionService:
                 if proposed.cancelled():
                     tenant.pins -= 1
                     return
-                later["shadow"] = _compare(proposed.result(), decided, routing)
+                later["shadow"] = self._compare(proposed.result(), decided, routing)
                 self._record(raw, options, later, decided, tenant)
 
             self._shadows.add(shadow)  # the event loop keeps weak references only
@@ -189,6 +189,28 @@ class DecisionService:
             return Proposed(fault=TIMEOUT)
         except Exception as fault:
             return Proposed(fault=DOWN, detail=line_of(fault))
+
+    def _compare(self, proposed: Proposed, decided: Decided, routing: Routing) -> dict[str, Any]:
+        """The shadow policy's decision, for the record."""
+        assert routing.shadow is not None
+        agrees = agreement = None
+        if (other := proposed.decision) is not None:
+            agrees = other == decided.decision
+            kind = self.endpoint.decision
+            agreement = (
+                1.0
+                if agrees
+                else self.endpoint.agreement(
+                    kind.model_validate(decided.decision), kind.model_validate(other)
+                )
+            )
+        return {
+            "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
+            "decision": other,
+            "agrees": agrees,
+            "agreement": agreement,
+            "fault": proposed.fault,
+        }
 
     def _response(self, decided: Decided, options: RequestOptions) -> dict[str, Any]:
         return {
@@ -358,15 +380,3 @@ class DecisionService:
             raise RequestError(f"name: {name[:40]!r}; expected one of {sorted(examples)}", "name")
         example: dict[str, Any] = examples[name].model_dump(mode="json")
         return example
-
-
-def _compare(proposed: Proposed, decided: Decided, routing: Routing) -> dict[str, Any]:
-    """The shadow policy's decision, for the record."""
-    assert routing.shadow is not None
-    agrees = None if proposed.decision is None else proposed.decision == decided.decision
-    return {
-        "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
-        "decision": proposed.decision,
-        "agrees": agrees,
-        "fault": proposed.fault,
-    }

@@ -33,6 +33,9 @@ class OptionSchema(Response):
 class ReasonSchema(Response):
     summary: str
     choices: dict[str, list[OptionSchema]]
+    notes: list[str] = Field(
+        default=[], description="what was missing in the state, and what was taken instead"
+    )
 
 
 class PolicySchema(Response):
@@ -43,7 +46,10 @@ class PolicySchema(Response):
 class ShadowSchema(Response):
     policy: PolicySchema
     decision: dict[str, Any] | None = Field(description="null if it made none")
-    agrees: bool | None
+    agrees: bool | None = Field(description="whether both decisions are equal")
+    agreement: float | None = Field(
+        default=None, ge=0, le=1, description="how close the decisions are; 1: equal"
+    )
     fault: str | None
 
 

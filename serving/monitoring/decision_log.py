@@ -53,6 +53,11 @@ class LogSettings(Settings):
             Location.of(self.folder).check_writable()
 
 
+def log_folder(default: Path, settings: LogSettings) -> Place:
+    """Where the log is: `default`, unless the settings name another folder."""
+    return default if settings.folder is None else parse_place(settings.folder)
+
+
 class LogStatus(NamedTuple):
     rows: int  # written since the start
     bytes: int  # on disk
@@ -66,8 +71,7 @@ class DecisionLog:
     def __init__(self, folder: Path, settings: LogSettings | None = None) -> None:
         """`folder`: unless the settings name another one."""
         self.settings = settings or LogSettings()
-        chosen = self.settings.folder
-        self.folder: Place = folder if chosen is None else parse_place(chosen)
+        self.folder: Place = log_folder(folder, self.settings)
         self._queue_lock = threading.Lock()
         self._queues: dict[type, deque[tuple[Any, int]]] = {row: deque() for row in KINDS}  # sizes
         self._queued_rows = self._queued_bytes = 0

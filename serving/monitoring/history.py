@@ -31,7 +31,7 @@ class IntervalCounts:
     reward_mean: float = 0.0
     drift: int = 0
     shadowed: int = 0  # decisions that a shadow policy made too
-    agreed: int = 0
+    agreed: float = 0.0
     latencies: Counter[int] = field(default_factory=Counter)  # by logarithmic bucket
 
     def add_latency(self, ms: float) -> None:

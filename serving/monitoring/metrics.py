@@ -47,7 +47,7 @@ METRICS: Final[Mapping[str, Metric]] = {
     "loadmaster_lifecycle": Metric("gauge", "0 OFFLINE, 1 ONLINE, 2 SERVING."),
     "loadmaster_paused": Metric("gauge", "1 while an operator has paused the policy."),
     "loadmaster_shadow_agreement": Metric(
-        "gauge", "Share of decisions on which the shadow policy agrees with the acting one."
+        "gauge", "Mean agreement of the shadow policy's decisions with those carried out."
     ),
     "loadmaster_reward_mean": Metric(
         "gauge", "Mean reward of the window.", ("system", "tenant", "who")

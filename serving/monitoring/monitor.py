@@ -46,13 +46,22 @@ class MonitorSettings(Settings):
 
 
 @dataclass
+class ShadowCounts:
+    """Decisions of the shadow policy; `agreed` is the sum of their agreements, each at most 1."""
+
+    decisions: int = 0
+    agreed: float = 0.0
+    faults: int = 0
+
+
+@dataclass
 class MonitorState:
     """Persistent state of a monitor, without its history."""
 
     format: Literal[1] = 1  # version of the record
     decisions: Counter[str] = field(default_factory=lambda: Counter(policy=0, fallback=0))
     by_cause: Counter[str] = field(default_factory=Counter)
-    shadow: Counter[str] = field(default_factory=Counter)  # decisions, agreed, faults
+    shadow: ShadowCounts = field(default_factory=ShadowCounts)
     rewards: dict[Actor, list[FiniteFloat]] = field(
         default_factory=lambda: {actor: [] for actor in ACTORS}
     )
@@ -92,12 +101,12 @@ class Monitor:
         cause: str | None,
         latency_ms: float,
         features: Mapping[str, float],
-        agrees: bool | None = None,
+        agreement: float | None = None,
         shadow_fault: bool = False,
     ) -> Sequence[Drift]:
         """Count a decision; return the drifts that it revealed.
 
-        `agrees` is None unless a shadow policy decided too, `shadow_fault` means that it failed.
+        `agreement` is None unless a shadow policy decided too, `shadow_fault` means that it failed.
         """
         interval = self._history.at(time)
         interval.decisions += 1
@@ -109,12 +118,12 @@ class Monitor:
             interval.by_cause[cause or "other"] += 1
         interval.add_latency(latency_ms)
         if shadow_fault:
-            state.shadow["faults"] += 1
-        if agrees is not None:
-            state.shadow["decisions"] += 1
-            state.shadow["agreed"] += agrees
+            state.shadow.faults += 1
+        if agreement is not None:
+            state.shadow.decisions += 1
+            state.shadow.agreed += agreement
             interval.shadowed += 1
-            interval.agreed += agrees
+            interval.agreed += agreement
         add = self._input_drift.add
         drifts = [drift for name, each in features.items() if (drift := add(time, name, each))]
         if drifts:
@@ -162,7 +171,7 @@ class Monitor:
 
     def shadow_changed(self) -> None:
         """Reset the shadow counts: another policy is in shadow from now on, or none."""
-        self._state.shadow.clear()
+        self._state.shadow = ShadowCounts()
 
     def input_means(self) -> dict[str, float]:
         """Means of the input features since they last changed."""
@@ -190,9 +199,9 @@ class Monitor:
                 "events": [drift.as_json() for drift in state.drifts[-SHOWN_EVENTS:]],
             },
             "shadow": {
-                "decisions": state.shadow["decisions"],
+                "decisions": state.shadow.decisions,
                 "agreement": self.agreement(),
-                "faults": state.shadow["faults"],
+                "faults": state.shadow.faults,
             },
         }
 
@@ -210,9 +219,9 @@ class Monitor:
         return self._state.decisions.total()
 
     def agreement(self) -> float | None:
-        """Share of decisions on which the shadow policy agreed; None if it made none."""
-        shadowed = self._state.shadow["decisions"]
-        return self._state.shadow["agreed"] / shadowed if shadowed else None
+        """Mean agreement of the shadow policy's decisions; None if it made none."""
+        shadowed = self._state.shadow.decisions
+        return self._state.shadow.agreed / shadowed if shadowed else None
 
     def reward_mean(self, actor: Actor) -> float | None:
         rewards = self._state.rewards[actor]

@@ -81,7 +81,7 @@ class DecisionRecorder:
             cause=cause,
             latency_ms=latency_ms,
             features=decided.features,
-            agrees=shadow and shadow["agrees"],
+            agreement=shadow and shadow["agreement"],
             shadow_fault=shadow is not None and shadow["fault"] is not None,
         )
         self._count("loadmaster_decision_latency_ms", latency_ms)

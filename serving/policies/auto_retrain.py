@@ -17,6 +17,7 @@ from loadmaster.envs.settings import Settings
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT
 from loadmaster.serving.policies.retraining_job import Retraining, RetrainingState
 from loadmaster.serving.policies.versions import PolicySlots
+from loadmaster.serving.system import RecordedInput
 
 NO_JOB = dict.fromkeys(("job", "submitted_at", "ended_at", "bundle", "verdict", "error"))
 
@@ -48,9 +49,15 @@ class AutoRetrainer:
     """Retrainer of one system. `wanted`: reason of a request that is not fulfilled yet."""
 
     def __init__(
-        self, settings: AutoRetrainSettings, retraining: Retraining, clock: Callable[[], float]
+        self,
+        settings: AutoRetrainSettings,
+        retraining: Retraining,
+        clock: Callable[[], float],
+        recorded: Callable[[str, float], RecordedInput | None] = lambda tenant, now: None,
     ) -> None:
+        """`recorded(tenant, now)` reads the tenant's log; it may block."""
         self._settings, self._retraining, self._clock = settings, retraining, clock
+        self._recorded = recorded
         self.wanted: str | None = None
         self.tenant = DEFAULT_TENANT  # whose policy degraded
         self._candidate: str | None = None  # retrained version in shadow
@@ -81,8 +88,13 @@ class AutoRetrainer:
         if self._retraining.blocked_reason(now) is not None:
             return
         folder, environment = Path(system.roles.serving.folder), dict(system.environment())
+
+        def submit() -> None:
+            recorded = self._recorded(self.tenant, now)
+            self._retraining.submit(folder, environment, why, now, recorded)
+
         try:
-            await asyncio.to_thread(self._retraining.submit, folder, environment, why, now)
+            await asyncio.to_thread(submit)
         except InputError:
             return  # retried later
         if not system.rules_act:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.files import private_folder
+from loadmaster.models.files import atomic_text_file, private_folder
 from loadmaster.models.manifest import pretrained_folder, read_manifest
 from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.jobs.client import UnknownJobError
@@ -26,10 +26,11 @@ from loadmaster.serving.policies.comparison import (
     ComparisonResult,
     read_comparison,
 )
-from loadmaster.serving.system import Record
+from loadmaster.serving.system import Record, RecordedInput
 
 COMMAND = "retrain"
 HOUR_S = 3600.0
+INPUTS = "inputs"  # prefix of the folders with recorded input
 KEPT_FOLDERS = 3  # of earlier retrainings; serving bundles are copies
 
 
@@ -136,20 +137,28 @@ class Retraining:
         return None
 
     def submit(
-        self, bundle: Path, environment: Mapping[str, Any], why: str, now: float
+        self,
+        bundle: Path,
+        environment: Mapping[str, Any],
+        why: str,
+        now: float,
+        recorded: RecordedInput | None = None,
     ) -> RetrainingState:
         """Submit a job that trains the bundle further in an environment with these settings.
 
-        Raises InputError if none can be submitted now. If the cluster does not accept the job, the
-        retraining counts as failed.
+        Files of `recorded` are written beside the folder of the job. Raises InputError if none can
+        be submitted now. If the cluster does not accept the job, the retraining counts as failed.
         """
         if (blocked := self.blocked_reason(now)) is not None:
             raise InputError(f"no retraining of {self._system}: {blocked}")
         version = read_manifest(bundle).version
-        request = self._arguments(_bundle_spec(bundle), environment)
+        settings = {f"environment.{name}": value for name, value in environment.items()}
+        inputs = self._folder / f"{INPUTS}-{self._system}-{_digest(recorded and recorded.files)}"
+        if recorded is not None:
+            settings |= _with_paths(recorded, inputs)
+        request = self._arguments(_bundle_spec(bundle), settings)
         # The same request gets the same folder, and resumes an earlier attempt there.
-        digest = hashlib.sha256(json.dumps([version, *request]).encode()).hexdigest()[:8]
-        folder = self._folder / f"{self._system}-{version}-{digest}"
+        folder = self._folder / f"{self._system}-{version}-{_digest([version, *request])}"
         arguments = [*request, "--output", str(folder)]
         state = RetrainingState(
             job="", status="queued", submitted_at=now, why=why, serving=version, folder=str(folder)
@@ -159,7 +168,11 @@ class Retraining:
             if job is not None:
                 return self._update(state, job=job.id, folder=_output_of(job))
             private_folder(self._folder)  # the job may run with another umask
-            self._delete_old_folders(but={folder, *bundle.absolute().parents})
+            self._delete_old_folders(but={folder, inputs, *bundle.absolute().parents})
+            for file, content in recorded.files.items() if recorded is not None else ():
+                private_folder(inputs)
+                with atomic_text_file(inputs / file) as written:
+                    written.write(content)
             name = f"{COMMAND}-{self._system}"
             return self._update(state, job=self._cluster.submit(arguments, name=name))
         except (InputError, OSError) as fault:
@@ -190,10 +203,9 @@ class Retraining:
             return self._done(state, now)
         return self._fail(state, "\n".join([f"the job {job.ending}", *job.last_lines()]), now)
 
-    def _arguments(self, bundle: str, environment: Mapping[str, Any]) -> list[str]:
+    def _arguments(self, bundle: str, settings: Mapping[str, Any]) -> list[str]:
         limits = self._settings
-        values = {f"environment.{name}": value for name, value in environment.items()}
-        values |= limits.settings
+        values = {**settings, **limits.settings}
         assignments = [assignment(name, values[name]) for name in sorted(values)]
         return [
             COMMAND, self._system, "--from", bundle,
@@ -214,7 +226,9 @@ class Retraining:
         """Delete the oldest folders. Called while no job uses any of them."""
         ours = [each for each in self._folder.glob(f"{self._system}-*-*") if each not in but]
         ours.sort(key=lambda each: each.stat().st_mtime)
-        for each in ours[: max(0, len(ours) - KEPT_FOLDERS)]:
+        unused = self._folder.glob(f"{INPUTS}-{self._system}-*")
+        inputs = [each for each in unused if each not in but]
+        for each in [*ours[: max(0, len(ours) - KEPT_FOLDERS)], *inputs]:
             shutil.rmtree(each, ignore_errors=True)
 
     def _done(self, state: RetrainingState, now: float) -> RetrainingState:
@@ -242,6 +256,22 @@ def _bundle_spec(bundle: Path) -> str:
     """The name of a pretrained bundle, whose path may differ on the cluster; else the path."""
     inside = bundle.resolve().parent == pretrained_folder().resolve()
     return bundle.name if inside else str(bundle.absolute())
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
+
+
+def _with_paths(recorded: RecordedInput, folder: Path) -> dict[str, Any]:
+    """The settings, with paths in place of the names of files, also in lists."""
+
+    def located(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [located(one) for one in value]
+        known = isinstance(value, str) and value in recorded.files
+        return str(folder / value) if known else value
+
+    return {name: located(value) for name, value in recorded.settings.items()}
 
 
 def assignment(name: str, value: Any) -> str:

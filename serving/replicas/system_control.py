@@ -9,8 +9,10 @@ from loadmaster.serving.decisions.tenant_database import TenantDatabase, TenantR
 from loadmaster.serving.decisions.tenant_registry import most_active
 from loadmaster.serving.http.idempotency import KEEP_S
 from loadmaster.serving.jobs.client import Jobs
+from loadmaster.serving.monitoring.decision_log import log_folder
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.control_view import ControlState
+from loadmaster.serving.policies.logged_states import LoggedStates
 from loadmaster.serving.policies.manager import AdminAction, PolicyManager, Workers
 from loadmaster.serving.policies.retraining_job import Retraining
 from loadmaster.serving.policies.store import StateWriter, Store, resolve_bundle
@@ -41,7 +43,8 @@ class SystemControl:
             one.retraining,
             saved.get("retraining") if isinstance(saved, dict) else None,
         )
-        retrainer = AutoRetrainer(one.auto_retrain, retraining, time.time)
+        log = LoggedStates(endpoint, log_folder(settings.folder / "log" / name, one.log))
+        retrainer = AutoRetrainer(one.auto_retrain, retraining, time.time, log.recorded)
 
         async def publish_state(state: ControlState) -> None:
             await publish(name, state)

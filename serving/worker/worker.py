@@ -236,7 +236,8 @@ def _encode_explanation(explanation: Explanation) -> dict[str, Any]:
         }
 
     choices = {kind: list(map(encode, some)) for kind, some in explanation.choices.items()}
-    return {"summary": explanation.summary, "choices": choices}
+    notes = list(explanation.notes)
+    return {"summary": explanation.summary, "choices": choices, "notes": notes}
 
 
 def _rounded(value: float | None) -> float | None:

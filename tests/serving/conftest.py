@@ -10,11 +10,13 @@ import pytest
 
 from loadmaster.envs.registry import systems
 from loadmaster.envs.settings import build_settings
+from loadmaster.models.manifest import pretrained_policies
 from loadmaster.serving.http.app_factory import Service, assemble
 from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.worker import SystemWorker
+from tests.bundles import make_bundle
 from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
 from tests.serving.live import DEADLINE_MS, FLAPS, Live, free_port
@@ -75,6 +77,14 @@ class LocalService:
             self._runner.close()
 
 
+def bundle_of(system: str, folder: Path) -> Path:
+    """The pretrained bundle of a system; one of an untrained network where none is shipped."""
+    name = find_endpoint(system).pretrained
+    if name in pretrained_policies():
+        return resolve_bundle(name)
+    return make_bundle(folder / f"bundle-{system}", system=system)
+
+
 def open_service(
     systems: dict[str, Any], folder: Path, wait: bool = True, **settings: Any
 ) -> LocalService:
@@ -117,7 +127,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
     folder = tmp_path_factory.mktemp("everything")
     bundle = toy.make_bundle(folder / "bundle")
     chosen: dict[str, Any] = {"toy": {"endpoint": toy.REFERENCE, "bundle": str(bundle)}}
-    chosen |= {name: {} for name in SYSTEMS}
+    chosen |= {name: {"bundle": str(bundle_of(name, folder))} for name in SYSTEMS}
     for one in chosen.values():
         one["deadline_ms"] = 60_000  # the first decision of a kind may be compiled
     with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
+from loadmaster.serving import system
 from loadmaster.serving.settings import ServeSettings, default_folder, is_loopback
 
 
@@ -57,3 +58,11 @@ def test_wrong_settings_are_refused(values: dict[str, Any], contains: str) -> No
         build_settings(ServeSettings, values)
     assert contains in str(fault.value)
     assert "\n" not in str(fault.value)
+
+
+def test_systems_without_a_policy_are_not_served_by_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert {"das", "decima"} <= ServeSettings().systems.keys()
+    monkeypatch.setattr(system, "pretrained_policies", lambda: ["das-small"])
+    assert list(ServeSettings().systems) == ["das"]

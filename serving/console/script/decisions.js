@@ -6,6 +6,7 @@ import { count, decimal, flatten, isNumber, milliseconds, NONE, percent } from "
 import { timeElement, valueText, versionElement } from "./format.js";
 
 const MAX_CHOICES = 12; // shown of each group
+const REPEATED = "requirements"; // part of a decision that repeats the others for another API
 const FILTERS = {
   all: () => true,
   fallback: (decision) => decision.source === "fallback",
@@ -26,14 +27,20 @@ function decisionTags({ source, cause, guard, shadow }) {
 function decisionDetails({ id, decision, reason, shadow, policy, guard, mode }) {
   return [
     element("p", { class: "summary" }, reason.summary),
+    ...(reason.notes ?? []).map((text) => element("p", { class: "note" }, text)),
     decisionTable(decision, shadow),
     shadow ? element("p", { class: "note" }, element("span", { class: "role by-shadow" }, "shadow"), ` ${shadow.policy.name} `,
-      versionElement(shadow.policy), shadow.agrees ? " agrees" : " differs") : null,
+      versionElement(shadow.policy), shadow.agrees ? " agrees" : ` differs${closeness(shadow)}`) : null,
     ...Object.entries(reason.choices).flatMap(([name, choices]) => choiceTable(name, choices)),
     guard.length ? element("ul", { class: "guard-lines" }, ...guard.map((text) => element("li", {}, text))) : null,
     element("p", { class: "note" }, `${policy.name} `, versionElement(policy), ` · mode ${mode} · `, element("code", {}, id)),
   ].filter(Boolean);
 }
+
+const shownPart = (decision) => Object.fromEntries(Object.entries(decision).filter(([name]) => name !== REPEATED));
+
+// Systems that set quantities also say how close two decisions are.
+const closeness = ({ agreement }) => (agreement > 0 ? `, ${percent(agreement)} alike` : "");
 
 // The options that a decision scored: a bar each, with a whisker where scores are uncertain.
 function choiceTable(name, all) {
@@ -69,7 +76,7 @@ function choiceBar(x, value, error) {
 
 // The decision beside that of the shadow policy; rows that differ are marked.
 function decisionTable(decision, shadow) {
-  const [active, other] = [new Map(flatten(decision)), new Map(flatten(shadow?.decision ?? {}))];
+  const [active, other] = [new Map(flatten(shownPart(decision))), new Map(flatten(shownPart(shadow?.decision ?? {})))];
   const names = [...new Set([...active.keys(), ...(shadow ? other.keys() : [])])].filter((name) => name || active.size === 1);
   const rows = names.map((name) => {
     const differs = shadow && active.get(name) !== other.get(name);
@@ -91,7 +98,7 @@ export function createFeed() {
   function createEntry(decision) {
     const row = element("button", { type: "button", class: "row", "aria-expanded": "false" },
       element("span", { class: "row-time" }, timeElement(decision.time)),
-      element("span", { class: "row-decision" }, valueText(decision.decision)),
+      element("span", { class: "row-decision" }, valueText(shownPart(decision.decision))),
       element("span", { class: "row-latency" }, milliseconds(decision.latency_ms)),
       element("span", { class: "row-reason" }, ...decisionTags(decision), decision.reason.summary));
     const details = element("div", { class: "details", hidden: true });

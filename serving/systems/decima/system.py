@@ -75,7 +75,7 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
         """
         surplus: dict[str, int] = {}  # executors to remove from a job
         most: dict[str, int] = {}  # executors it may hold
-        for name, current, proposed in self.quantities(state, decision):
+        for name, current, proposed, *_ in self.quantities(state, decision):
             bound = allowed.get(name, proposed)
             if bound < proposed:
                 job = name.removeprefix(_PREFIX)

@@ -148,7 +148,8 @@ class FakeSystem:
             "decision": decision, "source": source, "reason": reason,
             "cause": None if source == "policy" else "lifecycle",
             "policy": policies["serving"], "guard": ["bounds: job 3 from 24 to 20"],
-            "shadow": shadow and {"decision": decision, "agrees": True, "policy": shadow},
+            "shadow": shadow
+            and {"decision": decision, "agrees": True, "agreement": 1.0, "policy": shadow},
             "latency_ms": 2.5,
         }  # fmt: skip
         self.decided.appendleft(made)

@@ -38,6 +38,8 @@ def carried_out(guard: Guard, quantities: list[Quantity], now_s: float) -> Guard
         ({}, [(3, 400, 0, 400)]),
         ({"minimum": 2, "maximum": 8}, [(5, 12, 0, 8), (5, 1, 0, 2)]),
         ({"step": 2}, [(5, 9, 0, 7), (5, 1, 0, 3), (5, 6, 0, 6)]),  # from the current value
+        # 1 more or less is always allowed, from 0 and 1 too.
+        ({"factor": 1.5}, [(10, 40, 0, 15), (12, 2, 0, 8), (1, 4, 0, 2), (0, 3, 0, 1)]),
         # 61 s: 30 s ago 3 was proposed, 2 s ago still 5. The last is a rise, which is not delayed.
         ({"stabilisation_s": 60, "flaps": None}, [(4, 8, 0, 8), (8, 3, 30, 8), (8, 5, 59, 8),
          (8, 3, 61, 5), (5, 3, 120, 3), (3, 9, 121, 9)]),
@@ -61,6 +63,27 @@ def test_changes_are_reported() -> None:
         (guards.BOUNDS, guards.BOUNDS),
     )
     assert guard.apply([Quantity("web", 8, 7)], 1.0).kinds == (guards.FLAP,)
+
+
+@pytest.mark.parametrize(
+    ("limits", "backlog", "held"),  # seconds of a backlog, and its growth
+    [
+        ({}, (300.0, 5.0), False),
+        ({}, (301.0, -0.5), True),  # it drains, and is not yet gone
+        ({"backlog_s": None}, (1e6, 5.0), False),
+        ({"backlog_s": 10}, (11.0, 0.0), True),
+        ({"backlog_growth": 0.1}, (1.0, 0.05), False),
+        ({"backlog_growth": 0.1}, (1.0, 0.2), True),
+    ],
+)
+def test_nothing_falls_while_a_backlog_lasts(
+    limits: dict[str, Any], backlog: tuple[float, float], held: bool
+) -> None:
+    guard = Guard(GuardSettings(**limits))
+    falls, rises = Quantity("a", 5, 2, *backlog), Quantity("b", 5, 9, *backlog)
+    result = guard.apply([falls, rises], 0.0)
+    assert result.allowed == ({"a": 5} if held else {})
+    assert result.kinds == ((guards.BACKLOG,) if held else ())
 
 
 @pytest.mark.parametrize(
@@ -102,6 +125,7 @@ def test_bounds_and_steps_hold_for_any_moves(moves: list[tuple[float, float]], s
     [
         ({"minimum": 3, "maximum": 2}, "minimum 3"),
         ({"step": 0}, "step"),
+        ({"factor": 1}, "factor"),
         ({"stabilisation_s": -1}, "stabilisation_s"),
         ({"flap": 3}, "flaps"),
     ],

@@ -121,6 +121,21 @@ def test_the_rule_decides_before_readiness(start: Start, monkeypatch: pytest.Mon
 # Guard, shadow, admin actions.
 
 
+def test_an_endpoint_may_grade_agreement(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def closeness(_: Any, one: toy.ToyDecision, other: toy.ToyDecision) -> float:
+        return min(one.replicas, other.replicas) / max(one.replicas, other.replicas)
+
+    monkeypatch.setattr(toy.ToyEndpoint, "agreement", closeness)
+    here = start()
+    for load, replicas, agreement in ((42, 3, 0.6), (30, 3, 1.0)):
+        shadow = here.decide(load=load, replicas=replicas, mode="shadow")["shadow"]
+        assert (shadow["agreement"], shadow["agrees"]) == (agreement, agreement == 1)
+    assert here.status()["shadow"] == {"decisions": 2, "agreement": 0.8, "faults": 0}
+    here.run(here.service.tick())
+    here.close()
+    assert start().status()["shadow"]["agreement"] == 0.8  # saved and restored
+
+
 def test_the_guard_limits_the_policy(start: Start) -> None:
     here = start(toy={"guard": {"maximum": 4}})
     response = here.decide(load=99, replicas=3)

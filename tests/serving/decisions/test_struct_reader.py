@@ -71,8 +71,10 @@ def test_systems_are_read_as_structs(system: str) -> None:
         raw = to_json({"state": expected, "mode": "shadow", "request_id": "a"})
         for body in (raw, json_to_msgpack(raw)):
             assert by_structs(system, body) == expected
-    inside = reader_of(system).read(raw).jobs[0]
-    assert isinstance(inside, msgspec.Struct)
+    read = reader_of(system).read(raw)
+    lists = (getattr(read, name) for name in type(read).model_fields)
+    inside = [one[0] for one in lists if isinstance(one, tuple) and one]
+    assert any(isinstance(one, msgspec.Struct) for one in inside)
 
 
 def test_tables_are_those_of_the_model() -> None:

@@ -112,7 +112,7 @@ def test_bad_decide_requests_are_refused(everything: LocalService, system: str) 
 def test_the_first_of_many_bad_items_is_reported(everything: LocalService, system: str) -> None:
     state = everything.state(system)
     for field in (name for name, value in state.items() if isinstance(value, list)):
-        body = {"state": {**state, field: [1] * (MAX_VALUES - 2000)}}
+        body = {"state": {**state, field: [1] * (MAX_VALUES - 10_000)}}
         first = (422, f"state.{field}[0]", "")
         assert_refused(everything, f"POST /v1/{system}/decide", first, body)
 

@@ -35,7 +35,7 @@ def test_every_metric_has_its_labels(tmp_path: Path, monkeypatch: pytest.MonkeyP
         policy={"name": "hold", "version": ""}, features={}, guarded=("bounds",),
     )  # fmt: skip
     response = {"id": "a", "decision": {}, "reason": {}, "latency_ms": 2.0}
-    response["shadow"] = {"agrees": True, "fault": None}
+    response["shadow"] = {"agrees": True, "agreement": 1.0, "fault": None}
     recorder.record_decision(b'{"state": {}}', RequestOptions(), response, decided, 0.0)
     for step in range(60):
         recorder.record_feedback("a", {}, "policy", 2.0 if step < 40 else 0.1, float(step))

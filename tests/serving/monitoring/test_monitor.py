@@ -51,8 +51,8 @@ def test_decisions_are_counted_by_source_and_cause() -> None:
     monitor = Monitor()
     assert monitor.status()["latency_ms"] == {"p50": None, "p99": None}
     for latency in (1.0, 2.0, 3.0):
-        decide(monitor, latency_ms=latency, agrees=True)
-    decide(monitor, cause="timeout", latency_ms=50.0, agrees=False)
+        decide(monitor, latency_ms=latency, agreement=1.0)
+    decide(monitor, cause="timeout", latency_ms=50.0, agreement=0.0)
     decide(monitor, cause="paused", shadow_fault=True)
     status = monitor.status()
     assert status["decisions"] == {
@@ -81,8 +81,8 @@ def test_percentiles_are_accurate_within_two_percent(values: list[float]) -> Non
 def test_history_has_all_intervals_of_the_last_hour() -> None:
     monitor = Monitor()
     assert monitor.history(NOW)["intervals"] == []
-    decide(monitor, NOW, cause="timeout", agrees=True)
-    decide(monitor, NOW + 9.9, agrees=False)
+    decide(monitor, NOW, cause="timeout", agreement=1.0)
+    decide(monitor, NOW + 9.9, agreement=0.0)
     monitor.record_feedback(NOW + 5, 1.0, "policy")
     monitor.record_feedback(NOW + 6, 4.0, "rule")
     decide(monitor, NOW + 30)
@@ -205,7 +205,7 @@ def busy() -> dict[str, Any]:
     for n in range(3000):
         shift, at = 20.0 if n > 2000 else 0.0, NOW + n / 3
         features = {"jobs": noise.gauss(9 + shift, 2), "load": noise.random()}
-        values = {"latency_ms": noise.expovariate(0.3), "agrees": n % 3 == 0}
+        values = {"latency_ms": noise.expovariate(0.3), "agreement": (n % 3) / 2}
         decide(monitor, at, None if n % 7 else "timeout", features=features, **values)
         monitor.record_feedback(at, noise.gauss(-5 - shift, 1), "policy" if n % 4 else "rule")
     return monitor.record()

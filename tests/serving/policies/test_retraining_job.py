@@ -16,6 +16,7 @@ from loadmaster.serving.jobs.client import UnreachableError
 from loadmaster.serving.policies import retraining_job
 from loadmaster.serving.policies.comparison import COMPARISON_FILE
 from loadmaster.serving.policies.retraining_job import Retraining, RetrainingSettings, assignment
+from loadmaster.serving.system import RecordedInput
 from tests.serving import toy
 from tests.serving.policies.conftest import FakeCluster, comparison
 
@@ -79,6 +80,32 @@ def test_submit_runs_the_retrain_command(setup: Setup) -> None:
     assert [options[one] for one in ("--iterations", "--minutes", "--seeds")] == ["3", "0.5", "32"]
     given = [value for option, value in pairwise(words) if option == "--set"]
     assert parse_assignments(given) == {"environment": SHIFTED, "rollouts": {"workers": 4}}
+
+
+def test_recorded_input_is_passed_as_files(setup: Setup) -> None:
+    recorded = RecordedInput(
+        {"jobs": ["a.yaml", "other"], "environment.data": "b.csv", "environment.load": 2},
+        {"a.yaml": "tasks: []", "b.csv": "count"},
+    )
+
+    def submit(content: RecordedInput) -> tuple[str, Any]:
+        state = setup.retraining.submit(setup.bundle, {"load": 1, "x": 3}, "drift", 1e9, content)
+        words = setup.cluster.words()
+        given = [value for option, value in pairwise(words) if option == "--set"]
+        return state.folder, parse_assignments(given)
+
+    folder, given = submit(recorded)
+    inputs = Path(given["environment"]["data"]).parent
+    assert (inputs.parent, inputs.stat().st_mode & 0o777) == (setup.folder, 0o700)
+    assert {file.name: file.read_text() for file in inputs.iterdir()} == recorded.files
+    assert given["jobs"] == [str(inputs / "a.yaml"), "other"]
+    assert given["environment"] == {"load": 2, "x": 3, "data": str(inputs / "b.csv")}
+    setup.cluster.change(status="failed")
+    setup.retraining.poll(1e9)
+    setup.retraining = setup.another()
+    other, _ = submit(recorded._replace(files={**recorded.files, "b.csv": "count\n1"}))
+    assert other != folder  # another content is another request
+    assert not inputs.exists()
 
 
 def test_pretrained_bundle_is_passed_by_name(setup: Setup, root: Path) -> None:

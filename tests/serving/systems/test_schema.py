@@ -7,15 +7,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from loadmaster.serving.system import State
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.decima import snapshot
 from loadmaster.serving.systems.decima.examples import examples
 from loadmaster.serving.systems.decima.records import EXECUTORS_MAX
 from loadmaster.serving.systems.decima.schema import EXAMPLE, DecimaOutcome, DecimaState
+from loadmaster.serving.systems.sure import records as sure_records
+from loadmaster.serving.systems.sure.schema import EXAMPLE as SURE_EXAMPLE
+from loadmaster.serving.systems.sure.schema import SureState
 from tests.serving.systems.das.clusters import job, machine
 
-MODELS = {"das": DasState, "decima": DecimaState, "outcome": DecimaOutcome}
+MODELS = {"das": DasState, "decima": DecimaState, "outcome": DecimaOutcome, "sure": SureState}
 VALID: dict[str, Any] = {
+    "sure": SURE_EXAMPLE,
     "decima": EXAMPLE,
     "outcome": {"job": "a", "completion_s": 3.0, "work_s": 5.0},
     "das": {
@@ -26,6 +31,10 @@ VALID: dict[str, Any] = {
 }
 ON = "jobs.0.placements"
 JOIN, SCAN, SUM = "jobs.0.stages.1", "jobs.1.stages.0", "jobs.1.stages.1"
+BUSY, IDLE, PARALLELISM = (
+    f"snapshots.{name}" for name in ("busy_ms_per_s", "idle_ms_per_s", "parallelism")
+)
+AGES = "snapshots.minutes_ago"
 Changes = dict[str, Any]  # new values by path
 NAN = float("nan")
 
@@ -110,6 +119,41 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("decima", {f"{SCAN}.task_ms": NAN}, f"{SCAN}.task_ms", "finite"),
         ("decima", {f"{SCAN}.task_ms": "long"}, f"{SCAN}.task_ms", "number"),
         ("decima", {"ask": "everything"}, "ask", "'round' or 'one'"),
+        ("sure", {"tasks.1.name": "clicks"}, "tasks.1.name", "names that differ"),
+        ("sure", {"tasks.0.id": "store"}, "tasks.2.id", "ids that differ"),
+        ("sure", {"tasks": []}, "tasks", "at least 1"),
+        ("sure", {"tasks.0.max_parallelism": 0}, "tasks.0.max_parallelism", "equal to 1"),
+        ("sure", {"tasks.1.source": True}, "tasks.1.source", "contradicts the edges"),
+        ("sure", {"tasks.2.sink": False}, "tasks.2.sink", "contradicts the edges"),
+        ("sure", {"tasks.0.chained": True}, "tasks.0.chained", "0 parents; expected one"),
+        ("sure", {"tasks.0.key_groups": 7}, "tasks.0.key_groups", "at least its max_parallelism 8"),
+        ("sure", {"edges.1": ["sessions", "{x}"]}, "edges.1.1", "'{x}' is no task of the job"),
+        ("sure", {"edges.1": ["clicks", "sessions"]}, "edges.1", "twice"),
+        ("sure", {"edges.1": ["store"]}, "edges.1", "at least 2"),
+        ("sure", {"edges": [["store", "store"]]}, "edges", "store depend on each other"),
+        ("sure", {"edges.1": ["sessions", "clicks"]}, "edges", "expected a DAG"),
+        ("sure", {AGES: []}, AGES, "at least 1"),
+        ("sure", {f"{AGES}.2": 0.5}, f"{AGES}.2", "expected 0"),
+        ("sure", {f"{AGES}.0": 1}, f"{AGES}.1", "the oldest snapshot first"),
+        ("sure", {f"{AGES}.1": -1}, f"{AGES}.1", "equal to 0"),
+        ("sure", {PARALLELISM: [[2, 4, 1]]}, PARALLELISM, "1 rows; expected 3"),
+        ("sure", {f"{PARALLELISM}.1": [2, 4]}, f"{PARALLELISM}.1", "2 values; expected 3"),
+        ("sure", {f"{PARALLELISM}.1.0": 0}, f"{PARALLELISM}.1.0", "equal to 1"),
+        ("sure", {f"{PARALLELISM}.1.0": 9}, f"{PARALLELISM}.1.0", "at most 8, its max_parallelism"),
+        ("sure", {f"{BUSY}.2.1": 2300}, f"{BUSY}.2.1", "2338 ms of a second; expected about 1000"),
+        ("sure", {f"{BUSY}.2.1": None}, f"{BUSY}.2.1", "only sources may lack"),
+        ("sure", {f"{IDLE}.2.1": None}, f"{IDLE}.2.1", "number"),
+        ("sure", {f"{IDLE}.0.2": -1}, f"{IDLE}.0.2", "equal to 0"),
+        ("sure", {f"{IDLE}.0.2": NAN}, f"{IDLE}.0.2", "finite"),
+        *(
+            ("sure", {f"snapshots.{name}.0.1": -0.1}, f"snapshots.{name}.0.1", "equal to 0")
+            for name in ("records_in_per_s", "records_out_per_s", "pending_records", "buffer_usage")
+        ),
+        ("sure", {"snapshots.buffer_usage.0.1": 1.1}, "snapshots.buffer_usage.0.1", "equal to 1"),
+        ("sure", {"time_of_week_min": 10081}, "time_of_week_min", "10080"),
+        ("sure", {"max_instances": 0}, "max_instances", "equal to 1"),
+        ("sure", {"minutes_since_restart": -1}, "minutes_since_restart", "equal to 0"),
+        ("sure", {"version": 2}, "version", "1"),
         ("outcome", {"work_s": 0}, "work_s", "greater than 0"),
         ("outcome", {"work_s": None}, "work_s", "number"),
     ],
@@ -148,6 +192,20 @@ def test_too_large_states_of_decima_are_refused(
     assert "at most 1" in message
 
 
+def test_too_large_states_of_sure_are_refused() -> None:
+    tasks = [{"name": str(n)} for n in range(sure_records.TASKS_MAX + 1)]
+    ages = list(range(sure_records.SNAPSHOTS_MAX, -1, -1))
+    edges = [["clicks", "sessions"]] * (sure_records.EDGES_MAX + 1)
+    for changes, field in (
+        ({"tasks": tasks}, "tasks"),
+        ({AGES: ages}, AGES),
+        ({"edges": edges}, "edges"),
+    ):
+        found, message = fault_of("sure", changed("sure", changes))
+        assert found == field
+        assert "at most" in message
+
+
 @pytest.mark.parametrize(
     ("changes", "members"),
     [
@@ -171,8 +229,9 @@ def test_states_survive_a_round_trip() -> None:
         assert type(state).model_validate(state.model_dump()) == state
 
 
-def test_every_field_of_decima_has_a_description() -> None:
-    schema = DecimaState.model_json_schema()
-    for name, part in {**schema["$defs"], "DecimaState": schema}.items():
+@pytest.mark.parametrize("state", [DecimaState, SureState])
+def test_every_field_has_a_description(state: type[State]) -> None:
+    schema = state.model_json_schema()
+    for name, part in {**schema["$defs"], "state": schema}.items():
         for field, description in part["properties"].items():
             assert field == "version" or "description" in description, f"{name}.{field}"

@@ -65,7 +65,8 @@ def test_validate_decision(found: DasDecision, reason: str) -> None:
 
 
 def test_quantities_are_running_jobs() -> None:
-    assert ENDPOINT.quantities(STATE, MOVE) == (("job 1", 1, 1), ("job 2", 1, 0), ("job 4", 0, 1))
+    found = [one[:3] for one in ENDPOINT.quantities(STATE, MOVE)]
+    assert found == [("job 1", 1, 1), ("job 2", 1, 0), ("job 4", 0, 1)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""SURE behind HTTP: notes, guard and shadow with quantities of a streaming job."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from loadmaster.serving.http import schemas
+from tests.serving.conftest import LocalService
+
+
+def decide(here: LocalService, state: Any, **options: Any) -> Any:
+    answer = here.request("POST", "/v1/sure/decide", {"state": state, **options})
+    assert answer.status == 200, answer
+    schemas.DecisionResponse.model_validate(answer.json)
+    return answer.json
+
+
+@pytest.fixture(scope="module")
+def small(everything: LocalService) -> Any:
+    """A state in which all tasks have more instances than they need."""
+    return everything.state("sure")
+
+
+def with_backlog(state: Any, minutes: float) -> Any:
+    """The same with so many minutes of the load pending at the sources."""
+    state = copy.deepcopy(state)
+    tables = state["snapshots"]
+    for arrived, pending in zip(tables["records_in_per_s"], tables["pending_records"], strict=True):
+        for place, task in enumerate(state["tasks"]):
+            if task["source"]:
+                pending[place] = 60 * minutes * arrived[place]
+    return state
+
+
+def test_falls_are_held_while_a_backlog_lasts(everything: LocalService, small: Any) -> None:
+    now = small["snapshots"]["parallelism"][-1]
+    free = decide(everything, with_backlog(small, 1), tenant="free")
+    assert (free["source"], free["guard"]) == ("policy", [])
+    plan = list(free["decision"]["parallelism"].values())
+    assert free["decision"]["act"]
+    assert sum(plan) < sum(now)
+    held = decide(everything, with_backlog(small, 30), tenant="held")
+    assert list(held["decision"]["parallelism"].values()) == now
+    assert not held["decision"]["act"]
+    assert {line.partition(":")[0] for line in held["guard"]} == {"backlog"}
+    bounds = [one["parallelism"]["upperBound"] for one in held["decision"]["requirements"].values()]
+    assert bounds == now
+
+
+def test_shadow_agreement_is_by_instances(everything: LocalService, small: Any) -> None:
+    found = decide(everything, small, mode="shadow", tenant="shadowed")
+    ours, other = found["decision"]["parallelism"], found["shadow"]["decision"]["parallelism"]
+    assert ours != other
+    shares = [min(ours[name], other[name]) / max(ours[name], other[name]) for name in ours]
+    assert found["shadow"]["agreement"] == pytest.approx(sum(shares) / len(shares))
+    assert found["shadow"]["agrees"] is False
+
+
+def test_missing_values_are_noted(everything: LocalService, small: Any) -> None:
+    state = copy.deepcopy(small)
+    for name, table in state["snapshots"].items():
+        state["snapshots"][name] = table[-20:]
+    for row in state["snapshots"]["busy_ms_per_s"]:
+        row[0] = None
+    assert decide(everything, small, tenant="noted")["reason"]["notes"] == []
+    busy, short = decide(everything, state, tenant="noted")["reason"]["notes"]
+    assert state["tasks"][0]["name"] in busy
+    assert short.startswith("20 snapshots")
+
+
+def test_feedback_is_rewarded_as_in_the_environment(everything: LocalService) -> None:
+    outcome = {"job": "small-1", "latency_s": 60, "utilisation": 0.6}
+    answer = everything.request("POST", "/v1/sure/feedback", {"outcome": outcome})
+    assert answer.json["reward"] == pytest.approx(-0.7 + 0.3 * 0.6)
