@@ -94,8 +94,8 @@ def replay(
 
     from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
     from loadmaster.platform.evaluation.adapters import given_values
-    from loadmaster.platform.replay.adapters import summary_line
-    from loadmaster.platform.replay.page import build_page, none_for_nan
+    from loadmaster.platform.replay.adapters import none_for_nan
+    from loadmaster.platform.replay.page import build_page
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, given_values(assignments, workload))
@@ -107,7 +107,7 @@ def replay(
         recording = record(plan, lambda name: show(f"running {name}{_compile_note()}"))
         adapter, results = recording.adapter, recording.results
         show("building the page")
-        file.write(build_page(results, recording.job_names, recording.title, adapter.environment))
+        file.write(build_page(results, recording.item_names, recording.title, adapter.environment))
         if drawing is not None and adapter.picture is not None:
             show("drawing the picture")
             adapter.picture(results, recording.title, drawing, kind)
@@ -119,8 +119,7 @@ def replay(
         made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
         options.print_json({**made, "policies": figures})
         return
-    suffixes = [adapter.summary_suffix(result) for result in results]
-    print(summary_line(results, unit=adapter.unit(results), suffixes=suffixes))
+    print(adapter.summary(results))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
     if picture is not None:
         print(f"Picture: {picture}")
