@@ -42,8 +42,8 @@ def replay(
         Path | None,
         option(
             "FILE",
-            "Also draw a few successive decisions of a learned gpu_scheduling policy: .png, "
-            ".svg or .pdf.",
+            "Also draw a few successive decisions of a learned gpu_scheduling policy, or an "
+            "episode of stream_scaling: .png, .svg or .pdf.",
         ),
     ] = None,
     log: Annotated[
@@ -62,12 +62,13 @@ def replay(
     until: Annotated[str | None, option("TIME", "With --log: before.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Watch a schedule: one web page, no network needed.
+    """Watch policies at work: one web page, no network needed.
 
     Runs one episode per policy on the same jobs and draws the schedule of every executor or
     machine. The page has a scrubber, zoom, the number of jobs in the system, and every job under
-    either policy. A run or a bundle is shown with its training settings and the best baseline;
-    one of gpu_scheduling also decision by decision.
+    either policy. In stream_scaling it has load, latency, lag and the instances of every task. A
+    run or a bundle is shown with its training settings and the best baseline; one of
+    gpu_scheduling or stream_scaling also decision by decision.
 
     Example:
 
@@ -76,6 +77,8 @@ def replay(
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
 
         loadmaster replay gpu_scheduling --policy las-consolidate --policy fifo-first-fit
+
+        loadmaster replay stream_scaling --policy flink --policy hpa --set job=medium-1
 
         loadmaster replay RUN_OR_BUNDLE -o replay.html --picture decisions.png
 

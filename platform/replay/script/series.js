@@ -77,12 +77,13 @@ function paintLimit(context, view, theme, { label }, y) {
   context.setLineDash([]);
   context.textAlign = "right";
   const width = context.measureText(label).width;
+  const middle = y < 16 ? y + 9 : y - 8; // below the line if there is no room above
   context.fillStyle = theme.surface;
   context.globalAlpha = 0.8;
-  context.fillRect(view.gutter + view.width - width - 6, y - 15, width + 6, 13);
+  context.fillRect(view.gutter + view.width - width - 6, middle - 7, width + 6, 13);
   context.globalAlpha = 1;
   context.fillStyle = theme.error;
-  context.fillText(label, view.gutter + view.width - 3, y - 8);
+  context.fillText(label, view.gutter + view.width - 3, middle);
 }
 
 // Values are joined in the middle of their time. With several to a pixel, each pixel has a line

@@ -102,13 +102,13 @@ def _subgraphs(decision: ScalingDecision, candidates: NDArray[np.int64]) -> Subg
 
 
 def thinned(trace: DecisionTrace, most: int = MAX_NUMBERS) -> tuple[Step, ...]:
-    """As many steps as `most` numbers allow: those that act first, each kind spread evenly."""
+    """As many steps as `most` numbers allow: those that restart the job first, others between."""
     steps, total = trace.steps, sum(step.numbers for step in trace.steps)
     room = len(steps) if total <= most else int(len(steps) * most / total)
-    acting = [number for number, step in enumerate(steps) if step.act]
-    kept = spread(acting, min(room, len(acting)))
-    holding = [number for number, step in enumerate(steps) if not step.act]
-    kept |= spread(holding, room - len(kept))
+    restarting = [number for number, step in enumerate(steps) if step.restarted]
+    others = [number for number, step in enumerate(steps) if not step.restarted]
+    kept = spread(restarting, room)
+    kept |= spread(others, room - len(kept))
     return tuple(steps[number] for number in sorted(kept))
 
 

@@ -8,7 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.gridspec import GridSpec
-from matplotlib.ticker import FuncFormatter, LogLocator, MultipleLocator, NullLocator
+from matplotlib.image import AxesImage
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    MultipleLocator,
+    NullLocator,
+)
 
 from loadmaster.platform.evaluation.charts import DPI, FAINT, INK, QUIET, STYLE
 from loadmaster.platform.systems.sure.decision_trace import Step
@@ -18,6 +25,7 @@ POLICY_COLOURS = ("#2754D3", "#C64A10")  # as on the page
 LIMIT = "#B3261E"
 WIDE = 11.0  # inches
 SERIES_HIGH, TASK_HIGH = 0.95, 0.17  # inches of a chart, and of a task's row
+GAP_HIGH, LINE_HIGH = 0.38, 0.24  # inches between charts, and of a line of the heading
 LEAST_HIGH, MOST_HIGH = 1.2, 4.6  # inches of a map
 TASKS_NAMED = 28  # in a map; of more, every second or third
 LABELS = 8  # of the time axis at most
@@ -32,9 +40,10 @@ def draw_picture(
 
 
 def select_step(steps: Sequence[Step]) -> Step | None:
-    """The decision with a subgraph that changes the most instances, if one does."""
+    """The decision with subgraphs that changes the most instances; the first one, if none else."""
     with_reads = [step for step in steps if step.read is not None]
-    return max(with_reads, key=lambda s: int(np.abs(s.after - s.before).sum()), default=None)
+    later = with_reads[1:] or with_reads  # the first one leaves the initial plan
+    return max(later, key=lambda s: int(np.abs(s.after - s.before).sum()), default=None)
 
 
 def _draw(episodes: Sequence[RecordedEpisode], title: str) -> Figure:
@@ -43,33 +52,41 @@ def _draw(episodes: Sequence[RecordedEpisode], title: str) -> Figure:
     traced = [(each.policy, each.trace) for each in episodes if each.trace is not None]
     step = select_step(traced[0][1].steps) if traced else None
     heights = [SERIES_HIGH] * 4 + [map_high] * (len(episodes) + (step is not None))
-    high = sum(heights) + 0.42 * len(heights) + 1.1
+    head = 0.1 + LINE_HIGH * len(episodes)
+    high = sum(heights) + GAP_HIGH * len(heights) + head + 0.9
     figure = Figure(figsize=(WIDE, high))
-    figure.text(0.012, 1 - 0.1 / high, _heading(episodes), va="top", fontsize=13, weight="bold")
-    figure.text(0.012, 1 - 0.38 / high, title, va="top", fontsize=8.5, color=QUIET)
+    for line, text in enumerate(_headings(episodes)):
+        where = 1 - (0.1 + LINE_HIGH * line) / high
+        figure.text(0.012, where, text, va="top", fontsize=12, weight="bold")
+    figure.text(0.012, 1 - (head + 0.04) / high, title, va="top", fontsize=8.5, color=QUIET)
     grid = GridSpec(
-        len(heights), 1, figure, height_ratios=heights, hspace=0.42 * len(heights) / sum(heights),
-        left=0.09, right=0.985, top=1 - 0.85 / high, bottom=0.5 / high,
+        len(heights), 2, figure, height_ratios=heights, width_ratios=[1, 0.012], wspace=0.02,
+        hspace=GAP_HIGH * len(heights) / sum(heights),
+        left=0.09, right=0.955, top=1 - (head + 0.55) / high, bottom=0.5 / high,
     )  # fmt: skip
-    axes = [figure.add_subplot(grid[row]) for row in range(len(heights))]
+    axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
     _draw_series(axes[:4], episodes)
     most = max(int(each.parallelism.max()) for each in episodes if each.parallelism is not None)
-    for place, (own, episode) in enumerate(zip(axes[4:], episodes, strict=False)):
-        _draw_instances(own, episode, POLICY_COLOURS[place], most)
+    for row, (episode, colour) in enumerate(zip(episodes, POLICY_COLOURS, strict=False), start=4):
+        image = _draw_instances(axes[row], episode, colour, most)
+        figure.colorbar(image, figure.add_subplot(grid[row, 1]), ticks=[1, most])
+    last = axes[3 + len(episodes)]
     for own in axes[: 4 + len(episodes)]:
-        _time_axis(own, episodes, own is axes[3 + len(episodes)])
+        _time_axis(own, episodes, own is last)
     if step is not None:
         policy, trace = traced[0]
-        _draw_reads(axes[-1], names, step, policy, trace.history)
+        image = _draw_reads(axes[-1], names, step, policy, trace.history)
+        bar = figure.colorbar(image, figure.add_subplot(grid[len(heights) - 1, 1]))
+        bar.ax.yaxis.set_major_locator(MaxNLocator(3))
     return figure
 
 
-def _heading(episodes: Sequence[RecordedEpisode]) -> str:
-    return "; ".join(
-        f"{each.policy}: {each.figures['latency']:,.1f} s of latency, "
+def _headings(episodes: Sequence[RecordedEpisode]) -> list[str]:
+    return [
+        f"{each.policy}: reward {each.reward:.3f}, latency {each.figures['latency']:,.1f} s, "
         f"{each.instances.mean():,.0f} instances, {each.figures['restarts']:.1f} restarts a day"
         for each in episodes
-    )
+    ]
 
 
 def _hours(episode: RecordedEpisode) -> np.ndarray:
@@ -89,7 +106,7 @@ def _draw_series(axes: Sequence[Axes], episodes: Sequence[RecordedEpisode]) -> N
     latency.axhline(target_s, color=LIMIT, lw=0.9, ls="--")
     latency.annotate(
         f"target {target_s:g} s", (1, target_s), xycoords=("axes fraction", "data"),
-        xytext=(-2, 2), textcoords="offset points", ha="right", color=LIMIT, fontsize=8,
+        xytext=(-2, -2), textcoords="offset points", ha="right", va="top", color=LIMIT, fontsize=8,
     )  # fmt: skip
     latency.legend(loc="lower right", bbox_to_anchor=(1, 0.98), ncols=2, fontsize=9, borderpad=0)
     for own in (latency, lag):
@@ -104,7 +121,9 @@ def _draw_series(axes: Sequence[Axes], episodes: Sequence[RecordedEpisode]) -> N
         own.set_title(text, loc="left", fontsize=9, weight="bold", pad=4)
 
 
-def _draw_instances(axes: Axes, episode: RecordedEpisode, colour: str, most: int) -> None:
+def _draw_instances(
+    axes: Axes, episode: RecordedEpisode, colour: str, most: int
+) -> AxesImage:
     assert episode.parallelism is not None
     scale, tasks = 60 / unit([episode]).seconds, len(episode.job.names)
     end = len(episode.load) * scale
@@ -112,7 +131,6 @@ def _draw_instances(axes: Axes, episode: RecordedEpisode, colour: str, most: int
         episode.parallelism.T, aspect="auto", cmap="Blues", vmin=0, vmax=max(most, 2),
         interpolation="nearest", extent=(0, end, tasks - 0.5, -0.5),
     )  # fmt: skip
-    axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.02, aspect=14).set_ticks([1, most])
     axes.plot(
         episode.restart_minutes * scale, np.full(len(episode.restart_minutes), 1.02), "v",
         transform=axes.get_xaxis_transform(), clip_on=False, color=INK, ms=3, mew=0,
@@ -120,8 +138,9 @@ def _draw_instances(axes: Axes, episode: RecordedEpisode, colour: str, most: int
     _name_tasks(axes, episode.job.names)
     axes.set_title(
         f"{episode.policy}: instances of every task; triangles: restarts",
-        loc="left", fontsize=9, weight="bold", pad=8, color=colour,
+        loc="left", fontsize=9, weight="bold", pad=9, color=colour,
     )  # fmt: skip
+    return image
 
 
 def _name_tasks(axes: Axes, names: Sequence[str]) -> None:
@@ -140,11 +159,13 @@ def _time_axis(axes: Axes, episodes: Sequence[RecordedEpisode], labelled: bool) 
     if step is not None:
         axes.xaxis.set_major_locator(MultipleLocator(step))
     axes.grid(axis="x", color=FAINT, lw=0.5)
-    if labelled:
-        axes.set_xlabel(f"time, {used.name}", fontsize=8.5, labelpad=1)
+    axes.tick_params(axis="x", labelbottom=labelled, length=3 if labelled else 0)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {used.name}"))
 
 
-def _draw_reads(axes: Axes, names: Sequence[str], step: Step, policy: str, history: int) -> None:
+def _draw_reads(
+    axes: Axes, names: Sequence[str], step: Step, policy: str, history: int
+) -> AxesImage:
     """The snapshots that each task read, by weight."""
     assert step.read is not None
     seen = np.full((len(names), history), np.nan)
@@ -156,7 +177,6 @@ def _draw_reads(axes: Axes, names: Sequence[str], step: Step, policy: str, histo
         seen, aspect="auto", cmap="Blues", vmin=0, vmax=float(np.nanmax(seen)),
         interpolation="nearest", extent=(-0.5, history - 0.5, len(names) - 0.5, -0.5),
     )  # fmt: skip
-    axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.02, aspect=14, format="%.3g")
     axes.invert_xaxis()
     axes.set_facecolor("#F4F4F1")
     _name_tasks(axes, names)
@@ -164,7 +184,8 @@ def _draw_reads(axes: Axes, names: Sequence[str], step: Step, policy: str, histo
     instances = f"{step.before.sum()} to {step.after.sum()} instances"
     gate = f"acts with {step.probability:.0%}" if step.act else "holds"
     axes.set_title(
-        f"{policy} at minute {step.minute:,}: the gate {gate}, {instances}; "
-        "snapshots that each task read, by probability to be drawn first",
+        f"{policy}, minute {step.minute:,}: the gate {gate}, {instances}. Snapshots that each "
+        "task read, and their weights",
         loc="left", fontsize=9, weight="bold", pad=4,
     )  # fmt: skip
+    return image

@@ -77,11 +77,12 @@ function unpackGate({ minute, act, probability }) {
   return { minute: unpack(minute), act: unpack(act), probability: unpack(probability).map((level) => level / 10000) };
 }
 
-// The minute with the largest difference between the latencies; with one policy, the largest one.
-function widestGap({ policies: [one, two] }) {
+// The minute with the largest difference between the latencies; with one policy, the middle.
+function widestGap({ policies: [one, two], end }) {
+  if (!two) return end / 2;
   let [best, minute] = [-1, 0];
   one.latency.forEach((latency, i) => {
-    const gap = two ? Math.abs(latency - two.latency[i]) : latency;
+    const gap = Math.abs(latency - two.latency[i]);
     if (gap > best) [best, minute] = [gap, i];
   });
   return (minute + 0.5) * MINUTE;

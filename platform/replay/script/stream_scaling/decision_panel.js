@@ -7,7 +7,7 @@ import { decisionText, neighbourCounts, restarts, unpackDecision } from "./decis
 
 const ROW_HEIGHT = 22; // pixels
 const STRIP = { least: 120, most: 300 }; // width of the snapshots, in pixels
-const OTHERS = 560; // width of the other columns
+const OTHERS = 640; // width of the other columns
 const NEIGHBOURS = 3; // that a row names
 
 // Returns null if no policy of the replay has decisions.
@@ -27,7 +27,7 @@ export function createDecisionPanel(replay, player, selection) {
       return { texts: decisionText(replay, shown), legend: legend(shown) };
     },
     isNotable: (decision) => decision.act && restarts(decision),
-    markOf: ({ act }, theme) => ({ colour: act ? theme.error : theme.muted, tall: act }),
+    markOf: (decision, theme) => ({ colour: decision.act ? theme.error : theme.muted, tall: decision.act && restarts(decision) }),
   });
   if (!stepper) return null;
 

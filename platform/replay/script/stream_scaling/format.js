@@ -69,9 +69,11 @@ export function minuteOf(seconds, minutes) {
   return Math.min(Math.floor(seconds / MINUTE + 1e-9), minutes - 1);
 }
 
-// The end of a text that fits into a width: names of tasks differ in their ends.
-export function fittingEnd(context, text, width) {
-  let shown = text;
-  while (shown.length > 1 && context.measureText(shown).width > width) shown = shown.slice(1);
+// A name, or its last part that fits into a width: names of tasks differ in their ends.
+export function fittingEnd(context, name, width) {
+  const fits = (text) => context.measureText(text).width <= width;
+  if (fits(name)) return name;
+  let shown = name.split(/[-_. ]/).at(-1);
+  while (shown.length > 1 && !fits(shown)) shown = shown.slice(1);
   return shown;
 }
