@@ -216,9 +216,7 @@ REPLAY = ScheduleAdapter(
     environment="gpu_scheduling",
     default_policies=("las-consolidate", "fifo-first-fit"),  # the best baseline, the simplest
     **schedule_parts("jobs in the queue"),
-    decisions=DecisionButton(
-        "stop", "next stop »", "The next decision that stops a running job"
-    ),
+    decisions=DecisionButton("stop", "next stop »", "The next decision that stops a running job"),
     rows_are="stretches of jobs on machines",
     load=load_workload,
     run=run,

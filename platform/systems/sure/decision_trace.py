@@ -21,7 +21,7 @@ WEIGHT_LEVELS = 10_000  # of a weight, between 0 and 1
 
 @dataclass(frozen=True)
 class Subgraphs:
-    """What each of N tasks read: k1 snapshots, and k2 neighbours in each; NONE where there are fewer.
+    """What each of N tasks read: k1 snapshots, and k2 neighbours in each, or NONE.
 
     A weight is the probability that the snapshot is drawn first.
     """

@@ -1,4 +1,4 @@
-"""A streaming job's episode as a figure: series over time, instances of tasks, a decision's reads."""
+"""A streaming job's episode as a figure: series, instances of tasks, what a decision read."""
 
 from collections.abc import Sequence
 from typing import IO
@@ -121,9 +121,7 @@ def _draw_series(axes: Sequence[Axes], episodes: Sequence[RecordedEpisode]) -> N
         own.set_title(text, loc="left", fontsize=9, weight="bold", pad=4)
 
 
-def _draw_instances(
-    axes: Axes, episode: RecordedEpisode, colour: str, most: int
-) -> AxesImage:
+def _draw_instances(axes: Axes, episode: RecordedEpisode, colour: str, most: int) -> AxesImage:
     assert episode.parallelism is not None
     scale, tasks = 60 / unit([episode]).seconds, len(episode.job.names)
     end = len(episode.load) * scale
@@ -169,9 +167,7 @@ def _draw_reads(
     """The snapshots that each task read, by weight."""
     assert step.read is not None
     seen = np.full((len(names), history), np.nan)
-    for task, (ages, weights) in enumerate(
-        zip(step.read.snapshot, step.read.weight, strict=True)
-    ):
+    for task, (ages, weights) in enumerate(zip(step.read.snapshot, step.read.weight, strict=True)):
         seen[task, ages[ages >= 0]] = weights[ages >= 0]
     image = axes.imshow(
         seen, aspect="auto", cmap="Blues", vmin=0, vmax=float(np.nanmax(seen)),

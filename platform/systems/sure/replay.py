@@ -13,7 +13,6 @@ from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup, build_s
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.metrics import episode_metrics
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
-from loadmaster.models.sure.policy import SurePolicy
 from loadmaster.platform.replay.adapters import (
     Chart,
     DecisionButton,
@@ -58,7 +57,7 @@ class RecordedEpisode(EpisodeResult):
 
 
 def pack_runs(parallelism: NDArray[np.int64]) -> Packed:
-    """Run lengths of (minutes, N), task after task; `script/stream_scaling/data.js` decodes them."""
+    """Run lengths of (minutes, N), by task; decoded by `script/stream_scaling/data.js`."""
     by_task = parallelism.T
     first = np.ones(by_task.shape, np.bool_)
     first[:, 1:] = by_task[:, 1:] != by_task[:, :-1]
@@ -80,7 +79,7 @@ def run(
 ) -> RecordedEpisode:
     """Run a rule, an oracle or a learned policy, whose decisions are traced if it is SURE."""
     trace = None
-    if isinstance(learned, SurePolicy) and recorded:
+    if isinstance(learned, evaluation.LearnedSure) and recorded:
         result, trace = decision_trace.trace_episode(learned, settings, seed, setup)
     elif learned is not None:
         result = learned.run(settings, seed, setup, record=recorded)

@@ -7,7 +7,8 @@ import torch
 from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.bundle import build_network
-from loadmaster.models.sure.policy import SurePolicy
+from loadmaster.models.sure.network import SureNetwork
+from loadmaster.platform.systems.sure.evaluation import LearnedSure
 from loadmaster.platform.systems.sure.replay import RecordedEpisode, run
 
 ENVIRONMENT = {"minutes": 180, "history": 30}
@@ -21,13 +22,15 @@ def setup() -> Setup:
 
 
 @cache
-def untrained_policy() -> SurePolicy:
+def untrained_policy() -> LearnedSure:
     """A policy without training: it acts like its prior rule."""
     torch.manual_seed(4)
-    return SurePolicy(build_network("sure", {}), SETTINGS)  # type: ignore[arg-type]
+    network = build_network("sure", {})
+    assert isinstance(network, SureNetwork)
+    return LearnedSure(network, SETTINGS)
 
 
 @cache
 def recorded(policy: str = "sure") -> RecordedEpisode:
     learned = untrained_policy() if policy == "sure" else None
-    return run(policy, learned, SETTINGS, SEED, setup(), True)  # type: ignore[arg-type]
+    return run(policy, learned, SETTINGS, SEED, setup(), recorded=True)

@@ -20,7 +20,7 @@ from loadmaster.models.sure.graph import NONE, job_graph
 from loadmaster.platform.replay.adapters import Unit
 from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.systems.sure import replay
-from loadmaster.platform.systems.sure.decision_trace import thinned
+from loadmaster.platform.systems.sure.decision_trace import DecisionTrace, thinned
 from loadmaster.platform.systems.sure.picture import select_step
 from tests.bundles import make_bundle
 from tests.platform.cli.one_line import Cli
@@ -33,6 +33,12 @@ from tests.platform.systems.sure.recordings import (
     setup,
     untrained_policy,
 )
+
+
+def traced() -> DecisionTrace:
+    trace = recorded().trace
+    assert trace is not None
+    return trace
 
 
 def parallelism_in(packed: Any) -> np.ndarray:
@@ -99,7 +105,7 @@ def test_page_has_the_series_and_the_plans() -> None:
         assert numbers_in(policy["restarts"]) == episode.restart_minutes.tolist()
         assert policy["figures"]["reward"] == episode.reward
     assert data["policies"][1]["case"] is None
-    assert len(data["policies"][0]["case"]["steps"]) == len(recorded().trace.steps)
+    assert len(data["policies"][0]["case"]["steps"]) == len(traced().steps)
 
 
 def test_summary_and_note() -> None:
@@ -124,8 +130,9 @@ def test_week_of_the_largest_job_is_a_small_page() -> None:
 
 
 def test_trace_is_that_of_the_plain_episode() -> None:
-    episode, steps = recorded(), recorded().trace.steps
+    episode, steps = recorded(), traced().steps
     plain = untrained_policy().run(SETTINGS, SEED, setup(), record=True)
+    assert episode.parallelism is not None
     np.testing.assert_array_equal(episode.parallelism, plain.parallelism)
     assert [step.minute for step in steps] == list(range(0, 180, SETTINGS.decide_every_min))
     for step in steps:
@@ -133,6 +140,7 @@ def test_trace_is_that_of_the_plain_episode() -> None:
         assert step.act or not step.restarted
         assert step.act == (step.probability > 0.5)
     restarts = [step.minute for step in steps if step.restarted]
+    assert restarts
     assert restarts == episode.restart_minutes.tolist()
 
 
@@ -140,7 +148,7 @@ def test_reads_are_those_of_the_explanation() -> None:
     policy, names = untrained_policy(), setup().job.names
     runner = policy.start_episode(SETTINGS, SEED, setup())
     candidates = job_graph(runner.view.edges, len(names), policy.network.settings.hops).candidates
-    (_, decision), step = next(policy.steps(runner)), recorded().trace.steps[0]
+    (_, decision), step = next(policy.steps(runner)), traced().steps[0]
     assert step.read is not None
     for task in range(len(names)):
         expected = drawn(decision, task, names, candidates)
@@ -153,7 +161,7 @@ def test_reads_are_those_of_the_explanation() -> None:
 
 
 def test_thinned_steps_keep_restarts_first() -> None:
-    trace = recorded().trace
+    trace = traced()
     assert thinned(trace) == trace.steps
     total = sum(step.numbers for step in trace.steps)
     few = thinned(trace, total // 4)
@@ -165,7 +173,7 @@ def test_thinned_steps_keep_restarts_first() -> None:
 
 
 def test_picture_selects_the_largest_change_after_the_first_decision() -> None:
-    steps = recorded().trace.steps
+    steps = traced().steps
     chosen = select_step(steps)
     assert chosen is not None
     assert chosen.minute > 0
