@@ -47,6 +47,11 @@ UNITS = (Unit(3600, "h"), Unit(60, "min"), SECOND)
 UNITS_SHOWN = 3  # of a unit at least, else a smaller one is chosen
 
 
+def unit_data(unit: Unit) -> dict[str, Any]:
+    """The unit as the script reads it."""
+    return {name: value for name, value in unit._asdict().items() if value != ()}
+
+
 def unit_of(end_s: float, units: Sequence[Unit] = UNITS) -> Unit:
     """Unit of the time axis of an episode of that length."""
     return next((each for each in units if end_s >= UNITS_SHOWN * each.seconds), units[-1])

@@ -7,7 +7,12 @@ from string import Template
 from typing import Any
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.replay.adapters import Chart, ReplayAdapter, find_replay_adapter
+from loadmaster.platform.replay.adapters import (
+    Chart,
+    ReplayAdapter,
+    find_replay_adapter,
+    unit_data,
+)
 from loadmaster.serving.console.page_bundle import bundle_modules, offline_page
 
 MAX_ROWS = 5_000_000  # a page of about 20 MB, which browsers still paint smoothly
@@ -36,7 +41,7 @@ def build_page(
         _asset("page.css") + _asset(f"parts/{environment}/style.css"),
         bundle_modules(modules, f"{environment}/main.js"),
         "replay-data",
-        {"unit": adapter.unit(results)._asdict(), **adapter.page_data(results, item_names)},
+        {"unit": unit_data(adapter.unit(results)), **adapter.page_data(results, item_names)},
         title=html.escape(title),
         subtitle=html.escape(title),
         headline=adapter.summary(results, as_html=True),

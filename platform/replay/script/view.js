@@ -50,7 +50,7 @@ export function roundStep(smallest) {
 
 // Round times at least `spacing` pixels apart, with labels.
 export function timeTicks(view, spacing) {
-  const { seconds, steps } = view.unit;
+  const { seconds, steps = [] } = view.unit;
   const least = ((view.to - view.from) * spacing) / view.width / seconds;
   const step = (least > 0.5 && steps.find((each) => each >= least)) || roundStep(least);
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));

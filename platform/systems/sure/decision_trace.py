@@ -1,18 +1,22 @@
-"""SURE's episode, decision by decision, for the replay page and picture."""
+"""A recorded episode, and SURE's decisions in it, for the replay page and picture."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
+from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.sure.graph import NONE, job_graph
 from loadmaster.models.sure.policy import ScalingDecision, SurePolicy
-from loadmaster.platform.replay.adapters import pack
+from loadmaster.platform.replay.adapters import Unit, pack, unit_of
 from loadmaster.platform.systems.policies import spread
 
+MINUTE_S = 60
+UNITS = (Unit(3600, "h", (1, 2, 3, 6, 12, 24, 48)), Unit(60, "min"))  # hours divide days
 MAX_NUMBERS = 800_000  # in all decisions of a page: about 1.4 MB
 NUMBERS_PER_TASK = 3  # beside what it read
 CHANGE_LEVELS = 1000  # of a change, between 0 and 1
@@ -64,6 +68,33 @@ class DecisionTrace:
 
     steps: tuple[Step, ...]
     history: int  # snapshots that the policy can draw from
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedEpisode(EpisodeResult):
+    """A result with its job, and with the decisions if SURE made them."""
+
+    job: Job
+    first: NDArray[np.int64]  # (N,) instances before the first decision
+    figures: Mapping[str, float] = field(default_factory=dict)  # by metric
+    trace: DecisionTrace | None = None
+
+    @property
+    def end_s(self) -> float:
+        return float(MINUTE_S * len(self.latency_min))
+
+    @property
+    def restart_minutes(self) -> NDArray[np.int64]:
+        """Minutes in which the job is restarted: for another plan, or after a fault."""
+        assert self.parallelism is not None
+        before = np.vstack([self.first[None], self.parallelism[:-1]])
+        down = np.concatenate([[False], self.up < 1])
+        stopped = down[1:] & ~down[:-1]
+        return np.flatnonzero(stopped | (before != self.parallelism).any(axis=1))
+
+
+def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
+    return unit_of(max(each.end_s for each in episodes), UNITS)
 
 
 def trace_episode(

@@ -18,8 +18,7 @@ from matplotlib.ticker import (
 )
 
 from loadmaster.platform.evaluation.charts import DPI, FAINT, INK, QUIET, STYLE
-from loadmaster.platform.systems.sure.decision_trace import Step
-from loadmaster.platform.systems.sure.replay import RecordedEpisode, unit
+from loadmaster.platform.systems.sure.decision_trace import RecordedEpisode, Step, unit
 
 POLICY_COLOURS = ("#2754D3", "#C64A10")  # as on the page
 LIMIT = "#B3261E"

@@ -1,7 +1,6 @@
 """Replay of stream scaling: load, latency, lag and instances over time, and SURE's decisions."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -9,8 +8,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.describe import describe_episode
-from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup, build_setup
-from loadmaster.envs.stream_scaling.jobs import Job
+from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.metrics import episode_metrics
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.platform.replay.adapters import (
@@ -18,42 +16,14 @@ from loadmaster.platform.replay.adapters import (
     DecisionButton,
     Packed,
     ReplayAdapter,
-    Unit,
     count,
     none_for_nan,
     pack,
     policy_names,
-    unit_of,
 )
 from loadmaster.platform.systems.policies import LearnedPolicy
 from loadmaster.platform.systems.sure import decision_trace, evaluation
-from loadmaster.platform.systems.sure.decision_trace import DecisionTrace
-
-MINUTE_S = 60
-UNITS = (Unit(3600, "h", (1, 2, 3, 6, 12, 24, 48)), Unit(60, "min"))  # hours divide days
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecordedEpisode(EpisodeResult):
-    """A result with its job, and with the decisions if SURE made them."""
-
-    job: Job
-    first: NDArray[np.int64]  # (N,) instances before the first decision
-    figures: Mapping[str, float] = field(default_factory=dict)  # by metric
-    trace: DecisionTrace | None = None
-
-    @property
-    def end_s(self) -> float:
-        return float(MINUTE_S * len(self.latency_min))
-
-    @property
-    def restart_minutes(self) -> NDArray[np.int64]:
-        """Minutes in which the job is restarted: for another plan, or after a fault."""
-        assert self.parallelism is not None
-        before = np.vstack([self.first[None], self.parallelism[:-1]])
-        down = np.concatenate([[False], self.up < 1])
-        stopped = down[1:] & ~down[:-1]
-        return np.flatnonzero(stopped | (before != self.parallelism).any(axis=1))
+from loadmaster.platform.systems.sure.decision_trace import MINUTE_S, RecordedEpisode, unit
 
 
 def pack_runs(parallelism: NDArray[np.int64]) -> Packed:
@@ -97,10 +67,6 @@ def run(
 def title(settings: StreamScalingSettings, seed: int, setup: Setup) -> str:
     described = describe_episode(settings, setup.job)
     return f"stream_scaling · {settings.workload} · {described} · seed {seed}"
-
-
-def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
-    return unit_of(max(each.end_s for each in episodes), UNITS)
 
 
 def picture(episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str) -> None:
